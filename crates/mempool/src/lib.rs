@@ -1,0 +1,18 @@
+//! Floor 0: memory pools and memory accounting.
+//!
+//! The house's rule for this crate is one policy (size classes, splitting, coalescing, trimming, statistics) under
+//! three pools: host blocks, page-locked staging buffers, device memory. What is here today is the accounting that
+//! needs no pool: [`ProcessMemory`], the system's own figures of this process.
+//!
+//! This crate knows no tensor and no network.
+//!
+//! ```
+//! if let Some(memory) = kiln_mempool::ProcessMemory::now() {
+//!     assert!(memory.peak_resident >= memory.resident);
+//! }
+//! ```
+#![deny(unsafe_code)]
+
+mod process;
+
+pub use process::ProcessMemory;

@@ -1,0 +1,101 @@
+//! How far one tensor is from another.
+
+use std::io::Write;
+use std::sync::Mutex;
+
+use candle_core::{DType, Tensor};
+
+/// The environment variable with the folder where measured errors are collected.
+const RECORDS: &str = "KILN_PARITY_RECORDS";
+
+/// How far a tensor is from the expected one.
+#[derive(Debug, Clone, Copy)]
+pub struct Deviation {
+    /// The largest absolute difference, in standard deviations of the expected values.
+    pub error: f64,
+    /// Where it is, counted in row-major order.
+    pub index: usize,
+    /// The value there.
+    pub found: f32,
+    /// The value that was expected there.
+    pub expected: f32,
+}
+
+/// Measures how far `found` is from `expected`. Values that are not numbers are infinitely far.
+#[track_caller]
+pub fn deviation(found: &Tensor, expected: &Tensor) -> Deviation {
+    assert_eq!(found.dims(), expected.dims(), "shapes differ");
+    let values = |tensor: &Tensor| {
+        let flat = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
+        flat.and_then(|flat| flat.to_vec1::<f32>()).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (found, expected) = (values(found), values(expected));
+    let count = expected.len() as f64;
+    let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / count;
+    let variance = expected.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / count;
+    let scale = variance.sqrt().max(1e-12);
+    let mut worst = Deviation { error: 0.0, index: 0, found: 0.0, expected: 0.0 };
+    for (index, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+        let error = f64::from((found - expected).abs()) / scale;
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        if index == 0 || error > worst.error {
+            worst = Deviation { error, index, found, expected };
+        }
+    }
+    worst
+}
+
+/// The comparisons of one test: prints each, records it for the parity table, fails where a bound is passed.
+pub struct Parity {
+    part: &'static str,
+    model: String,
+}
+
+impl Parity {
+    /// The comparisons of `part` (`unet`, `pipeline`, ...) with the fixture `model`.
+    pub fn new(part: &'static str, model: impl Into<String>) -> Self {
+        Self { part, model: model.into() }
+    }
+
+    /// Fails unless `found` is within `bound` standard deviations of `expected`.
+    #[track_caller]
+    pub fn check(&self, stage: &str, found: &Tensor, expected: &Tensor, bound: f64) {
+        let Deviation { error, index, found, expected } = deviation(found, expected);
+        println!("{} {} {stage}: {error:.1e} of the standard deviation, bound {bound:.0e}", self.part, self.model);
+        self.record(stage, error, bound);
+        assert!(
+            error <= bound,
+            "{} {} {stage}: element {index} is {found}, expected {expected}: {error:.2e} over {bound:.0e}",
+            self.part,
+            self.model,
+        );
+    }
+
+    fn record(&self, stage: &str, error: f64, bound: f64) {
+        static FILE: Mutex<()> = Mutex::new(());
+        let Some(folder) = std::env::var_os(RECORDS) else { return };
+        let line = serde_json::json!({
+            "part": self.part, "model": self.model, "stage": stage, "error": error, "bound": bound,
+        });
+        let path = std::path::Path::new(&folder).join(format!("{}.jsonl", std::process::id()));
+        let _guard = FILE.lock();
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut file| writeln!(file, "{line}"))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn errors_are_in_standard_deviations() {
+        let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+        let worst = deviation(&tensor(&[-2.0, 2.5, 2.0]), &tensor(&[-2.0, 2.0, 2.0]));
+        assert_eq!(worst.index, 1);
+        assert!((worst.error - 0.5 / 1.885_618).abs() < 1e-5, "{worst:?}");
+        assert!(deviation(&tensor(&[f32::NAN]), &tensor(&[0.0])).error.is_infinite());
+    }
+}

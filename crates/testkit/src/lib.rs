@@ -1,0 +1,16 @@
+//! Floor 0, for tests only: the fixtures of `tests/fixtures` and comparisons with them.
+//!
+//! An error is measured in standard deviations of the expected values: a bound then means the same for latents of
+//! order 1 and for activations of order 100. Every comparison prints what it measured; `cargo xtask parity` collects
+//! the same figures into `docs/parity.md`.
+//!
+//! Being a tool of tests, this crate panics where a fixture is missing or a comparison fails.
+#![forbid(unsafe_code)]
+
+mod compare;
+mod fixture;
+mod paths;
+
+pub use compare::{Deviation, Parity, deviation};
+pub use fixture::Fixture;
+pub use paths::{fixtures, repository, shared_data, shared_models};
