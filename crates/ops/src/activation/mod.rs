@@ -1,0 +1,36 @@
+//! Activations that stand alone: in the text encoders' feed-forward layers and the time embedding.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+pub(crate) use cpu::gelu_erf;
+
+use crate::error::Result;
+use crate::output::store;
+
+const OP: &str = "activation";
+
+/// An element-wise function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `x / (1 + exp(-1.702 x))`: the approximation of GELU that OpenAI's CLIP was trained with.
+    QuickGelu,
+    /// `x / 2 (1 + erf(x / sqrt(2)))`: the exact form, which configuration files call `gelu`.
+    GeluErf,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+/// The activation of every element of `x`, any shape.
+pub fn activation(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
+    match x.device() {
+        Device::Cpu => cpu::forward(x, function, out),
+        _ => store(OP, reference::forward(x, function)?, out),
+    }
+}

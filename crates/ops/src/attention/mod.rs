@@ -1,0 +1,69 @@
+//! Scaled dot-product attention over several heads.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result, expect_shape};
+use crate::output::store;
+
+const OP: &str = "attention";
+
+/// The configuration of [`attention`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attention {
+    /// How many heads the channels form; it divides their number.
+    pub num_heads: usize,
+    /// Whether a token sees only itself and the tokens before it: the text encoders' mask.
+    pub causal: bool,
+}
+
+/// The shapes of an attention that has been checked.
+#[derive(Clone, Copy)]
+struct Shapes {
+    b: usize,
+    s: usize,
+    t: usize,
+    c: usize,
+    head_dim: usize,
+}
+
+/// `softmax(q k^T / sqrt(head_dim)) v` (Vaswani et al., arXiv 1706.03762) for every head: `q` `(b, s, c)`, `k` and `v`
+/// `(b, t, c)`, where head `i` is channels `i head_dim .. (i + 1) head_dim`. The result is `(b, s, c)`.
+///
+/// The whole score matrix is never stored; the softmax is f32.
+///
+/// # Errors
+/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the heads do not divide the channels.
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Option<&Tensor>) -> Result<Tensor> {
+    let shape_error = |operand, found: &Tensor| Error::Shape {
+        op: OP,
+        operand,
+        expected: "(b, s, c)".into(),
+        found: found.dims().to_vec(),
+    };
+    let (b, s, c) = q.dims3().map_err(|_| shape_error("q", q))?;
+    let (_, t, _) = k.dims3().map_err(|_| shape_error("k", k))?;
+    expect_shape(OP, "k", k.dims(), &[b, t, c])?;
+    expect_shape(OP, "v", v.dims(), &[b, t, c])?;
+    if config.num_heads == 0 || c % config.num_heads != 0 {
+        return Err(Error::Config {
+            op: OP,
+            message: format!("{} heads do not divide {c} channels", config.num_heads),
+        });
+    }
+    if config.causal && s != t {
+        return Err(Error::Config {
+            op: OP,
+            message: format!("a causal mask needs as many keys ({t}) as queries ({s})"),
+        });
+    }
+    let shapes = Shapes { b, s, t, c, head_dim: c / config.num_heads };
+    match q.device() {
+        Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
+        _ => store(OP, reference::forward(q, k, v, config, shapes)?, out),
+    }
+}

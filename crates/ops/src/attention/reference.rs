@@ -1,0 +1,39 @@
+//! Attention in candle's primitives, some queries at a time so that the scores stay bounded.
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::ops::softmax_last_dim;
+
+use super::{Attention, Shapes};
+use crate::error::Result;
+
+/// Elements of the scores that exist at a time: 256 MiB in f32.
+const MAX_SCORES: usize = 1 << 26;
+
+pub(super) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, shapes: Shapes) -> Result<Tensor> {
+    let Shapes { b, s, t, c, head_dim } = shapes;
+    let num_heads = config.num_heads;
+    let heads = |x: &Tensor, tokens| x.reshape((b, tokens, num_heads, head_dim))?.transpose(1, 2)?.contiguous();
+    // (b, num_heads, tokens, head_dim)
+    let q = (heads(q, s)? * (1.0 / (head_dim as f64).sqrt()))?;
+    let k = heads(k, t)?.transpose(2, 3)?;
+    let v = heads(v, t)?;
+    let block = (MAX_SCORES / (b * num_heads * t).max(1)).clamp(1, s.max(1));
+    let mut blocks = Vec::new();
+    for start in (0..s).step_by(block) {
+        let rows = block.min(s - start);
+        let mut scores = q.narrow(2, start, rows)?.contiguous()?.matmul(&k)?.to_dtype(DType::F32)?;
+        if config.causal {
+            scores = scores.broadcast_add(&causal_mask(start, rows, t, q.device())?)?;
+        }
+        blocks.push(softmax_last_dim(&scores)?.to_dtype(v.dtype())?.matmul(&v)?);
+    }
+    Ok(Tensor::cat(&blocks, 2)?.transpose(1, 2)?.reshape((b, s, c))?)
+}
+
+/// `(rows, t)`: 0 where query `start + row` may look, minus infinity where it may not.
+fn causal_mask(start: usize, rows: usize, t: usize, device: &Device) -> Result<Tensor> {
+    let mask: Vec<f32> = (start..start + rows)
+        .flat_map(|query| (0..t).map(move |key| if key <= query { 0.0 } else { f32::NEG_INFINITY }))
+        .collect();
+    Ok(Tensor::from_vec(mask, (rows, t), device)?)
+}

@@ -1,0 +1,115 @@
+//! Two-dimensional convolution, with everything that the networks add to its result.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result, expect_shape};
+use crate::output::store;
+
+const OP: &str = "conv2d";
+
+/// The geometry of a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conv2d {
+    /// The distance between neighbouring windows, in both directions.
+    pub stride: usize,
+    /// Rows of zeros above and columns of zeros on the left.
+    pub pad_before: usize,
+    /// Rows of zeros below and columns of zeros on the right.
+    pub pad_after: usize,
+}
+
+impl Conv2d {
+    /// Stride 1 and the padding that keeps the size for an odd `kernel_size`.
+    pub fn same(kernel_size: usize) -> Self {
+        Self { stride: 1, pad_before: kernel_size / 2, pad_after: kernel_size / 2 }
+    }
+
+    /// The output's extent for an input's extent in the same direction, or `None` where the kernel does not fit.
+    pub fn output_size(&self, size: usize, kernel_size: usize) -> Option<usize> {
+        let padded = size + self.pad_before + self.pad_after;
+        padded.checked_sub(kernel_size).map(|room| room / self.stride + 1)
+    }
+}
+
+/// The operands of [`conv2d`].
+#[derive(Clone, Copy)]
+pub struct Conv2dInputs<'a> {
+    /// The feature map, `(b, h, w, c_in)`.
+    pub x: &'a Tensor,
+    /// The kernel, `(c_out, kh, kw, c_in)` ([`crate::Packing::Ohwi`]).
+    pub weight: &'a Tensor,
+    /// Added to every pixel, `(c_out)`.
+    pub bias: Option<&'a Tensor>,
+    /// Added to every pixel of an image: the time embedding's projection, `(b, c_out)` or `(1, c_out)`.
+    pub image_bias: Option<&'a Tensor>,
+    /// Added to the result, of the result's shape.
+    pub residual: Option<&'a Tensor>,
+}
+
+/// The shapes of a convolution that has been checked.
+#[derive(Clone, Copy)]
+struct Shapes {
+    b: usize,
+    h: usize,
+    w: usize,
+    c_in: usize,
+    kh: usize,
+    kw: usize,
+    h_out: usize,
+    w_out: usize,
+    c_out: usize,
+}
+
+/// `y[b, i, j, o] = sum over (di, dj, c) of x[b, s i + di - p, s j + dj - p, c] weight[o, di, dj, c]`
+/// `+ bias[o] + image_bias[b, o] + residual[b, i, j, o]`, as `(b, h_out, w_out, c_out)`.
+///
+/// # Errors
+/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input.
+pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) -> Result<Tensor> {
+    let shapes = check(&inputs, config)?;
+    match inputs.x.device() {
+        Device::Cpu => cpu::forward(inputs, config, shapes, out),
+        _ => store(OP, reference::forward(inputs, config)?, out),
+    }
+}
+
+fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {
+    let shape_error = |operand, expected: &str, found: &Tensor| Error::Shape {
+        op: OP,
+        operand,
+        expected: expected.to_string(),
+        found: found.dims().to_vec(),
+    };
+    let (b, h, w, c_in) = inputs.x.dims4().map_err(|_| shape_error("x", "(b, h, w, c_in)", inputs.x))?;
+    let (c_out, kh, kw, c_in_w) =
+        inputs.weight.dims4().map_err(|_| shape_error("weight", "(c_out, kh, kw, c_in)", inputs.weight))?;
+    if c_in != c_in_w {
+        return Err(shape_error("x", &format!("(b, h, w, {c_in_w})"), inputs.x));
+    }
+    if config.stride == 0 {
+        return Err(Error::Config { op: OP, message: "the stride is 0, expected at least 1".into() });
+    }
+    let (Some(h_out), Some(w_out)) = (config.output_size(h, kh), config.output_size(w, kw)) else {
+        return Err(Error::Config {
+            op: OP,
+            message: format!("a {kh}x{kw} kernel does not fit into a {h}x{w} input with {config:?}"),
+        });
+    };
+    if let Some(bias) = inputs.bias {
+        expect_shape(OP, "bias", bias.dims(), &[c_out])?;
+    }
+    if let Some(image_bias) = inputs.image_bias
+        && image_bias.dims() != [1, c_out]
+    {
+        expect_shape(OP, "image_bias", image_bias.dims(), &[b, c_out])?;
+    }
+    if let Some(residual) = inputs.residual {
+        expect_shape(OP, "residual", residual.dims(), &[b, h_out, w_out, c_out])?;
+    }
+    Ok(Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out })
+}

@@ -1,0 +1,52 @@
+use super::*;
+use crate::test_support::{assert_close, random, random_into};
+
+#[test]
+fn kernel_agrees_with_the_reference() {
+    // (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after): odd sizes, single pixels, few channels
+    let cases = [
+        (1, 8, 8, 4, 16, 3, 1, 1, 1),
+        (2, 9, 13, 7, 5, 3, 1, 1, 1),
+        (3, 1, 1, 3, 2, 3, 1, 1, 1),
+        (2, 9, 7, 6, 10, 3, 2, 1, 1),
+        (1, 8, 6, 6, 4, 3, 2, 0, 1),
+        (2, 5, 4, 33, 17, 1, 1, 0, 0),
+        (1, 40, 33, 64, 3, 3, 1, 1, 1),
+        (1, 6, 6, 5, 4, 1, 2, 0, 0),
+    ];
+    for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
+        let config = Conv2d { stride, pad_before, pad_after };
+        let (h_out, w_out) = (config.output_size(h, kernel).unwrap(), config.output_size(w, kernel).unwrap());
+        let (x, weight) = (random(&[b, h, w, c_in]), random(&[c_out, kernel, kernel, c_in]));
+        let (bias, image_bias) = (random(&[c_out]), random(&[b, c_out]));
+        let residual = random(&[b, h_out, w_out, c_out]);
+        let inputs = Conv2dInputs {
+            x: &x,
+            weight: &weight,
+            bias: Some(&bias),
+            image_bias: Some(&image_bias),
+            residual: Some(&residual),
+        };
+        let expected = reference::forward(inputs, config).unwrap();
+        assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
+        random_into(&expected, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
+
+        let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
+        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(plain, config).unwrap(), 1e-5);
+    }
+}
+
+#[test]
+fn refuses_operands_that_do_not_fit() {
+    let (x, weight) = (random(&[1, 4, 4, 3]), random(&[2, 3, 3, 4]));
+    let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
+    let message = conv2d(inputs, Conv2d::same(3), None).unwrap_err().to_string();
+    assert_eq!(message, "conv2d: x has shape [1, 4, 4, 3], expected (b, h, w, 4)");
+}
+
+#[test]
+fn refuses_an_out_that_is_an_input() {
+    let (x, weight) = (random(&[1, 4, 4, 3]), random(&[3, 1, 1, 3]));
+    let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
+    assert!(matches!(conv2d(inputs, Conv2d::same(1), Some(&x)), Err(Error::Out { .. })));
+}

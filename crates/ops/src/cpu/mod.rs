@@ -1,0 +1,7 @@
+//! What the kernels for the processor share: operands as f32 slices, and the matrix product.
+
+mod gemm;
+mod view;
+
+pub(crate) use gemm::{Matrix, matmul};
+pub(crate) use view::View;

@@ -1,0 +1,52 @@
+//! Group normalisation, with the SiLU that nearly always follows it.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result, expect_shape};
+use crate::output::store;
+
+const OP: &str = "group_norm";
+
+/// The configuration of [`group_norm`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupNorm {
+    /// How many groups the channels form; it divides their number.
+    pub num_groups: usize,
+    /// Added to the variance before its square root.
+    pub eps: f64,
+    /// Whether `silu(y) = y / (1 + exp(-y))` follows.
+    pub silu: bool,
+}
+
+/// Group Normalization (Wu and He, arXiv 1803.08494) over `x` `(b, .., c)`: each image and group of `c / num_groups`
+/// neighbouring channels is shifted and scaled to mean 0 and variance 1, then `y = x gamma + beta` with `gamma` and
+/// `beta` `(c)`, then SiLU where the configuration asks for it. The result has the shape of `x`.
+///
+/// # Errors
+/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the groups do not divide the channels.
+pub fn group_norm(
+    x: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    config: GroupNorm,
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (&[b, ..], Some(&c)) = (x.dims(), x.dims().last()) else {
+        return Err(Error::Shape { op: OP, operand: "x", expected: "(b, .., c)".into(), found: x.dims().to_vec() });
+    };
+    if config.num_groups == 0 || c % config.num_groups != 0 {
+        let message = format!("{} groups do not divide {c} channels", config.num_groups);
+        return Err(Error::Config { op: OP, message });
+    }
+    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
+    expect_shape(OP, "beta", beta.dims(), &[c])?;
+    match x.device() {
+        Device::Cpu => cpu::forward(x, gamma, beta, config, (b, c), out),
+        _ => store(OP, reference::forward(x, gamma, beta, config)?, out),
+    }
+}

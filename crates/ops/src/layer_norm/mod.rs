@@ -1,0 +1,30 @@
+//! Layer normalisation.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result, expect_shape};
+use crate::output::store;
+
+const OP: &str = "layer_norm";
+
+/// Layer Normalization (Ba et al., arXiv 1607.06450) over `x` `(.., c)`: each row of `c` values is shifted and scaled
+/// to mean 0 and variance 1, `eps` added to the variance, then `y = x gamma + beta` with `gamma` and `beta` `(c)`.
+///
+/// # Errors
+/// [`Error::Shape`] where an operand does not fit.
+pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Option<&Tensor>) -> Result<Tensor> {
+    let Some(&c) = x.dims().last() else {
+        return Err(Error::Shape { op: OP, operand: "x", expected: "(.., c)".into(), found: vec![] });
+    };
+    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
+    expect_shape(OP, "beta", beta.dims(), &[c])?;
+    match x.device() {
+        Device::Cpu => cpu::forward(x, gamma, beta, eps, out),
+        _ => store(OP, reference::forward(x, gamma, beta, eps)?, out),
+    }
+}

@@ -1,0 +1,56 @@
+//! Floor 1: the operators of the networks, as functions on tensors.
+//!
+//! Activations are channels-last: a feature map is `(b, h, w, c)` and *is* the token matrix `(b, h*w, c)` without a
+//! copy. Every operator is one folder: `mod.rs` is its contract (shapes, dtypes, errors, formula) and the public
+//! function, `reference.rs` the same in candle's primitives (the oracle of the tests, and what runs on devices that
+//! have no kernel of ours), `cpu.rs` the kernel for the processor.
+//!
+//! Sums (norm statistics, softmax, matrix products) are f32 whatever the storage dtype. Every operator takes
+//! `out: Option<&Tensor>`: with a tensor the result is written into it and nothing else is allocated for the result.
+//!
+//! This crate knows no network, no parameter names and no files.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use kiln_ops::{GroupNorm, group_norm};
+//!
+//! let x = Tensor::randn(0f32, 1., (2, 8, 8, 32), &Device::Cpu)?; // (b, h, w, c)
+//! let gamma = Tensor::ones(32, DType::F32, &Device::Cpu)?;
+//! let beta = Tensor::zeros(32, DType::F32, &Device::Cpu)?;
+//! let config = GroupNorm { num_groups: 8, eps: 1e-5, silu: true };
+//! let y = group_norm(&x, &gamma, &beta, config, None)?;
+//! assert_eq!(y.dims(), x.dims());
+//! # Ok::<(), kiln_ops::Error>(())
+//! ```
+#![deny(unsafe_code)] // allowed in cpu/gemm.rs alone
+
+mod activation;
+mod attention;
+mod concat;
+mod conv2d;
+mod cpu;
+mod error;
+mod geglu;
+mod group_norm;
+mod layer_norm;
+pub mod layout;
+mod linear;
+mod output;
+mod packing;
+#[cfg(test)]
+mod test_support;
+mod timestep_embedding;
+mod upsample_nearest;
+
+pub use activation::{Activation, activation};
+pub use attention::{Attention, attention};
+pub use concat::concat_channels;
+pub use conv2d::{Conv2d, Conv2dInputs, conv2d};
+pub use error::{Error, Result};
+pub use geglu::geglu;
+pub use group_norm::{GroupNorm, group_norm};
+pub use layer_norm::layer_norm;
+pub use linear::linear;
+pub use packing::Packing;
+pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
+pub use upsample_nearest::upsample_nearest;

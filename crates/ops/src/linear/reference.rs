@@ -1,0 +1,22 @@
+//! A linear layer through candle's matrix product.
+
+use candle_core::Tensor;
+
+use crate::error::Result;
+
+pub(super) fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+    let (n, k) = weight.dims2()?;
+    let rows = x.elem_count() / k.max(1);
+    let mut shape = x.dims().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = n;
+    }
+    let mut y = x.reshape((rows, k))?.matmul(&weight.t()?)?.reshape(shape)?;
+    if let Some(bias) = bias {
+        y = y.broadcast_add(bias)?;
+    }
+    if let Some(residual) = residual {
+        y = (y + residual)?;
+    }
+    Ok(y)
+}

@@ -1,0 +1,23 @@
+//! Upsampling on the processor: whole pixels are copied.
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+use super::OP;
+use crate::cpu::View;
+use crate::error::Result;
+use crate::output::write_cpu;
+
+pub(super) fn forward(x: &Tensor, rows: &[usize], columns: &[usize], out: Option<&Tensor>) -> Result<Tensor> {
+    let (b, h, w, c) = x.dims4()?;
+    let (h_out, w_out) = (rows.len(), columns.len());
+    let input = View::new(x)?;
+    write_cpu(OP, out, &[b, h_out, w_out, c], x.dtype(), &[x], |y| {
+        y.par_chunks_mut((w_out * c).max(1)).enumerate().for_each(|(row, y)| {
+            let source = (row / h_out * h + rows[row % h_out]) * w;
+            for (y, column) in y.chunks_exact_mut(c).zip(columns) {
+                y.copy_from_slice(&input[(source + column) * c..][..c]);
+            }
+        });
+    })
+}

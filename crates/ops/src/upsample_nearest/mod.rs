@@ -1,0 +1,39 @@
+//! Nearest-neighbour upsampling.
+
+mod cpu;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::output::store;
+
+const OP: &str = "upsample_nearest";
+
+/// `x` `(b, h, w, c)` to `(b, h_out, w_out, c)`, every pixel taken from `(floor(i h / h_out), floor(j w / w_out))`.
+///
+/// The networks double the size, or go to a skip connection's size where that is odd; the index is computed in f32, as
+/// PyTorch's `interpolate(mode="nearest")` does.
+///
+/// # Errors
+/// [`Error::Shape`] where `x` is no feature map or has no pixels.
+pub fn upsample_nearest(x: &Tensor, (h_out, w_out): (usize, usize), out: Option<&Tensor>) -> Result<Tensor> {
+    let error = || Error::Shape { op: OP, operand: "x", expected: "(b, h, w, c)".into(), found: x.dims().to_vec() };
+    let (_, h, w, _) = x.dims4().map_err(|_| error())?;
+    if h == 0 || w == 0 {
+        return Err(error());
+    }
+    let (rows, columns) = (sources(h, h_out), sources(w, w_out));
+    match x.device() {
+        Device::Cpu => cpu::forward(x, &rows, &columns, out),
+        _ => store(OP, reference::forward(x, &rows, &columns)?, out),
+    }
+}
+
+/// The input index of each output index.
+fn sources(size: usize, size_out: usize) -> Vec<usize> {
+    let scale = size as f32 / size_out as f32;
+    (0..size_out).map(|i| ((i as f32 * scale) as usize).min(size - 1)).collect()
+}
