@@ -1,0 +1,92 @@
+//! The weights of one component of a diffusers folder: a file, or several with an index.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::safetensors_file::SafetensorsFile;
+use crate::source::{ParamData, ParamInfo, ParamSource};
+
+/// Names before the suffix under which diffusers and transformers save weights.
+const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
+/// Variants, the plain one first.
+const VARIANTS: [&str; 3] = ["", ".fp16", ".bf16"];
+
+/// Opens the weights in a component's folder (`unet/`, `text_encoder/`, ...): `diffusion_pytorch_model.safetensors` or
+/// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`.
+///
+/// # Errors
+/// [`Error::NoWeights`] with the names that were tried, or what is wrong with the file that was found.
+pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
+    let mut looked_for = Vec::new();
+    for variant in VARIANTS {
+        for stem in STEMS {
+            let name = format!("{stem}{variant}.safetensors");
+            let path = folder.join(&name);
+            if path.exists() {
+                return Ok(Box::new(SafetensorsFile::open(&path)?));
+            }
+            let index_name = format!("{stem}.safetensors.index{variant}.json");
+            let index = folder.join(&index_name);
+            if index.exists() {
+                return Ok(Box::new(Sharded::open(folder, &index)?));
+            }
+            looked_for.extend([name, index_name]);
+        }
+    }
+    looked_for.truncate(4); // the plain names and the first variant's say enough
+    Err(Error::NoWeights { folder: folder.to_path_buf(), looked_for })
+}
+
+/// Several files and the index that says which tensor is where.
+struct Sharded {
+    origin: String,
+    files: Vec<SafetensorsFile>,
+    file_of: HashMap<String, usize>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: HashMap<String, String>,
+}
+
+impl Sharded {
+    fn open(folder: &Path, index: &Path) -> Result<Self> {
+        let format_error = |problem: String| Error::Format { path: index.to_path_buf(), problem };
+        let text = std::fs::read_to_string(index).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
+        let Index { weight_map } = serde_json::from_str(&text)
+            .map_err(|error| format_error(format!("is no valid index of weight files: {error}")))?;
+        let names: BTreeSet<&String> = weight_map.values().collect();
+        if let Some(name) = names.iter().find(|name| Path::new(name).components().count() != 1) {
+            return Err(format_error(format!("names a file outside of its folder: `{name}`")));
+        }
+        let files = names.iter().map(|name| SafetensorsFile::open(&folder.join(name))).collect::<Result<Vec<_>>>()?;
+        let number: HashMap<&String, usize> = names.iter().enumerate().map(|(i, name)| (*name, i)).collect();
+        let file_of = weight_map.iter().map(|(key, name)| (key.clone(), number[name])).collect();
+        Ok(Self { origin: index.display().to_string(), files, file_of })
+    }
+
+    fn file(&self, key: &str) -> Option<&SafetensorsFile> {
+        self.file_of.get(key).map(|&i| &self.files[i])
+    }
+}
+
+impl ParamSource for Sharded {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.file(key)?.info(key)
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        self.file(key).map_or(Ok(None), |file| file.data(key))
+    }
+
+    fn origin(&self, key: &str) -> String {
+        self.file(key).map_or_else(|| self.origin.clone(), |file| file.origin(key))
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.file_of.keys().cloned().collect()
+    }
+}

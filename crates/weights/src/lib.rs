@@ -1,0 +1,44 @@
+//! Floor 2: checkpoint files, key rules, and the slabs in which a network's parameters live.
+//!
+//! A network is a list of [`Segment`]s in the order in which they run. It is built from its configuration alone:
+//! building *declares* the parameters ([`ParamBuilder`]) and their exact sizes; [`load`] fills the segments from a
+//! [`ParamSource`]. So the sizes of a network are known before a byte is read, and where a segment's slab lives is no
+//! matter of the network's code.
+//!
+//! This crate knows no network and no operator's arithmetic, only how operators want their weights packed.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use kiln_weights::{MapSource, Packing, Placement, Segments, load};
+//!
+//! let mut segments = Segments::default();
+//! let block = segments.add("block", |p| p.pp("proj").param("weight", &[2, 3], Packing::AsStored));
+//! assert_eq!(segments.bytes(DType::F32), 256); // 24 bytes, aligned
+//!
+//! let weight = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &Device::Cpu)?;
+//! let source = MapSource::from_iter([("proj.weight".to_string(), weight)]);
+//! load(&segments, &source, &Placement::new(Device::Cpu, DType::F32))?;
+//! assert_eq!(block.enter()?.tensor()?.to_vec2::<f32>()?, [[1., 2., 3.], [4., 5., 6.]]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)] // allowed in mmap.rs alone
+
+mod element;
+mod error;
+mod folder;
+mod header;
+mod keys;
+mod load;
+mod mmap;
+mod safetensors_file;
+mod segment;
+mod source;
+
+pub use error::{Error, Result};
+pub use folder::open_component;
+pub use keys::{KeyRule, Renamed};
+pub use kiln_ops::Packing;
+pub use load::{LoadReport, Placement, load};
+pub use safetensors_file::SafetensorsFile;
+pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, Staged};
+pub use source::{MapSource, ParamData, ParamInfo, ParamSource};

@@ -1,0 +1,129 @@
+//! Filling segments from a source.
+
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use kiln_ops::Packing;
+use rayon::prelude::*;
+
+use crate::element::{Element, decode};
+use crate::error::{Error, Result};
+use crate::segment::{ParamSpec, Segment, Slab};
+use crate::source::{ParamInfo, ParamSource};
+
+/// Where and as what weights are kept.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    /// The device of the slabs (but for segments that stay on the host).
+    pub device: Device,
+    /// The elements' type: f32, f16 or bf16.
+    pub dtype: DType,
+}
+
+impl Placement {
+    /// Slabs of `dtype` on `device`.
+    pub fn new(device: Device, dtype: DType) -> Self {
+        Self { device, dtype }
+    }
+}
+
+/// What a load did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoadReport {
+    /// Bytes of all slabs.
+    pub bytes: usize,
+    /// From the call to its return.
+    pub time: Duration,
+}
+
+/// Fills `segments` from `source`: every parameter is converted and packed once, on several threads, straight from the
+/// source's memory into its place in the slab.
+///
+/// All shapes are checked before anything is allocated.
+///
+/// # Errors
+/// [`Error::Missing`], [`Error::Shape`] and [`Error::StoredDType`] name the tensor and the file.
+pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placement) -> Result<LoadReport> {
+    let start = Instant::now();
+    for param in segments.iter().flat_map(Segment::params) {
+        check(param, source)?;
+    }
+    let mut bytes = 0;
+    for segment in segments {
+        segment.set_slab(Some(match placement.dtype {
+            DType::F32 => slab::<f32>(segment, source, placement)?,
+            DType::F16 => slab::<f16>(segment, source, placement)?,
+            DType::BF16 => slab::<bf16>(segment, source, placement)?,
+            other => return Err(Error::SlabDType(other)),
+        }));
+        bytes += segment.bytes(placement.dtype);
+    }
+    Ok(LoadReport { bytes, time: start.elapsed() })
+}
+
+fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
+    let origin = || source.origin(&param.key);
+    let Some(ParamInfo { shape, .. }) = source.info(&param.key) else {
+        return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
+    };
+    if !same_but_for_trailing_ones(&shape, &param.shape) {
+        return Err(Error::Shape {
+            origin: origin(),
+            key: param.key.clone(),
+            expected: param.shape.clone(),
+            found: shape,
+        });
+    }
+    Ok(())
+}
+
+fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
+    let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    long.starts_with(short) && long[short.len()..].iter().all(|&dim| dim == 1)
+}
+
+fn slab<T: Element>(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<Slab> {
+    let offsets = segment.offsets(size_of::<T>());
+    let mut values = vec![T::default(); offsets.last().copied().unwrap_or(0)];
+    let mut rest = values.as_mut_slice();
+    let mut places = Vec::new();
+    for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
+        let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
+        places.push((param, &mut place[..param.elements()]));
+        rest = after;
+    }
+    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, place))?;
+
+    let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
+    let length = values.len();
+    let slab = Tensor::from_vec(values, length, &Device::Cpu)?.to_device(device)?;
+    let view = |(param, offset): (&ParamSpec, &usize)| {
+        slab.narrow(0, *offset, param.elements())?.reshape(param.packing.shape(&param.shape))
+    };
+    let views = segment.params().iter().zip(&offsets).map(view).collect::<candle_core::Result<_>>()?;
+    Ok(Slab { views })
+}
+
+fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, place: &mut [T]) -> Result<()> {
+    let origin = || source.origin(&param.key);
+    let Some(data) = source.data(&param.key)? else {
+        return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
+    };
+    let decode = |out: &mut [T]| {
+        decode(data.info.dtype, &data.bytes, out).then_some(()).ok_or_else(|| Error::StoredDType {
+            origin: origin(),
+            key: param.key.clone(),
+            found: format!("{:?}", data.info.dtype),
+        })
+    };
+    match param.packing {
+        Packing::AsStored => decode(place),
+        packing => {
+            let mut stored = vec![T::default(); place.len()];
+            decode(&mut stored)?;
+            packing.pack(&param.shape, |i| stored[i], place);
+            Ok(())
+        }
+    }
+}

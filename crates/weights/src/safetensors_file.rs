@@ -1,0 +1,72 @@
+//! One `.safetensors` file, mapped into memory.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+use crate::source::{ParamData, ParamInfo, ParamSource};
+use crate::{header, mmap};
+
+/// A `.safetensors` file. Opening it reads and checks the header alone; elements are read from the mapping.
+pub struct SafetensorsFile {
+    path: PathBuf,
+    map: Mmap,
+    tensors: HashMap<String, (ParamInfo, Range<usize>)>,
+    metadata: HashMap<String, String>,
+}
+
+impl SafetensorsFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid safetensors file: cut
+    /// off, with overlapping or unused ranges, with a name that occurs twice.
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = mmap::map(path)?;
+        let (start, header) =
+            header::read(&map).map_err(|problem| Error::Format { path: path.to_path_buf(), problem })?;
+        let tensors = header
+            .tensors()
+            .into_iter()
+            .map(|(name, tensor)| {
+                let (from, to) = tensor.data_offsets;
+                let info = ParamInfo { shape: tensor.shape.clone(), dtype: tensor.dtype };
+                (name, (info, start + from..start + to))
+            })
+            .collect();
+        let metadata = header.metadata().clone().unwrap_or_default();
+        Ok(Self { path: path.to_path_buf(), map, tensors, metadata })
+    }
+
+    /// The file's own notes: the header's `__metadata__`.
+    pub fn metadata(&self) -> &HashMap<String, String> {
+        &self.metadata
+    }
+}
+
+impl ParamSource for SafetensorsFile {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.tensors.get(key).map(|(info, _)| info.clone())
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        let Some((info, range)) = self.tensors.get(key) else { return Ok(None) };
+        let bytes = self.map.get(range.clone()).ok_or_else(|| Error::Format {
+            path: self.path.clone(),
+            problem: format!("tensor `{key}` lies past the end of the file"),
+        })?;
+        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
+    }
+
+    fn origin(&self, _key: &str) -> String {
+        self.path.display().to_string()
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.tensors.keys().cloned().collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! Segments: the parts of a network that are loaded, streamed and dropped as one.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use candle_core::{DType, Tensor};
+use kiln_ops::Packing;
+
+use crate::error::{Error, Result};
+
+/// Parameters in a slab start at multiples of this many bytes: what CUDA's widest copies and loads like.
+const ALIGNMENT: usize = 256;
+
+/// A parameter as a network declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamSpec {
+    /// The full name in the checkpoint.
+    pub key: String,
+    /// The shape in the checkpoint. A file's shape may have trailing dimensions of 1 more: a 1x1 convolution is a
+    /// linear layer, and files have either.
+    pub shape: Vec<usize>,
+    /// The layout in the slab.
+    pub packing: Packing,
+}
+
+impl ParamSpec {
+    /// How many elements it has.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// The memory of a loaded segment.
+pub(crate) struct Slab {
+    /// One view for each parameter, all into the same storage.
+    pub(crate) views: Vec<Tensor>,
+}
+
+struct Cell {
+    name: String,
+    slab: RwLock<Option<Slab>>,
+}
+
+/// A part of a network whose parameters live in one contiguous slab: a residual block, a transformer layer, ...
+#[derive(Clone)]
+pub struct Segment {
+    cell: Arc<Cell>,
+    params: Arc<[ParamSpec]>,
+    on_host: bool,
+}
+
+impl Segment {
+    /// The name, in the checkpoint's terms (`down_blocks.0.resnets.1`).
+    pub fn name(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// The parameters, in the order in which they lie in the slab.
+    pub fn params(&self) -> &[ParamSpec] {
+        &self.params
+    }
+
+    /// Whether the slab stays in host memory whatever the device: token tables, of which few rows are used.
+    pub fn on_host(&self) -> bool {
+        self.on_host
+    }
+
+    /// The exact size of the slab in bytes with elements of `dtype`.
+    pub fn bytes(&self, dtype: DType) -> usize {
+        self.slab_elements(dtype.size_in_bytes()) * dtype.size_in_bytes()
+    }
+
+    /// The offset of every parameter in elements of `size` bytes, and the slab's length last.
+    pub(crate) fn offsets(&self, size: usize) -> Vec<usize> {
+        let alignment = ALIGNMENT / size;
+        let mut offsets = vec![0];
+        for (i, param) in self.params.iter().enumerate() {
+            offsets.push((offsets[i] + param.elements()).next_multiple_of(alignment));
+        }
+        offsets
+    }
+
+    fn slab_elements(&self, size: usize) -> usize {
+        self.offsets(size).last().copied().unwrap_or(0)
+    }
+
+    /// Puts a slab in the segment's place, or takes it away.
+    pub(crate) fn set_slab(&self, slab: Option<Slab>) {
+        *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner) = slab;
+    }
+
+    /// Drops the slab: its memory is free once no operator uses it any more.
+    pub fn unload(&self) {
+        self.set_slab(None);
+    }
+
+    /// Whether the segment has its weights.
+    pub fn is_loaded(&self) -> bool {
+        self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// One parameter of a segment: a place in its slab, whichever slab that is at the moment.
+#[derive(Clone)]
+pub struct Param {
+    cell: Arc<Cell>,
+    index: usize,
+}
+
+impl Param {
+    /// The packed parameter, a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] where the segment has no weights.
+    pub fn tensor(&self) -> Result<Tensor> {
+        let slab = self.cell.slab.read().unwrap_or_else(PoisonError::into_inner);
+        let view = slab.as_ref().and_then(|slab| slab.views.get(self.index));
+        view.cloned().ok_or_else(|| Error::NotLoaded(self.cell.name.clone()))
+    }
+}
+
+/// Declares the parameters of a segment. [`ParamBuilder::pp`] spells the checkpoint's names.
+pub struct ParamBuilder<'a> {
+    cell: &'a Arc<Cell>,
+    params: &'a RefCell<Vec<ParamSpec>>,
+    prefix: String,
+}
+
+impl ParamBuilder<'_> {
+    /// The builder of what is called `name` inside this one.
+    pub fn pp(&self, name: impl std::fmt::Display) -> Self {
+        Self { cell: self.cell, params: self.params, prefix: self.key(name) }
+    }
+
+    /// Declares the parameter `name` of the given stored shape.
+    pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
+        let mut params = self.params.borrow_mut();
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing });
+        Param { cell: self.cell.clone(), index: params.len() - 1 }
+    }
+
+    fn key(&self, name: impl std::fmt::Display) -> String {
+        if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
+    }
+}
+
+/// The segments of a network, in the order in which they run.
+#[derive(Clone, Default)]
+pub struct Segments(Vec<Segment>);
+
+impl Segments {
+    /// Declares a segment: `build` makes the module and declares its parameters, whose names start at the root.
+    pub fn add<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+        self.declare(name.into(), false, build)
+    }
+
+    /// Declares a segment that stays in host memory.
+    pub fn add_on_host<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+        self.declare(name.into(), true, build)
+    }
+
+    fn declare<M>(&mut self, name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+        let cell = Arc::new(Cell { name, slab: RwLock::new(None) });
+        let params = RefCell::default();
+        let module = build(&ParamBuilder { cell: &cell, params: &params, prefix: String::new() });
+        let segment = Segment { cell, params: params.into_inner().into(), on_host };
+        self.0.push(segment.clone());
+        Staged { segment, module }
+    }
+
+    /// The sum of the slabs' sizes in bytes with elements of `dtype`.
+    pub fn bytes(&self, dtype: DType) -> usize {
+        self.0.iter().map(|segment| segment.bytes(dtype)).sum()
+    }
+
+    /// How many parameters (numbers, not tensors) the network has.
+    pub fn parameters(&self) -> usize {
+        self.0.iter().flat_map(|segment| segment.params()).map(ParamSpec::elements).sum()
+    }
+
+    /// Drops all slabs.
+    pub fn unload(&self) {
+        self.0.iter().for_each(Segment::unload);
+    }
+}
+
+impl Deref for Segments {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.0
+    }
+}
+
+/// A module and the segment that holds its parameters.
+pub struct Staged<M> {
+    segment: Segment,
+    module: M,
+}
+
+impl<M> Staged<M> {
+    /// Makes the module ready to run: its weights are there while the guard lives.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] where the weights were never loaded.
+    pub fn enter(&self) -> Result<Active<'_, M>> {
+        if !self.segment.is_loaded() {
+            return Err(Error::NotLoaded(self.segment.name().to_string()));
+        }
+        Ok(Active { module: &self.module })
+    }
+
+    /// The segment.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+}
+
+/// A module whose weights are there.
+pub struct Active<'a, M> {
+    module: &'a M,
+}
+
+impl<M> Deref for Active<'_, M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        self.module
+    }
+}

@@ -1,0 +1,72 @@
+//! Where parameters come from.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use candle_core::{DType, Tensor};
+use safetensors::Dtype;
+
+use crate::error::Result;
+
+/// What is known of a stored tensor before it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// The shape in the checkpoint's own order.
+    pub shape: Vec<usize>,
+    /// The stored type.
+    pub dtype: Dtype,
+}
+
+/// A stored tensor: its shape and type, and its elements, little-endian and row-major.
+pub struct ParamData<'a> {
+    /// Shape and type.
+    pub info: ParamInfo,
+    /// The elements' bytes: `shape` times the type's size.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Something that has tensors by name: a checkpoint file, a folder of them, a map in a test.
+pub trait ParamSource: Send + Sync {
+    /// The tensor's shape and type, or `None` where there is no such tensor. Reads no elements.
+    fn info(&self, key: &str) -> Option<ParamInfo>;
+
+    /// The tensor, or `None` where there is no such tensor.
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>>;
+
+    /// What an error message calls the place where `key` is, or would be: a path.
+    fn origin(&self, key: &str) -> String;
+
+    /// All names, in no particular order.
+    fn keys(&self) -> Vec<String>;
+}
+
+/// Tensors in a map: for tests, and for weights that are made rather than read.
+#[derive(Debug, Default)]
+pub struct MapSource(HashMap<String, Tensor>);
+
+impl FromIterator<(String, Tensor)> for MapSource {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
+        Self(tensors.into_iter().collect())
+    }
+}
+
+impl ParamSource for MapSource {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32 })
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        let (Some(info), Some(tensor)) = (self.info(key), self.0.get(key)) else { return Ok(None) };
+        let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Ok(Some(ParamData { info, bytes: Cow::Owned(bytes) }))
+    }
+
+    fn origin(&self, _key: &str) -> String {
+        "tensors in memory".into()
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+}

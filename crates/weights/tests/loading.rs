@@ -1,0 +1,77 @@
+//! What a load refuses, and what it does with names, shapes and types.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_weights::{KeyRule, MapSource, Packing, ParamBuilder, Placement, Renamed, Segments, load};
+
+fn map(tensors: &[(&str, Tensor)]) -> MapSource {
+    tensors.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect()
+}
+
+fn ones(shape: &[usize]) -> Tensor {
+    Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap()
+}
+
+fn network<M>(build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Segments {
+    let mut segments = Segments::default();
+    segments.add("block", build);
+    segments
+}
+
+fn cpu(dtype: DType) -> Placement {
+    Placement::new(Device::Cpu, dtype)
+}
+
+#[test]
+fn a_missing_tensor_is_named_with_its_shape() {
+    let segments = network(|p| p.pp("conv").param("weight", &[2, 3], Packing::AsStored));
+    let error = load(&segments, &map(&[]), &cpu(DType::F32)).unwrap_err();
+    assert_eq!(error.to_string(), "tensors in memory: tensor `conv.weight` is missing, expected shape [2, 3]");
+    assert!(!segments[0].is_loaded());
+}
+
+#[test]
+fn a_wrong_shape_is_named_with_both_shapes() {
+    let segments = network(|p| p.param("weight", &[2, 3], Packing::AsStored));
+    let error = load(&segments, &map(&[("weight", ones(&[3, 2]))]), &cpu(DType::F32)).unwrap_err();
+    assert!(error.to_string().contains("tensor `weight` has shape [3, 2], expected [2, 3]"), "{error}");
+}
+
+#[test]
+fn a_1x1_convolution_is_a_linear_layer() {
+    let mut segments = Segments::default();
+    let block = segments.add("block", |p| p.param("weight", &[2, 3], Packing::AsStored));
+    load(&segments, &map(&[("weight", ones(&[2, 3, 1, 1]))]), &cpu(DType::F32)).unwrap();
+    assert_eq!(block.enter().unwrap().tensor().unwrap().dims(), [2, 3]);
+}
+
+#[test]
+fn alternative_names_are_found() {
+    let mut segments = Segments::default();
+    let block = segments.add("block", |p| p.pp("text_model").param("bias", &[2], Packing::AsStored));
+    let source = Renamed::new(map(&[("bias", ones(&[2]))]), KeyRule::TEXT_MODEL);
+    load(&segments, &source, &cpu(DType::BF16)).unwrap();
+    assert_eq!(block.enter().unwrap().tensor().unwrap().dtype(), DType::BF16);
+}
+
+#[test]
+fn sizes_are_exact_and_views_aligned() {
+    let mut segments = Segments::default();
+    let block =
+        segments.add("block", |p| [p.param("a", &[3], Packing::AsStored), p.param("b", &[2, 2, 3, 3], Packing::Ohwi)]);
+    assert_eq!(segments.parameters(), 3 + 36);
+    assert_eq!(segments.bytes(DType::F32), 512);
+    assert_eq!(segments.bytes(DType::F16), 512);
+    load(&segments, &map(&[("a", ones(&[3])), ("b", ones(&[2, 2, 3, 3]))]), &cpu(DType::F16)).unwrap();
+    let [a, b] = &*block.enter().unwrap();
+    assert_eq!(a.tensor().unwrap().layout().start_offset(), 0);
+    assert_eq!(b.tensor().unwrap().layout().start_offset(), 128);
+    assert_eq!(b.tensor().unwrap().dims(), [2, 3, 3, 2]);
+}
+
+#[test]
+fn a_network_without_weights_says_so() {
+    let mut segments = Segments::default();
+    let block = segments.add("down_blocks.0", |p| p.param("a", &[1], Packing::AsStored));
+    let error = block.enter().err().unwrap();
+    assert!(error.to_string().contains("`down_blocks.0` has no weights yet"), "{error}");
+}
