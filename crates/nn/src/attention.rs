@@ -1,0 +1,77 @@
+//! Attention with its projections.
+
+use candle_core::Tensor;
+use kiln_weights::ParamBuilder;
+
+use crate::error::Result;
+use crate::linear::Linear;
+
+/// How a family of checkpoints names the projections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionKeys {
+    /// `to_q`, `to_k`, `to_v`, `to_out.0`.
+    Diffusers,
+    /// `q_proj`, `k_proj`, `v_proj`, `out_proj`.
+    Clip,
+}
+
+impl AttentionKeys {
+    fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Diffusers => ["to_q", "to_k", "to_v", "to_out.0"],
+            Self::Clip => ["q_proj", "k_proj", "v_proj", "out_proj"],
+        }
+    }
+}
+
+/// The configuration of [`Attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionConfig {
+    /// Channels of the queries' tokens and of the result.
+    pub channels: usize,
+    /// Channels of the keys' and values' tokens: `channels` for self-attention.
+    pub context_dim: usize,
+    /// Heads; they divide `channels`.
+    pub num_heads: usize,
+    /// Whether the first three projections have biases; the last one always has.
+    pub qkv_bias: bool,
+    /// Whether a token sees only those before it and itself.
+    pub causal: bool,
+    /// The projections' names.
+    pub keys: AttentionKeys,
+}
+
+/// Multi-head attention: queries from `x`, keys and values from a context or from `x` itself.
+pub struct Attention {
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    to_out: Linear,
+    op: kiln_ops::Attention,
+}
+
+impl Attention {
+    /// Declares the four projections.
+    pub fn new(p: &ParamBuilder<'_>, config: AttentionConfig) -> Self {
+        let AttentionConfig { channels, context_dim, num_heads, qkv_bias, causal, keys } = config;
+        let [q, k, v, out] = keys.names();
+        Self {
+            to_q: Linear::new(&p.pp(q), channels, channels, qkv_bias),
+            to_k: Linear::new(&p.pp(k), context_dim, channels, qkv_bias),
+            to_v: Linear::new(&p.pp(v), context_dim, channels, qkv_bias),
+            to_out: Linear::new(&p.pp(out), channels, channels, true),
+            op: kiln_ops::Attention { num_heads, causal },
+        }
+    }
+
+    /// `x` `(b, s, channels)`, `context` `(b, t, context_dim)` or nothing for self-attention, `residual`
+    /// `(b, s, channels)` added to the result `(b, s, channels)`.
+    pub fn forward(&self, x: &Tensor, context: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
+        let context = context.unwrap_or(x);
+        let q = self.to_q.forward(x)?;
+        let k = self.to_k.forward(context)?;
+        let v = self.to_v.forward(context)?;
+        let y = kiln_ops::attention(&q, &k, &v, self.op, None)?;
+        self.to_out.forward_add(&y, Some(residual))
+    }
+}

@@ -1,0 +1,49 @@
+//! A convolution.
+
+use candle_core::Tensor;
+use kiln_ops::Conv2dInputs;
+use kiln_weights::{Packing, Param, ParamBuilder};
+
+use crate::error::Result;
+
+/// A two-dimensional convolution with a square kernel and a bias.
+pub struct Conv2d {
+    weight: Param,
+    bias: Param,
+    config: kiln_ops::Conv2d,
+}
+
+impl Conv2d {
+    /// Stride 1 and the padding that keeps the size: `weight` `(out_channels, in_channels, kernel_size, kernel_size)`,
+    /// `bias` `(out_channels)`.
+    pub fn new(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, kernel_size: usize) -> Self {
+        Self::with_geometry(p, in_channels, out_channels, kernel_size, kiln_ops::Conv2d::same(kernel_size))
+    }
+
+    /// The same with another stride or padding.
+    pub fn with_geometry(
+        p: &ParamBuilder<'_>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: usize,
+        config: kiln_ops::Conv2d,
+    ) -> Self {
+        Self {
+            weight: p.param("weight", &[out_channels, in_channels, kernel_size, kernel_size], Packing::Ohwi),
+            bias: p.param("bias", &[out_channels], Packing::AsStored),
+            config,
+        }
+    }
+
+    /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_add(x, None, None)
+    }
+
+    /// The same, with `image_bias` `(b or 1, out_channels)` and `residual`, of the result's shape, added.
+    pub fn forward_add(&self, x: &Tensor, image_bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+        let (weight, bias) = (self.weight.tensor()?, self.bias.tensor()?);
+        let inputs = Conv2dInputs { x, weight: &weight, bias: Some(&bias), image_bias, residual };
+        Ok(kiln_ops::conv2d(inputs, self.config, None)?)
+    }
+}

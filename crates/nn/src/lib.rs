@@ -1,0 +1,46 @@
+//! Floor 3: layers, an operator with its parameters.
+//!
+//! The networks are made of these and of nothing else, so this is the one place where a layer may become quantised,
+//! streamed or patched by a LoRA. A layer is built from numbers alone; building declares its parameters
+//! ([`kiln_weights::ParamBuilder`]), whose names are those of diffusers and transformers.
+//!
+//! This crate knows no files and no whole network.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use kiln_nn::Linear;
+//! use kiln_weights::{MapSource, Placement, Segments, load};
+//!
+//! let mut segments = Segments::default();
+//! let proj = segments.add("proj", |p| Linear::new(&p.pp("proj"), 2, 1, false));
+//! let weight = Tensor::new(&[[1f32, 10.]], &Device::Cpu)?;
+//! let source = MapSource::from_iter([("proj.weight".to_string(), weight)]);
+//! load(&segments, &source, &Placement::new(Device::Cpu, DType::F32))?;
+//! let y = proj.enter()?.forward(&Tensor::new(&[[3f32, 4.]], &Device::Cpu)?)?;
+//! assert_eq!(y.to_vec2::<f32>()?, [[43.]]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod attention;
+mod conv2d;
+mod embedding;
+mod error;
+mod feed_forward;
+mod linear;
+mod norm;
+mod resample;
+mod resnet;
+mod run;
+
+pub use attention::{Attention, AttentionConfig, AttentionKeys};
+pub use conv2d::Conv2d;
+pub use embedding::Embedding;
+pub use error::{At, Error, Result};
+pub use feed_forward::FeedForward;
+pub use kiln_ops as ops;
+pub use linear::Linear;
+pub use norm::{GroupNorm, LayerNorm};
+pub use resample::{Downsample, Upsample};
+pub use resnet::{ResnetBlock, ResnetConfig};
+pub use run::Run;

@@ -1,0 +1,33 @@
+//! A linear layer.
+
+use candle_core::Tensor;
+use kiln_weights::{Packing, Param, ParamBuilder};
+
+use crate::error::Result;
+
+/// `y = x weight^T + bias`.
+pub struct Linear {
+    weight: Param,
+    bias: Option<Param>,
+}
+
+impl Linear {
+    /// Declares `weight` `(out_channels, in_channels)` and, where asked for, `bias` `(out_channels)`.
+    pub fn new(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, bias: bool) -> Self {
+        Self {
+            weight: p.param("weight", &[out_channels, in_channels], Packing::AsStored),
+            bias: bias.then(|| p.param("bias", &[out_channels], Packing::AsStored)),
+        }
+    }
+
+    /// `x` `(.., in_channels)` to `(.., out_channels)`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_add(x, None)
+    }
+
+    /// The same, with `residual` `(.., out_channels)` added to the result.
+    pub fn forward_add(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
+        Ok(kiln_ops::linear(x, &self.weight.tensor()?, bias.as_ref(), residual, None)?)
+    }
+}

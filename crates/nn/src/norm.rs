@@ -1,0 +1,52 @@
+//! Normalisation layers.
+
+use candle_core::Tensor;
+use kiln_weights::{Packing, Param, ParamBuilder};
+
+use crate::error::Result;
+
+/// Group normalisation, with or without SiLU.
+pub struct GroupNorm {
+    weight: Param,
+    bias: Param,
+    config: kiln_ops::GroupNorm,
+}
+
+impl GroupNorm {
+    /// Declares `weight` and `bias` `(num_channels)`.
+    pub fn new(p: &ParamBuilder<'_>, num_channels: usize, config: kiln_ops::GroupNorm) -> Self {
+        Self {
+            weight: p.param("weight", &[num_channels], Packing::AsStored),
+            bias: p.param("bias", &[num_channels], Packing::AsStored),
+            config,
+        }
+    }
+
+    /// `x` `(b, .., num_channels)`, same shape.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(kiln_ops::group_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.config, None)?)
+    }
+}
+
+/// Layer normalisation.
+pub struct LayerNorm {
+    weight: Param,
+    bias: Param,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// Declares `weight` and `bias` `(num_channels)`; `eps` is added to the variance.
+    pub fn new(p: &ParamBuilder<'_>, num_channels: usize, eps: f64) -> Self {
+        Self {
+            weight: p.param("weight", &[num_channels], Packing::AsStored),
+            bias: p.param("bias", &[num_channels], Packing::AsStored),
+            eps,
+        }
+    }
+
+    /// `x` `(.., num_channels)`, same shape.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(kiln_ops::layer_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.eps, None)?)
+    }
+}

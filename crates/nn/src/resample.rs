@@ -1,0 +1,49 @@
+//! Halving and doubling the size of feature maps.
+
+use candle_core::Tensor;
+use kiln_weights::ParamBuilder;
+
+use crate::conv2d::Conv2d;
+use crate::error::Result;
+
+/// A 3x3 convolution with stride 2.
+pub struct Downsample {
+    conv: Conv2d,
+}
+
+impl Downsample {
+    /// Declares `conv`. The U-Net pads all four sides by `padding`; with 0 a row below and a column on the right are
+    /// padded, as the autoencoder does.
+    pub fn new(p: &ParamBuilder<'_>, channels: usize, padding: usize) -> Self {
+        let geometry = kiln_ops::Conv2d { stride: 2, pad_before: padding, pad_after: padding.max(1) };
+        Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
+    }
+
+    /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.conv.forward(x)
+    }
+}
+
+/// Nearest-neighbour upsampling and a 3x3 convolution.
+pub struct Upsample {
+    conv: Conv2d,
+}
+
+impl Upsample {
+    /// Declares `conv`.
+    pub fn new(p: &ParamBuilder<'_>, channels: usize) -> Self {
+        Self { conv: Conv2d::new(&p.pp("conv"), channels, channels, 3) }
+    }
+
+    /// `x` `(b, h, w, c)` to `(b, 2 h, 2 w, c)`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (_, h, w, _) = x.dims4()?;
+        self.forward_to(x, (2 * h, 2 * w))
+    }
+
+    /// `x` `(b, h, w, c)` to `(b, size.0, size.1, c)`: a skip connection's size, where it is odd.
+    pub fn forward_to(&self, x: &Tensor, size: (usize, usize)) -> Result<Tensor> {
+        self.conv.forward(&kiln_ops::upsample_nearest(x, size, None)?)
+    }
+}

@@ -1,0 +1,67 @@
+//! The residual block of the U-Net and the autoencoder.
+
+use candle_core::Tensor;
+use kiln_ops::GroupNorm as GroupNormConfig;
+use kiln_weights::ParamBuilder;
+
+use crate::conv2d::Conv2d;
+use crate::error::Result;
+use crate::linear::Linear;
+use crate::norm::GroupNorm;
+
+/// The configuration of [`ResnetBlock`].
+#[derive(Debug, Clone, Copy)]
+pub struct ResnetConfig {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the result.
+    pub out_channels: usize,
+    /// Channels of the time embedding; the autoencoder has none.
+    pub temb_channels: Option<usize>,
+    /// Groups of the normalisations.
+    pub num_groups: usize,
+    /// Added to the normalisations' variance.
+    pub eps: f64,
+}
+
+/// Twice normalise, SiLU, convolve; the time embedding is added between, the input (through a 1x1 convolution where
+/// the channels change) at the end.
+pub struct ResnetBlock {
+    norm1: GroupNorm,
+    conv1: Conv2d,
+    time_emb_proj: Option<Linear>,
+    norm2: GroupNorm,
+    conv2: Conv2d,
+    conv_shortcut: Option<Conv2d>,
+}
+
+impl ResnetBlock {
+    /// Declares `norm1`, `conv1`, `time_emb_proj`, `norm2`, `conv2` and, where the channels change, `conv_shortcut`.
+    pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
+        let ResnetConfig { in_channels, out_channels, temb_channels, num_groups, eps } = config;
+        let norm = GroupNormConfig { num_groups, eps, silu: true };
+        Self {
+            norm1: GroupNorm::new(&p.pp("norm1"), in_channels, norm),
+            conv1: Conv2d::new(&p.pp("conv1"), in_channels, out_channels, 3),
+            time_emb_proj: temb_channels
+                .map(|temb_channels| Linear::new(&p.pp("time_emb_proj"), temb_channels, out_channels, true)),
+            norm2: GroupNorm::new(&p.pp("norm2"), out_channels, norm),
+            conv2: Conv2d::new(&p.pp("conv2"), out_channels, out_channels, 3),
+            conv_shortcut: (in_channels != out_channels)
+                .then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1)),
+        }
+    }
+
+    /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`. `temb` is the time embedding after its SiLU,
+    /// `(b or 1, temb_channels)`: the same for all blocks, so it is activated once, outside.
+    pub fn forward(&self, x: &Tensor, temb: Option<&Tensor>) -> Result<Tensor> {
+        let image_bias = match (&self.time_emb_proj, temb) {
+            (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
+            _ => None,
+        };
+        let h = self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)?;
+        let h = self.norm2.forward(&h)?;
+        let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
+        self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+    }
+}

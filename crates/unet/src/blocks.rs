@@ -1,0 +1,168 @@
+//! The blocks of the U-Net: down, middle, up.
+
+use candle_core::Tensor;
+use kiln_nn::ops::concat_channels;
+use kiln_nn::{Downsample, ResnetBlock, ResnetConfig, Result, Run, Upsample};
+use kiln_weights::{Segments, Staged};
+
+use crate::config::{BlockConfig, UnetConfig};
+use crate::transformer::Transformer;
+
+/// What every block of one U-Net has in common, while it is built.
+pub(crate) struct Builder<'a> {
+    pub(crate) segments: &'a mut Segments,
+    pub(crate) config: &'a UnetConfig,
+}
+
+impl Builder<'_> {
+    fn resnet(&mut self, name: String, in_channels: usize, out_channels: usize) -> Staged<ResnetBlock> {
+        let config = ResnetConfig {
+            in_channels,
+            out_channels,
+            temb_channels: Some(self.config.temb_channels()),
+            num_groups: self.config.norm_num_groups,
+            eps: self.config.norm_eps,
+        };
+        self.segments.add(&name, |p| ResnetBlock::new(&p.pp(&name), config))
+    }
+
+    fn transformer(&mut self, name: &str, block: &BlockConfig, layer: usize) -> Option<Transformer> {
+        let config = block.transformer.as_ref()?;
+        let groups = self.config.norm_num_groups;
+        Some(Transformer::new(self.segments, name, block.channels, groups, config, config.layers[layer]))
+    }
+
+    /// A residual block and its transformer.
+    fn layer(&mut self, name: &str, block: &BlockConfig, layer: usize, in_channels: usize) -> Layer {
+        Layer {
+            resnet: self.resnet(format!("{name}.resnets.{layer}"), in_channels, block.channels),
+            transformer: self.transformer(&format!("{name}.attentions.{layer}"), block, layer),
+        }
+    }
+}
+
+/// What every block is told besides its feature map.
+pub(crate) struct BlockContext<'a> {
+    /// The time embedding after its SiLU, `(b or 1, temb_channels)`.
+    pub(crate) temb: &'a Tensor,
+    /// The text's tokens, `(b, s, context_dim)`.
+    pub(crate) tokens: &'a Tensor,
+}
+
+/// A residual block, then a transformer where the block has cross attention.
+struct Layer {
+    resnet: Staged<ResnetBlock>,
+    transformer: Option<Transformer>,
+}
+
+impl Layer {
+    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`.
+    fn forward(&self, x: &Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+        let x = self.resnet.run(|resnet| resnet.forward(x, Some(context.temb)))?;
+        match &self.transformer {
+            Some(transformer) => transformer.forward(&x, context.tokens),
+            None => Ok(x),
+        }
+    }
+}
+
+/// Layers, then half the size.
+pub(crate) struct DownBlock {
+    layers: Vec<Layer>,
+    downsample: Option<Staged<Downsample>>,
+}
+
+impl DownBlock {
+    pub(crate) fn new(builder: &mut Builder<'_>, index: usize, in_channels: usize) -> Self {
+        let block = &builder.config.down[index];
+        let name = format!("down_blocks.{index}");
+        let layers = (0..block.layers)
+            .map(|i| builder.layer(&name, block, i, if i == 0 { in_channels } else { block.channels }))
+            .collect();
+        let downsample = (index + 1 < builder.config.down.len()).then(|| {
+            let name = format!("{name}.downsamplers.0");
+            let padding = builder.config.downsample_padding;
+            builder.segments.add(&name, |p| Downsample::new(&p.pp(&name), block.channels, padding))
+        });
+        Self { layers, downsample }
+    }
+
+    /// `x` `(b, h, w, c_in)`; every result on the way is pushed to `skips`, the last one is returned too.
+    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x, context)?;
+            skips.push(x.clone());
+        }
+        if let Some(downsample) = &self.downsample {
+            x = downsample.run(|downsample| downsample.forward(&x))?;
+            skips.push(x.clone());
+        }
+        Ok(x)
+    }
+}
+
+/// A layer and one more residual block, at the smallest size.
+pub(crate) struct MidBlock {
+    layer: Layer,
+    resnet: Staged<ResnetBlock>,
+}
+
+impl MidBlock {
+    pub(crate) fn new(builder: &mut Builder<'_>, block: &BlockConfig) -> Self {
+        Self {
+            layer: builder.layer("mid_block", block, 0, block.channels),
+            resnet: builder.resnet("mid_block.resnets.1".into(), block.channels, block.channels),
+        }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+        let x = self.layer.forward(x, context)?;
+        self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))
+    }
+}
+
+/// Layers that each take a skip connection, then double the size.
+pub(crate) struct UpBlock {
+    layers: Vec<Layer>,
+    upsample: Option<Staged<Upsample>>,
+}
+
+impl UpBlock {
+    /// `skips` are the channels of the skip connections that are left, the next one last; `channels` those of the
+    /// feature map that comes in.
+    pub(crate) fn new(builder: &mut Builder<'_>, index: usize, channels: usize, skips: &mut Vec<usize>) -> Self {
+        let block = &builder.config.up[index];
+        let name = format!("up_blocks.{index}");
+        let layers = (0..block.layers)
+            .map(|i| {
+                let channels = if i == 0 { channels } else { block.channels };
+                builder.layer(&name, block, i, channels + skips.pop().unwrap_or(0))
+            })
+            .collect();
+        let upsample = (index + 1 < builder.config.up.len()).then(|| {
+            let name = format!("{name}.upsamplers.0");
+            builder.segments.add(&name, |p| Upsample::new(&p.pp(&name), block.channels))
+        });
+        Self { layers, upsample }
+    }
+
+    /// `x` `(b, h, w, c_in)`; takes its skip connections off the end of `skips`, and doubles the size to that of the
+    /// skip connection after them, which is one less where that size was odd.
+    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            if let Some(skip) = skips.pop() {
+                x = concat_channels(&x, &skip, None)?;
+            }
+            x = layer.forward(&x, context)?;
+        }
+        if let Some(upsample) = &self.upsample {
+            x = upsample.run(|upsample| match skips.last() {
+                Some(skip) => upsample.forward_to(&x, (skip.dim(1)?, skip.dim(2)?)),
+                None => upsample.forward(&x),
+            })?;
+        }
+        Ok(x)
+    }
+}

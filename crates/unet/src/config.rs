@@ -1,0 +1,201 @@
+//! What a U-Net is made of.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::raw_config::{RawConfig, refuse_unsupported};
+
+/// A U-Net's configuration, every block spelled out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnetConfig {
+    /// Channels of the input: 4, or 9 with an inpainting model's mask and masked image.
+    pub in_channels: usize,
+    /// Channels of the result.
+    pub out_channels: usize,
+    /// Kernel size of the first convolution.
+    pub conv_in_kernel: usize,
+    /// Kernel size of the last convolution.
+    pub conv_out_kernel: usize,
+    /// Whether cosines come first in the timestep's embedding.
+    pub flip_sin_to_cos: bool,
+    /// The frequencies' shift in the timestep's embedding.
+    pub freq_shift: f64,
+    /// Groups of all group normalisations.
+    pub norm_num_groups: usize,
+    /// Added to the variance in the residual blocks' normalisations.
+    pub norm_eps: f64,
+    /// Padding of the downsampling convolutions.
+    pub downsample_padding: usize,
+    /// Whether the transformers' outer projections are stored as linear layers rather than 1x1 convolutions.
+    pub use_linear_projection: bool,
+    /// SDXL's second conditioning.
+    pub added_embedding: Option<AddedEmbedding>,
+    /// The blocks on the way down, the largest feature map first.
+    pub down: Vec<BlockConfig>,
+    /// The block in the middle.
+    pub mid: Option<BlockConfig>,
+    /// The blocks on the way up, the smallest feature map first.
+    pub up: Vec<BlockConfig>,
+}
+
+/// One block: residual blocks, each followed by a transformer where the block has cross attention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockConfig {
+    /// Channels of the block's result.
+    pub channels: usize,
+    /// How many residual blocks.
+    pub layers: usize,
+    /// The transformers, if there are any.
+    pub transformer: Option<TransformerConfig>,
+}
+
+/// The transformers of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransformerConfig {
+    /// Attention heads.
+    pub num_heads: usize,
+    /// Channels of the text's tokens.
+    pub context_dim: usize,
+    /// How many layers the transformer after each residual block has.
+    pub layers: Vec<usize>,
+}
+
+/// The `text_time` embedding of SDXL: pooled text and six sizes, added to the timestep's embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddedEmbedding {
+    /// Width of each size's embedding.
+    pub time_embed_dim: usize,
+    /// Width of pooled text and all sizes together.
+    pub input_dim: usize,
+}
+
+/// The sizes among SDXL's conditions: original height and width, crop top and left, target height and width.
+pub(crate) const NUM_TIME_IDS: usize = 6;
+
+impl UnetConfig {
+    /// Reads diffusers' `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Json`], [`Error::Config`] for impossible values, [`Error::Unsupported`] for parts that Kiln does not
+    /// have.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let json: Value = serde_json::from_str(text)?;
+        refuse_unsupported(&json)?;
+        serde_json::from_value::<RawConfig>(json)?.resolve()
+    }
+
+    /// Channels of the text's tokens.
+    pub fn context_dim(&self) -> Option<usize> {
+        let blocks = self.down.iter().chain(&self.mid).chain(&self.up);
+        blocks.filter_map(|block| block.transformer.as_ref()).map(|transformer| transformer.context_dim).next()
+    }
+
+    /// Width of the pooled text that the added embedding takes.
+    pub fn pooled_dim(&self) -> Option<usize> {
+        self.added_embedding.map(|added| added.input_dim.saturating_sub(NUM_TIME_IDS * added.time_embed_dim))
+    }
+
+    /// Channels of the first feature map.
+    pub(crate) fn model_channels(&self) -> usize {
+        self.down[0].channels
+    }
+
+    /// Channels of the time embedding.
+    pub(crate) fn temb_channels(&self) -> usize {
+        4 * self.model_channels()
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let error = |key, found: String, expected: &str| Err(Error::Config { key, found, expected: expected.into() });
+        for (key, value) in [
+            ("in_channels", self.in_channels),
+            ("out_channels", self.out_channels),
+            ("norm_num_groups", self.norm_num_groups),
+        ] {
+            if value == 0 {
+                return error(key, "0".into(), "at least 1");
+            }
+        }
+        for (key, kernel) in [("conv_in_kernel", self.conv_in_kernel), ("conv_out_kernel", self.conv_out_kernel)] {
+            if kernel % 2 == 0 {
+                return error(key, kernel.to_string(), "an odd number");
+            }
+        }
+        for block in self.down.iter().chain(&self.mid).chain(&self.up) {
+            if block.channels % self.norm_num_groups != 0 {
+                let groups = self.norm_num_groups;
+                return error(
+                    "block_out_channels",
+                    block.channels.to_string(),
+                    &format!("a multiple of {groups} groups"),
+                );
+            }
+            if block.layers == 0 {
+                return error("layers_per_block", "0".into(), "at least 1");
+            }
+            if let Some(transformer) = &block.transformer {
+                let heads = transformer.num_heads;
+                if heads == 0 || block.channels % heads != 0 {
+                    let expected = format!("a divisor of {} channels", block.channels);
+                    return error("attention_head_dim", heads.to_string(), &expected);
+                }
+                if transformer.context_dim == 0 {
+                    return error("cross_attention_dim", "0".into(), "at least 1");
+                }
+            }
+        }
+        if let Some(added) = self.added_embedding
+            && added.input_dim <= NUM_TIME_IDS * added.time_embed_dim
+        {
+            let expected = format!("more than {NUM_TIME_IDS} times addition_time_embed_dim");
+            return error("projection_class_embeddings_input_dim", added.input_dim.to_string(), &expected);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(json: &str) -> String {
+        UnetConfig::from_json(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_configuration_is_stable_diffusion_1() {
+        let config = UnetConfig::from_json("{}").unwrap();
+        assert_eq!(config.down.iter().map(|block| block.channels).collect::<Vec<_>>(), [320, 640, 1280, 1280]);
+        assert_eq!(config.up.iter().map(|block| block.layers).collect::<Vec<_>>(), [3, 3, 3, 3]);
+        assert!(config.down[3].transformer.is_none() && config.up[0].transformer.is_none());
+    }
+
+    #[test]
+    fn transformer_layers_may_differ_by_layer() {
+        // As SSD-1B has it: lists of lists, and lists of their own for the way up.
+        let config = UnetConfig::from_json(
+            r#"{"block_out_channels": [320, 640], "cross_attention_dim": 2048, "attention_head_dim": [5, 10],
+                "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+                "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+                "transformer_layers_per_block": [1, [2, 4]],
+                "reverse_transformer_layers_per_block": [[4, 4, 10], 1], "mid_block_type": null}"#,
+        )
+        .unwrap();
+        assert_eq!(config.down[1].transformer.as_ref().unwrap().layers, [2, 4]);
+        assert_eq!(config.up[0].transformer.as_ref().unwrap().layers, [4, 4, 10]);
+        assert!(config.mid.is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(message(r#"{"layers_per_block": [1, 2]}"#).contains("`layers_per_block` is a list of 2"));
+        assert!(message(r#"{"class_embed_type": "timestep"}"#).contains("`class_embed_type` is \"timestep\""));
+        assert!(message(r#"{"act_fn": "mish"}"#).contains("(only silu)"));
+        assert!(
+            message(r#"{"attention_head_dim": 7}"#).contains("`attention_head_dim` is 7, expected a divisor of 320")
+        );
+        assert!(message(r#"{"down_block_types": ["A", "B", "C", "D"]}"#).contains("`down_block_types` is A"));
+        assert!(message(r#"{"addition_embed_type": "text_time"}"#).contains("`addition_time_embed_dim` is missing"));
+        assert!(message("[").contains("cannot be read"));
+    }
+}

@@ -1,0 +1,33 @@
+//! Floor 4: the denoiser, a U-Net with cross attention (diffusers' `UNet2DConditionModel`).
+//!
+//! Built from `config.json` alone: no family of models is hard-coded. Latents go in and come out as `(b, c, h, w)`;
+//! inside everything is channels-last, so that a feature map is its own token matrix.
+//!
+//! This crate knows no files, no text, no schedule and no guidance.
+//!
+//! ```
+//! use candle_core::DType;
+//! use kiln_unet::{Unet, UnetConfig};
+//!
+//! let config = UnetConfig::from_json(r#"{
+//!     "block_out_channels": [32, 64], "layers_per_block": 1, "cross_attention_dim": 48, "attention_head_dim": 4,
+//!     "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+//!     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]
+//! }"#)?;
+//! let unet = Unet::new(config);
+//! println!("{} segments, {} bytes", unet.segments().len(), unet.segments().bytes(DType::F16));
+//! # Ok::<(), kiln_unet::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod config;
+mod error;
+mod raw_config;
+mod time_embedding;
+mod transformer;
+mod unet;
+
+pub use config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
+pub use error::{Error, Result};
+pub use unet::{AddedConditions, Conditioning, Unet};

@@ -1,0 +1,66 @@
+//! The embedding of the timestep, and of SDXL's pooled text and sizes.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_nn::ops::{Activation, TimestepEmbedding, activation, concat_channels, timestep_embedding};
+use kiln_nn::{Linear, Result};
+use kiln_weights::ParamBuilder;
+
+use crate::config::{AddedEmbedding, UnetConfig};
+
+/// Two linear layers with SiLU between.
+struct EmbeddingMlp {
+    linear_1: Linear,
+    linear_2: Linear,
+}
+
+impl EmbeddingMlp {
+    fn new(p: &ParamBuilder<'_>, in_channels: usize, channels: usize) -> Self {
+        Self {
+            linear_1: Linear::new(&p.pp("linear_1"), in_channels, channels, true),
+            linear_2: Linear::new(&p.pp("linear_2"), channels, channels, true),
+        }
+    }
+
+    /// `x` `(b, in_channels)` to `(b, channels)`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.linear_2.forward(&activation(&self.linear_1.forward(x)?, Activation::Silu, None)?)
+    }
+}
+
+/// Everything that the residual blocks are told besides the feature map.
+pub(crate) struct TimeEmbedding {
+    form: TimestepEmbedding,
+    time: EmbeddingMlp,
+    added: Option<(TimestepEmbedding, EmbeddingMlp)>,
+}
+
+impl TimeEmbedding {
+    pub(crate) fn new(p: &ParamBuilder<'_>, config: &UnetConfig) -> Self {
+        let UnetConfig { flip_sin_to_cos, freq_shift, .. } = *config;
+        let (dim, channels) = (config.model_channels(), config.temb_channels());
+        let form = TimestepEmbedding { dim, flip_sin_to_cos, freq_shift };
+        let added = config.added_embedding.map(|AddedEmbedding { time_embed_dim, input_dim }| {
+            let form = TimestepEmbedding { dim: time_embed_dim, ..form };
+            (form, EmbeddingMlp::new(&p.pp("add_embedding"), input_dim, channels))
+        });
+        Self { form, time: EmbeddingMlp::new(&p.pp("time_embedding"), dim, channels), added }
+    }
+
+    /// `timesteps` `(b or 1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, flattened, to
+    /// `(b or 1, temb_channels)`.
+    pub(crate) fn forward(
+        &self,
+        timesteps: &[f32],
+        added: Option<(&Tensor, &[f32])>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let temb = self.time.forward(&timestep_embedding(timesteps, self.form, dtype, device, None)?)?;
+        let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return Ok(temb) };
+        let b = pooled.dim(0)?;
+        let sizes = timestep_embedding(time_ids, *form, dtype, device, None)?;
+        let sizes = sizes.reshape((b, time_ids.len() / b.max(1) * form.dim))?; // (b, 6 * time_embed_dim)
+        let added = mlp.forward(&concat_channels(&pooled.to_dtype(dtype)?, &sizes, None)?)?;
+        Ok(added.broadcast_add(&temb)?)
+    }
+}

@@ -1,0 +1,182 @@
+//! The whole network.
+
+use candle_core::{DType, Tensor};
+use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
+use kiln_nn::ops::{Activation, activation};
+use kiln_nn::{Conv2d, GroupNorm, Run};
+use kiln_weights::{Segments, Staged};
+
+use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
+use crate::config::{NUM_TIME_IDS, UnetConfig};
+use crate::error::{Error, Result};
+use crate::time_embedding::TimeEmbedding;
+
+/// What steers the denoiser besides latents and timestep.
+#[derive(Debug, Clone)]
+pub struct Conditioning {
+    /// The text's tokens, `(b, s, context_dim)`.
+    pub context: Tensor,
+    /// What SDXL adds.
+    pub added: Option<AddedConditions>,
+}
+
+/// SDXL's second conditioning.
+#[derive(Debug, Clone)]
+pub struct AddedConditions {
+    /// The pooled text, `(b, pooled_dim)`.
+    pub text_embeds: Tensor,
+    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels.
+    pub time_ids: Vec<[f32; NUM_TIME_IDS]>,
+}
+
+/// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
+pub struct Unet {
+    config: UnetConfig,
+    segments: Segments,
+    time_embedding: Staged<TimeEmbedding>,
+    conv_in: Staged<Conv2d>,
+    down_blocks: Vec<DownBlock>,
+    mid_block: Option<MidBlock>,
+    up_blocks: Vec<UpBlock>,
+    head: Staged<Head>,
+}
+
+/// The last normalisation and convolution.
+struct Head {
+    conv_norm_out: GroupNorm,
+    conv_out: Conv2d,
+}
+
+impl Unet {
+    /// Declares the network that `config` describes.
+    pub fn new(config: UnetConfig) -> Self {
+        let mut segments = Segments::default();
+        let channels = config.model_channels();
+        let time_embedding = segments.add("time_embedding", |p| TimeEmbedding::new(p, &config));
+        let conv_in = segments
+            .add("conv_in", |p| Conv2d::new(&p.pp("conv_in"), config.in_channels, channels, config.conv_in_kernel));
+
+        let mut builder = Builder { segments: &mut segments, config: &config };
+        let mut skips = vec![channels]; // of conv_in, of every layer, of every downsampling
+        let mut down_blocks = Vec::new();
+        let mut last = channels;
+        for (i, block) in config.down.iter().enumerate() {
+            down_blocks.push(DownBlock::new(&mut builder, i, last));
+            let downsamples = usize::from(i + 1 < config.down.len());
+            skips.extend(std::iter::repeat_n(block.channels, block.layers + downsamples));
+            last = block.channels;
+        }
+        let mid_block = config.mid.as_ref().map(|block| MidBlock::new(&mut builder, block));
+        let mut up_blocks = Vec::new();
+        for (i, block) in config.up.iter().enumerate() {
+            up_blocks.push(UpBlock::new(&mut builder, i, last, &mut skips));
+            last = block.channels;
+        }
+        let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: config.norm_eps, silu: true };
+        let head = segments.add("conv_out", |p| Head {
+            conv_norm_out: GroupNorm::new(&p.pp("conv_norm_out"), last, norm),
+            conv_out: Conv2d::new(&p.pp("conv_out"), last, config.out_channels, config.conv_out_kernel),
+        });
+        Self { config, segments, time_embedding, conv_in, down_blocks, mid_block, up_blocks, head }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &UnetConfig {
+        &self.config
+    }
+
+    /// The segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Predicts what the model was trained to predict (noise, or velocity) for noisy latents.
+    ///
+    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, any size; `timesteps` one for all images or one for each. The
+    /// result is `(b, out_channels, h, w)`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] where an input does not fit the configuration; what a layer reports, with the layer's path.
+    pub fn forward(&self, x: &Tensor, timesteps: &[f32], conditioning: &Conditioning) -> Result<Tensor> {
+        self.forward_observed(x, timesteps, conditioning, &mut |_, _| {})
+    }
+
+    /// [`Unet::forward`] that shows the results on the way: `time_emb` `(b or 1, temb_channels)`, and the feature maps
+    /// `conv_in`, `down.{i}`, `mid`, `up.{i}`, `(b, h, w, c)`.
+    pub fn forward_observed(
+        &self,
+        x: &Tensor,
+        timesteps: &[f32],
+        conditioning: &Conditioning,
+        observe: &mut dyn FnMut(&str, &Tensor),
+    ) -> Result<Tensor> {
+        let time_ids = self.check(x, timesteps, conditioning)?;
+        let (dtype, device) = (x.dtype(), x.device());
+        let added = conditioning.added.as_ref().map(|added| (&added.text_embeds, time_ids.as_slice()));
+        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, added, dtype, device))?;
+        observe("time_emb", &temb);
+        let temb = activation(&temb, Activation::Silu, None)?;
+        let tokens = conditioning.context.to_dtype(dtype)?;
+        let context = BlockContext { temb: &temb, tokens: &tokens };
+
+        let x = to_channels_last(x)?;
+        let mut x = self.conv_in.run(|conv| conv.forward(&x))?;
+        observe("conv_in", &x);
+        let mut skips = vec![x.clone()];
+        for (i, block) in self.down_blocks.iter().enumerate() {
+            x = block.forward(&x, &context, &mut skips)?;
+            observe(&format!("down.{i}"), &x);
+        }
+        if let Some(block) = &self.mid_block {
+            x = block.forward(&x, &context)?;
+            observe("mid", &x);
+        }
+        for (i, block) in self.up_blocks.iter().enumerate() {
+            x = block.forward(&x, &context, &mut skips)?;
+            observe(&format!("up.{i}"), &x);
+        }
+        let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
+        Ok(to_channels_first(&y)?)
+    }
+
+    /// Refuses inputs that do not fit; gives the time ids of all images, one after another.
+    fn check(&self, x: &Tensor, timesteps: &[f32], conditioning: &Conditioning) -> Result<Vec<f32>> {
+        let fail =
+            |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
+        let b = match *x.dims() {
+            [b, c, h, w] if c == self.config.in_channels && b * h * w > 0 => b,
+            _ => return fail("x", format!("(b, {}, h, w)", self.config.in_channels), x.dims()),
+        };
+        if timesteps.len() != 1 && timesteps.len() != b {
+            return fail("timesteps", format!("(1) or ({b})"), &[timesteps.len()]);
+        }
+        if let Some(dim) = self.config.context_dim()
+            && !matches!(*conditioning.context.dims(), [batch, s, d] if batch == b && d == dim && s > 0)
+        {
+            return fail("context", format!("({b}, s, {dim})"), conditioning.context.dims());
+        }
+        match (self.config.pooled_dim(), &conditioning.added) {
+            (None, _) => Ok(Vec::new()),
+            (Some(dim), None) => fail("text_embeds", format!("({b}, {dim})"), &[]),
+            (Some(dim), Some(added)) => {
+                if added.text_embeds.dims() != [b, dim] {
+                    return fail("text_embeds", format!("({b}, {dim})"), added.text_embeds.dims());
+                }
+                if added.time_ids.len() != b {
+                    return fail("time_ids", format!("({b}, {NUM_TIME_IDS})"), &[added.time_ids.len(), NUM_TIME_IDS]);
+                }
+                Ok(added.time_ids.iter().flatten().copied().collect())
+            }
+        }
+    }
+}
+
+impl Conditioning {
+    /// The same conditions in another dtype.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let added = self.added.as_ref().map(|added| -> Result<_> {
+            Ok(AddedConditions { text_embeds: added.text_embeds.to_dtype(dtype)?, time_ids: added.time_ids.clone() })
+        });
+        Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()? })
+    }
+}

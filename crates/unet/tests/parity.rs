@@ -1,0 +1,85 @@
+//! The denoiser against diffusers, block by block.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_testkit::{Fixture, Parity, fixtures};
+use kiln_unet::{AddedConditions, Conditioning, Unet, UnetConfig};
+use kiln_weights::{Placement, load, open_component};
+
+const BOUND: f64 = 1e-4;
+
+fn open(folder: &str) -> Unet {
+    let folder = fixtures(folder);
+    let config = UnetConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let unet = Unet::new(config);
+    let source = open_component(&folder).unwrap();
+    load(unet.segments(), source.as_ref(), &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    unet
+}
+
+fn conditioning(fixture: &Fixture, case: &str) -> Conditioning {
+    let added = fixture.get(&format!("{case}.text_embeds")).map(|text_embeds| AddedConditions {
+        text_embeds,
+        time_ids: fixture.values(&format!("{case}.time_ids")).as_chunks().0.to_vec(),
+    });
+    Conditioning { context: fixture.tensor(&format!("{case}.context")), added }
+}
+
+fn check(kind: &str, folder: &str) {
+    let unet = open(folder);
+    let fixture = Fixture::open(&format!("stages/unet_{kind}.safetensors"));
+    let parity = Parity::new("unet", kind);
+    for case in ["s0", "s1", "s2", "s3"] {
+        let sample = fixture.tensor(&format!("{case}.sample"));
+        let size = format!("{}x{}", sample.dims()[2], sample.dims()[3]);
+        let timestep = fixture.values(&format!("{case}.timestep"));
+        let mut seen = 0;
+        let mut observe = |stage: &str, found: &Tensor| {
+            let Some(expected) = fixture.get(&format!("{case}.{stage}")) else { return };
+            let found = match found.rank() {
+                4 => found.permute((0, 3, 1, 2)).unwrap(), // (b, c, h, w)
+                _ => found.broadcast_as(expected.shape()).unwrap(),
+            };
+            parity.check(&format!("{size} {stage}"), &found, &expected, BOUND);
+            seen += 1;
+        };
+        let out = unet.forward_observed(&sample, &timestep, &conditioning(&fixture, case), &mut observe).unwrap();
+        parity.check(&format!("{size} out"), &out, &fixture.tensor(&format!("{case}.out")), BOUND);
+        assert!(seen > 0, "{case}: nothing on the way was compared");
+    }
+}
+
+#[test]
+fn sd1() {
+    check("sd1", "models/sd1/unet");
+}
+
+#[test]
+fn sd2v() {
+    check("sd2v", "models/sd2v/unet");
+}
+
+#[test]
+fn sdxl() {
+    check("sdxl", "models/sdxl/unet");
+}
+
+#[test]
+fn nine_channels_and_uneven_blocks() {
+    check("inpaint", "models/unet_inpaint");
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused() {
+    let unet = open("models/sdxl/unet");
+    let fixture = Fixture::open("stages/unet_sdxl.safetensors");
+    let conditioning = conditioning(&fixture, "s0");
+    let sample = fixture.tensor("s0.sample");
+    let message = |x: &Tensor, timesteps: &[f32], conditioning: &Conditioning| {
+        unet.forward(x, timesteps, conditioning).unwrap_err().to_string()
+    };
+    let narrow = sample.narrow(1, 0, 3).unwrap();
+    assert!(message(&narrow, &[1.0], &conditioning).contains("`x` has shape [2, 3, 8, 8], expected (b, 4, h, w)"));
+    assert!(message(&sample, &[1.0; 3], &conditioning).contains("`timesteps` has shape [3], expected (1) or (2)"));
+    let without = Conditioning { added: None, ..conditioning.clone() };
+    assert!(message(&sample, &[1.0], &without).contains("`text_embeds`"));
+}

@@ -1,0 +1,196 @@
+//! What an `AutoencoderKL` is made of.
+
+use candle_core::Tensor;
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// Diffusers' `config.json` of an `AutoencoderKL`, with diffusers' defaults.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VaeConfig {
+    /// Channels of the image that goes in.
+    pub in_channels: usize,
+    /// Channels of the image that comes out.
+    pub out_channels: usize,
+    /// Channels of every block, the largest feature map first.
+    pub block_out_channels: Vec<usize>,
+    /// Residual blocks of an encoder block; a decoder block has one more.
+    pub layers_per_block: usize,
+    /// Channels of the latents.
+    pub latent_channels: usize,
+    /// Groups of all group normalisations.
+    pub norm_num_groups: usize,
+    /// Latents that the U-Net sees are multiplied by this.
+    pub scaling_factor: f64,
+    /// Taken from the latents before they are multiplied.
+    pub shift_factor: Option<f64>,
+    /// Means of the latents' channels, with [`VaeConfig::latents_std`]: taken instead of the shift.
+    pub latents_mean: Option<Vec<f64>>,
+    /// Standard deviations of the latents' channels.
+    pub latents_std: Option<Vec<f64>>,
+    /// Whether a 1x1 convolution follows the encoder.
+    pub use_quant_conv: bool,
+    /// Whether a 1x1 convolution precedes the decoder.
+    pub use_post_quant_conv: bool,
+    /// Whether the middle blocks have attention.
+    pub mid_block_add_attention: bool,
+    /// Whether half precision overflows in this network, so that it should run in f32.
+    pub force_upcast: bool,
+    act_fn: String,
+    down_block_types: Vec<String>,
+    up_block_types: Vec<String>,
+}
+
+impl Default for VaeConfig {
+    fn default() -> Self {
+        Self {
+            in_channels: 3,
+            out_channels: 3,
+            block_out_channels: vec![64],
+            layers_per_block: 1,
+            latent_channels: 4,
+            norm_num_groups: 32,
+            scaling_factor: 0.18215,
+            shift_factor: None,
+            latents_mean: None,
+            latents_std: None,
+            use_quant_conv: true,
+            use_post_quant_conv: true,
+            mid_block_add_attention: true,
+            force_upcast: true,
+            act_fn: "silu".into(),
+            down_block_types: Vec::new(),
+            up_block_types: Vec::new(),
+        }
+    }
+}
+
+/// Added to the variance in all group normalisations.
+pub(crate) const EPS: f64 = 1e-6;
+
+impl VaeConfig {
+    /// Reads diffusers' `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Json`], or [`Error::Config`] for values that are impossible or not supported.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let config: Self = serde_json::from_str(text)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// How many pixels a latent is wide: 8 for Stable Diffusion.
+    pub fn downscale(&self) -> usize {
+        1 << (self.block_out_channels.len() - 1)
+    }
+
+    /// Latents as the U-Net sees them, `(b, c, h, w)`, to latents as the decoder takes them.
+    pub fn unscale(&self, latents: &Tensor) -> Result<Tensor> {
+        if let Some((mean, std)) = self.channel_statistics(latents)? {
+            return Ok((latents.broadcast_mul(&std)? / self.scaling_factor)?.broadcast_add(&mean)?);
+        }
+        Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
+    }
+
+    /// Latents as the encoder gives them, `(b, c, h, w)`, to latents as the U-Net sees them.
+    pub fn scale(&self, latents: &Tensor) -> Result<Tensor> {
+        if let Some((mean, std)) = self.channel_statistics(latents)? {
+            return Ok((latents.broadcast_sub(&mean)?.broadcast_div(&std)? * self.scaling_factor)?);
+        }
+        let shift = self.shift_factor.unwrap_or(0.0);
+        Ok(((latents - shift)? * self.scaling_factor)?)
+    }
+
+    /// Mean and standard deviation of every channel, `(c, 1, 1)`, where the configuration has them.
+    fn channel_statistics(&self, latents: &Tensor) -> Result<Option<(Tensor, Tensor)>> {
+        let (Some(mean), Some(std)) = (&self.latents_mean, &self.latents_std) else { return Ok(None) };
+        let column = |values: &[f64]| {
+            Tensor::new(values, latents.device())?.to_dtype(latents.dtype())?.reshape((values.len(), 1, 1))
+        };
+        Ok(Some((column(mean)?, column(std)?)))
+    }
+
+    fn validate(&self) -> Result<()> {
+        let error = |key, found: String, expected: &str| Err(Error::Config { key, found, expected: expected.into() });
+        let channels = &self.block_out_channels;
+        if channels.is_empty() || channels.len() > 8 {
+            return error("block_out_channels", format!("{channels:?}"), "one to eight blocks");
+        }
+        if self.norm_num_groups == 0 {
+            return error("norm_num_groups", "0".into(), "at least 1");
+        }
+        if let Some(odd) = channels.iter().find(|&&c| c == 0 || c % self.norm_num_groups != 0) {
+            let expected = format!("a multiple of {} groups", self.norm_num_groups);
+            return error("block_out_channels", odd.to_string(), &expected);
+        }
+        for (key, value) in [
+            ("in_channels", self.in_channels),
+            ("out_channels", self.out_channels),
+            ("latent_channels", self.latent_channels),
+            ("layers_per_block", self.layers_per_block),
+        ] {
+            if value == 0 {
+                return error(key, "0".into(), "at least 1");
+            }
+        }
+        if !self.scaling_factor.is_finite() || self.scaling_factor == 0.0 {
+            return error("scaling_factor", self.scaling_factor.to_string(), "a number other than 0");
+        }
+        if !["silu", "swish"].contains(&self.act_fn.as_str()) {
+            return error("act_fn", self.act_fn.clone(), "silu");
+        }
+        for (key, types, expected) in [
+            ("down_block_types", &self.down_block_types, "DownEncoderBlock2D"),
+            ("up_block_types", &self.up_block_types, "UpDecoderBlock2D"),
+        ] {
+            if let Some(other) = types.iter().find(|name| *name != expected) {
+                return error(key, other.clone(), expected);
+            }
+        }
+        for (key, values) in [("latents_mean", &self.latents_mean), ("latents_std", &self.latents_std)] {
+            if let Some(values) = values
+                && values.len() != self.latent_channels
+            {
+                return error(key, format!("a list of {}", values.len()), "one value for each latent channel");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn scaling_is_undone() {
+        let latents = Tensor::arange(0f32, 16., &Device::Cpu).unwrap().reshape((1, 4, 2, 2)).unwrap();
+        for json in [
+            r#"{"scaling_factor": 0.5}"#,
+            r#"{"scaling_factor": 0.3611, "shift_factor": 0.1159}"#,
+            r#"{"scaling_factor": 0.5, "latents_mean": [1, 2, 3, 4], "latents_std": [2, 4, 8, 16]}"#,
+        ] {
+            let config = VaeConfig::from_json(json).unwrap();
+            let back = config.scale(&config.unscale(&latents).unwrap()).unwrap();
+            let error = (back - &latents).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(error < 1e-5, "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_decoder_gets_latents_divided_then_shifted() {
+        let config = VaeConfig::from_json(r#"{"scaling_factor": 0.5, "shift_factor": 3}"#).unwrap();
+        let latents = Tensor::full(2f32, (1, 4, 1, 1), &Device::Cpu).unwrap();
+        assert_eq!(config.unscale(&latents).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap(), [7.0; 4]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = |json| VaeConfig::from_json(json).unwrap_err().to_string();
+        assert!(message(r#"{"norm_num_groups": 7}"#).contains("`block_out_channels` is 64, expected a multiple of 7"));
+        assert!(message(r#"{"scaling_factor": 0}"#).contains("`scaling_factor` is 0"));
+        assert!(message(r#"{"up_block_types": ["AttnUpDecoderBlock2D"]}"#).contains("expected UpDecoderBlock2D"));
+    }
+}

@@ -1,0 +1,130 @@
+//! From pixels to latents.
+
+use candle_core::Tensor;
+use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
+use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run};
+use kiln_weights::{Segments, Staged};
+
+use crate::config::{EPS, VaeConfig};
+use crate::error::{Error, Result};
+use crate::mid_block::{MidBlock, resnet};
+
+/// The encoder of an `AutoencoderKL`.
+pub struct Encoder {
+    in_channels: usize,
+    downscale: usize,
+    segments: Segments,
+    conv_in: Staged<Conv2d>,
+    down_blocks: Vec<DownBlock>,
+    mid_block: MidBlock,
+    head: Staged<Head>,
+}
+
+struct DownBlock {
+    resnets: Vec<Staged<ResnetBlock>>,
+    downsample: Option<Staged<Downsample>>,
+}
+
+struct Head {
+    conv_norm_out: GroupNorm,
+    conv_out: Conv2d,
+    quant_conv: Option<Conv2d>,
+}
+
+/// What the encoder says of an image: a normal distribution over latents, unscaled ([`VaeConfig::scale`]).
+#[derive(Debug, Clone)]
+pub struct Posterior {
+    /// The means, `(b, latent_channels, h, w)`.
+    pub mean: Tensor,
+    /// The logarithms of the variances, clamped to -30..20, of the same shape.
+    pub log_variance: Tensor,
+}
+
+impl Posterior {
+    /// Latents for standard normal `noise` of the means' shape.
+    pub fn sample(&self, noise: &Tensor) -> Result<Tensor> {
+        let std = (&self.log_variance * 0.5)?.exp()?;
+        Ok((&self.mean + std.mul(noise)?)?)
+    }
+}
+
+impl Encoder {
+    /// Declares the encoder that `config` describes.
+    pub fn new(config: &VaeConfig) -> Self {
+        let mut segments = Segments::default();
+        let channels = &config.block_out_channels;
+        let conv_in = segments
+            .add("encoder.conv_in", |p| Conv2d::new(&p.pp("encoder.conv_in"), config.in_channels, channels[0], 3));
+        let mut last = channels[0];
+        let mut down_blocks = Vec::new();
+        for (i, &channels_out) in channels.iter().enumerate() {
+            let name = format!("encoder.down_blocks.{i}");
+            let resnets = (0..config.layers_per_block)
+                .map(|j| {
+                    let in_channels = if j == 0 { last } else { channels_out };
+                    resnet(&mut segments, format!("{name}.resnets.{j}"), config, in_channels, channels_out)
+                })
+                .collect();
+            let downsample = (i + 1 < channels.len()).then(|| {
+                let name = format!("{name}.downsamplers.0");
+                segments.add(&name, |p| Downsample::new(&p.pp(&name), channels_out, 0))
+            });
+            down_blocks.push(DownBlock { resnets, downsample });
+            last = channels_out;
+        }
+        let mid_block = MidBlock::new(&mut segments, "encoder.mid_block", config, last);
+        let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: EPS, silu: true };
+        let moments = 2 * config.latent_channels;
+        let head = segments.add("encoder.conv_out", |p| Head {
+            conv_norm_out: GroupNorm::new(&p.pp("encoder.conv_norm_out"), last, norm),
+            conv_out: Conv2d::new(&p.pp("encoder.conv_out"), last, moments, 3),
+            quant_conv: config.use_quant_conv.then(|| Conv2d::new(&p.pp("quant_conv"), moments, moments, 1)),
+        });
+        Self {
+            in_channels: config.in_channels,
+            downscale: config.downscale(),
+            segments,
+            conv_in,
+            down_blocks,
+            mid_block,
+            head,
+        }
+    }
+
+    /// The segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// `image` `(b, 3, f h, f w)` from -1 to 1 in the slabs' dtype, `f` being [`VaeConfig::downscale`].
+    ///
+    /// # Errors
+    /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
+    pub fn encode(&self, image: &Tensor) -> Result<Posterior> {
+        let (c, f) = (self.in_channels, self.downscale);
+        if !matches!(*image.dims(), [_, found, h, w] if found == c && h % f == 0 && w % f == 0 && h * w > 0) {
+            let expected = format!("(b, {c}, h, w) with h and w multiples of {f}");
+            return Err(Error::Input { expected, found: image.dims().to_vec() });
+        }
+        let x = to_channels_last(image)?;
+        let mut x = self.conv_in.run(|conv| conv.forward(&x))?;
+        for block in &self.down_blocks {
+            for resnet in &block.resnets {
+                x = resnet.run(|resnet| resnet.forward(&x, None))?;
+            }
+            if let Some(downsample) = &block.downsample {
+                x = downsample.run(|downsample| downsample.forward(&x))?;
+            }
+        }
+        x = self.mid_block.forward(&x)?;
+        let y = self.head.run(|head| {
+            let y = head.conv_out.forward(&head.conv_norm_out.forward(&x)?)?;
+            head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))
+        })?;
+        let moments = to_channels_first(&y)?.chunk(2, 1)?;
+        let [mean, log_variance] = &moments[..] else {
+            return Err(Error::Input { expected: "two moments".into(), found: vec![moments.len()] });
+        };
+        Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
+    }
+}

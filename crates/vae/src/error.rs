@@ -1,0 +1,40 @@
+//! What can be wrong with an autoencoder.
+
+/// Why an autoencoder cannot be built or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration is no JSON of the expected form.
+    #[error("the VAE's configuration cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A value of the configuration is impossible or not supported.
+    #[error("the VAE's configuration: `{key}` is {found}, expected {expected}")]
+    Config {
+        /// The key in `config.json`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// An input does not fit the network.
+    #[error("the VAE's input has shape {found:?}, expected {expected}")]
+    Input {
+        /// What fits.
+        expected: String,
+        /// The input's shape.
+        found: Vec<usize>,
+    },
+    /// A part of the network failed; the message has its path.
+    #[error("VAE: {0}")]
+    Nn(#[from] kiln_nn::Error),
+    /// An operator outside of any layer failed.
+    #[error("VAE: {0}")]
+    Ops(#[from] kiln_nn::ops::Error),
+    /// candle reported an error.
+    #[error("VAE: {0}")]
+    Candle(#[from] candle_core::Error),
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,32 @@
+//! Floor 4: the autoencoders, between latents and pixels.
+//!
+//! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`, each a network of its own with its own
+//! segments: text-to-image loads the decoder alone. Latents and images are `(b, c, h, w)`, images from -1 to 1; inside
+//! everything is channels-last.
+//!
+//! This crate knows no files, no noise and no picture formats.
+//!
+//! ```
+//! use candle_core::DType;
+//! use kiln_vae::{Decoder, VaeConfig};
+//!
+//! let config = VaeConfig::from_json(r#"{
+//!     "block_out_channels": [32, 64], "norm_num_groups": 16, "scaling_factor": 0.18215,
+//!     "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D"]
+//! }"#)?;
+//! assert_eq!(config.downscale(), 2);
+//! println!("{} bytes", Decoder::new(&config).segments().bytes(DType::F32));
+//! # Ok::<(), kiln_vae::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod decoder;
+mod encoder;
+mod error;
+mod mid_block;
+
+pub use config::VaeConfig;
+pub use decoder::Decoder;
+pub use encoder::{Encoder, Posterior};
+pub use error::{Error, Result};

@@ -1,0 +1,79 @@
+//! The block in the middle of both halves, at the latents' size.
+
+use candle_core::Tensor;
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, Run};
+use kiln_weights::{ParamBuilder, Segments, Staged};
+
+use crate::config::{EPS, VaeConfig};
+
+/// A residual block as the autoencoder has it: without time embedding.
+pub(crate) fn resnet(
+    segments: &mut Segments,
+    name: String,
+    config: &VaeConfig,
+    in_channels: usize,
+    out_channels: usize,
+) -> Staged<ResnetBlock> {
+    let config =
+        ResnetConfig { in_channels, out_channels, temb_channels: None, num_groups: config.norm_num_groups, eps: EPS };
+    segments.add(&name, |p| ResnetBlock::new(&p.pp(&name), config))
+}
+
+/// Residual block, attention, residual block.
+pub(crate) struct MidBlock {
+    resnet_0: Staged<ResnetBlock>,
+    attention: Option<Staged<PixelAttention>>,
+    resnet_1: Staged<ResnetBlock>,
+}
+
+impl MidBlock {
+    pub(crate) fn new(segments: &mut Segments, name: &str, config: &VaeConfig, channels: usize) -> Self {
+        let resnet_0 = resnet(segments, format!("{name}.resnets.0"), config, channels, channels);
+        let attention = config.mid_block_add_attention.then(|| {
+            let name = format!("{name}.attentions.0");
+            segments.add(&name, |p| PixelAttention::new(&p.pp(&name), config, channels))
+        });
+        let resnet_1 = resnet(segments, format!("{name}.resnets.1"), config, channels, channels);
+        Self { resnet_0, attention, resnet_1 }
+    }
+
+    /// `x` `(b, h, w, c)`, same shape.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = self.resnet_0.run(|resnet| resnet.forward(x, None))?;
+        if let Some(attention) = &self.attention {
+            x = attention.run(|attention| attention.forward(&x))?;
+        }
+        self.resnet_1.run(|resnet| resnet.forward(&x, None))
+    }
+}
+
+/// Attention among all pixels, with one head as wide as the feature map.
+struct PixelAttention {
+    group_norm: GroupNorm,
+    attention: Attention,
+}
+
+impl PixelAttention {
+    fn new(p: &ParamBuilder<'_>, config: &VaeConfig, channels: usize) -> Self {
+        let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: EPS, silu: false };
+        let attention = AttentionConfig {
+            channels,
+            context_dim: channels,
+            num_heads: 1,
+            qkv_bias: true,
+            causal: false,
+            keys: AttentionKeys::Diffusers,
+        };
+        Self {
+            group_norm: GroupNorm::new(&p.pp("group_norm"), channels, norm),
+            attention: Attention::new(p, attention),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (b, h, w, c) = x.dims4()?;
+        let tokens = x.reshape((b, h * w, c))?;
+        let y = self.attention.forward(&self.group_norm.forward(&tokens)?, None, &tokens)?;
+        Ok(y.reshape((b, h, w, c))?)
+    }
+}

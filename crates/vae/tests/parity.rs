@@ -1,0 +1,55 @@
+//! The autoencoder against diffusers, both ways.
+
+use candle_core::{DType, Device};
+use kiln_testkit::{Fixture, Parity, fixtures};
+use kiln_vae::{Decoder, Encoder, VaeConfig};
+use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+
+const BOUND: f64 = 1e-4;
+
+fn check(kind: &str, folder: &str) {
+    let folder = fixtures(folder);
+    let config = VaeConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
+    let source = Renamed::new(open_component(&folder).unwrap(), KeyRule::VAE_ATTENTION);
+    for segments in [decoder.segments(), encoder.segments()] {
+        load(segments, &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    }
+    let fixture = Fixture::open(&format!("stages/vae_{kind}.safetensors"));
+    let parity = Parity::new("vae", kind);
+    for case in 0..2 {
+        let image = decoder.decode(&fixture.tensor(&format!("d{case}.latents"))).unwrap();
+        parity.check(&format!("decode {case}"), &image, &fixture.tensor(&format!("d{case}.image")), BOUND);
+
+        let posterior = encoder.encode(&fixture.tensor(&format!("e{case}.image"))).unwrap();
+        parity.check(&format!("mean {case}"), &posterior.mean, &fixture.tensor(&format!("e{case}.mean")), BOUND);
+        let expected = fixture.tensor(&format!("e{case}.logvar"));
+        parity.check(&format!("log variance {case}"), &posterior.log_variance, &expected, BOUND);
+    }
+}
+
+#[test]
+fn sd1() {
+    check("sd1", "models/sd1/vae");
+}
+
+#[test]
+fn sdxl() {
+    check("sdxl", "models/sdxl/vae");
+}
+
+#[test]
+fn without_quant_convolutions() {
+    check("plain", "models/vae_plain");
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused() {
+    let config = VaeConfig::from_json(r#"{"block_out_channels": [32, 32]}"#).unwrap();
+    let zeros =
+        |shape: (usize, usize, usize, usize)| candle_core::Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+    let message = Decoder::new(&config).decode(&zeros((1, 3, 8, 8))).unwrap_err().to_string();
+    assert_eq!(message, "the VAE's input has shape [1, 3, 8, 8], expected (b, 4, h, w)");
+    let message = Encoder::new(&config).encode(&zeros((1, 3, 9, 8))).unwrap_err().to_string();
+    assert!(message.contains("multiples of 2"), "{message}");
+}
