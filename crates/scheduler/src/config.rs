@@ -1,0 +1,143 @@
+//! diffusers' `scheduler_config.json`, as it stands in the file.
+
+use crate::{Result, SamplerKind};
+use serde::Deserialize;
+
+/// The keys of a `scheduler_config.json` that any of our samplers reads.
+///
+/// Every key is optional: what a missing one means depends on the sampler's class, and is decided in
+/// [`SchedulerConfig::resolve`]. Unknown keys are ignored, as diffusers ignores them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SchedulerConfig {
+    /// The diffusers class that the folder was saved with.
+    #[serde(rename = "_class_name")]
+    pub class_name: Option<String>,
+    /// The length of the training schedule.
+    pub num_train_timesteps: Option<usize>,
+    /// The first beta.
+    pub beta_start: Option<f64>,
+    /// The last beta.
+    pub beta_end: Option<f64>,
+    /// `linear`, `scaled_linear` or `squaredcos_cap_v2`.
+    pub beta_schedule: Option<String>,
+    /// The betas themselves, instead of a schedule.
+    pub trained_betas: Option<Vec<f32>>,
+    /// Rescale the betas to zero terminal SNR, arXiv 2305.08891.
+    pub rescale_betas_zero_snr: Option<bool>,
+    /// `epsilon`, `v_prediction` or `sample`.
+    pub prediction_type: Option<String>,
+    /// `leading`, `trailing` or `linspace`.
+    pub timestep_spacing: Option<String>,
+    /// Added to every timestep of `leading`.
+    pub steps_offset: Option<i64>,
+    /// Clip the predicted image.
+    pub clip_sample: Option<bool>,
+    /// To plus or minus this.
+    pub clip_sample_range: Option<f64>,
+    /// Threshold the predicted image dynamically.
+    pub thresholding: Option<bool>,
+    /// The quantile that is the threshold.
+    pub dynamic_thresholding_ratio: Option<f64>,
+    /// The largest threshold.
+    pub sample_max_value: Option<f64>,
+    /// Whether the last step of DDIM and PNDM goes to alpha 1, or to the first training alpha.
+    pub set_alpha_to_one: Option<bool>,
+    /// Leave out PNDM's Runge-Kutta steps.
+    pub skip_prk_steps: Option<bool>,
+    /// Karras sigmas, arXiv 2206.00364.
+    pub use_karras_sigmas: Option<bool>,
+    /// Sigmas even in log-SNR, arXiv 2206.00927.
+    pub use_lu_lambdas: Option<bool>,
+    /// Not supported.
+    pub use_exponential_sigmas: Option<bool>,
+    /// Not supported.
+    pub use_beta_sigmas: Option<bool>,
+    /// Not supported.
+    pub use_flow_sigmas: Option<bool>,
+    /// Only `linear` is supported.
+    pub interpolation_type: Option<String>,
+    /// Only `discrete` is supported.
+    pub timestep_type: Option<String>,
+    /// Not supported.
+    pub sigma_min: Option<f64>,
+    /// Not supported.
+    pub sigma_max: Option<f64>,
+    /// The last noise level: `zero` or `sigma_min`.
+    pub final_sigmas_type: Option<String>,
+    /// The order of a multistep solver.
+    pub solver_order: Option<usize>,
+    /// `midpoint` or `heun` for DPM-Solver++, `bh1` or `bh2` for UniPC.
+    pub solver_type: Option<String>,
+    /// Only `dpmsolver++` is supported.
+    pub algorithm_type: Option<String>,
+    /// Lower the order at the end of a short schedule.
+    pub lower_order_final: Option<bool>,
+    /// Take the last step of DPM-Solver++ at first order.
+    pub euler_at_final: Option<bool>,
+    /// Leave out the training timesteps whose log-SNR is below this.
+    pub lambda_min_clipped: Option<f64>,
+    /// Only `true` is supported.
+    pub predict_x0: Option<bool>,
+    /// The steps after which UniPC's corrector is off.
+    pub disable_corrector: Option<Vec<usize>>,
+    /// DDPM's noise: `fixed_small` or `fixed_large`.
+    pub variance_type: Option<String>,
+}
+
+impl SchedulerConfig {
+    /// Reads the text of a `scheduler_config.json`.
+    pub fn from_json(text: &str) -> Result<Self> {
+        Ok(serde_json::from_str(&without_python_floats(text))?)
+    }
+
+    /// The folder's own sampler, from `_class_name`.
+    pub fn sampler(&self) -> Result<SamplerKind> {
+        SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())
+    }
+}
+
+/// Python writes infinities as bare words, which JSON does not have: diffusers saves
+/// `"lambda_min_clipped": -Infinity`. They are defaults ("no bound"), so a null says the same.
+fn without_python_floats(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    // Every second piece between quotes is a string, which may hold the words (or an escaped quote).
+    let mut in_string = false;
+    for piece in text.split_inclusive('"') {
+        if in_string {
+            clean.push_str(piece);
+        } else {
+            clean.push_str(&piece.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null"));
+        }
+        let escaped =
+            in_string && piece.trim_end_matches('"').chars().rev().take_while(|&c| c == '\\').count() % 2 == 1;
+        if piece.ends_with('"') && !escaped {
+            in_string = !in_string;
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pythons_infinities_are_defaults() {
+        let text = r#"{"_class_name": "a \" -Infinity", "lambda_min_clipped": -Infinity, "sigma_max": NaN}"#;
+        let config = SchedulerConfig::from_json(text).unwrap();
+        assert_eq!(config.class_name.as_deref(), Some("a \" -Infinity"));
+        assert_eq!((config.lambda_min_clipped, config.sigma_max), (None, None));
+    }
+
+    #[test]
+    fn unknown_keys_and_nulls_are_ignored_and_wrong_types_are_not() {
+        let config =
+            SchedulerConfig::from_json(r#"{"trained_betas": null, "new_key": [1], "steps_offset": 1}"#).unwrap();
+        assert_eq!(config, SchedulerConfig { steps_offset: Some(1), ..Default::default() });
+        let error = SchedulerConfig::from_json(r#"{"steps_offset": "one"}"#).unwrap_err();
+        assert!(error.to_string().contains("expected i64"), "{error}");
+        assert!(config.sampler().unwrap_err().to_string().contains("euler_a"));
+    }
+}

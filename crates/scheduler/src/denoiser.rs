@@ -1,0 +1,185 @@
+//! From the model's answer to `x0` and `eps`, whatever the model was trained to predict.
+
+use crate::tensor::linear;
+use crate::{Error, Point, Result};
+use candle_core::{DType, Device, Tensor};
+
+/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, a prediction of the
+/// same shape out.
+pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Tensor> + 'a;
+
+/// What the model predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Prediction {
+    /// The noise.
+    Epsilon,
+    /// The velocity `alpha * eps - sigma * x0`, arXiv 2202.00512.
+    V,
+    /// The image.
+    Sample,
+}
+
+/// What is done to a predicted image that is out of range. Latents are not images, so Stable Diffusion's
+/// configurations say [`Limit::None`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Limit {
+    /// Nothing.
+    None,
+    /// Clip to plus or minus this.
+    Clip(f64),
+    /// Dynamic thresholding, arXiv 2205.11487 section 2.3.
+    Dynamic {
+        /// The quantile of the image's absolute values that is the threshold.
+        ratio: f64,
+        /// The largest threshold.
+        max: f64,
+    },
+}
+
+/// The two halves of noisy latents.
+#[derive(Debug, Clone)]
+pub struct Denoised {
+    /// The predicted image, within its limit.
+    pub x0: Tensor,
+    /// The predicted noise, as the model meant it: not changed where `x0` was limited.
+    pub eps: Tensor,
+}
+
+/// A model with the knowledge of what it predicts.
+pub struct Denoiser<'a> {
+    model: &'a mut Model<'a>,
+    prediction: Prediction,
+    limit: Limit,
+}
+
+impl<'a> Denoiser<'a> {
+    /// Wraps a model.
+    pub fn new(model: &'a mut Model<'a>, prediction: Prediction, limit: Limit) -> Self {
+        Self { model, prediction, limit }
+    }
+
+    /// The image and the noise in the latents `x`, which are at `point`.
+    pub fn denoise(&mut self, x: &Tensor, point: Point) -> Result<Denoised> {
+        let output = self.output(x, point)?;
+        self.interpret(&output, x, point)
+    }
+
+    /// The model's bare answer, in f32.
+    pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
+        let output = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+        if output.dims() != x.dims() {
+            return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
+        }
+        Ok(output.to_dtype(DType::F32)?)
+    }
+
+    /// What an answer of the model says about the latents `x` at `point`.
+    ///
+    /// With `a` and `s` the point's factors over its norm (1 for a variance preserving sampler):
+    /// `eps`: `x0 = (x - sigma eps) / alpha`; `v`: `x0 = a x - s v`, `eps = s x + a v`, `x` normed too;
+    /// `sample`: `eps = (x - alpha x0) / sigma`.
+    pub fn interpret(&self, output: &Tensor, x: &Tensor, point: Point) -> Result<Denoised> {
+        let Point { timestep, alpha, sigma } = point;
+        let (x0, eps) = match self.prediction {
+            Prediction::Epsilon if alpha == 0.0 => return Err(Error::ZeroSignal { timestep }),
+            Prediction::Epsilon => (linear(&[(1.0 / alpha, x), (-sigma / alpha, output)])?, output.clone()),
+            Prediction::V => {
+                let norm = point.norm();
+                let (a, s) = (alpha / norm, sigma / norm);
+                (linear(&[(a / norm, x), (-s, output)])?, linear(&[(s / norm, x), (a, output)])?)
+            }
+            Prediction::Sample => (output.clone(), linear(&[(1.0 / sigma, x), (-alpha / sigma, output)])?),
+        };
+        Ok(Denoised { x0: self.limit.apply(x0)?, eps })
+    }
+}
+
+impl Limit {
+    fn apply(self, x0: Tensor) -> Result<Tensor> {
+        match self {
+            Self::None => Ok(x0),
+            Self::Clip(range) => Ok(x0.clamp(-range, range)?),
+            Self::Dynamic { ratio, max } => {
+                let images = x0.dim(0)?;
+                let rows: Vec<Vec<f32>> = x0.abs()?.reshape((images, ()))?.to_device(&Device::Cpu)?.to_vec2()?;
+                // Below 1 this is plain clipping; like PyTorch's clamp, `max` wins over that 1.
+                let thresholds = rows.into_iter().map(|row| quantile(row, ratio).max(1.0).min(max as f32));
+                let limited = thresholds.enumerate().map(|(i, s)| {
+                    let image = x0.narrow(0, i, 1)?;
+                    Ok(image.clamp(-s, s)?.affine(1.0 / f64::from(s), 0.0)?)
+                });
+                Ok(Tensor::cat(&limited.collect::<Result<Vec<_>>>()?, 0)?)
+            }
+        }
+    }
+}
+
+/// The value below which the share `ratio` of the values lies, interpolated between its neighbours.
+fn quantile(mut values: Vec<f32>, ratio: f64) -> f32 {
+    values.sort_unstable_by(f32::total_cmp);
+    let at = ratio * values.len().saturating_sub(1) as f64;
+    let (low, weight) = (at.floor() as usize, (at - at.floor()) as f32);
+    let high = (low + 1).min(values.len() - 1);
+    values[low] + weight * (values[high] - values[low])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// Every kind of model that knows the truth gives the truth, at any kind of point.
+    #[test]
+    fn predictions_agree() -> Result<()> {
+        let x0 = Tensor::new(&[0.5f32, -0.25, 1.0], &Device::Cpu)?;
+        let eps = Tensor::new(&[1.5f32, 0.5, -2.0], &Device::Cpu)?;
+        let points = [(1.0, 14.6), (0.6, 0.8), (0.0, 1.0), (1.0, 0.03)];
+        for (alpha, sigma) in points {
+            let point = Point { timestep: 7.0, alpha, sigma };
+            let x = linear(&[(alpha, &x0), (sigma, &eps)])?;
+            let (a, s) = (alpha / point.norm(), sigma / point.norm());
+            let v = linear(&[(a, &eps), (-s, &x0)])?;
+            for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
+                let mut model = |_: &Tensor, _| Ok(truth.clone());
+                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point);
+                if alpha == 0.0 && prediction == Prediction::Epsilon {
+                    assert!(matches!(found, Err(Error::ZeroSignal { .. })));
+                    continue;
+                }
+                let found = found?;
+                for (found, truth) in values(&found.x0).iter().zip(values(&x0)) {
+                    assert!((found - truth).abs() < 1e-5, "{prediction:?} at {point:?}: x0 {found} for {truth}");
+                }
+                for (found, truth) in values(&found.eps).iter().zip(values(&eps)) {
+                    let tolerance = if sigma < 0.1 { 1e-4 } else { 1e-5 };
+                    assert!((found - truth).abs() < tolerance, "{prediction:?} at {point:?}: eps {found} for {truth}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn limits() -> Result<()> {
+        let x0 = Tensor::new(&[[0.5f32, -3.0, 1.0, 2.0], [0.1, 0.2, 0.3, -0.4]], &Device::Cpu)?;
+        assert_eq!(values(&Limit::Clip(1.0).apply(x0.clone())?), [0.5, -1.0, 1.0, 1.0, 0.1, 0.2, 0.3, -0.4]);
+        // torch.quantile([0.5, 3, 1, 2], 0.5) = 1.5
+        let found = values(&Limit::Dynamic { ratio: 0.5, max: 10.0 }.apply(x0)?);
+        let expected = [1.0 / 3.0, -1.0, 2.0 / 3.0, 1.0, 0.1, 0.2, 0.3, -0.4];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
+        let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
+        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?);
+        let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
+        let error = Denoiser::new(&mut model, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
+        assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Noise schedules, samplers and seeded noise.
+//!
+//! Floor 0 of the house: this crate turns a `scheduler_config.json` and a number of steps into the
+//! noise levels to visit, and walks an image down them. It takes the model as a closure, so all of it
+//! is tested against diffusers' numbers without a network.
+//!
+//! It will never load a file, know what a U-Net, a prompt or a guidance scale is, or pick a device.
+//!
+//! The way through it, one file each:
+//!
+//! - [`SchedulerConfig`] is the JSON as it stands; [`SchedulerConfig::resolve`] fills in what the chosen
+//!   sampler's diffusers class would, and gives a [`Resolved`];
+//! - a [`Schedule`] is the list of [`Point`]s at which the model is asked;
+//! - a [`Denoiser`] turns the model's answer at a point into `x0` and `eps`;
+//! - [`sample`] walks the whole schedule, a [`Stepper`] takes one step at a time;
+//! - [`ImageNoise`] draws what PyTorch's CPU generator draws, one generator for each image.
+//!
+//! ```
+//! use kiln_scheduler::{Error, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
+//! use std::ops::ControlFlow;
+//!
+//! let config = SchedulerConfig::from_json(r#"{"_class_name": "DDIMScheduler", "steps_offset": 1}"#)?;
+//! let settings = config.resolve(SamplerKind::EulerA, SigmaSchedule::Default)?;
+//! let schedule = Schedule::new(&settings, 20)?;
+//! let mut noise = ImageNoise::new(42, 2); // two images, seeds 42 and 43
+//! let start = (noise.latents((4, 8, 8))? * schedule.init_noise_sigma())?;
+//! let model = |x: &candle_core::Tensor, _timestep: f64| Ok::<_, Error>(x.affine(0.5, 0.0)?);
+//! let latents = sample(&schedule, model, &start, &mut noise, &mut |_| ControlFlow::Continue(()))?;
+//! assert_eq!(latents.dims(), [2, 4, 8, 8]);
+//! # Ok::<(), Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod denoiser;
+mod error;
+mod kind;
+mod noise;
+mod resolve;
+mod rng;
+mod samplers;
+mod sampling;
+mod schedule;
+mod serde_ids;
+mod spacing;
+mod tensor;
+mod training;
+
+pub use config::SchedulerConfig;
+pub use denoiser::{Denoised, Denoiser, Limit, Model, Prediction};
+pub use error::{Error, Result};
+pub use kind::{SamplerKind, SigmaSchedule};
+pub use noise::{ImageNoise, NoiseSource};
+pub use resolve::{BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, UniPcScale, Variance};
+pub use rng::CpuRng;
+pub use sampling::{StepInfo, Stepper, sample};
+pub use schedule::{Point, Schedule};

@@ -1,0 +1,390 @@
+//! The configuration that a sampler runs with: every default filled in.
+//!
+//! A sampler other than the folder's own gets what diffusers' `from_config` gives: a key that is in the
+//! JSON is taken where the target class has such a key, a missing one gets the target class's default.
+
+use crate::{Error, Limit, Prediction, Result, SamplerKind, SchedulerConfig, SigmaSchedule};
+
+/// A hostile configuration must not ask for all the memory there is.
+const MAX_TRAIN_TIMESTEPS: usize = 1_000_000;
+
+/// A sampler's configuration without gaps.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Resolved {
+    /// The sampler.
+    pub sampler: SamplerKind,
+    /// The length of the training schedule.
+    pub num_train_timesteps: usize,
+    /// The training schedule.
+    pub betas: BetaSchedule,
+    /// Whether it is rescaled to zero terminal SNR.
+    pub zero_snr: bool,
+    /// What the model predicts.
+    pub prediction: Prediction,
+    /// What is done to a predicted image that is out of range.
+    pub limit: Limit,
+    /// Which training timesteps are visited.
+    pub spacing: Spacing,
+    /// Added to each of them for [`Spacing::Leading`].
+    pub steps_offset: i64,
+    /// The noise levels between the first and the last.
+    pub sigmas: SigmaGrid,
+    /// The noise level after the last step.
+    pub final_sigma: FinalSigma,
+    /// DDIM, PNDM: go to alpha 1 at the end, else to the first training alpha.
+    pub set_alpha_to_one: bool,
+    /// PNDM: leave out the Runge-Kutta steps.
+    pub skip_prk_steps: bool,
+    /// DPM-Solver++, UniPC: the multistep solver.
+    pub solver: Solver,
+    /// DDPM: how much noise is added.
+    pub variance: Variance,
+    /// DDIM: how much of DDPM's noise is added, 0 (none, the default) to 1.
+    pub eta: f64,
+}
+
+/// The training betas.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BetaSchedule {
+    /// Even steps between two betas.
+    Linear {
+        /// The first.
+        start: f64,
+        /// The last.
+        end: f64,
+    },
+    /// Even steps between the roots of two betas: latent diffusion's schedule.
+    ScaledLinear {
+        /// The first.
+        start: f64,
+        /// The last.
+        end: f64,
+    },
+    /// The cosine schedule of arXiv 2102.09672, betas capped at 0.999.
+    SquaredCosCapV2,
+    /// Betas given one by one.
+    Trained(Vec<f32>),
+}
+
+/// Which training timesteps a short schedule visits: arXiv 2305.08891, table 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spacing {
+    /// Multiples of a whole stride from 0, plus an offset.
+    Leading,
+    /// Down from the last one in equal strides.
+    Trailing,
+    /// Evenly from the last one to the first one.
+    Linspace,
+}
+
+/// How the noise levels are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SigmaGrid {
+    /// The training noise levels of the visited timesteps.
+    Training,
+    /// Even in `sigma^(1/7)`, arXiv 2206.00364.
+    Karras,
+    /// Even in `log sigma`, arXiv 2206.00927.
+    Lu,
+}
+
+/// The noise level after the last step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinalSigma {
+    /// None.
+    Zero,
+    /// The smallest training noise level.
+    SigmaMin,
+}
+
+/// The settings of the multistep solvers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Solver {
+    /// The order: 1 or 2 for DPM-Solver++, 1 to 3 for UniPC.
+    pub order: usize,
+    /// DPM-Solver++: how the second order is reached.
+    pub second_order: SecondOrder,
+    /// UniPC: the function B(h).
+    pub scale: UniPcScale,
+    /// Lower the order in the last steps of a short schedule.
+    pub lower_order_final: bool,
+    /// DPM-Solver++: the last step at first order.
+    pub euler_at_final: bool,
+    /// DPM-Solver++: no timestep whose log-SNR is below this.
+    pub lambda_min_clipped: f64,
+    /// UniPC: the steps after which the corrector is off.
+    pub disable_corrector: Vec<usize>,
+}
+
+/// The two second order updates of DPM-Solver++.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecondOrder {
+    /// The midpoint rule.
+    Midpoint,
+    /// Heun's rule.
+    Heun,
+}
+
+/// UniPC's function B(h), arXiv 2302.04867 section 3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UniPcScale {
+    /// `B(h) = h`.
+    Bh1,
+    /// `B(h) = e^h - 1`.
+    Bh2,
+}
+
+/// DDPM's noise, arXiv 2006.11239 section 3.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variance {
+    /// The variance of the posterior given x0.
+    FixedSmall,
+    /// Beta.
+    FixedLarge,
+}
+
+/// What differs between diffusers' classes when a key is missing, or does not exist for the class.
+struct Class {
+    beta_start: f64,
+    beta_end: f64,
+    spacing: Spacing,
+    /// The default of `clip_sample`, where the class has the key.
+    clip_sample: Option<bool>,
+    thresholding: bool,
+    zero_snr: bool,
+    karras: bool,
+    final_sigmas_type: bool,
+    set_alpha_to_one: bool,
+}
+
+/// Read from diffusers 0.42.1, the signatures of the classes' constructors.
+fn class(kind: SamplerKind) -> Class {
+    let ddim = Class {
+        beta_start: 1e-4,
+        beta_end: 0.02,
+        spacing: Spacing::Leading,
+        clip_sample: Some(true),
+        thresholding: true,
+        zero_snr: true,
+        karras: false,
+        final_sigmas_type: false,
+        set_alpha_to_one: true,
+    };
+    let euler_a = Class { spacing: Spacing::Linspace, clip_sample: None, thresholding: false, ..ddim };
+    match kind {
+        SamplerKind::Ddim | SamplerKind::Ddpm => ddim,
+        SamplerKind::Pndm => {
+            Class { clip_sample: None, thresholding: false, zero_snr: false, set_alpha_to_one: false, ..ddim }
+        }
+        SamplerKind::EulerA => euler_a,
+        SamplerKind::Euler => Class { karras: true, final_sigmas_type: true, ..euler_a },
+        SamplerKind::Lms => Class { karras: true, zero_snr: false, ..euler_a },
+        SamplerKind::Heun => Class {
+            beta_start: 0.00085,
+            beta_end: 0.012,
+            karras: true,
+            zero_snr: false,
+            clip_sample: Some(false),
+            ..euler_a
+        },
+        SamplerKind::Dpmpp2m | SamplerKind::UniPc => {
+            Class { karras: true, final_sigmas_type: true, thresholding: true, ..euler_a }
+        }
+    }
+}
+
+impl SchedulerConfig {
+    /// What `kind` runs with on this configuration.
+    ///
+    /// Fails where a key that the sampler's class has holds a value that is not built here, and where
+    /// Karras sigmas are asked of a sampler that has none. Euler a takes them too, as k-diffusion's does,
+    /// but only when asked: diffusers' class has no such key, so one in the JSON is ignored.
+    pub fn resolve(&self, kind: SamplerKind, spacing: SigmaSchedule) -> Result<Resolved> {
+        let class = class(kind);
+        let num_train_timesteps = self.num_train_timesteps.unwrap_or(1000);
+        if !(2..=MAX_TRAIN_TIMESTEPS).contains(&num_train_timesteps) {
+            return unsupported("num_train_timesteps", num_train_timesteps, "2 to 1000000, as a rule 1000");
+        }
+        let steps_offset = self.steps_offset.unwrap_or(0);
+        if steps_offset < 0 {
+            return unsupported("steps_offset", steps_offset, "0 or more");
+        }
+        Ok(Resolved {
+            sampler: kind,
+            num_train_timesteps,
+            betas: self.betas(&class, num_train_timesteps)?,
+            zero_snr: class.zero_snr && self.rescale_betas_zero_snr.unwrap_or(false),
+            prediction: self.prediction(kind)?,
+            limit: self.limit(&class)?,
+            spacing: match self.timestep_spacing.as_deref() {
+                None => class.spacing,
+                Some("leading") => Spacing::Leading,
+                Some("trailing") => Spacing::Trailing,
+                Some("linspace") => Spacing::Linspace,
+                Some(other) => return unsupported("timestep_spacing", other, "leading, trailing or linspace"),
+            },
+            steps_offset,
+            sigmas: self.sigma_grid(kind, &class, spacing)?,
+            final_sigma: match self.final_sigmas_type.as_deref().filter(|_| class.final_sigmas_type) {
+                None | Some("zero") => FinalSigma::Zero,
+                Some("sigma_min") => FinalSigma::SigmaMin,
+                Some(other) => return unsupported("final_sigmas_type", other, "zero or sigma_min"),
+            },
+            set_alpha_to_one: self.set_alpha_to_one.unwrap_or(class.set_alpha_to_one),
+            skip_prk_steps: self.skip_prk_steps.unwrap_or(false),
+            solver: self.solver(kind)?,
+            variance: match self.variance_type.as_deref().filter(|_| kind == SamplerKind::Ddpm) {
+                None | Some("fixed_small") => Variance::FixedSmall,
+                Some("fixed_large") => Variance::FixedLarge,
+                Some(other) => return unsupported("variance_type", other, "fixed_small or fixed_large"),
+            },
+            eta: 0.0,
+        })
+    }
+
+    fn betas(&self, class: &Class, num_train_timesteps: usize) -> Result<BetaSchedule> {
+        let start = self.beta_start.unwrap_or(class.beta_start);
+        let end = self.beta_end.unwrap_or(class.beta_end);
+        for (key, beta) in [("beta_start", start), ("beta_end", end)] {
+            if !(beta > 0.0 && beta < 1.0) {
+                return unsupported(key, beta, "a number between 0 and 1");
+            }
+        }
+        if let Some(betas) = &self.trained_betas {
+            if betas.len() != num_train_timesteps {
+                return unsupported("trained_betas", format!("{} values", betas.len()), "num_train_timesteps values");
+            }
+            if let Some(beta) = betas.iter().find(|&&beta| !(beta > 0.0 && beta < 1.0)) {
+                return unsupported("trained_betas", beta, "numbers between 0 and 1");
+            }
+            return Ok(BetaSchedule::Trained(betas.clone()));
+        }
+        match self.beta_schedule.as_deref() {
+            None | Some("linear") => Ok(BetaSchedule::Linear { start, end }),
+            Some("scaled_linear") => Ok(BetaSchedule::ScaledLinear { start, end }),
+            Some("squaredcos_cap_v2") => Ok(BetaSchedule::SquaredCosCapV2),
+            Some(other) => unsupported("beta_schedule", other, "linear, scaled_linear or squaredcos_cap_v2"),
+        }
+    }
+
+    fn prediction(&self, kind: SamplerKind) -> Result<Prediction> {
+        // diffusers gives neither of these two classes a way to take a predicted image.
+        let no_sample = matches!(kind, SamplerKind::Pndm | SamplerKind::EulerA);
+        match self.prediction_type.as_deref() {
+            None | Some("epsilon") => Ok(Prediction::Epsilon),
+            Some("v_prediction") => Ok(Prediction::V),
+            Some("sample") if no_sample => {
+                unsupported("prediction_type", "sample", "another sampler, or epsilon or v_prediction")
+            }
+            Some("sample") => Ok(Prediction::Sample),
+            Some(other) => unsupported("prediction_type", other, "epsilon, v_prediction or sample"),
+        }
+    }
+
+    fn limit(&self, class: &Class) -> Result<Limit> {
+        if class.thresholding && self.thresholding.unwrap_or(false) {
+            let ratio = self.dynamic_thresholding_ratio.unwrap_or(0.995);
+            if !(0.0..=1.0).contains(&ratio) {
+                return unsupported("dynamic_thresholding_ratio", ratio, "a number between 0 and 1");
+            }
+            let max = self.sample_max_value.unwrap_or(1.0);
+            if max <= 0.0 {
+                return unsupported("sample_max_value", max, "a number above 0");
+            }
+            return Ok(Limit::Dynamic { ratio, max });
+        }
+        let clips = class.clip_sample.is_some_and(|default| self.clip_sample.unwrap_or(default));
+        let range = self.clip_sample_range.unwrap_or(1.0);
+        if clips && range <= 0.0 {
+            return unsupported("clip_sample_range", range, "a number above 0");
+        }
+        Ok(if clips { Limit::Clip(range) } else { Limit::None })
+    }
+
+    fn sigma_grid(&self, kind: SamplerKind, class: &Class, asked: SigmaSchedule) -> Result<SigmaGrid> {
+        if asked == SigmaSchedule::Karras {
+            return if kind.has_karras() { Ok(SigmaGrid::Karras) } else { Err(Error::NoKarras { sampler: kind }) };
+        }
+        if !class.karras {
+            return Ok(SigmaGrid::Training);
+        }
+        let others = [
+            ("use_exponential_sigmas", self.use_exponential_sigmas),
+            ("use_beta_sigmas", self.use_beta_sigmas),
+            ("use_flow_sigmas", self.use_flow_sigmas),
+        ];
+        if let Some((key, _)) = others.iter().find(|(_, on)| *on == Some(true)) {
+            return unsupported(key, true, "false; use the sigma schedule karras instead");
+        }
+        if kind == SamplerKind::Euler {
+            if let Some(other) = self.interpolation_type.as_deref().filter(|&name| name != "linear") {
+                return unsupported("interpolation_type", other, "linear");
+            }
+            if let Some(other) = self.timestep_type.as_deref().filter(|&name| name != "discrete") {
+                return unsupported("timestep_type", other, "discrete");
+            }
+        }
+        if matches!(kind, SamplerKind::Euler | SamplerKind::UniPc) {
+            for (key, bound) in [("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max)] {
+                if let Some(bound) = bound {
+                    return unsupported(key, bound, "null: the bounds are those of the training schedule");
+                }
+            }
+        }
+        Ok(if self.use_karras_sigmas == Some(true) {
+            SigmaGrid::Karras
+        } else if kind == SamplerKind::Dpmpp2m && self.use_lu_lambdas == Some(true) {
+            SigmaGrid::Lu
+        } else {
+            SigmaGrid::Training
+        })
+    }
+
+    fn solver(&self, kind: SamplerKind) -> Result<Solver> {
+        let mut solver = Solver {
+            order: self.solver_order.unwrap_or(2),
+            second_order: SecondOrder::Midpoint,
+            scale: UniPcScale::Bh2,
+            lower_order_final: self.lower_order_final.unwrap_or(true),
+            euler_at_final: self.euler_at_final.unwrap_or(false),
+            lambda_min_clipped: self.lambda_min_clipped.unwrap_or(f64::NEG_INFINITY),
+            disable_corrector: self.disable_corrector.clone().unwrap_or_default(),
+        };
+        // Each class takes the solver types of its relatives for its own default.
+        match (kind, self.solver_type.as_deref()) {
+            (SamplerKind::Dpmpp2m, None | Some("midpoint" | "logrho" | "bh1" | "bh2")) => {}
+            (SamplerKind::Dpmpp2m, Some("heun")) => solver.second_order = SecondOrder::Heun,
+            (SamplerKind::Dpmpp2m, Some(other)) => return unsupported("solver_type", other, "midpoint or heun"),
+            (SamplerKind::UniPc, None | Some("bh2" | "midpoint" | "heun" | "logrho")) => {}
+            (SamplerKind::UniPc, Some("bh1")) => solver.scale = UniPcScale::Bh1,
+            (SamplerKind::UniPc, Some(other)) => return unsupported("solver_type", other, "bh1 or bh2"),
+            _ => return Ok(solver),
+        }
+        if kind == SamplerKind::Dpmpp2m {
+            if !(1..=2).contains(&solver.order) {
+                return unsupported("solver_order", solver.order, "1 or 2");
+            }
+            match self.algorithm_type.as_deref() {
+                // diffusers takes DEIS's name for DPM-Solver++, so that its configuration can be used.
+                None | Some("dpmsolver++" | "deis") => {}
+                Some(other) => return unsupported("algorithm_type", other, "dpmsolver++"),
+            }
+            if let Some(other @ ("learned" | "learned_range")) = self.variance_type.as_deref() {
+                return unsupported("variance_type", other, "a model that predicts no variance");
+            }
+        } else {
+            if !(1..=3).contains(&solver.order) {
+                return unsupported("solver_order", solver.order, "1, 2 or 3");
+            }
+            if self.predict_x0 == Some(false) {
+                return unsupported("predict_x0", false, "true");
+            }
+        }
+        Ok(solver)
+    }
+}
+
+fn unsupported<T>(key: &'static str, value: impl ToString, expected: &'static str) -> Result<T> {
+    Err(Error::Unsupported { key, value: value.to_string(), expected })
+}

@@ -1,0 +1,32 @@
+//! Heun's method: arXiv 2206.00364, algorithm 1 without churn. An Euler step, then the step again with
+//! the mean of the slopes at both of its ends. The last step, to no noise, is Euler's alone.
+
+use super::{Context, Sampler, along, slope};
+use crate::Result;
+use candle_core::Tensor;
+
+#[derive(Default)]
+pub(crate) struct Heun {
+    /// An Euler step that waits for its correction.
+    proposed: Option<Proposed>,
+}
+
+struct Proposed {
+    x: Tensor,
+    slope: Tensor,
+    d_sigma: f64,
+}
+
+impl Sampler for Heun {
+    fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
+        let d = slope(x, &cx.denoise(x)?.x0, cx.point.sigma)?;
+        if let Some(euler) = self.proposed.take() {
+            let mean = ((euler.slope + d)? * 0.5)?;
+            return along(&euler.x, &mean, euler.d_sigma);
+        }
+        let d_sigma = cx.target.sigma - cx.point.sigma;
+        let landed = along(x, &d, d_sigma)?;
+        self.proposed = Some(Proposed { x: x.clone(), slope: d, d_sigma });
+        Ok(landed)
+    }
+}

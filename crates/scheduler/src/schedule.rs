@@ -1,0 +1,360 @@
+//! A schedule: the points at which the model is asked, in order.
+
+use crate::spacing::{Grid, interpolate, karras, lu, timestep_of};
+use crate::training::Training;
+use crate::{BetaSchedule, Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, Spacing, tensor};
+use candle_core::Tensor;
+
+/// A noise level: the latents there are `x = alpha * x0 + sigma * eps`.
+///
+/// Some samplers keep the variance (`alpha^2 + sigma^2 = 1`), some let it explode (`alpha = 1`); the
+/// model always sees `x / sqrt(alpha^2 + sigma^2)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// What the model is told, fractional for some samplers.
+    pub timestep: f64,
+    /// The signal's factor.
+    pub alpha: f64,
+    /// The noise's factor.
+    pub sigma: f64,
+}
+
+impl Point {
+    /// A point of a variance exploding sampler.
+    fn exploding(timestep: f64, sigma: f64) -> Self {
+        Self { timestep, alpha: 1.0, sigma }
+    }
+
+    /// A variance preserving point with this ratio of noise to signal.
+    fn preserving(timestep: f64, ratio: f64) -> Self {
+        let alpha = 1.0 / (ratio * ratio + 1.0).sqrt();
+        Self { timestep, alpha, sigma: ratio * alpha }
+    }
+
+    /// A variance preserving point with this share of signal in the variance.
+    fn of_alpha_cumprod(timestep: f64, alpha_cumprod: f64) -> Self {
+        Self { timestep, alpha: alpha_cumprod.sqrt(), sigma: (1.0 - alpha_cumprod).sqrt() }
+    }
+
+    /// `sqrt(alpha^2 + sigma^2)`: what the latents are divided by before the model sees them.
+    pub fn norm(&self) -> f64 {
+        let norm = self.alpha.hypot(self.sigma);
+        // A variance preserving point is not scaled at all; this is below half a bit of f32.
+        if (norm - 1.0).abs() < 2e-8 { 1.0 } else { norm }
+    }
+
+    /// Half the log-SNR, `log(alpha / sigma)`: DPM-Solver's lambda. Infinite without noise.
+    pub fn lambda(&self) -> f64 {
+        self.alpha.ln() - self.sigma.ln()
+    }
+}
+
+/// The points at which the model is asked, in order, and what the sampler needs besides.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    config: Resolved,
+    training: Training,
+    /// One for each model evaluation.
+    points: Vec<Point>,
+    /// Where the step that begins at a point leads.
+    targets: Vec<Point>,
+    init_noise_sigma: f64,
+    steps: usize,
+    start: usize,
+}
+
+impl Schedule {
+    /// The schedule of `steps` steps.
+    pub fn new(config: &Resolved, steps: usize) -> Result<Self> {
+        let max = config.num_train_timesteps;
+        // The multistep formula of order 4 stands on four steps of Runge-Kutta.
+        let runge_kutta = config.sampler == SamplerKind::Pndm && !config.skip_prk_steps;
+        let min = if runge_kutta { 4 } else { 1 };
+        if !(min..=max).contains(&steps) {
+            return Err(Error::Steps { steps, min, max });
+        }
+        let on_timesteps = matches!(config.sampler, SamplerKind::Ddim | SamplerKind::Pndm | SamplerKind::Ddpm);
+        let mut schedule = Self {
+            config: config.clone(),
+            training: Training::new(config, !on_timesteps),
+            points: Vec::new(),
+            targets: Vec::new(),
+            init_noise_sigma: 1.0,
+            steps,
+            start: 0,
+        };
+        match config.sampler {
+            SamplerKind::Ddim | SamplerKind::Pndm | SamplerKind::Ddpm => schedule.fill_timesteps()?,
+            SamplerKind::Euler | SamplerKind::EulerA | SamplerKind::Heun | SamplerKind::Lms => {
+                schedule.fill_exploding()?;
+            }
+            SamplerKind::Dpmpp2m | SamplerKind::UniPc => schedule.fill_preserving()?,
+        }
+        Ok(schedule)
+    }
+
+    /// DDIM, PNDM, DDPM: points are training timesteps.
+    fn fill_timesteps(&mut self) -> Result<()> {
+        let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+        let mut timesteps: Vec<i64> = timesteps.into_iter().map(|t| t.round_ties_even() as i64).collect();
+        if self.config.sampler == SamplerKind::Pndm {
+            timesteps = self.pndm_evaluations(&timesteps);
+        }
+        self.points = timesteps.iter().map(|&t| self.training_point(t)).collect::<Result<_>>()?;
+        self.targets = if self.config.sampler == SamplerKind::Ddpm {
+            let clean = Point::of_alpha_cumprod(0.0, 1.0);
+            self.points[1..].iter().copied().chain([clean]).collect()
+        } else {
+            // Not the next point: where the spacing is no whole number the two differ a little.
+            timesteps.iter().map(|&t| self.training_point(t - self.stride())).collect::<Result<_>>()?
+        };
+        Ok(())
+    }
+
+    /// PNDM evaluates the model more often than it steps. With Runge-Kutta the first three steps take
+    /// four evaluations each, two of them half-way; without, the second timestep comes twice.
+    fn pndm_evaluations(&self, timesteps: &[i64]) -> Vec<i64> {
+        if self.config.skip_prk_steps {
+            let second = if timesteps.len() > 1 { &timesteps[1..2] } else { &[] };
+            let head = &timesteps[..timesteps.len().min(2)];
+            return [head, second, &timesteps[head.len()..]].concat();
+        }
+        let half = self.stride() / 2;
+        let runge_kutta = timesteps[..4].windows(2).flat_map(|pair| [pair[0], pair[1] + half, pair[1] + half, pair[1]]);
+        runge_kutta.chain(timesteps[3..].iter().copied()).collect()
+    }
+
+    /// Euler, Euler a, Heun, LMS: noise is added to the image as it is.
+    fn fill_exploding(&mut self) -> Result<()> {
+        let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+        let timesteps: Vec<f64> = timesteps.into_iter().map(round_to_f32).collect();
+        let sigmas = &self.training.sigmas;
+        let mut levels: Vec<(f64, f64)> = timesteps.iter().map(|&t| (t, interpolate(sigmas, t))).collect();
+        if self.config.sigmas == SigmaGrid::Karras {
+            let grid = karras(levels[0].1, levels[self.steps - 1].1, self.steps);
+            levels = grid.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect();
+        }
+        let mut points: Vec<Point> =
+            levels.iter().map(|&(t, sigma)| Point::exploding(round_to_f32(t), round_to_f32(sigma))).collect();
+        points.push(Point::exploding(0.0, self.final_ratio()));
+        self.check_descent(&points)?;
+
+        let sigma_max = points[0].sigma;
+        let from_pure_noise = matches!(self.config.spacing, Spacing::Linspace | Spacing::Trailing);
+        // `leading` does not begin at the noisiest level, so the start is an image's variance and noise.
+        self.init_noise_sigma = if from_pure_noise { sigma_max } else { sigma_max.hypot(1.0) };
+        self.set_chain(points);
+        if self.config.sampler == SamplerKind::Heun {
+            // Each step but the last is corrected at the point where it landed, which begins the next one.
+            let landings: Vec<Point> = self.points[1..].iter().flat_map(|&p| [p, p]).collect();
+            self.targets = [&landings[..], &self.targets[self.steps - 1..]].concat();
+            self.points = [&self.points[..1], &landings[..]].concat();
+        }
+        Ok(())
+    }
+
+    /// DPM-Solver++, UniPC: whole timesteps, variance kept.
+    fn fill_preserving(&mut self) -> Result<()> {
+        let multistep = self.config.sampler == SamplerKind::Dpmpp2m;
+        let noisiest = self.config.num_train_timesteps - if multistep { self.clipped_timesteps() } else { 0 };
+        let timesteps = self.grid(self.steps + 1, noisiest).timesteps(self.config.spacing);
+        let logs = &self.training.log_sigmas;
+        let (log_max, log_min) = (logs[logs.len() - 1], logs[0]);
+        let levels: Vec<(f64, f64)> = match self.config.sigmas {
+            SigmaGrid::Training => {
+                let whole = timesteps.into_iter().map(f64::round_ties_even);
+                whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
+            }
+            SigmaGrid::Karras => {
+                let sigmas = &self.training.sigmas;
+                let grid = karras(sigmas[sigmas.len() - 1], sigmas[0], self.steps);
+                grid.into_iter().map(|sigma| (self.whole_timestep_of(sigma), sigma)).collect()
+            }
+            SigmaGrid::Lu => {
+                let grid = lu(log_max, log_min, self.steps);
+                grid.into_iter().map(|sigma| (self.whole_timestep_of(sigma), sigma)).collect()
+            }
+        };
+        let mut points: Vec<Point> =
+            levels.iter().map(|&(t, ratio)| Point::preserving(t, round_to_f32(ratio))).collect();
+        points.push(Point::preserving(0.0, self.final_ratio()));
+        self.check_descent(&points)?;
+        self.set_chain(points);
+        Ok(())
+    }
+
+    /// Each point leads to the next.
+    fn set_chain(&mut self, points: Vec<Point>) {
+        self.targets = points[1..].to_vec();
+        self.points = points;
+        self.points.pop();
+    }
+
+    fn grid(&self, divisions: usize, last: usize) -> Grid {
+        let num_train_timesteps = self.config.num_train_timesteps;
+        Grid { last, num_train_timesteps, steps: self.steps, divisions, offset: self.config.steps_offset }
+    }
+
+    /// How many of the noisiest timesteps have a log-SNR below the bound.
+    fn clipped_timesteps(&self) -> usize {
+        let bound = self.config.solver.lambda_min_clipped;
+        let clipped = self.training.log_sigmas.iter().filter(|&&log_sigma| -log_sigma < bound).count();
+        clipped.min(self.config.num_train_timesteps - 1)
+    }
+
+    fn timestep_of(&self, sigma: f64) -> f64 {
+        timestep_of(sigma, &self.training.log_sigmas)
+    }
+
+    /// diffusers rounds, but for DPM-Solver++ on the cosine schedule it drops the fraction.
+    fn whole_timestep_of(&self, sigma: f64) -> f64 {
+        let cosine = self.config.betas == BetaSchedule::SquaredCosCapV2;
+        let timestep = self.timestep_of(sigma);
+        if cosine && self.config.sampler == SamplerKind::Dpmpp2m {
+            timestep.floor()
+        } else {
+            timestep.round_ties_even()
+        }
+    }
+
+    /// Noise over signal after the last step.
+    fn final_ratio(&self) -> f64 {
+        match self.config.final_sigma {
+            FinalSigma::Zero => 0.0,
+            FinalSigma::SigmaMin => self.training.sigmas[0],
+        }
+    }
+
+    /// No two evaluations may share a noise level; the end may be where the last one is.
+    fn check_descent(&self, points: &[Point]) -> Result<()> {
+        let evaluated = &points[..points.len() - 1];
+        match evaluated.windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
+            Some(pair) => Err(Error::TooFine { steps: self.steps, timestep: pair[1].timestep }),
+            None => Ok(()),
+        }
+    }
+
+    /// The variance preserving point of a training timestep; below 0 lies the end.
+    pub(crate) fn training_point(&self, timestep: i64) -> Result<Point> {
+        let alphas = &self.training.alphas_cumprod;
+        let alpha_cumprod = match usize::try_from(timestep) {
+            Ok(index) => *alphas.get(index).ok_or(Error::Timestep { timestep, num_train_timesteps: alphas.len() })?,
+            Err(_) if self.config.set_alpha_to_one => 1.0,
+            Err(_) => alphas[0],
+        };
+        Ok(Point::of_alpha_cumprod(timestep as f64, f64::from(alpha_cumprod)))
+    }
+
+    /// The whole number of training timesteps in a step.
+    pub(crate) fn stride(&self) -> i64 {
+        (self.config.num_train_timesteps / self.steps) as i64
+    }
+
+    /// Where evaluation `index` leads.
+    pub(crate) fn target(&self, index: usize) -> Point {
+        self.targets[index]
+    }
+
+    /// What the schedule was made from.
+    pub fn config(&self) -> &Resolved {
+        &self.config
+    }
+
+    /// The point of each model evaluation, those before the start included.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// The timestep of each model evaluation, those before the start included.
+    pub fn timesteps(&self) -> Vec<f64> {
+        self.points.iter().map(|point| point.timestep).collect()
+    }
+
+    /// The first evaluation that is made: 0, but for a schedule from [`Schedule::starting_at`].
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// What unit noise is multiplied by to be the latents at the first point.
+    pub fn init_noise_sigma(&self) -> f64 {
+        self.init_noise_sigma
+    }
+
+    /// The same schedule entered at evaluation `index`, with latents from [`Schedule::add_noise`].
+    pub fn starting_at(&self, index: usize) -> Result<Self> {
+        let fail = |reason| Err(Error::Start { index, len: self.points.len(), reason });
+        let sampler = self.config.sampler;
+        if index >= self.points.len() {
+            return fail("at least one evaluation must be left; raise the strength or the number of steps");
+        }
+        if sampler == SamplerKind::Heun && index % 2 == 1 {
+            return fail("Heun evaluates twice a step, so it starts at an even index");
+        }
+        if sampler == SamplerKind::Pndm && !self.config.skip_prk_steps && index > 0 {
+            return fail(
+                "PNDM cannot be entered behind its Runge-Kutta steps; set skip_prk_steps, or use another sampler",
+            );
+        }
+        Ok(Self { start: index, ..self.clone() })
+    }
+
+    /// The evaluation at which an image is entered that keeps `1 - strength` of itself: diffusers' rule
+    /// for img2img. Strength 1 is the whole schedule; too little strength leaves no step at all, which
+    /// [`Schedule::starting_at`] refuses.
+    pub fn start_for_strength(&self, strength: f64) -> usize {
+        let kept = self.steps - ((self.steps as f64 * strength.clamp(0.0, 1.0)) as usize).min(self.steps);
+        let evaluations_per_step = if self.config.sampler == SamplerKind::Heun { 2 } else { 1 };
+        kept * evaluations_per_step
+    }
+
+    /// The latents at evaluation `index` of a clean image `x0` and unit `noise` of the same shape.
+    pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, index: usize) -> Result<Tensor> {
+        let reason = "the schedule has no such evaluation";
+        let point = self.points.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
+        tensor::linear(&[(point.alpha, x0), (point.sigma, noise)])
+    }
+}
+
+/// diffusers keeps its timesteps and sigmas in f32.
+fn round_to_f32(value: f64) -> f64 {
+    f64::from(value as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SchedulerConfig, SigmaSchedule};
+
+    /// `s = Class(beta_start=.00085, beta_end=.012, beta_schedule="scaled_linear",
+    /// timestep_spacing="leading", steps_offset=1, use_karras_sigmas=...); s.set_timesteps(5)`, then
+    /// `s.sigmas`, `s.timesteps` and `s.init_noise_sigma`. More of them are in `tests/fixtures`.
+    #[test]
+    fn sigmas_are_diffusers() -> Result<()> {
+        let json = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+            "timestep_spacing": "leading", "steps_offset": 1}"#;
+        let config = SchedulerConfig::from_json(json)?;
+        #[rustfmt::skip]
+        let cases = [
+            (SamplerKind::Euler, SigmaSchedule::Default, 5.230909,
+                [(5.134433, 801.0), (2.292855, 601.0), (1.168216, 401.0), (0.5740508, 201.0), (0.04131448, 1.0)]),
+            (SamplerKind::Euler, SigmaSchedule::Karras, 5.230909,
+                [(5.134433, 801.0), (2.024807, 565.8301), (0.6921506, 248.593), (0.1946933, 38.4223), (0.04131448, 1.0)]),
+            (SamplerKind::Dpmpp2m, SigmaSchedule::Karras, 1.0,
+                [(14.61465, 999.0), (4.796544, 786.0), (1.274105, 427.0), (0.2479517, 59.0), (0.02916753, 0.0)]),
+        ];
+        for (kind, spacing, init_noise_sigma, levels) in cases {
+            let schedule = Schedule::new(&config.resolve(kind, spacing)?, 5)?;
+            assert!((schedule.init_noise_sigma() / init_noise_sigma - 1.0).abs() < 1e-6);
+            for (point, (sigma, timestep)) in schedule.points().iter().zip(levels) {
+                let found = point.sigma / point.alpha;
+                assert!((found / sigma - 1.0).abs() < 1e-6, "{kind} {spacing}: sigma {found} for {sigma}");
+                assert!(
+                    (point.timestep - timestep).abs() <= 1e-6 * timestep,
+                    "{kind} {spacing}: {point:?} for {timestep}"
+                );
+            }
+            assert_eq!(schedule.target(4).sigma, 0.0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! Samplers and sigma schedules as data: their ids, the same as on the command line.
+
+use crate::{SamplerKind, SigmaSchedule};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::borrow::Cow;
+
+macro_rules! by_id {
+    ($($kind:ty),*) => {$(
+        impl Serialize for $kind {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.id())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $kind {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    )*};
+}
+
+by_id!(SamplerKind, SigmaSchedule);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_back() {
+        for kind in SamplerKind::ALL {
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(json, format!("\"{kind}\""));
+            assert_eq!(serde_json::from_str::<SamplerKind>(&json).unwrap(), kind);
+        }
+        assert!(serde_json::from_str::<SigmaSchedule>("\"karas\"").is_err());
+    }
+}
