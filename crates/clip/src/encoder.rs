@@ -1,0 +1,250 @@
+//! A CLIP text encoder: chunks of token ids to hidden states and pooled vectors.
+//!
+//! Embeddings of tokens and positions, transformer layers, a final normalisation ([`transformers`]' `CLIPTextModel`),
+//! and, in `CLIPTextModelWithProjection`, a projection of the pooled vector.
+//!
+//! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
+
+use candle_core::{Device, Tensor};
+use kiln_nn::{At, Embedding, LayerNorm, Linear};
+use kiln_weights::{ParamBuilder, Segments, Staged};
+
+use crate::config::TextEncoderConfig;
+use crate::error::{Error, Result};
+use crate::layer::EncoderLayer;
+
+/// The parts' names in the checkpoint. Files of some versions lack the prefix `text_model.`:
+/// `kiln_weights::KeyRule::TEXT_MODEL` finds them all the same.
+const EMBEDDINGS: &str = "text_model.embeddings";
+const LAYERS: &str = "text_model.encoder.layers";
+const FINAL_LAYER_NORM: &str = "text_model.final_layer_norm";
+const TEXT_PROJECTION: &str = "text_projection";
+
+/// Which hidden state conditions the denoiser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HiddenLayer {
+    /// The layer whose output is taken, from the end: 1 is the last layer, 2 the penultimate one.
+    pub from_end: usize,
+    /// Whether the encoder's final normalisation follows.
+    pub final_layer_norm: bool,
+}
+
+impl HiddenLayer {
+    /// The last layer, normalised: SD1 and SD2.
+    pub const LAST: Self = Self { from_end: 1, final_layer_norm: true };
+    /// The penultimate layer as it is: SDXL.
+    pub const PENULTIMATE: Self = Self { from_end: 2, final_layer_norm: false };
+}
+
+/// What an encoder makes of chunks of tokens, in the weights' dtype.
+#[derive(Debug, Clone)]
+pub struct TextOutput {
+    /// The hidden state that was asked for, `(chunks, tokens, hidden_size)`.
+    pub hidden: Tensor,
+    /// The last layer's normalised row at the end token, projected where the encoder has a projection: `(chunks,
+    /// pooled_size)`. It does not depend on the layer that was asked for.
+    pub pooled: Tensor,
+}
+
+struct Embeddings {
+    token: Embedding,
+    position: Embedding,
+}
+
+impl Embeddings {
+    fn new(p: &ParamBuilder<'_>, config: &TextEncoderConfig) -> Self {
+        let channels = config.hidden_size;
+        Self {
+            token: Embedding::new(&p.pp("token_embedding"), config.vocab_size, channels),
+            position: Embedding::new(&p.pp("position_embedding"), config.max_position_embeddings, channels),
+        }
+    }
+
+    /// `b` chunks of `s` ids each to `(b, s, hidden_size)`.
+    fn forward(&self, chunks: &[Vec<u32>], s: usize) -> kiln_nn::Result<Tensor> {
+        let tokens = self.token.forward(&chunks.concat())?; // (b*s, c)
+        let positions: Vec<u32> = (0..s as u32).collect();
+        let positions = self.position.forward(&positions)?; // (s, c)
+        let tokens = tokens.reshape((chunks.len(), s, ()))?;
+        Ok(tokens.broadcast_add(&positions)?)
+    }
+}
+
+struct Head {
+    final_layer_norm: LayerNorm,
+    text_projection: Option<Linear>,
+}
+
+impl Head {
+    fn new(p: &ParamBuilder<'_>, config: &TextEncoderConfig) -> Self {
+        let channels = config.hidden_size;
+        Self {
+            final_layer_norm: LayerNorm::new(&p.pp(FINAL_LAYER_NORM), channels, config.layer_norm_eps),
+            text_projection: config
+                .has_projection()
+                .then(|| Linear::new(&p.pp(TEXT_PROJECTION), channels, config.pooled_size(), false)),
+        }
+    }
+
+    /// Row `rows[i]` of chunk `i` of `last` `(b, s, hidden_size)`, projected: `(b, pooled_size)`.
+    fn pool(&self, last: &Tensor, rows: &[usize]) -> kiln_nn::Result<Tensor> {
+        let (_, s, _) = last.dims3()?;
+        let rows: Vec<u32> = rows.iter().enumerate().map(|(chunk, row)| (chunk * s + row) as u32).collect();
+        let rows = Tensor::new(rows, &Device::Cpu)?.to_device(last.device())?;
+        let pooled = last.flatten(0, 1)?.index_select(&rows, 0)?; // (b, hidden_size)
+        match &self.text_projection {
+            None => Ok(pooled),
+            Some(projection) => projection.forward(&pooled).at(TEXT_PROJECTION),
+        }
+    }
+}
+
+/// A CLIP text encoder.
+pub struct TextEncoder {
+    config: TextEncoderConfig,
+    segments: Segments,
+    embeddings: Staged<Embeddings>,
+    layers: Vec<Staged<EncoderLayer>>,
+    head: Staged<Head>,
+}
+
+impl TextEncoder {
+    /// Builds the network and declares its parameters: a segment with both tables, which stays on the host, one for
+    /// each layer, one with the final normalisation and the projection.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the configuration cannot be built.
+    pub fn new(config: TextEncoderConfig) -> Result<Self> {
+        config.validate()?;
+        let activation = config.activation()?;
+        let mut segments = Segments::default();
+        let embeddings = segments.add_on_host(EMBEDDINGS, |p| Embeddings::new(&p.pp(EMBEDDINGS), &config));
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| format!("{LAYERS}.{i}"))
+            .map(|name| segments.add(name.as_str(), |p| EncoderLayer::new(&p.pp(&name), &config, activation)))
+            .collect();
+        let head = segments.add(FINAL_LAYER_NORM, |p| Head::new(p, &config));
+        Ok(Self { config, segments, embeddings, layers, head })
+    }
+
+    /// The parameters' segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &TextEncoderConfig {
+        &self.config
+    }
+
+    /// Encodes chunks of token ids, all of one length, which is at most `max_position_embeddings`. The rows of the
+    /// tables are gathered on the host; `device`, where the layers' weights are, runs all the rest.
+    ///
+    /// # Errors
+    /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
+    /// fit, [`Error::Nn`] where a layer fails or has no weights.
+    pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
+        self.encode_observed(chunks, layer, device, &mut |_, _| ())
+    }
+
+    /// The same, and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
+    /// (the last one's, normalised), `pooled`.
+    pub fn encode_observed(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        observe: &mut dyn FnMut(&str, &Tensor),
+    ) -> Result<TextOutput> {
+        let s = self.check(chunks, layer)?;
+        let taken = self.layers.len() - layer.from_end; // counted from 0
+        let embeddings = self.embeddings.enter().at(EMBEDDINGS)?;
+        let mut x = embeddings.forward(chunks, s).and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
+        observe("hidden.0", &x);
+        let mut hidden = x.clone();
+        for (i, staged) in self.layers.iter().enumerate() {
+            let name = staged.segment().name();
+            x = staged.enter().at(name)?.forward(&x).at(name)?;
+            observe(&format!("hidden.{}", i + 1), &x);
+            if i == taken {
+                hidden = x.clone();
+            }
+        }
+        let head = self.head.enter().at(FINAL_LAYER_NORM)?;
+        let last = head.final_layer_norm.forward(&x).at(FINAL_LAYER_NORM)?;
+        observe("last", &last);
+        let rows: Vec<usize> = chunks.iter().map(|ids| self.config.pool_at(ids)).collect();
+        let pooled = head.pool(&last, &rows)?;
+        observe("pooled", &pooled);
+        let hidden = match layer {
+            HiddenLayer { final_layer_norm: false, .. } => hidden,
+            HiddenLayer { from_end: 1, .. } => last,
+            _ => head.final_layer_norm.forward(&hidden).at(FINAL_LAYER_NORM)?,
+        };
+        Ok(TextOutput { hidden, pooled })
+    }
+
+    /// Checks the arguments and gives the chunks' length.
+    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer) -> Result<usize> {
+        let layers = self.layers.len();
+        if layer.from_end == 0 || layer.from_end > layers {
+            return Err(Error::Layer { from_end: layer.from_end, layers });
+        }
+        let TextEncoderConfig { vocab_size, max_position_embeddings, .. } = self.config;
+        let s = chunks.first().ok_or(Error::NoChunks)?.len();
+        for (chunk, ids) in chunks.iter().enumerate() {
+            let length_error = |expected| Error::ChunkLength { chunk, found: ids.len(), expected };
+            if ids.is_empty() || ids.len() > max_position_embeddings {
+                return Err(length_error(format!("1 to {max_position_embeddings}")));
+            }
+            if ids.len() != s {
+                return Err(length_error(format!("{s}, like the first chunk")));
+            }
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+                return Err(Error::Token { chunk, id, vocab_size });
+            }
+        }
+        Ok(s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    fn built(hidden_size: usize, num_hidden_layers: usize, num_attention_heads: usize, class: &str) -> TextEncoder {
+        let config = TextEncoderConfig {
+            hidden_size,
+            intermediate_size: 4 * hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            projection_dim: Some(hidden_size),
+            architectures: vec![class.into()],
+            ..TextEncoderConfig::default()
+        };
+        TextEncoder::new(config).unwrap()
+    }
+
+    /// The counts are PyTorch's: the sum of `numel()` over `parameters()` of transformers' classes.
+    #[test]
+    fn real_encoders_have_pytorchs_number_of_parameters() {
+        let sd1 = built(768, 12, 12, "CLIPTextModel");
+        let sd2 = built(1024, 23, 16, "CLIPTextModel");
+        let sdxl = built(1280, 32, 20, "CLIPTextModelWithProjection");
+        assert_eq!([&sd1, &sd2, &sdxl].map(|e| e.segments().parameters()), [123_060_480, 340_387_840, 694_659_840]);
+    }
+
+    #[test]
+    fn segments_are_in_running_order_with_the_tables_on_the_host() {
+        let encoder = built(8, 2, 2, "CLIPTextModelWithProjection");
+        let segments = encoder.segments();
+        let names: Vec<&str> = segments.iter().map(|segment| segment.name()).collect();
+        let layers = ["text_model.encoder.layers.0", "text_model.encoder.layers.1"];
+        assert_eq!(names, [EMBEDDINGS, layers[0], layers[1], FINAL_LAYER_NORM]);
+        assert!(segments[0].on_host() && segments[1..].iter().all(|segment| !segment.on_host()));
+        assert_eq!(segments[0].bytes(DType::F16), (49408 + 77) * 8 * 2 + 48); // 48: the slab's end is aligned
+        assert_eq!(segments[3].params()[2].key, "text_projection.weight");
+    }
+}

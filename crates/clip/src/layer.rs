@@ -1,0 +1,51 @@
+//! One layer of a text encoder.
+
+use candle_core::Tensor;
+use kiln_nn::ops::{Activation, activation};
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result};
+use kiln_weights::ParamBuilder;
+
+use crate::config::TextEncoderConfig;
+
+/// Causal self-attention, then a feed-forward layer, each after a normalisation and added to its input.
+///
+/// Padding is not masked: CLIP was trained so, and a token never sees what comes after it.
+pub(crate) struct EncoderLayer {
+    layer_norm1: LayerNorm,
+    self_attn: Attention,
+    layer_norm2: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    activation: Activation,
+}
+
+impl EncoderLayer {
+    /// Declares `layer_norm1`, `self_attn`, `layer_norm2` and `mlp`.
+    pub(crate) fn new(p: &ParamBuilder<'_>, config: &TextEncoderConfig, activation: Activation) -> Self {
+        let channels = config.hidden_size;
+        let attention = AttentionConfig {
+            channels,
+            context_dim: channels,
+            num_heads: config.num_attention_heads,
+            qkv_bias: true,
+            causal: true,
+            keys: AttentionKeys::Clip,
+        };
+        let mlp = p.pp("mlp");
+        Self {
+            layer_norm1: LayerNorm::new(&p.pp("layer_norm1"), channels, config.layer_norm_eps),
+            self_attn: Attention::new(&p.pp("self_attn"), attention),
+            layer_norm2: LayerNorm::new(&p.pp("layer_norm2"), channels, config.layer_norm_eps),
+            fc1: Linear::new(&mlp.pp("fc1"), channels, config.intermediate_size, true),
+            fc2: Linear::new(&mlp.pp("fc2"), config.intermediate_size, channels, true),
+            activation,
+        }
+    }
+
+    /// `x` `(b, s, hidden_size)`, same shape.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.self_attn.forward(&self.layer_norm1.forward(x)?, None, x)?;
+        let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)
+        self.fc2.forward_add(&activation(&hidden, self.activation, None)?, Some(&x))
+    }
+}

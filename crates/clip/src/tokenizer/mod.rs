@@ -1,0 +1,160 @@
+//! CLIP's tokenizer: text to token ids, the way transformers' `CLIPTokenizer` (version 5) does it.
+//!
+//! The text is normalised (NFC, white space to single spaces, lower case), cut into words by a regular expression, each
+//! word into bytes, and the bytes are merged to tokens by a byte-pair encoding. Special tokens that stand in the text
+//! become their ids.
+
+mod settings;
+mod vocabulary;
+
+use std::path::Path;
+
+use tokenizers::models::bpe::BPE;
+use tokenizers::normalizers::{Lowercase, NFC, Replace, Sequence as Normalizers, replace::ReplacePattern};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
+
+use crate::error::{Error, Result, format_error};
+use settings::{Settings, Token};
+use vocabulary::{END_OF_WORD, Vocabulary};
+
+/// What a word is.
+const WORD: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+
+/// Far above every real vocabulary (CLIP's has 49408 tokens), far below where ids overflow.
+const LARGEST_ID: u32 = 1 << 24;
+
+/// A CLIP tokenizer.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    bos: u32,
+    eos: u32,
+    pad: u32,
+    max_length: usize,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Opens a tokenizer's folder: `tokenizer.json`, or `vocab.json` with `merges.txt`; beside them
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, of which each may be missing.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and what is wrong with it.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let vocabulary = Vocabulary::open(folder)?;
+        let settings = Settings::open(folder, &vocabulary)?;
+        let path = vocabulary.path.clone();
+        let format_error = |problem: String| format_error(&path, problem);
+        if let Some(id) = vocabulary.ids.values().chain(settings.added.keys()).find(|&&id| id > LARGEST_ID) {
+            return Err(format_error(format!("has a token with id {id}, expected at most {LARGEST_ID}")));
+        }
+        // A token that is nowhere would be given a new id, for which no encoder has a row.
+        for (name, token) in settings.named() {
+            let added = name != "unknown" && settings.added.values().any(|added| added.content() == token.content());
+            if !added && !vocabulary.ids.contains_key(token.content()) {
+                return Err(format_error(format!("has no token `{}`, the {name} token", token.content())));
+            }
+        }
+        let inner = build(vocabulary, &settings).map_err(|error| format_error(format!("cannot be used: {error}")))?;
+        let id = |token: &Token| inner.token_to_id(token.content());
+        for (&wanted, token) in &settings.added {
+            if id(token) != Some(wanted) {
+                let found = id(token).map_or("none".into(), |id| id.to_string());
+                return Err(format_error(format!(
+                    "gives the added token `{}` the id {found}, but the files beside it say {wanted}",
+                    token.content()
+                )));
+            }
+        }
+        let [bos, eos, pad] = [&settings.bos, &settings.eos, &settings.pad].map(|token| id(token).unwrap_or_default());
+        let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        Ok(Self { bos, eos, pad, max_length: settings.max_length, vocab_size, inner })
+    }
+
+    /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
+    /// text's tokens, an end token, padding. Nothing is cut off; an empty text is one chunk.
+    pub fn chunks(&self, text: &str) -> Result<Vec<Vec<u32>>> {
+        let ids = self.encode(text)?;
+        if ids.is_empty() {
+            return Ok(vec![self.empty_chunk()]);
+        }
+        Ok(ids.chunks(self.max_length - 2).map(|ids| self.frame(ids)).collect())
+    }
+
+    /// The chunk of an empty text.
+    pub fn empty_chunk(&self) -> Vec<u32> {
+        self.frame(&[])
+    }
+
+    /// The ids of `text`, without begin and end, uncut.
+    ///
+    /// # Errors
+    /// [`Error::Tokenize`] where the `tokenizers` crate fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false).map_err(|error| Error::Tokenize(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// One more than the largest id: the rows that an encoder's token table needs.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The length of a chunk: 77, or what the files say.
+    pub fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    /// The id at a chunk's begin.
+    pub fn bos(&self) -> u32 {
+        self.bos
+    }
+
+    /// The id after a chunk's text.
+    pub fn eos(&self) -> u32 {
+        self.eos
+    }
+
+    /// The id that fills a chunk.
+    pub fn pad(&self) -> u32 {
+        self.pad
+    }
+
+    /// Begin, ids, end, padding.
+    fn frame(&self, ids: &[u32]) -> Vec<u32> {
+        let mut chunk = Vec::with_capacity(self.max_length);
+        chunk.push(self.bos);
+        chunk.extend(ids);
+        chunk.push(self.eos);
+        chunk.resize(self.max_length, self.pad);
+        chunk
+    }
+}
+
+/// Builds what transformers builds.
+fn build(vocabulary: Vocabulary, settings: &Settings) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let model = BPE::builder()
+        .vocab_and_merges(vocabulary.ids.into_iter().collect::<tokenizers::models::bpe::Vocab>(), vocabulary.merges)
+        .continuing_subword_prefix(String::new())
+        .end_of_word_suffix(END_OF_WORD.into())
+        .unk_token(settings.unk.0.content.clone())
+        .build()?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+
+    let spaces = Replace::new(ReplacePattern::Regex(r"\s+".into()), " ")?;
+    let mut normalizers: Vec<NormalizerWrapper> = vec![NFC.into(), spaces.into()];
+    if settings.lower_case {
+        normalizers.push(Lowercase.into());
+    }
+    tokenizer.with_normalizer(Some(Normalizers::new(normalizers)))?;
+    let words = Split::new(SplitPattern::Regex(WORD.into()), SplitDelimiterBehavior::Removed, true)?;
+    let bytes = ByteLevel::new(false, true, true);
+    tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(vec![words.into(), bytes.into()])));
+
+    // Of two entries for one token the later one says how it is matched; the order is transformers'.
+    tokenizer.add_tokens(settings.added.values().map(|token| token.0.clone()))?;
+    tokenizer.add_special_tokens(settings.named().map(|(_, token)| token.0.clone().special(true)))?;
+    Ok(tokenizer)
+}
