@@ -1,0 +1,54 @@
+"""Make the fixtures in `tests/fixtures`.
+
+    python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE]
+
+Without a part, all of them in order: models, stages, samplers, pipeline, emoji. `stages` and `pipeline` need `models`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+PARTS = ("models", "stages", "samplers", "pipeline", "emoji")
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 6_000_000
+
+
+def main():
+    """Parse the command line and run the parts."""
+    parser = argparse.ArgumentParser(description="Make the test fixtures.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--emoji", type=Path, default=ROOT / "models" / "emoji", help="the emoji model's folder")
+    parser.add_argument("--merges", type=Path, help="a CLIP merges.txt (default: the emoji model's)")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+
+    sys.dont_write_bytecode = True
+    # Imported here so that --help and a wrong argument answer at once.
+    import common
+    import emoji
+    import models
+    import pipeline
+    import samplers
+    import stages
+
+    runs = {
+        "models": lambda: models.main(args.merges or args.emoji / "tokenizer" / "merges.txt"),
+        "stages": stages.main,
+        "samplers": samplers.main,
+        "pipeline": pipeline.main,
+        "emoji": lambda: emoji.main(args.emoji),
+    }
+    for part in PARTS:
+        if not args.parts or part in args.parts:
+            print(f"{part} ...", flush=True)
+            runs[part]()
+    size = sum(path.stat().st_size for path in common.FIXTURES.rglob("*") if path.is_file())
+    print(f"{size / 1e6:.2f} MB in tests/fixtures")
+    if size > LIMIT:
+        raise SystemExit(f"the fixtures are over their limit of {LIMIT / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
