@@ -1,0 +1,167 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use kiln_engine::{DTypeChoice, DeviceChoice, Request, Rng, SamplerKind, Setup, SigmaSchedule};
+
+/// Stable Diffusion, natively.
+#[derive(Debug, Parser)]
+#[command(name = "kiln", version, about, max_term_width = 110)]
+pub struct Args {
+    /// Says what is done; twice, in every detail.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What Kiln can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes pictures from a prompt.
+    Txt2img(Box<Txt2img>),
+}
+
+/// `kiln txt2img`.
+#[derive(Debug, ClapArgs)]
+pub struct Txt2img {
+    /// What the picture shows.
+    #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag", required_unless_present = "prompt_flag")]
+    prompt: Option<String>,
+    /// What the picture shows (the same as PROMPT).
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", allow_hyphen_values = true)]
+    prompt_flag: Option<String>,
+    /// What it does not show. For SDXL, none at all is not the same as an empty one.
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    negative_prompt: Option<String>,
+
+    /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
+    #[arg(short, long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+
+    /// Width in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'W', long, value_name = "PIXELS")]
+    width: Option<usize>,
+    /// Height in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'H', long, value_name = "PIXELS")]
+    height: Option<usize>,
+    /// Steps of the sampler. Default: the model's, usually 20.
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// How strongly the prompt steers; 1 is not at all, and twice as fast. Default: the model's; 7, for SDXL 5.
+    #[arg(long, value_name = "X")]
+    cfg_scale: Option<f64>,
+    /// The first picture's seed; the next ones count on. Negative: a random one, which is told.
+    #[arg(short, long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed)]
+    seed: Seed,
+    /// The sampler: ddim, ddpm, dpmpp_2m, euler, euler_a, heun, lms, pndm or unipc. Default: the model's own.
+    #[arg(long, value_name = "NAME")]
+    sampler: Option<SamplerKind>,
+    /// How noise levels are spaced: default or karras.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    scheduler: SigmaSchedule,
+    /// Whose random numbers: cpu, as PyTorch's CPU generator draws them.
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = parse_rng)]
+    rng: Rng,
+    /// How many batches.
+    #[arg(short, long, value_name = "N")]
+    batch_count: Option<usize>,
+    /// How many pictures at once.
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+
+    /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Replaces files that are there.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Writes the latents too: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub latents_out: Option<PathBuf>,
+
+    /// Where to run: auto, cpu, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// The type of weights and activations: auto, f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    dtype: DTypeChoice,
+    /// Threads of the processor. Default: one for each core.
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Txt2img {
+    /// The request, as every other front end makes it.
+    pub fn request(&self) -> Request {
+        Request {
+            prompt: self.prompt.clone().or_else(|| self.prompt_flag.clone()).unwrap_or_default(),
+            negative_prompt: self.negative_prompt.clone(),
+            width: self.width,
+            height: self.height,
+            steps: self.steps,
+            cfg_scale: self.cfg_scale,
+            seed: self.seed.0,
+            sampler: self.sampler,
+            scheduler: self.scheduler,
+            rng: self.rng,
+            batch_count: self.batch_count,
+            batch_size: self.batch_size,
+        }
+    }
+
+    /// How the model is run.
+    pub fn setup(&self) -> Setup {
+        Setup { device: self.device, dtype: self.dtype, threads: self.threads }
+    }
+}
+
+/// A seed, or none for a random one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seed(Option<u64>);
+
+fn parse_seed(text: &str) -> Result<Seed, String> {
+    match text.parse::<i128>() {
+        Ok(seed) if seed < 0 => Ok(Seed(None)),
+        Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
+        _ => Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
+    }
+}
+
+fn parse_rng(text: &str) -> Result<Rng, String> {
+    match text {
+        "cpu" => Ok(Rng::Cpu),
+        _ => Err("expected cpu".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_sampler_and_schedule() {
+        let help = Args::command().find_subcommand_mut("txt2img").unwrap().render_long_help().to_string();
+        let names = SamplerKind::ALL.iter().map(|sampler| sampler.id());
+        for name in names.chain(SigmaSchedule::ALL.iter().map(|schedule| schedule.id())) {
+            assert!(help.contains(name), "{name} is not in the help");
+        }
+    }
+
+    #[test]
+    fn seeds_are_whole_numbers() {
+        assert_eq!(parse_seed("42"), Ok(Seed(Some(42))));
+        assert_eq!(parse_seed("-1"), Ok(Seed(None)));
+        assert_eq!(parse_seed("18446744073709551615"), Ok(Seed(Some(u64::MAX))));
+        assert!(parse_seed("18446744073709551616").is_err());
+        assert!(parse_seed("1.5").is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! The `kiln` command: arguments, progress, exit codes. It knows no tensor.
+//!
+//! Exit status: 0 when everything was made, 2 for arguments that cannot be met, 1 when something failed, 130 when the
+//! user stopped the run.
+#![forbid(unsafe_code)]
+
+mod args;
+mod interrupt;
+mod progress;
+mod txt2img;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    start_log(args.verbose);
+    let result = match args.command {
+        Command::Txt2img(args) => txt2img::run(*args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            match error {
+                kiln_engine::Error::Interrupted => ExitCode::from(130),
+                error if error.is_usage() => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Logs to the terminal's error stream: warnings, with `-v` what is done, with `-vv` every detail.
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        _ => tracing::Level::DEBUG,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+}

@@ -1,0 +1,109 @@
+//! What the user sees while a run goes on: a bar on a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln_engine::{Stage, Timings};
+
+/// The progress of one job, on the error stream.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    start: Instant,
+    /// Tenths of the job that plain lines have told of.
+    told: usize,
+    stage: Option<Stage>,
+}
+
+impl Progress {
+    /// Nothing is shown yet.
+    pub fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(0).with_style(style)
+        });
+        Self { bar, start: Instant::now(), told: 0, stage: None }
+    }
+
+    /// A stage begins.
+    pub fn begin(&mut self, stage: Stage) {
+        if self.stage == Some(stage) {
+            return;
+        }
+        self.stage = Some(stage);
+        let name = match stage {
+            Stage::Load => "loading",
+            Stage::Encode => "encoding",
+            Stage::Denoise => "denoising",
+            Stage::Decode => "decoding",
+            Stage::Save => "saving",
+        };
+        match &self.bar {
+            Some(bar) => bar.set_message(name),
+            None if stage == Stage::Load => eprintln!("{name}"),
+            None => {}
+        }
+    }
+
+    /// `done` of `total` steps are done.
+    pub fn step(&mut self, done: usize, total: usize) {
+        if done <= 1 {
+            self.start = Instant::now();
+            if let Some(bar) = &self.bar {
+                bar.set_length(total as u64);
+                bar.reset_elapsed();
+            }
+        }
+        // The first step ends where the clock starts, so that it counts no waiting before it.
+        let seconds = self.start.elapsed().as_secs_f64();
+        let speed = (done - 1) as f64 / seconds.max(1e-9);
+        let speed = match done {
+            ..=1 => String::new(),
+            _ if speed >= 1.0 => format!("{speed:.2} it/s"),
+            _ => format!("{:.2} s/it", 1.0 / speed),
+        };
+        match &self.bar {
+            Some(bar) => {
+                bar.set_prefix(speed);
+                bar.set_position(done as u64);
+            }
+            None if done * 10 / total > self.told => {
+                self.told = done * 10 / total;
+                let left = seconds / (done.max(2) - 1) as f64 * (total - done) as f64;
+                eprintln!("step {done}/{total}  {speed}  left {left:.0} s");
+            }
+            None => {}
+        }
+    }
+
+    /// Shows a line above the bar.
+    pub fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| println!("{text}")),
+            None => println!("{text}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// One line with the time of every stage.
+pub fn summary(timings: &Timings) -> String {
+    let seconds = |duration: std::time::Duration| format!("{:.2} s", duration.as_secs_f64());
+    format!(
+        "load {}, encode {}, denoise {} ({} steps, {:.3} s each), decode {}, save {}",
+        seconds(timings.load),
+        seconds(timings.encode),
+        seconds(timings.denoise),
+        timings.steps,
+        timings.per_step().as_secs_f64(),
+        seconds(timings.decode),
+        seconds(timings.save),
+    )
+}

@@ -1,0 +1,56 @@
+//! `kiln txt2img`: a prompt becomes pictures.
+
+use kiln_engine::{Engine, Event, LatentsFile, ModelFolder, Output, Result, locate_model};
+
+use crate::args::Txt2img;
+use crate::interrupt;
+use crate::progress::{Progress, summary};
+
+/// Runs the command. Everything that can be refused is refused before weights are read.
+pub fn run(args: Txt2img) -> Result<()> {
+    interrupt::listen();
+    let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
+    let job = args.request().resolve(&model)?;
+    let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
+    let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
+
+    let mut progress = Progress::new();
+    eprintln!(
+        "{}: {}x{}, {} steps of {}, guidance {}, seed {}",
+        model.name(),
+        job.width,
+        job.height,
+        job.steps,
+        job.sampler,
+        job.cfg_scale,
+        job.seed
+    );
+    let mut on_load = |event| {
+        if let Event::Begin(stage) = event {
+            progress.begin(stage);
+        }
+        interrupt::proceed()
+    };
+    let mut engine = Engine::load(model, &args.setup(), &mut on_load)?;
+    let result = engine.txt2img(&job, &mut |event| {
+        match event {
+            Event::Begin(stage) => progress.begin(stage),
+            Event::Step { done, total } => progress.step(done, total),
+            Event::Picture(picture) => {
+                let path = output.save(&picture)?;
+                progress.line(&format!("{} (seed {})", path.display(), picture.seed));
+                if let Some(latents) = &mut latents {
+                    latents.push(&picture);
+                }
+            }
+        }
+        Ok(interrupt::proceed())
+    });
+    progress.finish();
+    result?;
+    if let Some(latents) = latents {
+        latents.write()?;
+    }
+    eprintln!("{}", summary(&engine.timings()));
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! A loaded model, and the way of a prompt through it.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
+use kiln_unet::Unet;
+use kiln_vae::Decoder;
+use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+
+use crate::denoise::{GuidedUnet, check_finite};
+use crate::error::{Error, Result};
+use crate::event::{Event, Stage, Timings};
+use crate::model_folder::ModelFolder;
+use crate::picture::Picture;
+use crate::resolved::Job;
+use crate::setup::Setup;
+use crate::text::TextEncoders;
+
+/// A model that is loaded.
+pub struct Engine {
+    model: ModelFolder,
+    device: Device,
+    dtype: DType,
+    text: TextEncoders,
+    unet: Unet,
+    decoder: Decoder,
+    timings: Timings,
+}
+
+impl Engine {
+    /// Loads a model. `watch` is told of the stage, and may stop the load between parts.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
+    pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+        let start = Instant::now();
+        let (device, dtype) = setup.resolve()?;
+        tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
+        let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        let placement = Placement::new(device.clone(), dtype);
+        proceed()?;
+        let text = TextEncoders::load(&model, &placement)?;
+        proceed()?;
+        let unet = Unet::new(model.unet_config().clone());
+        load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
+        proceed()?;
+        let decoder = Decoder::new(model.vae_config());
+        let source = Renamed::new(open_component(&model.path().join("vae"))?, KeyRule::VAE_ATTENTION);
+        load(decoder.segments(), &source, &placement)?;
+        let timings = Timings { load: start.elapsed(), ..Timings::default() };
+        Ok(Self { model, device, dtype, text, unet, decoder, timings })
+    }
+
+    /// The model's folder.
+    pub fn model(&self) -> &ModelFolder {
+        &self.model
+    }
+
+    /// How long the stages took so far, over all jobs.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] where `watch` stopped the run, [`Error::NotANumber`] where the numbers went wrong: no
+    /// such picture is handed out.
+    pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
+        let schedule = job.schedule(&self.model)?;
+        let total = schedule.points().len() * job.batch_count;
+        for batch in 0..job.batch_count {
+            let mut tell = |event| match watch(event)? {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => Err(Error::Interrupted),
+            };
+            let first = batch * job.batch_size;
+            let done = batch * schedule.points().len();
+            let latents =
+                self.latents(job, &schedule, first, &mut tell, &|step| Event::Step { done: done + step, total })?;
+            self.decode(job, &latents, first, &mut tell)?;
+        }
+        Ok(())
+    }
+
+    /// The latents of one batch, `(batch_size, c, h, w)` in f32.
+    fn latents(
+        &mut self,
+        job: &Job,
+        schedule: &Schedule,
+        first: usize,
+        tell: &mut dyn FnMut(Event) -> Result<()>,
+        step_event: &dyn Fn(usize) -> Event,
+    ) -> Result<Tensor> {
+        tell(Event::Begin(Stage::Encode))?;
+        let start = Instant::now();
+        let conditioning = self.text.conditioning(job, job.batch_size, &self.device)?;
+        let unet = GuidedUnet {
+            unet: &self.unet,
+            conditioning: conditioning.to_dtype(self.dtype)?,
+            cfg_scale: job.is_guided().then_some(job.cfg_scale),
+            dtype: self.dtype,
+        };
+        self.timings.encode += start.elapsed();
+
+        tell(Event::Begin(Stage::Denoise))?;
+        let start = Instant::now();
+        let f = self.model.vae_config().downscale();
+        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
+        let mut noise = ImageNoise::new(job.seed_of(first), job.batch_size);
+        let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
+        let mut failure = None;
+        let mut on_step = |step: &StepInfo<'_>| match tell(step_event(step.index + 1)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        };
+        let model = |x: &Tensor, timestep: f64| unet.forward(x, timestep);
+        let latents = match sample::<Error>(schedule, model, &latents, &mut noise, &mut on_step) {
+            Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
+            other => other?,
+        };
+        check_finite("the denoiser", "try --dtype f32, or a model whose weights are not damaged", &latents)?;
+        self.timings.denoise += start.elapsed();
+        self.timings.steps += schedule.points().len();
+        Ok(latents)
+    }
+
+    /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
+    fn decode(
+        &mut self,
+        job: &Job,
+        latents: &Tensor,
+        first: usize,
+        tell: &mut dyn FnMut(Event) -> Result<()>,
+    ) -> Result<()> {
+        for i in 0..job.batch_size {
+            tell(Event::Begin(Stage::Decode))?;
+            let start = Instant::now();
+            let one = latents.narrow(0, i, 1)?;
+            let unscaled = self.model.vae_config().unscale(&one)?.to_dtype(self.dtype)?;
+            let image = self.decoder.decode(&unscaled)?.to_dtype(DType::F32)?;
+            check_finite("the VAE", "try --dtype f32", &image)?;
+            self.timings.decode += start.elapsed();
+
+            tell(Event::Begin(Stage::Save))?;
+            let start = Instant::now();
+            let picture = Picture::new(job, &self.model, first + i, &image, one.to_device(&Device::Cpu)?)?;
+            tell(Event::Picture(Box::new(picture)))?;
+            self.timings.save += start.elapsed();
+            self.timings.pictures += 1;
+        }
+        Ok(())
+    }
+}

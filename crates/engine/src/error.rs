@@ -1,0 +1,121 @@
+//! What can go wrong on the way from a request to a picture.
+
+use std::path::{Path, PathBuf};
+
+/// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value of the request is impossible.
+    #[error("{name} is {found}, expected {expected}")]
+    Value {
+        /// The flag or field.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What is possible, with the nearest possible value where there is one.
+        expected: String,
+    },
+    /// A file that is needed is not there.
+    #[error("{}: not found; looked for {looked_for}", path.display())]
+    NotFound {
+        /// Where it should be.
+        path: PathBuf,
+        /// What was looked for.
+        looked_for: String,
+    },
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is there already.
+    #[error("{} exists already; choose another name, or add --overwrite", .0.display())]
+    Exists(PathBuf),
+    /// A file of a model folder is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The device that was asked for is not there.
+    #[error("{0}")]
+    Device(String),
+    /// The numbers went wrong.
+    #[error("{stage} gave {count} values that are not numbers; {remedy}")]
+    NotANumber {
+        /// Where.
+        stage: &'static str,
+        /// How many values.
+        count: usize,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The user stopped the run.
+    #[error("interrupted")]
+    Interrupted,
+    /// Text could not be encoded.
+    #[error(transparent)]
+    Clip(#[from] kiln_clip::Error),
+    /// The denoiser failed.
+    #[error(transparent)]
+    Unet(#[from] kiln_unet::Error),
+    /// The autoencoder failed.
+    #[error(transparent)]
+    Vae(#[from] kiln_vae::Error),
+    /// The schedule is impossible.
+    #[error(transparent)]
+    Scheduler(kiln_scheduler::Error),
+    /// Weights could not be loaded.
+    #[error(transparent)]
+    Weights(#[from] kiln_weights::Error),
+    /// candle reported an error.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Value { .. } | Self::Exists(_) | Self::Scheduler(_))
+    }
+
+    pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_path_buf();
+        |source| Self::Read { path, source }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_path_buf();
+        |source| Self::Write { path, source }
+    }
+
+    pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
+        Self::Model { path: path.to_path_buf(), problem: problem.to_string() }
+    }
+}
+
+impl From<kiln_scheduler::Error> for Error {
+    fn from(error: kiln_scheduler::Error) -> Self {
+        match error {
+            kiln_scheduler::Error::Interrupted => Self::Interrupted,
+            other => Self::Scheduler(other),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What a run tells while it runs, and how long its stages took.
+
+use std::time::Duration;
+
+use crate::picture::Picture;
+
+/// The stages of a run, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Weights are read, converted and put in their places.
+    Load,
+    /// Prompts become conditioning.
+    Encode,
+    /// Noise becomes latents.
+    Denoise,
+    /// Latents become pixels.
+    Decode,
+    /// Pixels become files.
+    Save,
+}
+
+/// News of a run.
+pub enum Event {
+    /// A stage begins.
+    Begin(Stage),
+    /// The denoiser ran once.
+    Step {
+        /// Calls of the denoiser that are done, over all batches of the job.
+        done: usize,
+        /// Calls of the denoiser in the whole job.
+        total: usize,
+    },
+    /// A picture is there.
+    Picture(Box<Picture>),
+}
+
+/// How long the stages took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// Loading weights.
+    pub load: Duration,
+    /// Encoding prompts.
+    pub encode: Duration,
+    /// All calls of the denoiser, with their samplers' arithmetic.
+    pub denoise: Duration,
+    /// How many calls of the denoiser.
+    pub steps: usize,
+    /// Decoding latents.
+    pub decode: Duration,
+    /// Compressing and writing pictures.
+    pub save: Duration,
+    /// How many pictures.
+    pub pictures: usize,
+}
+
+impl Timings {
+    /// The mean time of one call of the denoiser.
+    pub fn per_step(&self) -> Duration {
+        self.denoise.checked_div(self.steps as u32).unwrap_or_default()
+    }
+}

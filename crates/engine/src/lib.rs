@@ -1,0 +1,51 @@
+//! Floor 5: pipelines. A [`Request`] becomes pictures.
+//!
+//! This is the one place that knows Stable Diffusion as a whole: which text encoders a family has, how their outputs
+//! steer the denoiser, what guidance is. A request is plain data and goes one way; nothing below this crate sees it.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use kiln_engine::{Engine, Event, ModelFolder, Output, Request, Setup};
+//!
+//! let model = ModelFolder::open("models/emoji".as_ref())?;
+//! let request = Request { prompt: "a red apple".into(), seed: Some(42), ..Request::default() };
+//! let job = request.resolve(&model)?;
+//! let mut output = Output::plan(Some("apple.png"), false, &job)?; // refused before the model is loaded
+//! let mut engine = Engine::load(model, &Setup::default(), &mut |_| ControlFlow::Continue(()))?;
+//! engine.txt2img(&job, &mut |event| {
+//!     if let Event::Picture(picture) = event {
+//!         println!("{}", output.save(&picture)?.display());
+//!     }
+//!     Ok(ControlFlow::Continue(()))
+//! })?;
+//! # Ok::<(), kiln_engine::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod denoise;
+mod engine;
+mod error;
+mod event;
+mod latents_file;
+mod locate;
+mod model_folder;
+mod output;
+mod parameters;
+mod picture;
+mod request;
+mod resolved;
+mod setup;
+mod text;
+
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use event::{Event, Stage, Timings};
+pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
+pub use latents_file::LatentsFile;
+pub use locate::locate_model;
+pub use model_folder::{Defaults, Family, ModelFolder};
+pub use output::Output;
+pub use picture::Picture;
+pub use request::{Request, Rng};
+pub use resolved::Job;
+pub use setup::{DTypeChoice, DeviceChoice, Setup};

@@ -1,0 +1,44 @@
+//! Finding the model that comes with Kiln, and models by name.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The model that comes with Kiln.
+const DEFAULT: &str = "emoji";
+/// The environment variable with a folder of models.
+const MODELS: &str = "KILN_MODELS";
+
+/// The folder of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` beside the binary or
+/// above it, or in `models/` of the sources. Without a name the model that comes with Kiln.
+///
+/// # Errors
+/// [`Error::NotFound`] with all the places that were tried.
+pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = name.filter(|path| path.exists()) {
+        return Ok(path.to_path_buf());
+    }
+    let name = name.unwrap_or(Path::new(DEFAULT));
+    let candidates = folders().into_iter().map(|folder| folder.join(name));
+    let mut tried = vec![name.display().to_string()];
+    if name.components().count() == 1 {
+        for candidate in candidates {
+            if candidate.exists() {
+                return Ok(candidate);
+            }
+            tried.push(candidate.display().to_string());
+        }
+    }
+    Err(Error::NotFound { path: name.to_path_buf(), looked_for: format!("a model folder at {}", tried.join(", ")) })
+}
+
+/// Where models may be, the most particular place first.
+fn folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = std::env::var_os(MODELS).map(PathBuf::from).into_iter().collect();
+    if let Ok(binary) = std::env::current_exe() {
+        // Installed: bin/kiln beside models/. Built: target/release/kiln below the sources.
+        folders.extend(binary.ancestors().skip(1).take(4).map(|folder| folder.join("models")));
+    }
+    folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models"));
+    folders
+}

@@ -1,0 +1,202 @@
+//! Where pictures go.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+use crate::picture::Picture;
+use crate::resolved::Job;
+
+/// The pattern of the files' names when none is given.
+const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
+const INDEX: &str = "{index}";
+const SEED: &str = "{seed}";
+
+/// Names for the pictures of a job, checked before anything is made.
+#[derive(Debug)]
+pub struct Output {
+    folder: PathBuf,
+    /// The file's name with its placeholders.
+    pattern: String,
+    overwrite: bool,
+    /// The `{index}` of the job's first picture.
+    first_index: usize,
+}
+
+impl Output {
+    /// Plans the files of `job`. `pattern` is a path whose last part may have `{index}`, which counts on from the
+    /// files that are there, and `{seed}`; a folder means Kiln's own pattern inside it. Where several pictures would
+    /// have one name, `-{index}` is added to it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] where a file would be overwritten and `overwrite` is not set, [`Error::NotFound`] where the
+    /// folder is missing, [`Error::Value`] where the pattern is impossible.
+    pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
+        let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
+        let value =
+            |expected: &str| Error::Value { name: "--output", found: pattern.into(), expected: expected.into() };
+        let path = if Path::new(pattern).is_dir() { Path::new(pattern).join(DEFAULT_PATTERN) } else { pattern.into() };
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let mut name =
+            path.file_name().and_then(|name| name.to_str()).ok_or_else(|| value("a file's name"))?.to_string();
+        if !name.to_ascii_lowercase().ends_with(".png") {
+            return Err(value("a name that ends in .png, the one format that is written"));
+        }
+        let rest = name.replace(INDEX, "").replace(SEED, "");
+        if rest.contains(['{', '}']) {
+            return Err(value("no placeholders but {index} and {seed}"));
+        }
+        if !folder.is_dir() {
+            let looked_for = "a folder for the pictures; make it first".into();
+            return Err(Error::NotFound { path: folder, looked_for });
+        }
+        if job.pictures() > 1 && !name.contains(INDEX) && !name.contains(SEED) {
+            name.insert_str(name.len() - ".png".len(), "-{index}");
+        }
+        let mut output = Self { folder, pattern: name, overwrite, first_index: 1 };
+        if output.pattern.contains(INDEX) {
+            output.first_index = output.next_free_index()?;
+        }
+        let taken = (0..job.pictures()).map(|i| output.path(i, job.seed_of(i))).find(|path| path.exists());
+        match taken {
+            Some(path) if path.is_dir() => Err(value("a file's name; this is a folder")),
+            Some(path) if !overwrite => Err(Error::Exists(path)),
+            _ => Ok(output),
+        }
+    }
+
+    /// Writes a picture as PNG, and gives its path. The file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Write`], or [`Error::Exists`] where somebody else made the file in the meantime.
+    pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
+        let file = self.write_temporary(picture)?;
+        self.persist(file, picture)
+    }
+
+    fn write_temporary(&self, picture: &Picture) -> Result<NamedTempFile> {
+        let path = self.path(picture.index, picture.seed);
+        let mut file = temporary_beside(&path)?;
+        let bytes = png(picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
+        file.write_all(&bytes).map_err(Error::write(&path))?;
+        Ok(file)
+    }
+
+    fn persist(&mut self, mut file: NamedTempFile, picture: &Picture) -> Result<PathBuf> {
+        loop {
+            let path = self.path(picture.index, picture.seed);
+            if self.overwrite {
+                persist(file, &path)?;
+                return Ok(path);
+            }
+            match file.persist_noclobber(&path) {
+                Ok(_) => return Ok(path),
+                // Another run counts in the same folder: count on.
+                Err(error) if path.exists() && self.pattern.contains(INDEX) => {
+                    file = error.file;
+                    self.first_index += 1;
+                }
+                Err(_) if path.exists() => return Err(Error::Exists(path)),
+                Err(error) => return Err(Error::write(&path)(error.error)),
+            }
+        }
+    }
+
+    fn path(&self, index: usize, seed: u64) -> PathBuf {
+        let index = format!("{:04}", self.first_index + index);
+        self.folder.join(self.pattern.replace(INDEX, &index).replace(SEED, &seed.to_string()))
+    }
+
+    /// One more than the largest index among the files that the pattern could have named.
+    fn next_free_index(&self) -> Result<usize> {
+        let entries = std::fs::read_dir(&self.folder).map_err(Error::read(&self.folder))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter_map(|name| index_in(&self.pattern, &name)).max().map_or(1, |index| index.saturating_add(1)))
+    }
+}
+
+/// The index in a file's name, if `pattern` could have made it.
+fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
+    let mut found = None;
+    let mut rest = pattern;
+    while !rest.is_empty() {
+        let placeholder = [INDEX, SEED].into_iter().find(|placeholder| rest.starts_with(placeholder));
+        if let Some(placeholder) = placeholder {
+            let digits = name.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, after) = name.split_at(digits);
+            if placeholder == INDEX {
+                found = number.parse().ok().filter(|_| found.is_none_or(|index| Some(index) == number.parse().ok()));
+                found?;
+            } else if digits == 0 {
+                return None;
+            }
+            name = after;
+            rest = &rest[placeholder.len()..];
+        } else {
+            let next = rest.chars().next()?;
+            name = name.strip_prefix(next)?;
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    found.filter(|_| name.is_empty())
+}
+
+/// An empty file beside `path`, whose name does not look like a picture's, and which is gone when it is dropped.
+pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".kiln-")
+        .suffix(".part")
+        .permissions(default_permissions())
+        .tempfile_in(folder)
+        .map_err(Error::write(path))
+}
+
+/// Moves a temporary file to `path`, over whatever is there.
+pub(crate) fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
+    file.persist(path).map(drop).map_err(|error| Error::write(path)(error.error))
+}
+
+/// What other programs give new files; temporary files would be private.
+fn default_permissions() -> std::fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::Permissions::from_mode(0o666)
+}
+
+/// The picture as a PNG with its settings inside.
+fn png(picture: &Picture) -> std::result::Result<Vec<u8>, png::EncodingError> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, picture.width as u32, picture.height as u32);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    // tEXt holds Latin-1 alone; where the prompt has more, AUTOMATIC1111 writes iTXt under the same key.
+    if picture.parameters.chars().all(|c| (c as u32) < 256) {
+        encoder.add_text_chunk("parameters".into(), picture.parameters.clone())?;
+    } else {
+        encoder.add_itxt_chunk("parameters".into(), picture.parameters.clone())?;
+    }
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&picture.rgb)?;
+    writer.finish()?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_read_back_from_names() {
+        assert_eq!(index_in(DEFAULT_PATTERN, "kiln-0012-42.png"), Some(12));
+        assert_eq!(index_in(DEFAULT_PATTERN, "kiln-12-.png"), None);
+        assert_eq!(index_in(DEFAULT_PATTERN, "kiln-0012-42.png.bak"), None);
+        assert_eq!(index_in("{index}-{index}.png", "3-3.png"), Some(3));
+        assert_eq!(index_in("{index}-{index}.png", "3-4.png"), None);
+        assert_eq!(index_in("apple.png", "apple.png"), None);
+    }
+}

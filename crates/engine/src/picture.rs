@@ -1,0 +1,58 @@
+//! A picture that is ready to be saved.
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::model_folder::ModelFolder;
+use crate::parameters::parameters;
+use crate::resolved::Job;
+
+/// A picture with all that is known of it.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Its number in its job, from 0.
+    pub index: usize,
+    /// Its seed.
+    pub seed: u64,
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// Red, green and blue of every pixel, row by row.
+    pub rgb: Vec<u8>,
+    /// The settings as AUTOMATIC1111 writes them.
+    pub parameters: String,
+    /// The latents that were decoded, `(1, c, h, w)`, f32.
+    pub(crate) latents: Tensor,
+}
+
+impl Picture {
+    /// From an image `(1, 3, h, w)` of -1 to 1; what lies outside is clamped.
+    pub(crate) fn new(job: &Job, model: &ModelFolder, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
+        let (_, channels, height, width) = image.dims4()?;
+        if channels != 3 {
+            let problem = format!("gives pictures of {channels} channels, expected 3");
+            return Err(Error::model(&model.path().join("vae/config.json"), problem));
+        }
+        let pixels = image.to_device(&Device::Cpu)?.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
+        let rgb = pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect();
+        let seed = job.seed_of(index);
+        let parameters = parameters(job, &model.name(), seed);
+        Ok(Self { index, seed, width, height, rgb, parameters, latents })
+    }
+}
+
+/// diffusers' rounding: half to even, after the range has been clamped.
+fn to_byte(value: f32) -> u8 {
+    ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_byte;
+
+    #[test]
+    fn the_range_is_clamped_and_rounded() {
+        assert_eq!([-2.0, -1.0, 0.0, 1.0, 7.0].map(to_byte), [0, 0, 128, 255, 255]);
+    }
+}

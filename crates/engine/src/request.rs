@@ -1,0 +1,131 @@
+//! What somebody wants, as plain data: the same for the command line, a batch file, PNG metadata and HTTP.
+
+use kiln_scheduler::{SamplerKind, SigmaSchedule};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::model_folder::ModelFolder;
+use crate::resolved::Job;
+
+/// Pictures to make. What is `None` is left to the model folder's defaults, then to Kiln's.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Request {
+    /// What the pictures show.
+    pub prompt: String,
+    /// What they do not show. `None` is not the same as empty: see [`ModelFolder::zeros_for_no_negative`].
+    pub negative_prompt: Option<String>,
+    /// Width in pixels.
+    pub width: Option<usize>,
+    /// Height in pixels.
+    pub height: Option<usize>,
+    /// Steps of the sampler.
+    pub steps: Option<usize>,
+    /// Strength of the guidance; 1 is none, and skips the unconditional pass.
+    pub cfg_scale: Option<f64>,
+    /// The first picture's seed; `None` draws one. Picture `i` has seed + i.
+    pub seed: Option<u64>,
+    /// The sampler; `None` is the model folder's own.
+    pub sampler: Option<SamplerKind>,
+    /// How noise levels are spaced.
+    pub scheduler: SigmaSchedule,
+    /// Which generator draws the noise.
+    pub rng: Rng,
+    /// How many batches; `None` is one.
+    pub batch_count: Option<usize>,
+    /// How many pictures are made at once; `None` is one.
+    pub batch_size: Option<usize>,
+}
+
+/// The generator that draws the noise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rng {
+    /// What PyTorch's CPU generator draws, always in f32.
+    #[default]
+    Cpu,
+}
+
+/// Sizes over this many pixels a side are mistakes.
+const MAX_SIDE: usize = 16384;
+/// More steps than any model was trained with are mistakes.
+const MAX_STEPS: usize = 1000;
+/// More pictures than anybody waits for in one call are mistakes.
+const MAX_PICTURES: usize = 100_000;
+
+impl Request {
+    /// Fills in every default and checks every value.
+    ///
+    /// # Errors
+    /// [`Error::Value`] names the flag and the nearest possible value; [`Error::Scheduler`] says what the model's
+    /// schedule does not allow.
+    pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
+        let defaults = model.defaults();
+        let multiple = model.size_multiple();
+        let steps = in_range("--steps", self.steps.unwrap_or(defaults.steps), 1, MAX_STEPS)?;
+        let batch_count = in_range("--batch-count", self.batch_count.unwrap_or(1), 1, MAX_PICTURES)?;
+        let batch_size = in_range("--batch-size", self.batch_size.unwrap_or(1), 1, MAX_PICTURES)?;
+        in_range("--batch-count times --batch-size", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
+        let cfg_scale = self.cfg_scale.unwrap_or(defaults.cfg_scale);
+        if !cfg_scale.is_finite() || !(0.0..=1000.0).contains(&cfg_scale) {
+            let expected = "a number from 0 to 1000 (usual: 3 to 12)".into();
+            return Err(Error::Value { name: "--cfg-scale", found: cfg_scale.to_string(), expected });
+        }
+        let job = Job {
+            prompt: self.prompt.clone(),
+            negative_prompt: self.negative_prompt.clone(),
+            width: side("--width", self.width.unwrap_or(defaults.width), multiple)?,
+            height: side("--height", self.height.unwrap_or(defaults.height), multiple)?,
+            steps,
+            cfg_scale,
+            seed: self.seed.unwrap_or_else(random_seed),
+            sampler: match self.sampler {
+                Some(sampler) => sampler,
+                None => model.scheduler_config().sampler()?,
+            },
+            scheduler: self.scheduler,
+            rng: self.rng,
+            batch_count,
+            batch_size,
+        };
+        job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
+        Ok(job)
+    }
+}
+
+fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<usize> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::Value { name, found: value.to_string(), expected: format!("a number from {min} to {max}") })
+}
+
+/// A side of a picture: a multiple of what one latent covers.
+fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> {
+    if (1..=MAX_SIDE).contains(&value) && value.is_multiple_of(multiple) {
+        return Ok(value);
+    }
+    let nearest = ((value.min(MAX_SIDE) + multiple / 2) / multiple * multiple).clamp(multiple, MAX_SIDE);
+    let expected = format!("a multiple of {multiple} from {multiple} to {MAX_SIDE}; the nearest is {nearest}");
+    Err(Error::Value { name, found: value.to_string(), expected })
+}
+
+/// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish() & 0xffff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_side_names_the_nearest() {
+        let message = |value| side("--width", value, 8).unwrap_err().to_string();
+        assert_eq!(message(100), "--width is 100, expected a multiple of 8 from 8 to 16384; the nearest is 104");
+        assert!(message(0).ends_with("the nearest is 8"));
+        assert!(message(99_999_999).ends_with("the nearest is 16384"));
+        assert_eq!(side("--width", 512, 8).unwrap(), 512);
+    }
+}

@@ -1,0 +1,60 @@
+//! A request with every value filled in.
+
+use kiln_scheduler::{SamplerKind, Schedule, SigmaSchedule};
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::model_folder::ModelFolder;
+use crate::request::Rng;
+
+/// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Job {
+    /// What the pictures show.
+    pub prompt: String,
+    /// What they do not show, if anything was said.
+    pub negative_prompt: Option<String>,
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// Steps of the sampler.
+    pub steps: usize,
+    /// Strength of the guidance.
+    pub cfg_scale: f64,
+    /// The first picture's seed.
+    pub seed: u64,
+    /// The sampler.
+    pub sampler: SamplerKind,
+    /// How noise levels are spaced.
+    pub scheduler: SigmaSchedule,
+    /// Which generator draws the noise.
+    pub rng: Rng,
+    /// How many batches.
+    pub batch_count: usize,
+    /// How many pictures are made at once.
+    pub batch_size: usize,
+}
+
+impl Job {
+    /// How many pictures there will be.
+    pub fn pictures(&self) -> usize {
+        self.batch_count * self.batch_size
+    }
+
+    /// The seed of picture `index`.
+    pub fn seed_of(&self, index: usize) -> u64 {
+        self.seed.wrapping_add(index as u64)
+    }
+
+    /// Whether the denoiser runs without prompt too.
+    pub(crate) fn is_guided(&self) -> bool {
+        self.cfg_scale != 1.0
+    }
+
+    /// The noise levels, by diffusers' `from_config` on the folder's own configuration.
+    pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Schedule> {
+        let config = model.scheduler_config().resolve(self.sampler, self.scheduler)?;
+        Ok(Schedule::new(&config, self.steps)?)
+    }
+}

@@ -1,0 +1,101 @@
+//! Prompts to what steers the denoiser.
+
+use candle_core::{D, Device, Tensor};
+use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use kiln_unet::{AddedConditions, Conditioning};
+use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+
+use crate::error::Result;
+use crate::model_folder::{Family, ModelFolder};
+use crate::resolved::Job;
+
+/// A model's text encoders with their tokenizers.
+pub(crate) struct TextEncoders {
+    family: Family,
+    zeros_for_no_negative: bool,
+    encoders: Vec<(Tokenizer, TextEncoder)>,
+}
+
+/// One prompt, encoded.
+struct Encoded {
+    /// `(1, chunks * 77, d)`.
+    context: Tensor,
+    /// `(1, d)`: the last encoder's pooled output of the first chunk.
+    pooled: Tensor,
+}
+
+impl TextEncoders {
+    pub(crate) fn load(model: &ModelFolder, placement: &Placement) -> Result<Self> {
+        let load_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
+            let (weights, tokenizer) = model.text_folders(i);
+            let tokenizer = Tokenizer::open(&tokenizer)?;
+            let encoder = TextEncoder::new(config.clone())?;
+            let source = Renamed::new(open_component(&weights)?, KeyRule::TEXT_MODEL);
+            load(encoder.segments(), &source, placement)?;
+            Ok((tokenizer, encoder))
+        };
+        let configs = model.text_encoder_configs().iter().enumerate();
+        Ok(Self {
+            family: model.family(),
+            zeros_for_no_negative: model.zeros_for_no_negative(),
+            encoders: configs.map(load_one).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The conditions for `n` images of `job`: the unconditional ones first where the job is guided, so `(2 n, ..)` or
+    /// `(n, ..)`. `device` is where the encoders run.
+    pub(crate) fn conditioning(&self, job: &Job, n: usize, device: &Device) -> Result<Conditioning> {
+        let negative = job.is_guided().then_some(job.negative_prompt.as_deref());
+        let zeros = negative == Some(None) && self.zeros_for_no_negative;
+        let mut texts = vec![job.prompt.as_str()];
+        texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
+        let encoded = self.encode(&texts, device)?;
+
+        let mut parts = vec![&encoded[0]];
+        let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
+        match encoded.get(1) {
+            Some(negative) => parts.insert(0, negative),
+            None if zeros => parts.insert(0, &nothing),
+            None => {}
+        }
+        let repeated = |part: fn(&Encoded) -> &Tensor| -> Result<Tensor> {
+            let copies: Vec<&Tensor> = parts.iter().flat_map(|&encoded| vec![part(encoded); n]).collect();
+            Ok(Tensor::cat(&copies, 0)?)
+        };
+        let added = match self.family {
+            Family::Sd => None,
+            Family::Sdxl => {
+                let (height, width) = (job.height as f32, job.width as f32);
+                let time_ids = [height, width, 0.0, 0.0, height, width]; // original size, crop, target size
+                let text_embeds = repeated(|encoded| &encoded.pooled)?;
+                Some(AddedConditions { text_embeds, time_ids: vec![time_ids; parts.len() * n] })
+            }
+        };
+        Ok(Conditioning { context: repeated(|encoded| &encoded.context)?, added })
+    }
+
+    /// Encodes texts in chunks of 75 tokens; all get as many chunks as the longest.
+    fn encode(&self, texts: &[&str], device: &Device) -> Result<Vec<Encoded>> {
+        let layer = match self.family {
+            Family::Sd => HiddenLayer::LAST,
+            Family::Sdxl => HiddenLayer::PENULTIMATE,
+        };
+        let mut contexts = vec![Vec::new(); texts.len()];
+        let mut pooled = Vec::new();
+        for (tokenizer, encoder) in &self.encoders {
+            let mut chunks = texts.iter().map(|text| Ok(tokenizer.chunks(text)?)).collect::<Result<Vec<_>>>()?;
+            let longest = chunks.iter().map(Vec::len).max().unwrap_or(1);
+            pooled.clear();
+            for (chunks, contexts) in chunks.iter_mut().zip(&mut contexts) {
+                chunks.resize(longest, tokenizer.empty_chunk());
+                let output = encoder.encode(chunks, layer, device)?;
+                contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
+                pooled.push(output.pooled.narrow(0, 0, 1)?);
+            }
+        }
+        let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<Encoded> {
+            Ok(Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
+        };
+        contexts.into_iter().zip(pooled).map(join).collect()
+    }
+}

@@ -1,0 +1,192 @@
+//! Whole pipelines against diffusers: the final latents of every sampler, size, guidance and prompt of the fixtures.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use candle_core::Tensor;
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFolder, Picture, Request, SamplerKind, Setup,
+    SigmaSchedule,
+};
+use kiln_testkit::{Fixture, Parity, fixtures, repository};
+use serde::Deserialize;
+
+/// Final latents, in their standard deviations.
+const BOUND: f64 = 1e-3;
+/// A decoded image of 0 to 255, in the same.
+const IMAGE_BOUND: f64 = 2e-2; // one step of 255 in a picture whose standard deviation is 60
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    prompt: String,
+    negative_prompt: Option<String>,
+    seed: u64,
+    steps: usize,
+    cfg_scale: f64,
+    width: usize,
+    height: usize,
+    images: usize,
+    sampler: Option<SamplerKind>,
+    schedule: SigmaSchedule,
+}
+
+impl Case {
+    fn request(&self) -> Request {
+        Request {
+            prompt: self.prompt.clone(),
+            negative_prompt: self.negative_prompt.clone(),
+            width: Some(self.width),
+            height: Some(self.height),
+            steps: Some(self.steps),
+            cfg_scale: Some(self.cfg_scale),
+            seed: Some(self.seed),
+            sampler: self.sampler,
+            scheduler: self.schedule,
+            batch_size: Some(self.images),
+            ..Request::default()
+        }
+    }
+}
+
+fn load(folder: &Path) -> Engine {
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: None };
+    let model = ModelFolder::open(folder).unwrap();
+    Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn pictures(engine: &mut Engine, request: &Request) -> Vec<Picture> {
+    let job = request.resolve(engine.model()).unwrap();
+    let mut pictures = Vec::new();
+    let watch = &mut |event| {
+        if let Event::Picture(picture) = event {
+            pictures.push(*picture);
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    engine.txt2img(&job, watch).unwrap();
+    pictures
+}
+
+/// The latents as they come out of `--latents-out`.
+fn latents(pictures: &[Picture]) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latents.safetensors");
+    let mut file = LatentsFile::plan(&path).unwrap();
+    pictures.iter().for_each(|picture| file.push(picture));
+    file.write().unwrap();
+    Fixture::read("latents", &path).tensor("latents")
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn check(kind: &'static str) {
+    let cases: Vec<Case> = read(&fixtures(&format!("pipeline_{kind}.json")));
+    let fixture = Fixture::open(&format!("pipeline_{kind}.safetensors"));
+    let mut engine = load(&fixtures(&format!("models/{kind}")));
+    let parity = Parity::new("pipeline", kind);
+    assert!(cases.len() > 10);
+    for case in &cases {
+        let pictures = pictures(&mut engine, &case.request());
+        assert_eq!(pictures.len(), case.images);
+        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), BOUND);
+        if let Some(expected) = fixture.get(&format!("{}.image", case.name)) {
+            let found: Vec<u8> = pictures.iter().flat_map(|picture| picture.rgb.clone()).collect();
+            let shape = (case.images, case.height, case.width, 3);
+            let found = Tensor::from_vec(found, shape, expected.device()).unwrap();
+            let expected = (expected.permute((0, 2, 3, 1)).unwrap() * 255.0).unwrap(); // (n, h, w, 3)
+            parity.check(&format!("{} picture", case.name), &found, &expected, IMAGE_BOUND);
+        }
+    }
+}
+
+#[test]
+fn sd1() {
+    check("sd1");
+}
+
+#[test]
+fn sd2v() {
+    check("sd2v");
+}
+
+#[test]
+fn sdxl() {
+    check("sdxl");
+}
+
+#[derive(Deserialize)]
+struct EmojiCase {
+    name: String,
+    prompt: String,
+    middle_rgb: [f64; 3],
+}
+
+/// The model that comes with Kiln, and its colours.
+#[test]
+fn emoji() {
+    let cases: Vec<EmojiCase> = read(&fixtures("emoji.json"));
+    let fixture = Fixture::open("emoji.safetensors");
+    let mut engine = load(&repository().join("models/emoji"));
+    let parity = Parity::new("pipeline", "emoji");
+    for case in cases {
+        // Everything but prompt and seed is the folder's own: 256x256, 20 steps of DDIM, guidance 3.
+        let request = Request { prompt: case.prompt.clone(), seed: Some(42), ..Request::default() };
+        let pictures = pictures(&mut engine, &request);
+        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), BOUND);
+        for (channel, expected) in case.middle_rgb.into_iter().enumerate() {
+            let found = middle_mean(&pictures[0], channel);
+            assert!(
+                (found - expected).abs() < 0.01,
+                "{}: channel {channel} is {found}, expected {expected}",
+                case.name
+            );
+        }
+    }
+}
+
+/// The mean of a channel over the middle half of a picture, 0 to 1.
+fn middle_mean(picture: &Picture, channel: usize) -> f64 {
+    let (w, h) = (picture.width, picture.height);
+    let pixels = (h / 4..3 * h / 4).flat_map(|row| (w / 4..3 * w / 4).map(move |column| (row * w + column) * 3));
+    let values: Vec<f64> = pixels.map(|at| f64::from(picture.rgb[at + channel]) / 255.0).collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn batches_and_seeds_count_on() {
+    let mut engine = load(&fixtures("models/sd1"));
+    let base = Request {
+        prompt: "a red apple".into(),
+        width: Some(64),
+        height: Some(64),
+        steps: Some(3),
+        seed: Some(7),
+        ..Request::default()
+    };
+    let two_batches = Request { batch_count: Some(2), batch_size: Some(2), ..base.clone() };
+    let pictures_of_four = pictures(&mut engine, &two_batches);
+    assert_eq!(
+        pictures_of_four.iter().map(|p| (p.index, p.seed)).collect::<Vec<_>>(),
+        [(0, 7), (1, 8), (2, 9), (3, 10)]
+    );
+    let third = pictures(&mut engine, &Request { seed: Some(9), ..base });
+    let parity = Parity::new("pipeline", "batches");
+    parity.check("third of four", &latents(&pictures_of_four[2..3]), &latents(&third), 1e-5);
+}
+
+#[test]
+fn a_run_stops_between_steps() {
+    let mut engine = load(&fixtures("models/sd1"));
+    let request = Request { prompt: "x".into(), width: Some(64), height: Some(64), ..Request::default() };
+    let job = request.resolve(engine.model()).unwrap();
+    let mut steps = 0;
+    let watch = &mut |event| {
+        steps += usize::from(matches!(event, Event::Step { .. }));
+        Ok(if steps == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    };
+    assert!(matches!(engine.txt2img(&job, watch), Err(kiln_engine::Error::Interrupted)));
+    assert_eq!(steps, 3);
+}
