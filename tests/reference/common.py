@@ -51,6 +51,7 @@ _DTYPES = {
     torch.float16: "F16",
     torch.int64: "I64",
     torch.int32: "I32",
+    torch.uint8: "U8",
 }
 
 

@@ -5,22 +5,30 @@ use std::collections::BTreeSet;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_nn::ops::layer_norm;
-use kiln_testkit::{Fixture, Parity, fixtures, shared_data};
+use kiln_testkit::{Fixture, Parity, Target, fixtures, shared_data};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 
 /// In standard deviations; f32 on both sides, the sums in another order.
 const BOUND: f64 = 1e-4;
+/// The same in f16 and bf16: about 20 roundings between operators, each within 2^-11 or 2^-8 of a value that may be
+/// several standard deviations.
+const HALF_BOUNDS: [f64; 2] = [1e-2, 8e-2];
 
 fn ids(fixture: &Fixture, key: &str) -> Vec<Vec<u32>> {
     let rows: Vec<Vec<i64>> = fixture.tensor(key).to_vec2().unwrap();
     rows.into_iter().map(|row| row.into_iter().take_while(|&id| id >= 0).map(|id| id as u32).collect()).collect()
 }
 
-fn encoder(model: &str, suffix: &str, dtype: DType) -> TextEncoder {
+/// An encoder in f32 on the processor.
+fn encoder(model: &str, suffix: &str) -> TextEncoder {
+    encoder_on(model, suffix, &Device::Cpu, DType::F32)
+}
+
+fn encoder_on(model: &str, suffix: &str, device: &Device, dtype: DType) -> TextEncoder {
     let folder = fixtures(&format!("models/{model}/text_encoder{suffix}"));
     let encoder = TextEncoder::new(TextEncoderConfig::open(&folder).unwrap()).unwrap();
     let source = Renamed::new(open_component(&folder).unwrap(), KeyRule::TEXT_MODEL);
-    load(encoder.segments(), &source, &Placement::new(Device::Cpu, dtype)).unwrap();
+    load(encoder.segments(), &source, &Placement::new(device.clone(), dtype)).unwrap();
     encoder
 }
 
@@ -31,12 +39,14 @@ fn tokenizer(model: &str, suffix: &str) -> Tokenizer {
 /// Checks all that the fixture has of a model, and that nothing in it was left unchecked.
 fn check(model: &str, suffixes: &[&str]) {
     let fixture = Fixture::open(&format!("stages/text_{model}.safetensors"));
-    let parity = Parity::new("text", model);
+    let target = Target::from_env();
+    let bound = target.bound(BOUND, HALF_BOUNDS[0], HALF_BOUNDS[1]);
+    let parity = Parity::new("text", target.label(model));
     let (prompts, tricky): (Vec<String>, Vec<String>) = (fixture.note("prompts"), fixture.note("tricky"));
     let mut unseen: BTreeSet<&str> = fixture.keys().into_iter().collect();
     for (e, suffix) in suffixes.iter().enumerate() {
         let ids_infix = if e == 0 { String::new() } else { format!(".e{}", e + 1) };
-        let (tokenizer, encoder) = (tokenizer(model, suffix), encoder(model, suffix, DType::F32));
+        let (tokenizer, encoder) = (tokenizer(model, suffix), encoder_on(model, suffix, &target.device, target.dtype));
 
         let key = format!("tricky{ids_infix}.ids");
         for (text, expected) in tricky.iter().zip(ids(&fixture, &key)) {
@@ -53,11 +63,11 @@ fn check(model: &str, suffixes: &[&str]) {
             let mut observe = |stage: &str, found: &Tensor| {
                 let key = format!("p{k}.e{}.{stage}", e + 1);
                 if let Some(expected) = fixture.get(&key) {
-                    parity.check(&key, found, &expected, BOUND);
+                    parity.check(&key, found, &expected, bound);
                     unseen.remove(key.as_str());
                 }
             };
-            encoder.encode_observed(&chunks, HiddenLayer::LAST, &Device::Cpu, &mut observe).unwrap();
+            encoder.encode_observed(&chunks, HiddenLayer::LAST, &target.device, &mut observe).unwrap();
         }
     }
     assert!(unseen.is_empty(), "{model}: nothing was compared with {unseen:?}");
@@ -82,7 +92,7 @@ fn sdxl_is_as_in_transformers() {
 fn the_layer_asked_for_is_given_and_pooling_is_not_moved_by_it() {
     let fixture = Fixture::open("stages/text_sdxl.safetensors");
     let parity = Parity::new("text", "sdxl");
-    let encoder = encoder("sdxl", "_2", DType::F32);
+    let encoder = encoder("sdxl", "_2");
     let chunks = ids(&fixture, "p0.e2.ids");
     for (layer, expected) in [
         (HiddenLayer::LAST, "p0.e2.last"),
@@ -106,13 +116,13 @@ fn a_skipped_layer_can_be_normalised() {
     let expected = layer_norm(&fixture.tensor("p0.e2.hidden.2"), &gamma, &beta, 1e-5, None).unwrap();
     let layer = HiddenLayer { from_end: 2, final_layer_norm: true };
     let chunks = ids(&fixture, "p0.e2.ids");
-    let output = encoder("sdxl", "_2", DType::F32).encode(&chunks, layer, &Device::Cpu).unwrap();
+    let output = encoder("sdxl", "_2").encode(&chunks, layer, &Device::Cpu).unwrap();
     Parity::new("text", "sdxl").check("p0.e2.hidden.2 normalised", &output.hidden, &expected, BOUND);
 }
 
 #[test]
 fn chunks_do_not_see_each_other() {
-    let (tokenizer, encoder) = (tokenizer("sd1", ""), encoder("sd1", "", DType::F32));
+    let (tokenizer, encoder) = (tokenizer("sd1", ""), encoder("sd1", ""));
     let chunks = [tokenizer.chunks("a red apple").unwrap(), vec![tokenizer.empty_chunk()]].concat();
     let encode = |chunks: &[Vec<u32>]| encoder.encode(chunks, HiddenLayer::LAST, &Device::Cpu).unwrap();
     let both = encode(&chunks);
@@ -124,15 +134,15 @@ fn chunks_do_not_see_each_other() {
     }
 }
 
-/// Stored values are f16 and sums are f32, so what is lost is the rounding between operators: about 20 of them, each
-/// within 2^-11 (f16) or 2^-8 (bf16) of a value that may be several standard deviations.
 #[test]
 fn halves_stay_near_f32() {
     let fixture = Fixture::open("stages/text_sdxl.safetensors");
     let parity = Parity::new("text", "sdxl");
     let chunks = ids(&fixture, "p2.e2.ids");
-    for (dtype, bound) in [(DType::F16, 1e-2), (DType::BF16, 8e-2)] {
-        let output = encoder("sdxl", "_2", dtype).encode(&chunks, HiddenLayer::PENULTIMATE, &Device::Cpu).unwrap();
+    for (dtype, bound) in [DType::F16, DType::BF16].into_iter().zip(HALF_BOUNDS) {
+        let output = encoder_on("sdxl", "_2", &Device::Cpu, dtype)
+            .encode(&chunks, HiddenLayer::PENULTIMATE, &Device::Cpu)
+            .unwrap();
         assert_eq!(output.hidden.dtype(), dtype);
         for (found, key) in [(&output.hidden, "p2.e2.hidden.2"), (&output.pooled, "p2.e2.pooled")] {
             parity.check(&format!("{key} {dtype:?}"), found, &fixture.tensor(key), bound);

@@ -2,7 +2,8 @@
 //!
 //! The house's rule for this crate is one policy (size classes, splitting, coalescing, trimming, statistics) under
 //! three pools: host blocks, page-locked staging buffers, device memory. What is here today is the accounting that
-//! needs no pool: [`ProcessMemory`], the system's own figures of this process.
+//! needs no pool: [`ProcessMemory`]
+//! and [`SystemMemory`], the system's own figures.
 //!
 //! This crate knows no tensor and no network.
 //!
@@ -14,5 +15,7 @@
 #![deny(unsafe_code)]
 
 mod process;
+mod system;
 
 pub use process::ProcessMemory;
+pub use system::SystemMemory;

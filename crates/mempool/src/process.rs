@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::system::kibibytes;
+
 /// The memory of this process in bytes, as Linux counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessMemory {
@@ -20,11 +22,8 @@ impl ProcessMemory {
 
 /// Reads `/proc/self/status`.
 fn parse(status: &str) -> Option<ProcessMemory> {
-    let kibibytes = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    };
-    Some(ProcessMemory { resident: kibibytes("VmRSS:")? * 1024, peak_resident: kibibytes("VmHWM:")? * 1024 })
+    let bytes = |key| kibibytes(status, key);
+    Some(ProcessMemory { resident: bytes("VmRSS:")?, peak_resident: bytes("VmHWM:")? })
 }
 
 #[cfg(test)]

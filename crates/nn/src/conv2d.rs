@@ -6,10 +6,10 @@ use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
 
-/// A two-dimensional convolution with a square kernel and a bias.
+/// A two-dimensional convolution with a square kernel.
 pub struct Conv2d {
     weight: Param,
-    bias: Param,
+    bias: Option<Param>,
     config: kiln_ops::Conv2d,
 }
 
@@ -28,11 +28,20 @@ impl Conv2d {
         kernel_size: usize,
         config: kiln_ops::Conv2d,
     ) -> Self {
-        Self {
-            weight: p.param("weight", &[out_channels, in_channels, kernel_size, kernel_size], Packing::Ohwi),
-            bias: p.param("bias", &[out_channels], Packing::AsStored),
-            config,
-        }
+        let conv = Self::without_bias(p, in_channels, out_channels, kernel_size, config);
+        Self { bias: Some(p.param("bias", &[out_channels], Packing::AsStored)), ..conv }
+    }
+
+    /// The same with `weight` alone.
+    pub fn without_bias(
+        p: &ParamBuilder<'_>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: usize,
+        config: kiln_ops::Conv2d,
+    ) -> Self {
+        let shape = [out_channels, in_channels, kernel_size, kernel_size];
+        Self { weight: p.param("weight", &shape, Packing::Ohwi), bias: None, config }
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
@@ -42,8 +51,9 @@ impl Conv2d {
 
     /// The same, with `image_bias` `(b or 1, out_channels)` and `residual`, of the result's shape, added.
     pub fn forward_add(&self, x: &Tensor, image_bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
-        let (weight, bias) = (self.weight.tensor()?, self.bias.tensor()?);
-        let inputs = Conv2dInputs { x, weight: &weight, bias: Some(&bias), image_bias, residual };
+        let weight = self.weight.tensor()?;
+        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
+        let inputs = Conv2dInputs { x, weight: &weight, bias: bias.as_ref(), image_bias, residual };
         Ok(kiln_ops::conv2d(inputs, self.config, None)?)
     }
 }

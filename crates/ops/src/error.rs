@@ -46,13 +46,19 @@ pub enum Error {
         /// Why it cannot be written to.
         problem: &'static str,
     },
+    /// This build cannot use cards.
+    #[error("this build of Kiln has no CUDA; use kiln-cuda, or the processor")]
+    NoCuda,
+    /// CUDA's driver or a library of it refused a call.
+    #[error("{0}")]
+    Driver(String),
     /// candle reported an error: a device's own failure, or memory that could not be had.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
 
 /// A result with this crate's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Refuses `found` unless it is `expected`.
 pub(crate) fn expect_shape(op: &'static str, operand: &'static str, found: &[usize], expected: &[usize]) -> Result<()> {

@@ -22,13 +22,14 @@
 //! assert_eq!(y.dims(), x.dims());
 //! # Ok::<(), kiln_ops::Error>(())
 //! ```
-#![deny(unsafe_code)] // allowed in cpu/gemm.rs alone
+#![deny(unsafe_code)] // allowed in cpu/gemm.rs and device/cuda.rs alone
 
 mod activation;
 mod attention;
 mod concat;
 mod conv2d;
 mod cpu;
+pub mod device;
 mod error;
 mod geglu;
 mod group_norm;

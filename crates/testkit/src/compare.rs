@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Mutex;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 /// The environment variable with the folder where measured errors are collected.
 const RECORDS: &str = "KILN_PARITY_RECORDS";
@@ -26,7 +26,7 @@ pub struct Deviation {
 pub fn deviation(found: &Tensor, expected: &Tensor) -> Deviation {
     assert_eq!(found.dims(), expected.dims(), "shapes differ");
     let values = |tensor: &Tensor| {
-        let flat = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
+        let flat = tensor.to_device(&Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).and_then(|t| t.flatten_all());
         flat.and_then(|flat| flat.to_vec1::<f32>()).unwrap_or_else(|error| panic!("{error}"))
     };
     let (found, expected) = (values(found), values(expected));
@@ -88,7 +88,6 @@ impl Parity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Device;
 
     #[test]
     fn errors_are_in_standard_deviations() {

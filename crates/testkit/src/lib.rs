@@ -10,7 +10,9 @@
 mod compare;
 mod fixture;
 mod paths;
+mod target;
 
 pub use compare::{Deviation, Parity, deviation};
 pub use fixture::Fixture;
 pub use paths::{fixtures, repository, shared_data, shared_models};
+pub use target::Target;

@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 
 /// The repository's root.
 pub fn repository() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().unwrap_or(root)
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // A test program that was built elsewhere finds the checkout that it is run in.
+    let current = std::env::current_dir().unwrap_or_default();
+    let mut candidates = std::iter::once(sources.as_path()).chain(current.ancestors());
+    let root = candidates.find(|folder| folder.join("tests/fixtures").is_dir()).unwrap_or(&sources);
+    root.canonicalize().unwrap_or_else(|_| root.to_path_buf())
 }
 
 /// `tests/fixtures/{name}`.

@@ -1,8 +1,9 @@
 //! Floor 4: the autoencoders, between latents and pixels.
 //!
 //! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`, each a network of its own with its own
-//! segments: text-to-image loads the decoder alone. Latents and images are `(b, c, h, w)`, images from -1 to 1; inside
-//! everything is channels-last.
+//! segments: text-to-image loads the decoder alone. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
+//! `AutoencoderTiny`: TAESD, which is far smaller and keeps less detail. Latents and images are `(b, c, h, w)`,
+//! images from -1 to 1; inside everything is channels-last.
 //!
 //! This crate knows no files, no noise and no picture formats.
 //!
@@ -25,8 +26,12 @@ mod decoder;
 mod encoder;
 mod error;
 mod mid_block;
+mod tiny;
+mod tiny_config;
 
 pub use config::VaeConfig;
 pub use decoder::Decoder;
 pub use encoder::{Encoder, Posterior};
 pub use error::{Error, Result};
+pub use tiny::{TinyDecoder, TinyEncoder};
+pub use tiny_config::TinyConfig;

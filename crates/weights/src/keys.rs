@@ -25,6 +25,27 @@ impl KeyRule {
         Self { canonical: ".to_v.", alternative: ".value." },
         Self { canonical: ".to_out.0.", alternative: ".proj_attn." },
     ];
+
+    /// The names in TAESD's own two files, `taesd_encoder` and `taesd_decoder`. Each numbers its layers from 0; the
+    /// decoder's layer 0 is the clamp, which diffusers does not count.
+    pub const TAESD: &'static [Self] = &[
+        Self { canonical: "encoder.layers.", alternative: "" },
+        Self { canonical: "decoder.layers.0.", alternative: "1." },
+        Self { canonical: "decoder.layers.2.", alternative: "3." },
+        Self { canonical: "decoder.layers.3.", alternative: "4." },
+        Self { canonical: "decoder.layers.4.", alternative: "5." },
+        Self { canonical: "decoder.layers.6.", alternative: "7." },
+        Self { canonical: "decoder.layers.7.", alternative: "8." },
+        Self { canonical: "decoder.layers.8.", alternative: "9." },
+        Self { canonical: "decoder.layers.9.", alternative: "10." },
+        Self { canonical: "decoder.layers.11.", alternative: "12." },
+        Self { canonical: "decoder.layers.12.", alternative: "13." },
+        Self { canonical: "decoder.layers.13.", alternative: "14." },
+        Self { canonical: "decoder.layers.14.", alternative: "15." },
+        Self { canonical: "decoder.layers.16.", alternative: "17." },
+        Self { canonical: "decoder.layers.17.", alternative: "18." },
+        Self { canonical: "decoder.layers.18.", alternative: "19." },
+    ];
 }
 
 /// A source whose tensors may have the names of [`KeyRule`]s.

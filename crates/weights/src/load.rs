@@ -62,6 +62,12 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
 
+/// The errors with which [`load`] would refuse `source`, one for each tensor that is missing or has another shape.
+/// Reads no elements.
+pub fn misfits(segments: &[Segment], source: &dyn ParamSource) -> Vec<Error> {
+    segments.iter().flat_map(Segment::params).filter_map(|param| check(param, source).err()).collect()
+}
+
 fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
     let origin = || source.origin(&param.key);
     let Some(ParamInfo { shape, .. }) = source.info(&param.key) else {

@@ -1,0 +1,72 @@
+//! Cards through CUDA's driver.
+#![allow(unsafe_code)]
+
+use candle_core::Device;
+use candle_core::cuda::cudarc::cublas;
+use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
+use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
+
+use super::{Card, Cards};
+use crate::error::{Error, Result};
+
+/// Opens the card of this number, with one stream for all compute.
+///
+/// Not the per-thread stream: tensors that cross host threads would race on it.
+pub fn open_card(ordinal: usize) -> Result<Device> {
+    let device = Device::new_cuda_with_stream(ordinal)?;
+    // SAFETY: without tracking, nobody orders work on several streams but us. All compute of a device runs on this one
+    // stream, which runs it in order, and memory is freed in the same order on the same stream; whoever adds a stream
+    // (copies) orders it with events of its own.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    Ok(device)
+}
+
+/// The cards of this machine and what they run on.
+pub fn cards() -> Result<Cards> {
+    let count = CudaContext::device_count().map_err(driver)?;
+    Ok(Cards {
+        cards: (0..count as usize).map(card).collect::<Result<_, _>>().map_err(driver)?,
+        driver_version: driver_version().map_err(driver)?,
+        cublas_version: cublas_version()?,
+    })
+}
+
+fn card(ordinal: usize) -> Result<Card, DriverError> {
+    let context = CudaContext::new(ordinal)?;
+    let (major, minor) = context.compute_capability()?;
+    let (memory_free, memory_total) = result::mem_get_info()?;
+    let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(Card {
+        ordinal,
+        name: context.name()?,
+        compute_capability: (major, minor),
+        multiprocessors: multiprocessors.try_into().unwrap_or(0),
+        memory_free,
+        memory_total,
+    })
+}
+
+fn driver_version() -> Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: the call writes one integer through the pointer, which points to one that lives through the call.
+    unsafe { candle_core::cuda::cudarc::driver::sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    Ok(version)
+}
+
+fn cublas_version() -> Result<i32> {
+    let mut version = 0;
+    let handle = cublas::result::create_handle().map_err(|error| Error::Driver(format!("cuBLAS: {error:?}")))?;
+    // SAFETY: the handle was just created and is destroyed after its last use here; the version is written through a
+    // pointer to an integer that lives through the call.
+    let status = unsafe {
+        let status = cublas::sys::cublasGetVersion_v2(handle, &raw mut version);
+        let _ = cublas::result::destroy_handle(handle);
+        status
+    };
+    status.result().map_err(|error| Error::Driver(format!("cuBLAS: {error:?}")))?;
+    Ok(version)
+}
+
+fn driver(error: DriverError) -> Error {
+    Error::Driver(format!("CUDA's driver: {error}"))
+}

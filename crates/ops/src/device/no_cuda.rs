@@ -1,0 +1,16 @@
+//! The twin of `cuda.rs` for builds without CUDA: the same functions, which say so.
+
+use candle_core::Device;
+
+use super::Cards;
+use crate::error::{Error, Result};
+
+/// Opens the card of this number: an error in this build.
+pub fn open_card(_ordinal: usize) -> Result<Device> {
+    Err(Error::NoCuda)
+}
+
+/// The cards of this machine: an error in this build.
+pub fn cards() -> Result<Cards> {
+    Err(Error::NoCuda)
+}

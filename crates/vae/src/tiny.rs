@@ -1,0 +1,191 @@
+//! TAESD, the tiny autoencoder (<https://github.com/madebyollin/taesd>), as diffusers' `AutoencoderTiny` runs it.
+//!
+//! Plain 3x3 convolutions and ReLU, no normalisation and no attention. Its own pictures go from 0 to 1; both halves
+//! map them from and to -1 to 1 here. diffusers numbers all layers of a half in one row, layers without parameters
+//! too: `decoder.layers.5` is an upsampling.
+
+use candle_core::Tensor;
+use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
+use kiln_nn::ops::{self, Activation, activation, upsample_nearest};
+use kiln_nn::{Conv2d, Run};
+use kiln_weights::{ParamBuilder, Segments, Staged};
+
+use crate::error::{Error, Result};
+use crate::tiny_config::TinyConfig;
+
+/// The decoder squeezes latents smoothly into minus this to this, whatever `latent_magnitude` says.
+const LATENT_LIMIT: f64 = 3.0;
+
+/// The decoder of an `AutoencoderTiny`.
+pub struct TinyDecoder {
+    latent_channels: usize,
+    step: usize,
+    segments: Segments,
+    conv_in: Staged<Conv2d>,
+    /// Blocks, then an enlarging where it is not the last stage, then the convolution.
+    stages: Vec<Stage>,
+}
+
+/// The encoder of an `AutoencoderTiny`.
+pub struct TinyEncoder {
+    in_channels: usize,
+    segments: Segments,
+    /// The convolution, halving where it is not the first stage, then blocks.
+    stages: Vec<Stage>,
+    conv_out: Staged<Conv2d>,
+}
+
+struct Stage {
+    blocks: Vec<Staged<Block>>,
+    conv: Staged<Conv2d>,
+}
+
+impl TinyDecoder {
+    /// Declares the decoder that `config` describes.
+    pub fn new(config: &TinyConfig) -> Self {
+        let (latent_channels, channels) = (config.latent_channels, config.decoder_block_out_channels[0]);
+        let mut layers = Layers::new("decoder");
+        let conv_in = layers.add(|p| Conv2d::new(p, latent_channels, channels, 3));
+        layers.skip(); // ReLU
+        let last = config.num_decoder_blocks.len() - 1;
+        let stage = |(i, &count): (usize, &usize)| {
+            let blocks = layers.add_blocks(count, channels);
+            if i == last {
+                return Stage { blocks, conv: layers.add(|p| Conv2d::new(p, channels, config.out_channels, 3)) };
+            }
+            layers.skip(); // upsampling
+            let same = ops::Conv2d::same(3);
+            Stage { blocks, conv: layers.add(|p| Conv2d::without_bias(p, channels, channels, 3, same)) }
+        };
+        let stages = config.num_decoder_blocks.iter().enumerate().map(stage).collect();
+        Self { latent_channels, step: config.upsampling_scaling_factor, segments: layers.segments, conv_in, stages }
+    }
+
+    /// The segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// `latents` `(b, latent_channels, h, w)`, unscaled ([`TinyConfig::unscale`]), in the slabs' dtype, to images
+    /// `(b, 3, f h, f w)` of about -1 to 1, where `f` is [`TinyConfig::upscale`]. Nothing is clamped.
+    ///
+    /// # Errors
+    /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
+    pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
+        check(latents, self.latent_channels)?;
+        let x = ((to_channels_last(latents)? / LATENT_LIMIT)?.tanh()? * LATENT_LIMIT)?;
+        let mut x = self.conv_in.run(|conv| relu(&conv.forward(&x)?))?;
+        for (i, Stage { blocks, conv }) in self.stages.iter().enumerate() {
+            for block in blocks {
+                x = block.run(|block| block.forward(&x))?;
+            }
+            if i + 1 < self.stages.len() {
+                let (_, h, w, _) = x.dims4()?;
+                x = upsample_nearest(&x, (self.step * h, self.step * w), None)?;
+            }
+            x = conv.run(|conv| conv.forward(&x))?;
+        }
+        Ok(to_channels_first(&x)?.affine(2.0, -1.0)?)
+    }
+}
+
+impl TinyEncoder {
+    /// Declares the encoder that `config` describes.
+    pub fn new(config: &TinyConfig) -> Self {
+        let channels = config.encoder_block_out_channels[0];
+        let halve = ops::Conv2d { stride: 2, pad_before: 1, pad_after: 1 };
+        let mut layers = Layers::new("encoder");
+        let stage = |(i, &count): (usize, &usize)| {
+            let conv = layers.add(|p| match i {
+                0 => Conv2d::new(p, config.in_channels, channels, 3),
+                _ => Conv2d::without_bias(p, channels, channels, 3, halve),
+            });
+            Stage { conv, blocks: layers.add_blocks(count, channels) }
+        };
+        let stages = config.num_encoder_blocks.iter().enumerate().map(stage).collect();
+        let conv_out = layers.add(|p| Conv2d::new(p, channels, config.latent_channels, 3));
+        Self { in_channels: config.in_channels, segments: layers.segments, stages, conv_out }
+    }
+
+    /// The segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// `image` `(b, 3, h, w)` from -1 to 1 in the slabs' dtype, to latents `(b, latent_channels, ceil(h / f),
+    /// ceil(w / f))`, unscaled ([`TinyConfig::scale`]), `f` being [`TinyConfig::downscale`]. There is no distribution:
+    /// TAESD gives the latents themselves.
+    ///
+    /// # Errors
+    /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
+    pub fn encode(&self, image: &Tensor) -> Result<Tensor> {
+        check(image, self.in_channels)?;
+        let mut x = to_channels_last(image)?.affine(0.5, 0.5)?;
+        for Stage { conv, blocks } in &self.stages {
+            x = conv.run(|conv| conv.forward(&x))?;
+            for block in blocks {
+                x = block.run(|block| block.forward(&x))?;
+            }
+        }
+        Ok(to_channels_first(&self.conv_out.run(|conv| conv.forward(&x))?)?)
+    }
+}
+
+/// The layers of one half, numbered as they are added.
+struct Layers {
+    half: &'static str,
+    next: usize,
+    segments: Segments,
+}
+
+impl Layers {
+    fn new(half: &'static str) -> Self {
+        Self { half, next: 0, segments: Segments::default() }
+    }
+
+    fn add<M>(&mut self, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+        let name = format!("{}.layers.{}", self.half, self.next);
+        self.next += 1;
+        self.segments.add(&name, |p| build(&p.pp(&name)))
+    }
+
+    fn add_blocks(&mut self, count: usize, channels: usize) -> Vec<Staged<Block>> {
+        (0..count).map(|_| self.add(|p| Block::new(p, channels))).collect()
+    }
+
+    /// Counts a layer without parameters.
+    fn skip(&mut self) {
+        self.next += 1;
+    }
+}
+
+/// Three convolutions with ReLU between them and after the input is added.
+struct Block {
+    convs: [Conv2d; 3],
+}
+
+impl Block {
+    fn new(p: &ParamBuilder<'_>, channels: usize) -> Self {
+        Self { convs: ["conv.0", "conv.2", "conv.4"].map(|name| Conv2d::new(&p.pp(name), channels, channels, 3)) }
+    }
+
+    /// `x` `(b, h, w, c)`, same shape.
+    fn forward(&self, x: &Tensor) -> kiln_nn::Result<Tensor> {
+        let [first, second, third] = &self.convs;
+        let y = relu(&first.forward(x)?)?;
+        let y = relu(&second.forward(&y)?)?;
+        relu(&third.forward_add(&y, None, Some(x))?)
+    }
+}
+
+fn relu(x: &Tensor) -> kiln_nn::Result<Tensor> {
+    Ok(activation(x, Activation::Relu, None)?)
+}
+
+/// Refuses what is not `(b, channels, h, w)`, or has no pixels.
+fn check(input: &Tensor, channels: usize) -> Result<()> {
+    if matches!(*input.dims(), [_, c, h, w] if c == channels && h * w > 0) {
+        return Ok(());
+    }
+    Err(Error::Input { expected: format!("(b, {channels}, h, w)"), found: input.dims().to_vec() })
+}
