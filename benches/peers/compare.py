@@ -1,0 +1,151 @@
+"""Kiln beside its peers: the same stages with the same sizes, in turns, and a Markdown table of medians and ratios.
+
+    cargo build --release
+    (cd benches/peers/candle && cargo build --release)
+    python benches/peers/compare.py --config sd15-512 --dtype f32 --rounds 5
+
+Every round runs each engine once, in a process of its own, one after another; the order turns with the rounds, so that
+a machine that slows down or is busy for a while slows all of them. Ratios are of medians: over 1, Kiln is faster.
+The Python that runs this file needs requirements.txt.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+STAGES = ["step", "vae", "text"]
+ENGINES = ["kiln", "diffusers", "candle"]
+
+
+def command(engine: str, options: argparse.Namespace) -> list[str]:
+    flags = ["--dtype", options.dtype, "--batch", str(options.batch), "--stages", options.stages]
+    flags += ["--runs", str(options.runs), "--warmup", str(options.warmup)]
+    device = ["--device", options.device]
+    threads = ["--threads", str(options.threads)] if options.threads else []
+    if engine == "kiln":
+        return [str(options.kiln), "bench", options.config, "--json", "-", *flags, *device, *threads]
+    if engine == "diffusers":
+        return [sys.executable, str(HERE / "diffusers_bench.py"), "--config", options.config, *flags, *device, *threads]
+    return [str(options.candle), *flags]
+
+
+def run(engine: str, options: argparse.Namespace) -> dict | None:
+    """One report, or None where the engine failed: a peer that cannot run a configuration is no reason to stop."""
+    environment = dict(os.environ)
+    if options.threads:
+        environment["RAYON_NUM_THREADS"] = str(options.threads)
+    try:
+        done = subprocess.run(command(engine, options), env=environment, capture_output=True, text=True, check=True)
+    except FileNotFoundError as error:
+        print(f"{engine}: {error.filename} is not there; build it first", file=sys.stderr)
+        return None
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()[-1:] or ["no message"]
+        print(f"{engine}: exit status {error.returncode}: {last[0]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout)
+
+
+def busy_seconds() -> float:
+    """Processor time of all programs since the machine started, where Linux counts it."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    user, nice, system = (int(field) for field in fields[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def table(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
+    lines = ["| stage | engine | median s | min s | max s | ratio to Kiln | peak GiB |", "|---|---|---|---|---|---|---|"]
+    for stage in options.stages.split(","):
+        kiln = None
+        for engine, rounds in reports.items():
+            found = [s for report in rounds for s in report["models"][0]["stages"] if s["stage"] == stage]
+            seconds = [value for one in found for value in one["runs"]]
+            if not seconds:
+                continue
+            median = statistics.median(seconds)
+            kiln = median if engine == "kiln" else kiln
+            ratio = f"{median / kiln:.2f}" if kiln else ""
+            peaks = [report["peak_resident_bytes"] or 0 for report in rounds]
+            cells = [stage, engine, f"{median:.4g}", f"{min(seconds):.4g}", f"{max(seconds):.4g}", ratio]
+            lines.append(f"| {' | '.join(cells)} | {max(peaks) / 2**30:.2f} |")
+    return "\n".join(lines)
+
+
+def heading(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
+    first = [rounds[0] for rounds in reports.values() if rounds]
+    machine = first[0]["machine"]
+    versions = ", ".join(f"{report['engine']} {report['version']}" for report in first)
+    place = machine["processor"] if machine["device"] == "cpu" else machine["device"]
+    return (
+        f"{options.config}, {options.dtype}, batch {options.batch}, {place}, {machine['threads']} threads; "
+        f"{options.rounds} rounds of {options.runs} runs in turns; {versions}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="emoji", choices=["emoji", "sd15-512", "sdxl-1024"])
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--dtype", default="f32", choices=["f32", "bf16", "f16"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=1, help="measured runs of every stage in a round")
+    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--kiln", type=Path, default=ROOT / "target/release/kiln")
+    parser.add_argument("--candle", type=Path, default=HERE / "candle/target/release/candle-bench")
+    parser.add_argument("--json", type=Path, help="writes every report to this file")
+    options = parser.parse_args()
+    engines = options.engines.split(",")
+    if unknown := set(engines) - set(ENGINES):
+        parser.error(f"--engines {','.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
+    if unknown := set(options.stages.split(",")) - set(STAGES):
+        parser.error(f"--stages {','.join(sorted(unknown))}: expected {', '.join(STAGES)}")
+    if "candle" in engines and (options.config != "sd15-512" or options.device != "cpu"):
+        print("candle: left out, its counterpart is sd15-512 on the CPU alone", file=sys.stderr)
+        engines.remove("candle")
+
+    reports: dict[str, list[dict]] = {engine: [] for engine in ENGINES if engine in engines}
+    failed = set()
+    start, busy, own = time.monotonic(), busy_seconds(), own_seconds()
+    for i in range(options.rounds):
+        turn = i % len(engines)
+        for engine in engines[turn:] + engines[:turn]:
+            if engine in failed:
+                continue
+            print(f"round {i + 1} of {options.rounds}: {engine}", file=sys.stderr)
+            report = run(engine, options)
+            if report is None:
+                failed.add(engine)
+            else:
+                reports[engine].append(report)
+    if options.json:
+        options.json.write_text(json.dumps(reports, indent=2) + "\n")
+    if not any(reports.values()):
+        sys.exit("no engine ran")
+    cores = (time.monotonic() - start) * os.cpu_count()
+    others = max(busy_seconds() - busy - (own_seconds() - own), 0.0) / cores
+    print(heading(reports, options), end="\n\n")
+    print(table(reports, options))
+    print(f"\nOther programs took {others:.0%} of the processor meanwhile{'; measure again' if others > 0.1 else ''}.")
+    if failed:
+        sys.exit(f"failed: {', '.join(sorted(failed))}")
+
+
+if __name__ == "__main__":
+    main()

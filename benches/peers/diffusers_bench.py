@@ -1,0 +1,163 @@
+"""diffusers, measured as `kiln bench` measures Kiln; prints JSON of the form of `kiln bench --json -`.
+
+The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch, channels-last,
+`torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
+to one picture), `text` (77 tokens through all text encoders).
+"""
+
+import argparse
+import json
+import math
+import platform
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import diffusers
+import torch
+from diffusers import AutoencoderKL, UNet2DConditionModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+PRESETS = Path(__file__).resolve().parents[2] / "crates/engine/src/presets"
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+STAGES = ["step", "vae", "text"]
+TOKENS = 77
+CFG_SCALE = 7.0
+
+
+def randomise(network: torch.nn.Module) -> None:
+    """Standard deviation 1 / sqrt(fan_in), normalisations' scales 1, biases 0: as Kiln makes them."""
+    for name, parameter in network.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=1 / math.sqrt(parameter[0].numel()))
+        else:
+            parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+
+
+def ready(network: torch.nn.Module, options: argparse.Namespace) -> torch.nn.Module:
+    return network.to(dtype=options.torch_dtype, device=options.device, memory_format=torch.channels_last).eval()
+
+
+def normal(options: argparse.Namespace, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype=options.torch_dtype, device=options.device)
+
+
+def step(preset: dict, options: argparse.Namespace):
+    with torch.device("meta"):  # PyTorch's own initialisation takes longer than the measurement
+        unet = UNet2DConditionModel(**preset["unet"])
+    unet = unet.to_empty(device="cpu")
+    randomise(unet)
+    unet = ready(unet, options)
+    n, height, width = options.batch, preset["height"], preset["width"]
+    latents = normal(options, n, 4, height // 8, width // 8).contiguous(memory_format=torch.channels_last)
+    context = normal(options, 2 * n, TOKENS, unet.config.cross_attention_dim)
+    added = None
+    if unet.config.addition_embed_type == "text_time":
+        pooled = unet.config.projection_class_embeddings_input_dim - 6 * unet.config.addition_time_embed_dim
+        sizes = torch.tensor([[height, width, 0, 0, height, width]] * (2 * n), device=options.device)
+        added = {"text_embeds": normal(options, 2 * n, pooled), "time_ids": sizes.to(options.torch_dtype)}
+
+    def run():
+        both = unet(torch.cat([latents, latents]), 500, encoder_hidden_states=context, added_cond_kwargs=added)
+        uncond, cond = both.sample.float().chunk(2)
+        return uncond + CFG_SCALE * (cond - uncond)
+
+    return run
+
+
+def vae(preset: dict, options: argparse.Namespace):
+    vae = AutoencoderKL(**preset["vae"])
+    randomise(vae)
+    vae = ready(vae, options)
+    scale = 2 ** (len(preset["vae"]["block_out_channels"]) - 1)
+    latents = normal(options, 1, 4, preset["height"] // scale, preset["width"] // scale)
+    latents = latents.contiguous(memory_format=torch.channels_last)
+    return lambda: vae.decode(latents / vae.config.scaling_factor).sample.float()
+
+
+def text(preset: dict, options: argparse.Namespace):
+    encoders = []
+    for config in preset["text_encoders"]:
+        with_projection = config["architectures"] == ["CLIPTextModelWithProjection"]
+        kind = CLIPTextModelWithProjection if with_projection else CLIPTextModel
+        encoders.append(ready(kind(CLIPTextConfig(**config)), options))
+    smallest = min(config["vocab_size"] for config in preset["text_encoders"])
+    ids = (torch.arange(TOKENS) % smallest).unsqueeze(0).to(options.device)
+    return lambda: [encoder(ids, output_hidden_states=True) for encoder in encoders]
+
+
+def measure(stage: str, preset: dict, options: argparse.Namespace) -> dict:
+    start = time.perf_counter()
+    run = {"step": step, "vae": vae, "text": text}[stage](preset, options)
+    load_seconds = time.perf_counter() - start
+    runs = []
+    for i in range(options.warmup + options.runs):
+        start = time.perf_counter()
+        run()
+        if options.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        if i >= options.warmup:
+            runs.append(time.perf_counter() - start)
+    seconds = {"median": statistics.median(runs), "min": min(runs), "max": max(runs)}
+    return {"stage": stage, "load_seconds": load_seconds, "seconds": seconds, "runs": runs}
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="emoji", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--dtype", default="f32", choices=DTYPES)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=1)
+    options = parser.parse_args()
+    stages = options.stages.split(",")
+    if not set(stages) <= set(STAGES) or min(options.runs, options.batch) < 1:
+        parser.error(f"expected --stages out of {','.join(STAGES)}, --runs and --batch of at least 1")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    options.torch_dtype = DTYPES[options.dtype]
+    preset = json.loads((PRESETS / f"{options.config}.json").read_text())
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        measured = [measure(stage, preset, options) for stage in stages]
+    on_card = options.device.startswith("cuda")
+    report = {
+        "engine": "diffusers",
+        "version": f"{diffusers.__version__} (torch {torch.__version__})",
+        "commit": None,
+        "machine": {
+            "processor": processor(),
+            "threads": torch.get_num_threads(),
+            "device": torch.cuda.get_device_name() if on_card else "cpu",
+        },
+        "dtype": options.dtype,
+        "warmup": options.warmup,
+        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "models": [
+            {
+                "name": options.config,
+                "width": preset["width"],
+                "height": preset["height"],
+                "batch": options.batch,
+                "stages": measured,
+            }
+        ],
+    }
+    json.dump(report, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs the tests of a bundle (cargo xtask bundle-cuda) on a machine with a card, from the repository's root.
+#
+#   BUNDLE/cuda-tests.sh [f32 f16 bf16]
+#
+# CUDA's libraries are looked for in LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is there.
+set -uo pipefail
+bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+site=$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null) &&
+  export LD_LIBRARY_PATH="$site/nvidia/cu13/lib:$site/nvidia/cudnn/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export KILN_TEST_DEVICE=cuda KILN_MODELS="$PWD/models"
+failed=0
+for dtype in "${@:-f32}"; do
+  for program in "$bundle"/tests/*; do
+    name="$(basename "$program") $dtype"
+    if KILN_TEST_DTYPE=$dtype "$program" --nocapture --test-threads 1 >"${OUT:-/tmp}/log" 2>&1; then
+      echo "ok      $name: $(grep -c '^test .* ok$' "${OUT:-/tmp}/log") tests"
+    else
+      failed=1
+      echo "FAILED  $name"
+      grep -E "panicked|over [0-9]|error" "${OUT:-/tmp}/log" | head -20
+    fi
+    grep -E "of the standard deviation" "${OUT:-/tmp}/log" >>"${OUT:-/tmp}/parity-$dtype.txt"
+  done
+done
+exit $failed

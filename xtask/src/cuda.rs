@@ -1,0 +1,104 @@
+//! The feature `cuda` on machines without a card: checking it, and packing its programs for a machine that has one.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::Result;
+use crate::workspace::{cargo, root, run};
+
+/// Where the builds with CUDA lie, apart from the others: the same crates, other features.
+const TARGET: &str = "target/cuda";
+/// Where the bundle is made, and its name.
+const BUNDLE: &str = ".bundle";
+const ARCHIVE: &str = "kiln-cuda.tar.xz";
+/// The crates whose tests run on a card.
+const TESTED: [&str; 5] = ["ops", "clip", "unet", "vae", "engine"];
+/// Always the whole workspace with this feature: another selection would resolve other features and build all again.
+const FEATURES: &str = "kiln-cli/cuda";
+
+/// Type-checks and lints the workspace with the feature `cuda`, through a toolkit that can compile but not link.
+pub fn check() -> Result {
+    let environment = toolkit(&["--compile-only"])?;
+    let args = ["clippy", "--workspace", "--release", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
+    run(&cargo(), &args, &borrowed(&environment))
+}
+
+/// Builds `kiln-cuda` and the test programs, and packs them with a script that runs the tests into one archive.
+pub fn bundle() -> Result {
+    let environment = toolkit(&[])?;
+    let folder = root().join(BUNDLE).join("kiln-cuda");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(folder.join("tests"))?;
+
+    let build = ["build", "--workspace", "--release", "--features", FEATURES, "--bin", "kiln-cuda"];
+    run(&cargo(), &build, &borrowed(&environment))?;
+    pack(&root().join(TARGET).join("release/kiln-cuda"), &folder.join("kiln-cuda"))?;
+    for (name, program) in test_programs(&environment)? {
+        pack(&program, &folder.join("tests").join(name))?;
+    }
+    std::fs::copy(root().join("scripts/cuda-tests.sh"), folder.join("cuda-tests.sh"))?;
+    let archive = root().join(BUNDLE).join(ARCHIVE);
+    let (archive, parent) = (archive.display().to_string(), root().join(BUNDLE).display().to_string());
+    run("tar", &["-C", &parent, "-cJf", &archive, "kiln-cuda"], &[])?;
+    println!("{BUNDLE}/{ARCHIVE}: {} KiB", std::fs::metadata(&archive)?.len() / 1024);
+    Ok(())
+}
+
+/// The environment that the toolkit's script sets, made if it is not there.
+fn toolkit(args: &[&str]) -> Result<Vec<(String, OsString)>> {
+    let script = format!("eval \"$(scripts/cuda-toolkit.sh {})\" && env -0", args.join(" "));
+    let output = Command::new("bash").args(["-euc", &script]).current_dir(root()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("scripts/cuda-toolkit.sh: {}", output.status).into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names = ["CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP", "LIBRARY_PATH", "PATH"];
+    let mut environment: Vec<(String, OsString)> = text
+        .split('\0')
+        .filter_map(|line| line.split_once('='))
+        .filter(|(name, _)| names.contains(name))
+        .map(|(name, value)| (name.to_string(), value.into()))
+        .collect();
+    environment.push(("CARGO_TARGET_DIR".into(), root().join(TARGET).into()));
+    Ok(environment)
+}
+
+fn borrowed(environment: &[(String, OsString)]) -> Vec<(&str, &OsStr)> {
+    environment.iter().map(|(name, value)| (name.as_str(), value.as_os_str())).collect()
+}
+
+/// Builds the test programs; gives each by a name that tells package and target.
+fn test_programs(environment: &[(String, OsString)]) -> Result<BTreeMap<String, PathBuf>> {
+    let args = ["test", "--workspace", "--release", "--no-run", "--message-format=json", "--features", FEATURES];
+    let output = Command::new(cargo())
+        .args(&args)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("cargo {}: {}", args.join(" "), output.status).into());
+    }
+    let messages = String::from_utf8(output.stdout)?;
+    let programs = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter_map(|message| {
+        let program = PathBuf::from(message["executable"].as_str()?);
+        let target = message["target"]["name"].as_str()?;
+        let package =
+            message["manifest_path"].as_str().and_then(|path| Path::new(path).parent()?.file_name()?.to_str())?;
+        let tested = message["profile"]["test"].as_bool()? && TESTED.contains(&package);
+        tested.then(|| (format!("{package}-{target}"), program))
+    });
+    Ok(programs.collect())
+}
+
+/// Copies a program without its symbols.
+fn pack(program: &Path, to: &Path) -> Result {
+    std::fs::copy(program, to)?;
+    run("strip", &[&to.display().to_string()], &[])
+}

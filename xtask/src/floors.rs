@@ -1,0 +1,160 @@
+//! Which crate may import which: only what lies on a lower floor.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use crate::Result;
+use crate::workspace::{cargo, root};
+
+/// The floors of docs/architecture.md. A new crate gets its floor here first.
+const FLOORS: &[(&str, u8)] = &[
+    ("kiln-mempool", 0),
+    ("kiln-scheduler", 0),
+    ("kiln-testkit", 0),
+    ("kiln-ops", 1),
+    ("kiln-weights", 2),
+    ("kiln-nn", 3),
+    ("kiln-clip", 4),
+    ("kiln-unet", 4),
+    ("kiln-vae", 4),
+    ("kiln-engine", 5),
+    ("kiln-cli", 6),
+    ("kiln-server", 6),
+    ("xtask", 6),
+];
+/// For tests only: any floor may import it as a dev-dependency, none otherwise.
+const TESTKIT: &str = "kiln-testkit";
+/// The front ends, and the one crate of ours that they may import.
+const FRONT_ENDS: [&str; 2] = ["kiln-cli", "kiln-server"];
+const ENGINE: &str = "kiln-engine";
+
+/// The part of `cargo metadata` that matters here.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// Missing for a normal one, `dev` or `build`.
+    kind: Option<String>,
+}
+
+/// Fails on every edge between our crates that the floors do not allow.
+pub fn check() -> Result {
+    let args = ["metadata", "--no-deps", "--format-version", "1"];
+    let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let metadata: Metadata = serde_json::from_slice(&output.stdout)?;
+    let wrong = wrong_edges(&metadata);
+    if wrong.is_empty() {
+        println!("floors: {} crates, every import goes down", metadata.packages.len());
+        return Ok(());
+    }
+    Err(format!("the floors do not allow this (docs/architecture.md):\n  {}", wrong.join("\n  ")).into())
+}
+
+/// Says of every edge that is not allowed which it is, and why.
+fn wrong_edges(metadata: &Metadata) -> Vec<String> {
+    let floors: BTreeMap<&str, u8> = FLOORS.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let from = package.name.as_str();
+        if !floors.contains_key(from) {
+            wrong.push(format!("{from} has no floor; give it one in xtask/src/floors.rs"));
+            continue;
+        }
+        for dependency in &package.dependencies {
+            let to = dependency.name.as_str();
+            if !metadata.packages.iter().any(|package| package.name == to) {
+                continue; // not ours
+            }
+            let kind = dependency.kind.as_deref().unwrap_or("normal");
+            if let Some(why) = forbidden(from, to, kind, &floors) {
+                wrong.push(format!("{from} -> {to} ({kind}): {why}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// Why `from` must not import `to`.
+fn forbidden(from: &str, to: &str, kind: &str, floors: &BTreeMap<&str, u8>) -> Option<String> {
+    if to == TESTKIT {
+        return (kind != "dev").then(|| "it is for tests only; make it a dev-dependency".into());
+    }
+    let (above, below) = (*floors.get(from)?, *floors.get(to)?);
+    if below == above {
+        return Some(format!("both stand on floor {above}, and neighbours do not import each other"));
+    }
+    if below > above {
+        return Some(format!("floor {above} must not import floor {below}, which is above it"));
+    }
+    if FRONT_ENDS.contains(&from) && to != ENGINE {
+        return Some(format!("a front end imports {ENGINE} alone, which hands out what it needs"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The complaints about one crate with one dependency, both of the workspace.
+    fn edge(from: &str, to: &str, kind: Option<&str>) -> Vec<String> {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": from, "dependencies": [{ "name": to, "kind": kind }, { "name": "serde", "kind": null }] },
+            { "name": to, "dependencies": [] },
+        ]});
+        wrong_edges(&serde_json::from_value(metadata).unwrap())
+    }
+
+    #[test]
+    fn imports_go_down() {
+        assert!(edge("kiln-nn", "kiln-weights", None).is_empty());
+        assert!(edge("kiln-engine", "kiln-scheduler", None).is_empty());
+        assert!(edge("kiln-cli", "kiln-engine", None).is_empty());
+    }
+
+    #[test]
+    fn imports_do_not_go_up_or_sideways() {
+        let up = edge("kiln-ops", "kiln-nn", None);
+        assert_eq!(up, ["kiln-ops -> kiln-nn (normal): floor 1 must not import floor 3, which is above it"]);
+        let sideways = edge("kiln-unet", "kiln-vae", Some("dev"));
+        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both stand on floor 4"), "{sideways:?}");
+        assert_eq!(edge("kiln-weights", "kiln-engine", Some("build")).len(), 1);
+        assert_eq!(edge("xtask", "kiln-cli", None).len(), 1);
+    }
+
+    #[test]
+    fn the_testkit_is_for_tests() {
+        for floor in ["kiln-scheduler", "kiln-ops", "kiln-cli"] {
+            assert!(edge(floor, "kiln-testkit", Some("dev")).is_empty());
+            assert_eq!(edge(floor, "kiln-testkit", None).len(), 1);
+            assert_eq!(edge(floor, "kiln-testkit", Some("build")).len(), 1);
+        }
+        assert_eq!(edge("kiln-testkit", "kiln-ops", None).len(), 1);
+    }
+
+    #[test]
+    fn front_ends_know_the_engine_alone() {
+        assert!(edge("kiln-cli", "kiln-scheduler", None)[0].contains("kiln-engine alone"));
+        assert!(edge("kiln-server", "kiln-unet", Some("dev"))[0].contains("kiln-engine alone"));
+    }
+
+    #[test]
+    fn every_crate_has_a_floor() {
+        assert_eq!(edge("kiln-new", "kiln-ops", None), ["kiln-new has no floor; give it one in xtask/src/floors.rs"]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Floor 6: the project's own checks, run as `cargo xtask NAME`. Nothing imports this crate.
+#![forbid(unsafe_code)]
+
+mod code;
+mod cuda;
+mod floors;
+mod parity;
+mod png_file;
+mod size;
+mod workspace;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask NAME: the project's own checks
+
+  check              all that continuous integration runs, cheapest first (.ci/run)
+  floors             which crate may import which
+  size [--files]     lines and unsafe code, by crate (and by file)
+  parity             runs the parity tests and writes docs/parity.md
+  check-cuda         type-checks and lints the feature cuda, without a card
+  bundle-cuda        packs kiln-cuda and its tests for a machine with a card: .bundle/kiln-cuda.tar.xz
+  png FILE SIZE      whether FILE is a picture of SIZE (256x256, ...) with something on it
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args[..] {
+        ["check"] => workspace::run("bash", &[".ci/run"], &[]),
+        ["floors"] => floors::check(),
+        ["size"] => size::check(false),
+        ["size", "--files"] => size::check(true),
+        ["parity"] => parity::write(),
+        ["check-cuda"] => cuda::check(),
+        ["bundle-cuda"] => cuda::bundle(),
+        ["png", file, size] => png_file::check(file, size),
+        [] | ["help" | "-h" | "--help"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a check gives: nothing, or what is wrong.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

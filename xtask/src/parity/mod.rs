@@ -1,0 +1,137 @@
+//! Runs the tests that compare Kiln with its references, and writes what they measured to docs/parity.md.
+//!
+//! The page holds nothing that changes from one run to the next: no date, no commit, no order of threads.
+
+mod cases;
+mod records;
+mod table;
+
+use crate::Result;
+use crate::workspace::{cargo, read, root, run};
+use cases::Cases;
+use records::Record;
+use table::Table;
+
+/// The test targets that compare with the reference; every package calls them so.
+const TESTS: [&str; 2] = ["parity", "steps"];
+/// The packages of the reference whose versions the page names.
+const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
+const REQUIREMENTS: &str = "tests/reference/requirements.txt";
+const PAGE: &str = "docs/parity.md";
+
+/// The parts of the page in their order, with what is said of each.
+const PARTS: [(&str, &str, &str); 3] = [
+    (
+        "text",
+        "Text encoders",
+        "`hidden`: the embeddings and every layer. `last`: the last layer after its norm. `pooled`: at the end token, \
+         projected\nwhere the model has a projection. `f16` and `bf16`: weights and activations kept so. \
+         The token\nids of every prompt are equal.",
+    ),
+    (
+        "unet",
+        "U-Net",
+        "At latents of 8x8, 8x12, 9x13 and 7x5, two images; every block's output. `time_emb`: what the blocks get of\n\
+         timestep and sizes.",
+    ),
+    ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: what the encoder gives."),
+];
+
+/// Runs the tests and writes the page.
+pub fn write() -> Result {
+    let records = measure()?;
+    let page = page(&records, &Cases::read(&root().join("tests/fixtures"))?)?;
+    std::fs::write(root().join(PAGE), page)?;
+    println!("{PAGE}: {} comparisons", records.len());
+    Ok(())
+}
+
+/// Runs the tests and gives every comparison that they made.
+fn measure() -> Result<Vec<Record>> {
+    let folder = tempfile::tempdir()?;
+    // The whole workspace, not single packages: the features are then those of the test command, so nothing is built
+    // again.
+    let mut args = vec!["test", "--workspace", "--release", "--quiet"];
+    TESTS.iter().for_each(|test| args.extend(["--test", test]));
+    let env = [
+        ("KILN_PARITY_RECORDS", folder.path().as_os_str()),
+        ("KILN_TEST_DEVICE", "cpu".as_ref()),
+        ("KILN_TEST_DTYPE", "f32".as_ref()),
+    ];
+    run(&cargo(), &args, &env)?;
+    records::read_folder(folder.path())
+}
+
+fn page(records: &[Record], cases: &Cases) -> Result<String> {
+    let versions = versions(&read(&root().join(REQUIREMENTS))?)?;
+    let mut page = format!(
+        "# Parity\n\n\
+         How far Kiln is from {versions},\nmeasured on the CPU in f32 over the tiny random models of \
+         `tests/fixtures` (`tests/reference` holds the scripts that make\nthem), and over `models/emoji` as a whole. \
+         This page is written by\n\n    cargo xtask parity\n\n\
+         An error is the largest absolute difference, divided by the standard deviation of the expected values. A cell \
+         is the\nlargest error of all comparisons of that kind; a test fails where one passes the bound. Matrix \
+         kernels \
+         differ between\nprocessors, so another machine may write other last digits.\n"
+    );
+    for (part, title, about) in PARTS {
+        let mut table = Table::new("stage");
+        for record in records.iter().filter(|record| record.part == part) {
+            table.add(&record.kind(), record);
+        }
+        page += &format!("\n## {title}\n\n{about}\n\n{table}");
+    }
+
+    let (mut samplers, mut requests, mut own) = (Table::new("sampler"), Table::new("request"), Table::new("stage"));
+    for record in records.iter().filter(|record| record.part == "pipeline") {
+        match cases.labels(record) {
+            Some(labels) => {
+                samplers.add(&labels.sampler, record);
+                labels.requests.iter().for_each(|label| requests.add(label, record));
+            }
+            None => own.add(&record.stage, record),
+        }
+    }
+    page += &format!(
+        "\n## Pipelines\n\nFinal latents after all steps, from prompt and seed; `picture`: the decoded picture of 0 to \
+         255.\n\n{samplers}\nThe same comparisons by what is asked for:\n\n{requests}"
+    );
+    if !own.is_empty() {
+        page += &format!("\nKiln with itself:\n\n{own}");
+    }
+    let known = |part: &str| part == "pipeline" || PARTS.iter().any(|(name, ..)| *name == part);
+    let mut others = Table::new("part");
+    for record in records.iter().filter(|record| !known(&record.part)) {
+        others.add(&format!("{} {}", record.part, record.kind()), record);
+    }
+    if !others.is_empty() {
+        page += &format!("\n## Other parts\n\n{others}");
+    }
+    page += "\n## Samplers and random numbers\n\n\
+             Each sampler is compared with diffusers after every step, over a function in the network's place \
+             (`crates/scheduler/tests/steps.rs`);\nso are the sums that diffusers' own tests hold its schedulers to \
+             (`diffusers_sums.rs`), and the draws of PyTorch's CPU generator\n(`rng.rs`). What these measured is \
+             printed by\n\n    cargo test --release -p kiln-scheduler --test steps -- --nocapture\n";
+    Ok(page)
+}
+
+/// The reference's versions, as a list in words.
+fn versions(requirements: &str) -> Result<String> {
+    let version = |name: &&str| {
+        let pinned = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix("==")?.to_string());
+        let version = requirements.lines().find_map(pinned);
+        version.map(|version| format!("{name} {version}")).ok_or_else(|| format!("{REQUIREMENTS} does not pin {name}"))
+    };
+    let all: Vec<String> = REFERENCE.iter().map(version).collect::<std::result::Result<_, _>>()?;
+    Ok(all.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions_are_pinned() {
+        let text = "# made with\nnumpy==1\ntorch==2.11.0\ndiffusers==0.42.1\ntransformers==5.23.0\n";
+        assert_eq!(super::versions(text).unwrap(), "torch 2.11.0, diffusers 0.42.1, transformers 5.23.0");
+        assert!(super::versions("torch>=2").unwrap_err().to_string().contains("does not pin torch"));
+    }
+}
