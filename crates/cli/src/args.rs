@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kiln_engine::{DTypeChoice, DeviceChoice, Request, Rng, SamplerKind, Setup, SigmaSchedule};
+use kiln_engine::{
+    BenchPlan, BenchStage, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup, SigmaSchedule,
+};
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
-#[command(name = "kiln", version, about, max_term_width = 110)]
+#[command(name = "kiln", version, max_term_width = 110)]
 pub struct Args {
     /// Says what is done; twice, in every detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -22,6 +24,91 @@ pub struct Args {
 pub enum Command {
     /// Makes pictures from a prompt.
     Txt2img(Box<Txt2img>),
+    /// Tells what this machine has, and what Kiln would do with it.
+    Devices(DevicesArgs),
+    /// Tells what is in a model folder or a checkpoint file. Reads no weights.
+    Inspect(InspectArgs),
+    /// Measures the stages of a model, with random weights.
+    Bench(BenchArgs),
+}
+
+/// `kiln devices`.
+#[derive(Debug, ClapArgs)]
+pub struct DevicesArgs {
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kiln inspect`.
+#[derive(Debug, ClapArgs)]
+pub struct InspectArgs {
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a .safetensors file.
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is f32.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub dtype: DTypeChoice,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kiln bench`.
+#[derive(Debug, ClapArgs)]
+pub struct BenchArgs {
+    /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
+    #[arg(value_name = "MODEL", conflicts_with = "config")]
+    models: Vec<Preset>,
+    /// Another model: a folder in the diffusers layout, whose weights may be missing.
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    /// Size of the pictures in pixels, multiples of 8. Default: the model's.
+    #[arg(long, value_name = "WxH", value_parser = parse_size)]
+    size: Option<(usize, usize)>,
+    /// Pictures that a step makes at once.
+    #[arg(long, value_name = "N", default_value = "1")]
+    batch: usize,
+    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens).
+    #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
+    stages: Vec<BenchStage>,
+    /// How often a stage is measured.
+    #[arg(long, value_name = "N", default_value = "5")]
+    runs: usize,
+    /// How often a stage runs before it is measured.
+    #[arg(long, value_name = "N", default_value = "1")]
+    warmup: usize,
+    /// Writes JSON to a file, which is replaced if it exists; - prints it in the table's place.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where to run: auto, cpu, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// The type of weights and activations: auto, f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    dtype: DTypeChoice,
+    /// Threads of the processor. Default: one for each core.
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    threads: Option<usize>,
+}
+
+impl BenchArgs {
+    /// The presets to measure, where no folder is given.
+    pub fn presets(&self) -> &[Preset] {
+        if self.models.is_empty() { &[Preset::Emoji] } else { &self.models }
+    }
+
+    /// What is measured of them.
+    pub fn plan(&self) -> BenchPlan {
+        BenchPlan {
+            size: self.size,
+            batch: self.batch,
+            stages: self.stages.clone(),
+            runs: self.runs,
+            warmup: self.warmup,
+            setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
+        }
+    }
 }
 
 /// `kiln txt2img`.
@@ -40,18 +127,21 @@ pub struct Txt2img {
     /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
     #[arg(short, long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
+    #[arg(long, value_name = "FILE")]
+    taesd: Option<PathBuf>,
 
     /// Width in pixels, a multiple of 8. Default: the model's.
-    #[arg(short = 'W', long, value_name = "PIXELS")]
+    #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     width: Option<usize>,
     /// Height in pixels, a multiple of 8. Default: the model's.
-    #[arg(short = 'H', long, value_name = "PIXELS")]
+    #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     height: Option<usize>,
     /// Steps of the sampler. Default: the model's, usually 20.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     steps: Option<usize>,
     /// How strongly the prompt steers; 1 is not at all, and twice as fast. Default: the model's; 7, for SDXL 5.
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
     cfg_scale: Option<f64>,
     /// The first picture's seed; the next ones count on. Negative: a random one, which is told.
     #[arg(short, long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed)]
@@ -66,10 +156,10 @@ pub struct Txt2img {
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = parse_rng)]
     rng: Rng,
     /// How many batches.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
     /// How many pictures at once.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_size: Option<usize>,
 
     /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
@@ -89,7 +179,7 @@ pub struct Txt2img {
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     dtype: DTypeChoice,
     /// Threads of the processor. Default: one for each core.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
 }
 
@@ -114,8 +204,17 @@ impl Txt2img {
 
     /// How the model is run.
     pub fn setup(&self) -> Setup {
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads }
+        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd: self.taesd.clone() }
     }
+}
+
+/// A number of things; its bounds are the request's to check, which knows the model.
+fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number, not negative".into())
+}
+
+fn parse_number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "expected a number".into())
 }
 
 /// A seed, or none for a random one.
@@ -128,6 +227,11 @@ fn parse_seed(text: &str) -> Result<Seed, String> {
         Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
         _ => Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
     }
+}
+
+fn parse_size(text: &str) -> Result<(usize, usize), String> {
+    let size = text.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
+    size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())
 }
 
 fn parse_rng(text: &str) -> Result<Rng, String> {
@@ -163,5 +267,60 @@ mod tests {
         assert_eq!(parse_seed("18446744073709551615"), Ok(Seed(Some(u64::MAX))));
         assert!(parse_seed("18446744073709551616").is_err());
         assert!(parse_seed("1.5").is_err());
+    }
+
+    /// The arguments of `kiln bench`, or what is wrong with them.
+    fn bench(line: &str) -> Result<BenchArgs, String> {
+        let words = ["kiln", "bench"].into_iter().chain(line.split_whitespace());
+        match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Bench(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn bench_measures_everything_of_the_emoji_model_when_nothing_is_said() {
+        let args = bench("").unwrap();
+        assert_eq!(args.presets(), [Preset::Emoji]);
+        assert_eq!(args.plan(), BenchPlan::default());
+    }
+
+    #[test]
+    fn bench_takes_presets_stages_and_a_size() {
+        let args = bench("sd15-512 sdxl-1024 --stages vae,text --size 512x768 --batch 4 --runs 3 --json -").unwrap();
+        assert_eq!(args.presets(), [Preset::Sd15, Preset::Sdxl]);
+        let plan = args.plan();
+        assert_eq!(plan.stages, [BenchStage::Vae, BenchStage::Text]);
+        assert_eq!((plan.size, plan.batch, plan.runs), (Some((512, 768)), 4, 3));
+    }
+
+    #[test]
+    fn bench_says_what_it_expected() {
+        for (line, expected) in [
+            ("sd14", "expected emoji, sd15-512, sdxl-1024"),
+            ("--stages step,unet", "expected step, vae, text"),
+            ("--size 512", "as in 512x768"),
+            ("--runs few", "invalid digit"),
+            ("emoji --config models/emoji", "cannot be used with"),
+            ("--dtype int8", "expected auto, f32, bf16 or f16"),
+        ] {
+            let message = bench(line).unwrap_err();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_preset_and_stage() {
+        let help = Args::command().find_subcommand_mut("bench").unwrap().render_long_help().to_string();
+        let names = Preset::ALL.iter().map(|preset| preset.id());
+        for name in names.chain(BenchStage::ALL.iter().map(|stage| stage.id())) {
+            assert!(help.contains(name), "{name} is not in the help");
+        }
+    }
+
+    #[test]
+    fn inspect_needs_a_path() {
+        assert!(Args::try_parse_from(["kiln", "inspect"]).is_err());
+        assert!(Args::try_parse_from(["kiln", "inspect", "models/emoji", "--dtype", "f16", "--json"]).is_ok());
     }
 }

@@ -1,21 +1,31 @@
 //! Stopping between steps.
 
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOP: AtomicBool = AtomicBool::new(false);
+/// Held while a file is written: an end of the process would leave half of it.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// From now on Ctrl-C (and a termination signal) asks the run to stop at the next step; a second one ends the process.
 pub fn listen() {
     let handler = || {
         if STOP.swap(true, Ordering::SeqCst) {
+            let _whole = WRITING.lock();
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step; once more to stop at once");
+        tell!("\nstopping after this step; once more to stop at once");
     };
     if let Err(error) = ctrlc::set_handler(handler) {
         tracing::warn!("Ctrl-C will end the run at once: {error}");
     }
+}
+
+/// Writes a file; even a second signal waits for its end.
+pub fn whole<T>(write: impl FnOnce() -> T) -> T {
+    let _writing = WRITING.lock();
+    write()
 }
 
 /// Whether to go on.

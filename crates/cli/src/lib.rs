@@ -4,27 +4,42 @@
 //! user stopped the run.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod tell;
+
 mod args;
+mod bench;
+mod devices;
+mod inspect;
 mod interrupt;
 mod progress;
+mod table;
 mod txt2img;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::args::{Args, Command};
 
-fn main() -> ExitCode {
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
     let args = Args::parse();
     start_log(args.verbose);
     let result = match args.command {
         Command::Txt2img(args) => txt2img::run(*args),
+        Command::Devices(args) => {
+            devices::run(&args);
+            Ok(())
+        }
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             match error {
                 kiln_engine::Error::Interrupted => ExitCode::from(130),
                 error if error.is_usage() => ExitCode::from(2),
@@ -41,5 +56,12 @@ fn start_log(verbose: u8) {
         1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(ansi)
+        .with_target(false)
+        .log_internal_errors(false)
+        .init();
 }

@@ -6,6 +6,8 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{Stage, Timings};
 
+use crate::table::print;
+
 /// The progress of one job, on the error stream.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -41,7 +43,7 @@ impl Progress {
         };
         match &self.bar {
             Some(bar) => bar.set_message(name),
-            None if stage == Stage::Load => eprintln!("{name}"),
+            None if stage == Stage::Load => tell!("{name}"),
             None => {}
         }
     }
@@ -71,7 +73,7 @@ impl Progress {
             None if done * 10 / total > self.told => {
                 self.told = done * 10 / total;
                 let left = seconds / (done.max(2) - 1) as f64 * (total - done) as f64;
-                eprintln!("step {done}/{total}  {speed}  left {left:.0} s");
+                tell!("step {done}/{total}  {speed}  left {left:.0} s");
             }
             None => {}
         }
@@ -79,9 +81,10 @@ impl Progress {
 
     /// Shows a line above the bar.
     pub fn line(&self, text: &str) {
+        let print = || print(&format!("{text}\n"));
         match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{text}")),
-            None => println!("{text}"),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

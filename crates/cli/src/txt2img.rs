@@ -11,11 +11,13 @@ pub fn run(args: Txt2img) -> Result<()> {
     interrupt::listen();
     let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
     let job = args.request().resolve(&model)?;
+    let setup = args.setup();
+    setup.check()?;
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
 
     let mut progress = Progress::new();
-    eprintln!(
+    tell!(
         "{}: {}x{}, {} steps of {}, guidance {}, seed {}",
         model.name(),
         job.width,
@@ -31,13 +33,13 @@ pub fn run(args: Txt2img) -> Result<()> {
         }
         interrupt::proceed()
     };
-    let mut engine = Engine::load(model, &args.setup(), &mut on_load)?;
+    let mut engine = Engine::load(model, &setup, &mut on_load)?;
     let result = engine.txt2img(&job, &mut |event| {
         match event {
             Event::Begin(stage) => progress.begin(stage),
             Event::Step { done, total } => progress.step(done, total),
             Event::Picture(picture) => {
-                let path = output.save(&picture)?;
+                let path = interrupt::whole(|| output.save(&picture))?;
                 progress.line(&format!("{} (seed {})", path.display(), picture.seed));
                 if let Some(latents) = &mut latents {
                     latents.push(&picture);
@@ -49,8 +51,8 @@ pub fn run(args: Txt2img) -> Result<()> {
     progress.finish();
     result?;
     if let Some(latents) = latents {
-        latents.write()?;
+        interrupt::whole(|| latents.write())?;
     }
-    eprintln!("{}", summary(&engine.timings()));
+    tell!("{}", summary(&engine.timings()));
     Ok(())
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_vae::Decoder;
-use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+use kiln_weights::{Placement, load, open_component};
 
+use crate::decoder::Decoder;
 use crate::denoise::{GuidedUnet, check_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
@@ -41,14 +41,13 @@ impl Engine {
         let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         let placement = Placement::new(device.clone(), dtype);
         proceed()?;
+        // The smallest part first: a file that the user chose is refused at once.
+        let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
+        proceed()?;
         let text = TextEncoders::load(&model, &placement)?;
         proceed()?;
         let unet = Unet::new(model.unet_config().clone());
         load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
-        proceed()?;
-        let decoder = Decoder::new(model.vae_config());
-        let source = Renamed::new(open_component(&model.path().join("vae"))?, KeyRule::VAE_ATTENTION);
-        load(decoder.segments(), &source, &placement)?;
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
         Ok(Self { model, device, dtype, text, unet, decoder, timings })
     }
@@ -142,8 +141,7 @@ impl Engine {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
-            let unscaled = self.model.vae_config().unscale(&one)?.to_dtype(self.dtype)?;
-            let image = self.decoder.decode(&unscaled)?.to_dtype(DType::F32)?;
+            let image = self.decoder.decode(&one, self.dtype)?;
             check_finite("the VAE", "try --dtype f32", &image)?;
             self.timings.decode += start.elapsed();
 

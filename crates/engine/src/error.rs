@@ -54,6 +54,19 @@ pub enum Error {
     /// The device that was asked for is not there.
     #[error("{0}")]
     Device(String),
+    /// Weights do not fit into memory.
+    #[error(
+        "{what} needs {} of memory for its weights, {} are available; try --dtype bf16, or end other programs",
+        gib(*needed), gib(*available)
+    )]
+    Memory {
+        /// Whose weights.
+        what: &'static str,
+        /// Their size in bytes.
+        needed: u64,
+        /// What could be had, in bytes.
+        available: u64,
+    },
     /// The numbers went wrong.
     #[error("{stage} gave {count} values that are not numbers; {remedy}")]
     NotANumber {
@@ -85,6 +98,10 @@ pub enum Error {
     /// candle reported an error.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// A result with this crate's [`Error`].

@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::error::{Error, Result};
-use crate::output::{persist, temporary_beside};
+use crate::output::{check_file, persist, temporary_beside};
 use crate::picture::Picture;
 
 /// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`: what diffusers gives for
@@ -22,19 +22,15 @@ impl LatentsFile {
     /// Plans a file at `path`; one that is there will be replaced.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
+    /// [`Error::NotFound`] where its folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where
+    /// `path` is a folder or has another ending: a file is replaced without a question, so it must not be a picture.
     pub fn plan(path: &Path) -> Result<Self> {
-        if path.is_dir() {
-            let expected = "a file's name; this is a folder".into();
-            return Err(Error::Value { name: "--latents-out", found: path.display().to_string(), expected });
+        check_file("--latents-out", path, "the latents")?;
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            let expected = "a name that ends in .safetensors, the one format that is written".into();
+            return Err(Error::Value { name: "--latents-out", found: format!("'{}'", path.display()), expected });
         }
-        match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
-                let looked_for = "a folder for the latents; make it first".into();
-                Err(Error::NotFound { path: parent.to_path_buf(), looked_for })
-            }
-            _ => Ok(Self { path: path.to_path_buf(), latents: Vec::new() }),
-        }
+        Ok(Self { path: path.to_path_buf(), latents: Vec::new() })
     }
 
     /// Adds a picture's latents.

@@ -22,10 +22,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bench;
+mod decoder;
 mod denoise;
+mod devices;
 mod engine;
 mod error;
 mod event;
+mod inspect;
 mod latents_file;
 mod locate;
 mod model_folder;
@@ -37,9 +41,15 @@ mod resolved;
 mod setup;
 mod text;
 
+pub use bench::{
+    BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, Machine, ModelReport, Preset, ReportFile, StageReport,
+    Summary, decoder_flop, text_flop, unet_flop,
+};
+pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
+pub use inspect::{Component, FileKind, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect};
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::request::{MAX_STEPS, guidance, in_range, side};
 
 /// How the parts of a model work together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,17 @@ struct DefaultsFile {
     cfg_scale: Option<f64>,
 }
 
+impl DefaultsFile {
+    /// Refuses what a request would be refused for, which could only blame a flag that nobody gave.
+    fn check(&self, multiple: usize) -> Result<()> {
+        self.width.map(|width| side("`width`", width, multiple)).transpose()?;
+        self.height.map(|height| side("`height`", height, multiple)).transpose()?;
+        self.steps.map(|steps| in_range("`steps`", steps, 1, MAX_STEPS)).transpose()?;
+        self.cfg_scale.map(|scale| guidance("`cfg_scale`", scale)).transpose()?;
+        Ok(())
+    }
+}
+
 /// A model folder: its configurations, read and checked.
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
@@ -67,8 +79,12 @@ impl ModelFolder {
     /// # Errors
     /// [`Error::NotFound`] and [`Error::Model`] name the file; the parts' own errors say what is impossible in it.
     pub fn open(path: &Path) -> Result<Self> {
+        let looked_for = "a model folder in the diffusers layout (with model_index.json)";
+        if path.is_file() {
+            return Err(Error::model(path, format!("is a file, expected {looked_for}")));
+        }
         if !path.is_dir() {
-            let looked_for = "a model folder in the diffusers layout (with model_index.json)".into();
+            let looked_for = looked_for.into();
             return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
         }
         let index_path = path.join("model_index.json");
@@ -167,6 +183,17 @@ impl ModelFolder {
         (self.path.join(encoder), self.path.join(tokenizer))
     }
 
+    /// An error of the schedule, with the folder's file where that is at fault rather than the request.
+    pub(crate) fn scheduler_error(&self, error: kiln_scheduler::Error) -> Error {
+        use kiln_scheduler::Error::{Json, UnknownClass, Unsupported, ZeroSignal};
+        match error {
+            Json(_) | UnknownClass { .. } | Unsupported { .. } | ZeroSignal { .. } => {
+                Error::model(&self.path.join("scheduler/scheduler_config.json"), error)
+            }
+            other => other.into(),
+        }
+    }
+
     /// Refuses parts that do not fit together, before any weights are read.
     fn check_fit(&self) -> Result<()> {
         let unet_path = self.path.join("unet/config.json");
@@ -218,7 +245,7 @@ fn text(path: &Path) -> Result<String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         return Err(Error::NotFound {
             path: path.to_path_buf(),
-            looked_for: format!("{name}, part of every model folder"),
+            looked_for: format!("{name}, part of every model folder of the kind that model_index.json names"),
         });
     }
     std::fs::read_to_string(path).map_err(Error::read(path))
@@ -228,6 +255,7 @@ fn text(path: &Path) -> Result<String> {
 fn defaults(path: &Path, family: Family, sample_size: Option<u64>, downscale: usize) -> Result<Defaults> {
     let file = path.join(DEFAULTS_FILE);
     let own: DefaultsFile = if file.exists() { parse(&file)? } else { DefaultsFile::default() };
+    own.check(downscale.max(8)).map_err(|error| Error::model(&file, error))?;
     let side = sample_size.map_or(64, |size| size.min(2048) as usize) * downscale;
     Ok(Defaults {
         width: own.width.unwrap_or(side),

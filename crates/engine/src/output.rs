@@ -32,11 +32,14 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Exists`] where a file would be overwritten and `overwrite` is not set, [`Error::NotFound`] where the
-    /// folder is missing, [`Error::Value`] where the pattern is impossible.
+    /// folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
-        let value =
-            |expected: &str| Error::Value { name: "--output", found: pattern.into(), expected: expected.into() };
+        let value = |expected: &str| Error::Value {
+            name: "--output",
+            found: format!("'{pattern}'"),
+            expected: expected.into(),
+        };
         let path = if Path::new(pattern).is_dir() { Path::new(pattern).join(DEFAULT_PATTERN) } else { pattern.into() };
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -45,7 +48,7 @@ impl Output {
         let mut name =
             path.file_name().and_then(|name| name.to_str()).ok_or_else(|| value("a file's name"))?.to_string();
         if !name.to_ascii_lowercase().ends_with(".png") {
-            return Err(value("a name that ends in .png, the one format that is written"));
+            return Err(value("a name that ends in .png, the one format that is written, or a folder that is there"));
         }
         let rest = name.replace(INDEX, "").replace(SEED, "");
         if rest.contains(['{', '}']) {
@@ -62,12 +65,16 @@ impl Output {
         if output.pattern.contains(INDEX) {
             output.first_index = output.next_free_index()?;
         }
-        let taken = (0..job.pictures()).map(|i| output.path(i, job.seed_of(i))).find(|path| path.exists());
-        match taken {
-            Some(path) if path.is_dir() => Err(value("a file's name; this is a folder")),
-            Some(path) if !overwrite => Err(Error::Exists(path)),
-            _ => Ok(output),
+        for path in (0..job.pictures()).map(|i| output.path(i, job.seed_of(i))) {
+            if path.is_dir() {
+                return Err(value(&format!("a file's name; {} is a folder", path.display())));
+            }
+            if path.exists() && !overwrite {
+                return Err(Error::Exists(path));
+            }
         }
+        check_writable(&output.path(0, job.seed))?;
+        Ok(output)
     }
 
     /// Writes a picture as PNG, and gives its path. The file appears whole or not at all.
@@ -144,6 +151,27 @@ fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
         }
     }
     found.filter(|_| name.is_empty())
+}
+
+/// Refuses a file for `what` that cannot be written, before it is made; one that is there is not refused.
+pub(crate) fn check_file(flag: &'static str, path: &Path, what: &str) -> Result<()> {
+    if path.is_dir() {
+        let expected = "a file's name; this is a folder".into();
+        return Err(Error::Value { name: flag, found: path.display().to_string(), expected });
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            let looked_for = format!("a folder for {what}; make it first");
+            Err(Error::NotFound { path: parent.to_path_buf(), looked_for })
+        }
+        _ => check_writable(path),
+    }
+}
+
+/// Refuses a name or a folder that takes no files: now, not after an hour of work.
+fn check_writable(path: &Path) -> Result<()> {
+    path.try_exists().map_err(Error::write(path))?;
+    temporary_beside(path).map(drop)
 }
 
 /// An empty file beside `path`, whose name does not look like a picture's, and which is gone when it is dropped.

@@ -49,7 +49,7 @@ pub enum Rng {
 /// Sizes over this many pixels a side are mistakes.
 const MAX_SIDE: usize = 16384;
 /// More steps than any model was trained with are mistakes.
-const MAX_STEPS: usize = 1000;
+pub(crate) const MAX_STEPS: usize = 1000;
 /// More pictures than anybody waits for in one call are mistakes.
 const MAX_PICTURES: usize = 100_000;
 
@@ -66,22 +66,17 @@ impl Request {
         let batch_count = in_range("--batch-count", self.batch_count.unwrap_or(1), 1, MAX_PICTURES)?;
         let batch_size = in_range("--batch-size", self.batch_size.unwrap_or(1), 1, MAX_PICTURES)?;
         in_range("--batch-count times --batch-size", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
-        let cfg_scale = self.cfg_scale.unwrap_or(defaults.cfg_scale);
-        if !cfg_scale.is_finite() || !(0.0..=1000.0).contains(&cfg_scale) {
-            let expected = "a number from 0 to 1000 (usual: 3 to 12)".into();
-            return Err(Error::Value { name: "--cfg-scale", found: cfg_scale.to_string(), expected });
-        }
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
             width: side("--width", self.width.unwrap_or(defaults.width), multiple)?,
             height: side("--height", self.height.unwrap_or(defaults.height), multiple)?,
             steps,
-            cfg_scale,
+            cfg_scale: guidance("--cfg-scale", self.cfg_scale.unwrap_or(defaults.cfg_scale))?,
             seed: self.seed.unwrap_or_else(random_seed),
             sampler: match self.sampler {
                 Some(sampler) => sampler,
-                None => model.scheduler_config().sampler()?,
+                None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?,
             },
             scheduler: self.scheduler,
             rng: self.rng,
@@ -93,15 +88,25 @@ impl Request {
     }
 }
 
-fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<usize> {
+/// Refuses a number outside of its bounds.
+pub(crate) fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<usize> {
     if (min..=max).contains(&value) {
         return Ok(value);
     }
     Err(Error::Value { name, found: value.to_string(), expected: format!("a number from {min} to {max}") })
 }
 
+/// Refuses a strength of the guidance that only gives noise.
+pub(crate) fn guidance(name: &'static str, value: f64) -> Result<f64> {
+    if (0.0..=1000.0).contains(&value) {
+        return Ok(value);
+    }
+    let expected = "a number from 0 to 1000 (usual: 3 to 12)".into();
+    Err(Error::Value { name, found: format!("{value:?}"), expected }) // {:?}: 1e300, not 300 zeros
+}
+
 /// A side of a picture: a multiple of what one latent covers.
-fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> {
+pub(crate) fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> {
     if (1..=MAX_SIDE).contains(&value) && value.is_multiple_of(multiple) {
         return Ok(value);
     }

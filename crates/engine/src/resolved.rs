@@ -54,7 +54,8 @@ impl Job {
 
     /// The noise levels, by diffusers' `from_config` on the folder's own configuration.
     pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Schedule> {
-        let config = model.scheduler_config().resolve(self.sampler, self.scheduler)?;
-        Ok(Schedule::new(&config, self.steps)?)
+        let blame = |error| model.scheduler_error(error);
+        let config = model.scheduler_config().resolve(self.sampler, self.scheduler).map_err(blame)?;
+        Schedule::new(&config, self.steps).map_err(blame)
     }
 }

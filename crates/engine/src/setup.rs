@@ -1,9 +1,12 @@
 //! On what and in which type a model runs.
 
+use std::path::PathBuf;
+
 use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::request::in_range;
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +67,7 @@ impl std::str::FromStr for DTypeChoice {
 }
 
 /// How a model is run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Where.
     pub device: DeviceChoice,
@@ -72,31 +75,53 @@ pub struct Setup {
     pub dtype: DTypeChoice,
     /// Threads of the processor; `None` is one for each core. The first setup of a process decides.
     pub threads: Option<usize>,
+    /// A TAESD that decodes in the place of the model's own autoencoder, which is then not loaded: a safetensors file,
+    /// or a folder in the diffusers layout.
+    pub taesd: Option<PathBuf>,
 }
 
+/// More threads than any processor runs at once are mistakes.
+const MAX_THREADS: usize = 1024;
+
 impl Setup {
+    /// What `auto` means: f16 on a card, f32 on the processor.
+    pub(crate) fn auto_dtype(on_card: bool) -> DType {
+        if on_card { DType::F16 } else { DType::F32 }
+    }
+
+    /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a number of threads that no machine has, [`Error::NotFound`] where there is no such TAESD.
+    pub fn check(&self) -> Result<()> {
+        self.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()?;
+        match self.taesd.as_deref().filter(|path| !path.exists()) {
+            None => Ok(()),
+            Some(path) => Err(Error::NotFound {
+                path: path.to_path_buf(),
+                looked_for: "--taesd, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny"
+                    .into(),
+            }),
+        }
+    }
+
     /// Starts the threads, and gives the device and the type.
     pub(crate) fn resolve(&self) -> Result<(Device, DType)> {
-        if self.threads == Some(0) {
-            let expected = "at least 1".into();
-            return Err(Error::Value { name: "--threads", found: "0".into(), expected });
-        }
+        self.check()?;
         // A second call in one process finds the pool there; its size stays.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0)).build_global();
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
-            DeviceChoice::Auto if !candle_core::utils::cuda_is_available() => Device::Cpu,
-            DeviceChoice::Auto => Device::new_cuda_with_stream(0).unwrap_or(Device::Cpu),
-            DeviceChoice::Cuda(_) if !candle_core::utils::cuda_is_available() => {
-                let message = "--device cuda: this build of Kiln has no CUDA; use kiln-cuda, or --device cpu";
-                return Err(Error::Device(message.into()));
-            }
-            DeviceChoice::Cuda(number) => Device::new_cuda_with_stream(number)
+            DeviceChoice::Auto => kiln_ops::device::open_card(0).unwrap_or_else(|error| {
+                tracing::info!("running on the processor: {error}");
+                Device::Cpu
+            }),
+            DeviceChoice::Cuda(number) => kiln_ops::device::open_card(number)
                 .map_err(|error| Error::Device(format!("--device cuda:{number}: {error}")))?,
         };
         let dtype = match self.dtype {
-            DTypeChoice::Auto if device.is_cuda() => DType::F16,
-            DTypeChoice::Auto | DTypeChoice::F32 => DType::F32,
+            DTypeChoice::Auto => Self::auto_dtype(device.is_cuda()),
+            DTypeChoice::F32 => DType::F32,
             DTypeChoice::Bf16 => DType::BF16,
             DTypeChoice::F16 => DType::F16,
         };

@@ -3,18 +3,18 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFolder, Picture, Request, SamplerKind, Setup,
     SigmaSchedule,
 };
-use kiln_testkit::{Fixture, Parity, fixtures, repository};
+use kiln_testkit::{Fixture, Parity, Target, fixtures, repository};
 use serde::Deserialize;
 
-/// Final latents, in their standard deviations.
-const BOUND: f64 = 1e-3;
-/// A decoded image of 0 to 255, in the same.
-const IMAGE_BOUND: f64 = 2e-2; // one step of 255 in a picture whose standard deviation is 60
+/// Final latents, in their standard deviations: f32, f16, bf16.
+const BOUNDS: [f64; 3] = [1e-3, 5e-1, 4.0];
+/// Pictures of 0 to 255, in the same. In f32 one step of 255 where the standard deviation is 60.
+const PICTURE_BOUNDS: [f64; 3] = [2e-2, 5e-1, 4.0];
 
 #[derive(Deserialize)]
 struct Case {
@@ -50,7 +50,14 @@ impl Case {
 }
 
 fn load(folder: &Path) -> Engine {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: None };
+    let Target { device, dtype } = Target::from_env();
+    let device = if device.is_cpu() { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) };
+    let dtype = match dtype {
+        DType::F16 => DTypeChoice::F16,
+        DType::BF16 => DTypeChoice::Bf16,
+        _ => DTypeChoice::F32,
+    };
+    let setup = Setup { device, dtype, ..Setup::default() };
     let model = ModelFolder::open(folder).unwrap();
     Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
 }
@@ -78,6 +85,10 @@ fn latents(pictures: &[Picture]) -> Tensor {
     Fixture::read("latents", &path).tensor("latents")
 }
 
+fn bound([f32, f16, bf16]: [f64; 3]) -> f64 {
+    Target::from_env().bound(f32, f16, bf16)
+}
+
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -86,18 +97,18 @@ fn check(kind: &'static str) {
     let cases: Vec<Case> = read(&fixtures(&format!("pipeline_{kind}.json")));
     let fixture = Fixture::open(&format!("pipeline_{kind}.safetensors"));
     let mut engine = load(&fixtures(&format!("models/{kind}")));
-    let parity = Parity::new("pipeline", kind);
+    let parity = Parity::new("pipeline", Target::from_env().label(kind));
     assert!(cases.len() > 10);
     for case in &cases {
         let pictures = pictures(&mut engine, &case.request());
         assert_eq!(pictures.len(), case.images);
-        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), BOUND);
+        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), bound(BOUNDS));
         if let Some(expected) = fixture.get(&format!("{}.image", case.name)) {
             let found: Vec<u8> = pictures.iter().flat_map(|picture| picture.rgb.clone()).collect();
             let shape = (case.images, case.height, case.width, 3);
             let found = Tensor::from_vec(found, shape, expected.device()).unwrap();
             let expected = (expected.permute((0, 2, 3, 1)).unwrap() * 255.0).unwrap(); // (n, h, w, 3)
-            parity.check(&format!("{} picture", case.name), &found, &expected, IMAGE_BOUND);
+            parity.check(&format!("{} picture", case.name), &found, &expected, bound(PICTURE_BOUNDS));
         }
     }
 }
@@ -130,12 +141,12 @@ fn emoji() {
     let cases: Vec<EmojiCase> = read(&fixtures("emoji.json"));
     let fixture = Fixture::open("emoji.safetensors");
     let mut engine = load(&repository().join("models/emoji"));
-    let parity = Parity::new("pipeline", "emoji");
+    let parity = Parity::new("pipeline", Target::from_env().label("emoji"));
     for case in cases {
         // Everything but prompt and seed is the folder's own: 256x256, 20 steps of DDIM, guidance 3.
         let request = Request { prompt: case.prompt.clone(), seed: Some(42), ..Request::default() };
         let pictures = pictures(&mut engine, &request);
-        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), BOUND);
+        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), bound(BOUNDS));
         for (channel, expected) in case.middle_rgb.into_iter().enumerate() {
             let found = middle_mean(&pictures[0], channel);
             assert!(
@@ -174,7 +185,7 @@ fn batches_and_seeds_count_on() {
     );
     let third = pictures(&mut engine, &Request { seed: Some(9), ..base });
     let parity = Parity::new("pipeline", "batches");
-    parity.check("third of four", &latents(&pictures_of_four[2..3]), &latents(&third), 1e-5);
+    parity.check("third of four", &latents(&pictures_of_four[2..3]), &latents(&third), bound([1e-5, 5e-1, 4.0]));
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! `kiln bench`: how long the stages of a model take.
+
+use std::path::Path;
+
+use kiln_engine::{BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, locate_model};
+
+use crate::args::BenchArgs;
+use crate::interrupt;
+use crate::table::{print, size, table};
+
+/// Runs the command. Everything that can be refused is refused before weights are made.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    interrupt::listen();
+    let models = match &args.config {
+        Some(folder) => vec![BenchModel::from_folder(&ModelFolder::open(&locate_model(Some(folder))?)?)],
+        None => args.presets().iter().map(|&preset| BenchModel::preset(preset)).collect::<Result<_>>()?,
+    };
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let file = args.json.as_deref().filter(|_| !to_stdout).map(ReportFile::plan).transpose()?;
+    let report = args.plan().run(&models, &mut |event| {
+        tell(event);
+        interrupt::proceed()
+    })?;
+    if to_stdout {
+        print(&format!("{:#}\n", serde_json::json!(report)));
+    } else {
+        print(&text(&report));
+    }
+    file.map_or(Ok(()), |file| file.write(&report))
+}
+
+/// A line for every stage, on the error stream.
+fn tell(event: BenchEvent<'_>) {
+    if event.done.is_none() {
+        eprintln!("{} {}: {} runs", event.model, event.stage.id(), event.total);
+    }
+}
+
+fn text(report: &BenchReport) -> String {
+    let machine = &report.machine;
+    let mut text = format!("{}, {} threads", machine.processor, machine.threads);
+    if machine.device != "cpu" {
+        text += &format!(", {}", machine.device);
+    }
+    text += &format!("; {}; kiln {}", report.dtype, report.version);
+    text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
+    let head = ["model", "stage", "what", "median s", "min s", "max s", "GFLOP", "GFLOP/s"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    for model in &report.models {
+        for stage in &model.stages {
+            let what = match stage.stage {
+                BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
+                BenchStage::Vae => format!("a picture of {}x{}", model.width, model.height),
+                BenchStage::Text => "77 tokens".into(),
+            };
+            let seconds = [stage.seconds.median, stage.seconds.min, stage.seconds.max].map(|s| format!("{s:.4}"));
+            let speed = [stage.flop * 1e-9, stage.gflop_per_second].map(|value| format!("{value:.1}"));
+            let names = vec![model.name.clone(), stage.stage.id().to_string(), what];
+            rows.push([names, seconds.to_vec(), speed.to_vec()].concat());
+        }
+    }
+    text += "\n\n";
+    text += &table(&rows, 3);
+    if let Some(peak) = report.peak_resident_bytes {
+        text += &format!("\npeak memory of the process, over all stages: {}\n", size(peak));
+    }
+    text
+}

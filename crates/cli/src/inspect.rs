@@ -1,0 +1,110 @@
+//! `kiln inspect`: what is in a model folder or a checkpoint file.
+
+use kiln_engine::{Component, Error, FileReport, FolderReport, Inspection, Result, Stored, inspect, locate_model};
+
+use crate::args::InspectArgs;
+use crate::table::{print, size, table, thousands};
+
+/// How many of a file's own notes are shown, and how much of each.
+const NOTES: usize = 20;
+const NOTE_LENGTH: usize = 80;
+
+/// Runs the command. A folder whose weights do not fit is shown all the same, and then is an error.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    let found = inspect(&locate_model(Some(&args.path))?, args.dtype)?;
+    if args.json {
+        print(&format!("{:#}\n", serde_json::json!(found)));
+    } else {
+        print(&match &found {
+            Inspection::Folder(report) => folder(report),
+            Inspection::File(report) => file(report),
+        });
+    }
+    match found {
+        Inspection::Folder(report) => check(report),
+        Inspection::File(_) => Ok(()),
+    }
+}
+
+/// An error where a component cannot be loaded.
+fn check(report: FolderReport) -> Result<()> {
+    let bad = report.components.into_iter().find(|component| !component.problems.is_empty());
+    bad.map_or(Ok(()), |component| {
+        let (count, first) = (component.problems.len(), &component.problems[0]);
+        let problem = format!("{} cannot be loaded, {count} tensors do not fit, the first: {first}", component.name);
+        Err(Error::Model { path: report.path, problem })
+    })
+}
+
+fn folder(report: &FolderReport) -> String {
+    let (width, height) = report.size;
+    let mut text = format!("{}: {}, {width}x{height}\n", report.name, report.family);
+    for component in &report.components {
+        text += &one(component, &report.dtype);
+    }
+    let mut rows = vec![["", "parameters", report.dtype.as_str(), "segments", "largest"].map(String::from).to_vec()];
+    for component in &report.components {
+        let largest = component.segments.iter().map(|segment| segment.bytes).max().unwrap_or(0);
+        rows.push(vec![
+            component.name.clone(),
+            thousands(component.parameters),
+            size(component.bytes as u64),
+            component.segments.len().to_string(),
+            size(largest as u64),
+        ]);
+    }
+    let segments: usize = report.components.iter().map(|component| component.segments.len()).sum();
+    let total = [thousands(report.parameters), size(report.bytes as u64), segments.to_string()];
+    rows.push([vec!["all".to_string()], total.to_vec()].concat());
+    text + "\n" + &table(&rows, 1)
+}
+
+/// A component with its segments.
+fn one(component: &Component, dtype: &str) -> String {
+    let bytes = format!("bytes as {dtype}");
+    let mut rows = vec![["segment", "parameters", bytes.as_str(), ""].map(String::from).to_vec()];
+    for segment in &component.segments {
+        let place = if segment.on_host { "on the host" } else { "" };
+        let numbers = [thousands(segment.parameters), thousands(segment.bytes)];
+        rows.push([vec![segment.name.clone()], numbers.to_vec(), vec![place.to_string()]].concat());
+    }
+    let mut text = format!("\n{}, stored as {}\n", component.name, stored(&component.stored));
+    text += &table(&rows, 1);
+    for problem in &component.problems {
+        text += &format!("problem: {problem}\n");
+    }
+    text
+}
+
+fn file(report: &FileReport) -> String {
+    let mut text = format!("{}: {}\n", report.path.display(), report.kind.label());
+    text += &format!(
+        "{} tensors, {} parameters, {} ({} bytes)\nstored as {}\n",
+        thousands(report.tensors),
+        thousands(report.parameters),
+        size(report.bytes),
+        thousands(report.bytes as usize),
+        stored(&report.stored),
+    );
+    for (key, value) in report.metadata.iter().take(NOTES) {
+        // Whatever a stranger wrote into the file, the terminal gets no control characters.
+        let plain = |text: &str| text.chars().take(NOTE_LENGTH).filter(|c| !c.is_control()).collect::<String>();
+        let more = if value.chars().count() > NOTE_LENGTH { " .." } else { "" };
+        text += &format!("note {}: {}{more}\n", plain(key), plain(value));
+    }
+    if report.metadata.len() > NOTES {
+        text += &format!("and {} more notes; --json has all\n", report.metadata.len() - NOTES);
+    }
+    text
+}
+
+/// The types, with how many tensors have them.
+fn stored(stored: &[Stored]) -> String {
+    let one = |stored: &Stored| {
+        format!("{} ({} tensors, {})", stored.dtype, thousands(stored.tensors), size(stored.bytes as u64))
+    };
+    match stored {
+        [] => "nothing: no weights are here".into(),
+        stored => stored.iter().map(one).collect::<Vec<_>>().join(", "),
+    }
+}

@@ -1,0 +1,7 @@
+//! `kiln`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kiln_cli::main()
+}

@@ -1,0 +1,68 @@
+//! Text for the terminal's output stream: tables, numbers, sizes.
+
+use std::io::Write;
+
+/// Rows of words, each column as wide as its widest word; all columns but the first `left` are aligned to the right.
+pub fn table(rows: &[Vec<String>], left: usize) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cell = |(column, word): (usize, &String)| match (widths[column], column < left) {
+            (width, true) => format!("{word:width$}"),
+            (width, false) => format!("{word:>width$}"),
+        };
+        let cells: Vec<String> = row.iter().enumerate().map(cell).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// A number with its thousands apart: `859,520,964`.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A size in the unit that suits it.
+pub fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        ..1024.0 => format!("{bytes} B"),
+        ..1_048_576.0 => format!("{:.1} KiB", bytes / 1024.0),
+        ..1_073_741_824.0 => format!("{:.1} MiB", bytes / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes / 1_073_741_824.0),
+    }
+}
+
+/// Prints text. A reader that has gone (`kiln inspect .. | head`) is no failure.
+pub fn print(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["name", "bytes"], ["a", "1"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(table(&rows, 1), "name  bytes\na         1\n");
+    }
+
+    #[test]
+    fn numbers_and_sizes_are_readable() {
+        assert_eq!([0, 999, 1000, 859_520_964].map(thousands), ["0", "999", "1,000", "859,520,964"]);
+        let sizes = [512, 1 << 10, 94 << 20, 5 << 30].map(size);
+        assert_eq!(sizes, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
+    }
+}

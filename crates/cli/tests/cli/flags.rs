@@ -1,0 +1,327 @@
+//! Every flag of `kiln txt2img` with values that it cannot take.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use kiln_testkit::fixtures;
+
+use crate::sandbox::Sandbox;
+
+/// A value, and what the message about it has to say.
+type Bad = (&'static str, &'static str);
+
+const WHOLE: &str = "expected a whole number";
+const REQUIRED: &str = "a value is required";
+const SIDES: &[Bad] = &[
+    ("100", "a multiple of 8 from 8 to 16384; the nearest is 104"),
+    ("99", "the nearest is 96"),
+    ("7", "the nearest is 8"),
+    ("0", "the nearest is 8"),
+    ("16392", "the nearest is 16384"),
+    ("1000000000000", "the nearest is 16384"),
+    ("99999999999999999999999", WHOLE),
+    ("-8", WHOLE),
+    ("64.0", WHOLE),
+    ("64px", WHOLE),
+    (" 64", WHOLE),
+    ("٦٤", WHOLE),
+    ("wide", WHOLE),
+    ("", WHOLE),
+];
+const PICTURES: &[Bad] = &[
+    ("0", "a number from 1 to 100000"),
+    ("100001", "a number from 1 to 100000"),
+    ("18446744073709551615", "a number from 1 to 100000"),
+    ("18446744073709551616", WHOLE),
+    ("-1", WHOLE),
+    ("two", WHOLE),
+    ("", WHOLE),
+];
+const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
+const DTYPES: &str = "expected auto, f32, bf16 or f16";
+
+/// Values that are refused with exit status 2. A new flag gets its rows here, or its reason in [`EXEMPT`].
+const BAD: &[(&str, &[Bad])] = &[
+    ("--width", SIDES),
+    ("--height", SIDES),
+    (
+        "--steps",
+        &[
+            ("0", "a number from 1 to 1000"),
+            ("1001", "a number from 1 to 1000"),
+            ("99999999999999999999", WHOLE),
+            ("-20", WHOLE),
+            ("2.5", WHOLE),
+            ("many", WHOLE),
+            ("", WHOLE),
+        ],
+    ),
+    (
+        "--cfg-scale",
+        &[
+            ("-0.5", "a number from 0 to 1000"),
+            ("1000.5", "a number from 0 to 1000"),
+            ("1e300", "--cfg-scale is 1e300, expected a number from 0 to 1000"),
+            ("nan", "a number from 0 to 1000"),
+            ("inf", "a number from 0 to 1000"),
+            ("7,5", "expected a number"),
+            ("strong", "expected a number"),
+            ("", "expected a number"),
+        ],
+    ),
+    (
+        "--seed",
+        &[
+            ("18446744073709551616", "a number from 0 to 18446744073709551615, or -1 for a random one"),
+            ("1.5", "a number from 0 to"),
+            ("0x2a", "a number from 0 to"),
+            ("random", "or -1 for a random one"),
+            ("", "a number from 0 to"),
+        ],
+    ),
+    (
+        "--sampler",
+        &[
+            ("euler-a", "did you mean euler_a? The samplers are: "),
+            ("DPM++ 2M", "did you mean dpmpp_2m?"),
+            ("Euler", "did you mean euler?"),
+            ("eulre", "did you mean euler?"),
+            ("", "The samplers are: "),
+        ],
+    ),
+    (
+        "--scheduler",
+        &[
+            ("karas", "choose default or karras"),
+            ("Karras", "choose default or karras"),
+            ("", "choose default or karras"),
+        ],
+    ),
+    ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
+    ("--batch-count", PICTURES),
+    ("--batch-size", PICTURES),
+    (
+        "--output",
+        &[
+            ("", "a file's name"),
+            ("nowhere/..", "a file's name"),
+            ("apple.jpg", "a name that ends in .png"),
+            ("apple", "a name that ends in .png"),
+            ("{sed}.png", "no placeholders but {index} and {seed}"),
+            ("{index.png", "no placeholders but {index} and {seed}"),
+            ("}{.png", "no placeholders but {index} and {seed}"),
+            ("{{seed}}.png", "no placeholders but {index} and {seed}"),
+        ],
+    ),
+    (
+        "--latents-out",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .safetensors"),
+            ("latents", "a name that ends in .safetensors"),
+        ],
+    ),
+    ("--model", &[("", REQUIRED)]),
+    ("--taesd", &[("", REQUIRED)]),
+    (
+        "--device",
+        &[
+            ("gpu", DEVICES),
+            ("CPU", DEVICES),
+            ("cuda:", DEVICES),
+            ("cuda:one", DEVICES),
+            ("cuda:-1", DEVICES),
+            ("cuda:99999999999999999999", DEVICES),
+            ("", DEVICES),
+        ],
+    ),
+    ("--dtype", &[("f8", DTYPES), ("float16", DTYPES), ("F32", DTYPES), ("", DTYPES)]),
+    (
+        "--threads",
+        &[
+            ("0", "a number from 1 to 1024"),
+            ("1025", "a number from 1 to 1024"),
+            ("99999999", "a number from 1 to 1024"),
+            ("99999999999999999999", WHOLE),
+            ("-1", WHOLE),
+            ("1.5", WHOLE),
+            ("all", WHOLE),
+            ("", WHOLE),
+        ],
+    ),
+];
+
+/// Flags that no value is wrong for.
+const EXEMPT: &[(&str, &str)] = &[
+    ("--prompt", "any text is a prompt"),
+    ("--negative-prompt", "any text is a prompt"),
+    ("--overwrite", "a switch"),
+    ("--verbose", "a switch, given any number of times"),
+    ("--help", "a switch that ends the program"),
+];
+
+/// A flag as `kiln txt2img --help` has it.
+struct Flag {
+    short: Option<String>,
+    long: String,
+    takes_value: bool,
+}
+
+/// The real list of flags.
+fn flags() -> Vec<Flag> {
+    let help = Sandbox::new().kiln(&["txt2img", "--help"]).succeeds().stdout;
+    let flag = |line: &str| {
+        let names = line.trim_start().split("  ").next()?; // two spaces end the names
+        let (short, long) = match names.split_once(", ") {
+            Some((short, long)) => (Some(short.to_string()), long),
+            None => (None, names),
+        };
+        let (long, value) = long.split_once(' ').unwrap_or((long, ""));
+        let long = long.trim_end_matches('.').to_string(); // `--verbose...` may be repeated
+        long.starts_with("--").then_some(Flag { short, long, takes_value: !value.is_empty() })
+    };
+    let flags: Vec<Flag> = help.lines().filter(|line| line.trim_start().starts_with('-')).filter_map(flag).collect();
+    assert!(flags.len() >= 20, "{help}");
+    flags
+}
+
+#[test]
+fn the_table_has_every_flag() {
+    let real: BTreeSet<String> = flags().into_iter().map(|flag| flag.long).collect();
+    let rows = BAD.iter().map(|(flag, _)| flag).chain(EXEMPT.iter().map(|(flag, _)| flag));
+    let here: BTreeSet<String> = rows.map(|flag| flag.to_string()).collect();
+    assert_eq!(here, real, "left: the tables here, right: kiln txt2img --help");
+}
+
+#[test]
+fn bad_values_are_refused_before_anything_is_done() {
+    let sandbox = Sandbox::new();
+    for (flag, values) in BAD {
+        for (value, told) in *values {
+            for args in [&["an apple", flag, value][..], &["an apple", &format!("{flag}={value}")]] {
+                let run = sandbox.txt2img(args).refused(&[told]);
+                let named = run.error().contains(flag) || run.error().contains(&format!("'{value}'"));
+                assert!(named, "neither flag nor value is named: {run}");
+            }
+        }
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn values_that_do_not_go_together_are_refused() {
+    let sandbox = Sandbox::new();
+    for (args, told) in [
+        (&["--sampler", "ddim", "--scheduler", "karras"][..], &["ddim has no Karras sigmas", "dpmpp_2m"][..]),
+        (&["--batch-count", "1000", "--batch-size", "1000"], &["--batch-count times --batch-size is 1000000"]),
+        (&["--batch-count", "100000", "--batch-size", "100000"], &["--batch-count times --batch-size"]),
+        (&["--sampler", "unipc", "--steps", "1000"], &["1000 sampling steps"]),
+    ] {
+        sandbox.txt2img(&[&["an apple"], args].concat()).refused(told);
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+/// Exit status 1: such a value could be met, on another day or another machine.
+#[test]
+fn what_is_not_there_is_named() {
+    let sandbox = Sandbox::new();
+    let file = fixtures("models/sd1/model_index.json").display().to_string();
+    for (flag, value, told) in [
+        ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "][..]),
+        ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
+        ("--model", ".", &["model_index.json: not found"]),
+        ("--model", &file, &["model_index.json: is a file, expected a model folder"]),
+        ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--taesd", &file, &["model_index.json: is no valid safetensors file"]),
+        ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the pictures; make it first"]),
+        ("--output", "{seed}/apple.png", &["{seed}: not found"]),
+        ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
+        ("--latents-out", "nowhere/l.safetensors", &["nowhere: not found", "a folder for the latents; make it first"]),
+        ("--latents-out", "/proc/l.safetensors", &["cannot write /proc/l.safetensors"]),
+        ("--device", "cuda:99", &["--device cuda:99: "]),
+    ] {
+        let run = sandbox.txt2img(&["an apple", flag, value]).fails(1, told);
+        assert!(!run.stderr.contains("step 1/1"), "{run}");
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_before_the_model_is_loaded() {
+    let sandbox = Sandbox::new();
+    let long = "x".repeat(300);
+    for (flag, value) in [("--output", format!("{long}.png")), ("--latents-out", format!("{long}.safetensors"))] {
+        let run = sandbox.txt2img(&["an apple", flag, &value]).fails(1, &["cannot write ", &value, "too long"]);
+        assert!(run.stderr.starts_with("error: "), "{run}");
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn a_flag_without_its_value_is_refused() {
+    let sandbox = Sandbox::new();
+    for Flag { short, long, takes_value } in flags() {
+        for name in [Some(long.clone()), short].into_iter().flatten() {
+            if takes_value {
+                sandbox.txt2img(&["an apple", &name]).refused(&[&long, REQUIRED]);
+            }
+        }
+        if !takes_value {
+            sandbox.txt2img(&["an apple", &format!("{long}=yes")]).refused(&["'yes'", &long]);
+        }
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn a_flag_that_is_given_twice_is_refused() {
+    let sandbox = Sandbox::new();
+    for flag in flags().iter().filter(|flag| !["--verbose", "--help"].contains(&&*flag.long)) {
+        let value = match &*flag.long {
+            "--sampler" => "euler",
+            "--scheduler" => "default",
+            "--rng" | "--device" => "cpu",
+            "--dtype" => "f32",
+            _ => "8", // a number, a text or a file's name
+        };
+        let once = if flag.takes_value { format!("{}={value}", flag.long) } else { flag.long.clone() };
+        sandbox.txt2img(&[&once, &once]).refused(&[&flag.long, "multiple times"]);
+    }
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn unknown_flags_get_the_nearest() {
+    let sandbox = Sandbox::new();
+    for (flag, nearest) in [
+        ("--step", "'--steps'"),
+        ("--negative", "'--negative-prompt'"),
+        ("--modle", "'--model'"),
+        ("--cfg_scale", "'--cfg-scale'"),
+        ("--batchsize", "'--batch-size'"),
+        ("--thread", "'--threads'"),
+    ] {
+        sandbox.txt2img(&["an apple", flag, "1"]).refused(&[&format!("'{flag}'"), nearest]);
+    }
+    sandbox.txt2img(&["an apple", "-X", "64"]).refused(&["'-X'"]);
+    sandbox.txt2img(&["an apple", "-w", "64"]).refused(&["'-w'"]);
+    assert!(sandbox.names().is_empty());
+}
+
+/// Paths may be any bytes; texts and numbers may not. Nothing may panic.
+#[test]
+fn values_that_are_no_utf8_are_refused() {
+    let sandbox = Sandbox::new();
+    let value = OsStr::from_bytes(b"\xff.png");
+    for flag in flags().into_iter().filter(|flag| flag.takes_value) {
+        let args = [OsString::from("txt2img"), "-p=x".into(), flag.long.clone().into(), value.into()];
+        let args = if flag.long == "--prompt" { [&args[..1], &args[2..]].concat() } else { args.to_vec() };
+        let run = sandbox.kiln(&args);
+        assert!(matches!(run.status.code(), Some(1 | 2)), "{run}");
+        assert!(run.stdout.is_empty() && run.stderr.starts_with("error: "), "{run}");
+    }
+    assert!(sandbox.names().is_empty());
+}

@@ -1,0 +1,92 @@
+//! What the command tells about itself, and how a prompt is given.
+
+use crate::pictures::{self, Text};
+use crate::sandbox::Sandbox;
+
+/// The commands that `kiln --help` lists.
+fn commands() -> Vec<String> {
+    let help = Sandbox::new().kiln(&["--help"]).succeeds().stdout;
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    list.map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
+}
+
+#[test]
+fn help_says_what_kiln_is_and_what_it_can_do() {
+    let run = Sandbox::new().kiln(&["--help"]).succeeds();
+    assert!(run.stdout.starts_with("Stable Diffusion, natively"), "{run}");
+    assert!(run.stderr.is_empty(), "{run}");
+    assert!(commands().contains(&"txt2img".to_string()), "{run}");
+}
+
+#[test]
+fn every_command_has_a_help() {
+    let sandbox = Sandbox::new();
+    for command in commands().iter().filter(|command| *command != "help") {
+        let run = sandbox.kiln(&[command, "--help"]).succeeds();
+        assert!(run.stdout.contains(&format!("Usage: kiln {command}")) && run.stderr.is_empty(), "{run}");
+        let long = sandbox.kiln(&["help", command]).succeeds();
+        assert_eq!(long.stdout, run.stdout);
+    }
+}
+
+#[test]
+fn version_is_the_packages() {
+    let expected = format!("kiln {}\n", env!("CARGO_PKG_VERSION"));
+    for flag in ["--version", "-V"] {
+        assert_eq!(Sandbox::new().kiln(&[flag]).succeeds().stdout, expected);
+    }
+}
+
+#[test]
+fn no_arguments_are_an_error_that_shows_the_help() {
+    let run = Sandbox::new().kiln::<&str>(&[]);
+    assert_eq!(run.status.code(), Some(2), "{run}");
+    assert!(run.stdout.is_empty(), "{run}");
+    for command in commands() {
+        assert!(run.stderr.contains(&command), "{run}");
+    }
+}
+
+#[test]
+fn an_unknown_command_gets_the_nearest() {
+    Sandbox::new().kiln(&["txt2imgs", "a red apple"]).refused(&["'txt2imgs'", "'txt2img'"]);
+    Sandbox::new().kiln(&["a red apple"]).refused(&["'a red apple'"]);
+}
+
+#[test]
+fn a_prompt_is_needed_once() {
+    let sandbox = Sandbox::new();
+    sandbox.txt2img(&[]).refused(&["PROMPT"]);
+    sandbox.txt2img(&["-n", "blurry"]).refused(&["PROMPT"]);
+    sandbox.txt2img(&["a red apple", "-p", "a green apple"]).refused(&["PROMPT", "--prompt"]);
+    sandbox.txt2img(&["-p", "a red apple", "-p", "a green apple"]).refused(&["--prompt"]);
+    sandbox.txt2img(&["a", "red", "apple"]).refused(&["'red'"]); // somebody forgot the quotation marks
+    assert!(sandbox.names().is_empty());
+}
+
+#[test]
+fn a_prompt_may_begin_with_a_hyphen_or_be_empty() {
+    for (i, (args, begin)) in [
+        (&["-p", "-1 apples"][..], "-1 apples\n"),
+        (&["-p", "--steps"], "--steps\n"),
+        (&["--prompt=-W"], "-W\n"),
+        (&["an apple", "-n", "-5 pears"], "an apple\nNegative prompt: -5 pears\n"),
+        (&["an apple", "-n", "--seed"], "an apple\nNegative prompt: --seed\n"),
+        (&["-p", ""], "\nSteps: 1"),
+        (&[""], "\nSteps: 1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sandbox = Sandbox::new();
+        let name = format!("{i}.png");
+        sandbox.txt2img(&[args, &["-o", &name]].concat()).succeeds();
+        let Text::Latin1(text) = pictures::read(&sandbox.path(&name)).parameters else { panic!("{args:?}: iTXt") };
+        assert!(text.starts_with(begin), "{args:?}: {text:?}");
+    }
+    // After `--` nothing is a flag.
+    let sandbox = Sandbox::new();
+    sandbox.txt2img(&["-o", "x.png", "--", "--steps"]).succeeds();
+    let Text::Latin1(text) = pictures::read(&sandbox.path("x.png")).parameters else { panic!("iTXt") };
+    assert!(text.starts_with("--steps\n"), "{text:?}");
+}

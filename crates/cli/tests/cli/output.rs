@@ -1,0 +1,288 @@
+//! Where pictures and latents go, what is in them, and what happens where they cannot go.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::models::ModelCopy;
+use crate::pictures::{self, Text};
+use crate::sandbox::Sandbox;
+
+#[test]
+fn the_default_name_has_the_next_free_index() {
+    let sandbox = Sandbox::new();
+    for expected in ["kiln-0001-7.png", "kiln-0002-7.png"] {
+        let run = sandbox.txt2img(&["an apple", "-s", "7"]).succeeds();
+        assert_eq!(run.pictures(), [(Path::new(".").join(expected), 7)]);
+    }
+    fs::write(sandbox.path("kiln-0041-3.png"), "").unwrap();
+    fs::write(sandbox.path("kiln-99-of-3.png"), "").unwrap(); // not one of ours
+    sandbox.txt2img(&["an apple", "-s", "8", "-b", "2"]).succeeds();
+    let expected = [
+        "kiln-0001-7.png",
+        "kiln-0002-7.png",
+        "kiln-0041-3.png",
+        "kiln-0042-8.png",
+        "kiln-0043-9.png",
+        "kiln-99-of-3.png",
+    ];
+    assert_eq!(sandbox.names(), expected);
+}
+
+#[test]
+fn patterns_have_index_and_seed() {
+    for (pattern, expected) in [
+        ("{seed}.png", &["41.png", "42.png", "43.png"][..]),
+        ("apple-{index}.png", &["apple-0001.png", "apple-0002.png", "apple-0003.png"]),
+        ("{seed}_{index}_{seed}.png", &["41_0001_41.png", "42_0002_42.png", "43_0003_43.png"]),
+        ("apple.png", &["apple-0001.png", "apple-0002.png", "apple-0003.png"]), // told apart, though nobody asked
+        ("🍎 {seed}.PNG", &["🍎 41.PNG", "🍎 42.PNG", "🍎 43.PNG"]),
+        ("./{seed}.png", &["41.png", "42.png", "43.png"]),
+    ] {
+        let sandbox = Sandbox::new();
+        let run = sandbox.txt2img(&["an apple", "-s", "41", "-b", "3", "-o", pattern]).succeeds();
+        assert_eq!(sandbox.names(), expected, "{pattern}");
+        let told = run.pictures();
+        assert_eq!(told.iter().map(|(_, seed)| *seed).collect::<Vec<_>>(), [41, 42, 43], "{pattern}");
+        for (path, _) in told {
+            pictures::read(&sandbox.path(path.to_str().unwrap()));
+        }
+    }
+}
+
+#[test]
+fn batches_of_any_shape_count_alike() {
+    for (count, size) in [("4", "1"), ("2", "2"), ("1", "4")] {
+        let sandbox = Sandbox::new();
+        let files = ["an apple", "-s", "0", "-o", "{index}-{seed}.png"];
+        sandbox.txt2img(&[&files[..], &["-b", count, "--batch-size", size]].concat()).succeeds();
+        assert_eq!(sandbox.names(), ["0001-0.png", "0002-1.png", "0003-2.png", "0004-3.png"], "{count} x {size}");
+    }
+}
+
+#[test]
+fn seeds_count_over_the_largest() {
+    let sandbox = Sandbox::new();
+    sandbox.txt2img(&["an apple", "-s", "18446744073709551615", "-b", "2", "-o", "{seed}.png"]).succeeds();
+    assert_eq!(sandbox.names(), ["0.png", "18446744073709551615.png"]);
+}
+
+#[test]
+fn a_random_seed_is_told() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.txt2img(&["an apple", "-s", "-1", "-o", "apple.png"]).succeeds();
+    let [(_, seed)] = run.pictures()[..] else { panic!("{run}") };
+    let Text::Latin1(text) = pictures::read(&sandbox.path("apple.png")).parameters else { panic!("iTXt") };
+    assert!(text.contains(&format!("Seed: {seed}, ")), "{text}");
+    sandbox.txt2img(&["an apple", "-s", &seed.to_string(), "-o", "again.png"]).succeeds();
+    assert!(fs::read(sandbox.path("apple.png")).unwrap() == fs::read(sandbox.path("again.png")).unwrap());
+}
+
+#[test]
+fn a_folder_gets_the_default_names() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("apples.png")).unwrap();
+    for folder in ["apples.png", "apples.png/", "./apples.png"] {
+        sandbox.txt2img(&["an apple", "-s", "7", "-o", folder]).succeeds();
+    }
+    assert_eq!(sandbox.names(), ["apples.png"]);
+    for i in 1..=3 {
+        pictures::read(&sandbox.path(&format!("apples.png/kiln-000{i}-7.png")));
+    }
+}
+
+/// The model's weights are missing: whatever is refused for another reason was refused before they were looked at.
+#[test]
+fn an_impossible_output_is_refused_before_the_model_is_loaded() {
+    let sandbox = Sandbox::new();
+    let model = ModelCopy::of("sd1");
+    model.remove("unet/diffusion_pytorch_model.safetensors");
+    let args = ["an apple", "-s", "7", "-m", model.path()];
+    sandbox.txt2img(&args).fails(1, &["no weights found"]);
+
+    fs::write(sandbox.path("taken.png"), "old").unwrap();
+    fs::write(sandbox.path("7.png"), "old").unwrap();
+    fs::create_dir(sandbox.path("{seed}.png")).unwrap();
+    fs::create_dir(sandbox.path("8.png")).unwrap();
+    let before = sandbox.names();
+    let run = |more: &[&str]| sandbox.txt2img(&[&args, more].concat());
+    run(&["-o", "taken.png"]).refused(&["taken.png exists already", "--overwrite"]);
+    run(&["-o", "./{seed}.png"]).fails(1, &["no weights found"]); // a folder of that name, which is used
+    fs::remove_dir(sandbox.path("{seed}.png")).unwrap();
+    run(&["-o", "./{seed}.png"]).refused(&["7.png exists already", "--overwrite"]);
+    run(&["-o", "{seed}.png", "-b", "3", "--overwrite"]).refused(&["--output", "8.png is a folder"]);
+    run(&["-o", "no/where.png"]).fails(1, &["no: not found"]);
+    run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: not found", "a folder for the pictures"]);
+    run(&["--latents-out", "8.png"]).refused(&["--latents-out", "this is a folder"]);
+    run(&["--latents-out", "no/where.safetensors"]).fails(1, &["no: not found"]);
+    assert_eq!(fs::read(sandbox.path("taken.png")).unwrap(), b"old");
+    assert_eq!(sandbox.names(), before.into_iter().filter(|name| name != "{seed}.png").collect::<Vec<_>>());
+}
+
+#[test]
+fn overwrite_replaces() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("apple.png"), "old").unwrap();
+    sandbox.txt2img(&["an apple", "-o", "apple.png", "--overwrite"]).succeeds();
+    assert_eq!(pictures::read(&sandbox.path("apple.png")).size, (64, 64));
+    assert_eq!(sandbox.names(), ["apple.png"]);
+}
+
+/// A picture that is a link to a precious file is replaced; the precious file is not.
+#[test]
+fn overwrite_does_not_write_through_links() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("precious.txt"), "old").unwrap();
+    std::os::unix::fs::symlink(sandbox.path("precious.txt"), sandbox.path("apple.png")).unwrap();
+    sandbox.txt2img(&["an apple", "-o", "apple.png", "--overwrite"]).succeeds();
+    pictures::read(&sandbox.path("apple.png"));
+    assert_eq!(fs::read(sandbox.path("precious.txt")).unwrap(), b"old");
+}
+
+#[test]
+fn sizes_are_what_was_asked_for() {
+    for (width, height) in [(64, 64), (8, 8), (8, 128), (72, 40)] {
+        let sandbox = Sandbox::new();
+        let (w, h) = (width.to_string(), height.to_string());
+        sandbox.txt2img(&["an apple", "-W", &w, "-H", &h, "-o", "apple.png"]).succeeds();
+        assert_eq!(pictures::read(&sandbox.path("apple.png")).size, (width, height));
+    }
+}
+
+#[test]
+fn pictures_carry_their_settings() {
+    let settings = "Steps: 1, Sampler: Euler a, Schedule type: Karras, CFG scale: 3.5, Seed: 7, Size: 64x64, \
+                    Model: sd1, RNG: CPU, Version: Kiln ";
+    let flags = ["-s", "7", "--cfg-scale", "3.5", "--sampler", "euler_a", "--scheduler", "karras", "-o", "x.png"];
+    for (prompt, negative, latin1) in [
+        ("a red apple", "", true),
+        ("a red apple", "blurry, dark", true),
+        ("ein Äpfelchen, 20 °C", "", true),
+        ("赤いりんご", "", false),
+        ("an 🍎", "dark", false),
+        ("an apple", "ぼやけた", false),
+        ("two\nlines, \"quoted\": \\ and\ttabs", "", true),
+    ] {
+        let sandbox = Sandbox::new();
+        let negatives: &[&str] = if negative.is_empty() { &[] } else { &["-n", negative] };
+        sandbox.txt2img(&[&[prompt], negatives, &flags].concat()).succeeds();
+        let mut expected = prompt.to_string();
+        if !negative.is_empty() {
+            expected += &format!("\nNegative prompt: {negative}");
+        }
+        expected += &format!("\n{settings}{}", env!("CARGO_PKG_VERSION"));
+        let expected = if latin1 { Text::Latin1(expected) } else { Text::Utf8(expected) };
+        assert_eq!(pictures::read(&sandbox.path("x.png")).parameters, expected);
+    }
+}
+
+#[test]
+fn latents_are_written_and_replaced() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("latents.safetensors"), "old").unwrap();
+    for (shape, args) in [([3, 4, 8, 8], ["-b", "3", "-W", "64"]), ([1, 4, 8, 16], ["-b", "1", "-W", "128"])] {
+        let files = ["an apple", "-o", "{seed}.png", "--overwrite", "-s", "1", "--latents-out", "latents.safetensors"];
+        sandbox.txt2img(&[&files, &args[..]].concat()).succeeds();
+        assert_eq!(pictures::latents_shape(&sandbox.path("latents.safetensors")), shape);
+    }
+    assert_eq!(sandbox.names(), ["1.png", "2.png", "3.png", "latents.safetensors"]);
+}
+
+#[test]
+fn files_have_the_permissions_of_any_new_file() {
+    let sandbox = Sandbox::new();
+    let args = ["an apple", "-o", "apple.png", "--latents-out", "apple.safetensors"];
+    sandbox.shell("umask 027; exec \"$@\"", &args).succeeds();
+    for name in ["apple.png", "apple.safetensors"] {
+        let mode = fs::metadata(sandbox.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640, "{name}");
+    }
+}
+
+#[test]
+fn a_read_only_folder_is_refused_before_the_model_is_loaded() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("locked");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(folder.join("probe"), "").is_ok() {
+        println!("skipped: this user may write into a read-only folder (root?)");
+        return;
+    }
+    let denied = |args: &[&str], path: &str| {
+        let run = sandbox.txt2img(&[&["an apple"], args].concat());
+        let run = run.fails(1, &["cannot write ", path, "Permission denied"]);
+        assert!(run.stderr.starts_with("error: "), "{run}");
+    };
+    denied(&["-o", "locked/apple.png"], "locked/apple.png");
+    denied(&["-o", "locked"], "locked/kiln-0001-");
+    denied(&["--latents-out", "locked/apple.safetensors"], "locked/apple.safetensors");
+    assert_eq!(sandbox.names(), ["locked"]);
+}
+
+/// A file that outgrows a limit fails like one on a full disk: the first bytes are written, the others are not.
+const FULL_DISK: &str = "ulimit -f 1; trap '' XFSZ; exec \"$@\"";
+
+#[test]
+fn a_full_disk_leaves_no_picture() {
+    let sandbox = Sandbox::new();
+    sandbox.shell(FULL_DISK, &["an apple", "-o", "apple.png"]).fails(1, &["cannot write ", "apple.png: "]);
+    sandbox.shell(FULL_DISK, &["an apple", "-b", "3", "-s", "7"]).fails(1, &["cannot write ./kiln-0001-7.png: "]);
+    assert!(sandbox.names().is_empty(), "{:?}", sandbox.names());
+
+    fs::write(sandbox.path("apple.png"), "old").unwrap();
+    let run = sandbox.shell(FULL_DISK, &["an apple", "-o", "apple.png", "--overwrite"]);
+    run.fails(1, &["cannot write ", "apple.png: "]);
+    assert_eq!(fs::read(sandbox.path("apple.png")).unwrap(), b"old");
+    assert_eq!(sandbox.names(), ["apple.png"]);
+}
+
+/// The pictures fit, the latents of all of them do not.
+#[test]
+fn a_full_disk_leaves_no_latents() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("latents.safetensors"), "old").unwrap();
+    let files = ["an apple", "-o", "{index}.png", "--latents-out", "latents.safetensors"];
+    let size = ["-W", "32", "-H", "32", "-b", "40"]; // 3 KB a picture; 10 KB of latents
+    let run = sandbox.shell("ulimit -f 8; trap '' XFSZ; exec \"$@\"", &[&files[..], &size].concat());
+    assert_eq!(run.status.code(), Some(1), "{run}");
+    assert!(run.error().contains("cannot write latents.safetensors: "), "{run}");
+    assert_eq!(fs::read(sandbox.path("latents.safetensors")).unwrap(), b"old");
+    let names = sandbox.names();
+    assert_eq!(names.len(), 41, "{names:?}");
+    for (path, _) in run.pictures() {
+        pictures::read(&sandbox.path(path.to_str().unwrap()));
+    }
+}
+
+/// Streams that nobody reads, that are full or closed, cost no picture.
+#[test]
+fn streams_that_cannot_be_written_stop_nothing() {
+    for script in [
+        "exec \"$@\" >/dev/full",
+        "exec \"$@\" 2>/dev/full",
+        "exec \"$@\" >/dev/full 2>&1",
+        "exec \"$@\" >&-",
+        "exec \"$@\" 2>&-",
+        "{ \"$@\" || echo failed >failed; } 2>&1 | true",
+        "{ \"$@\" -v || echo failed >failed; } 2>&1 | true",
+    ] {
+        let sandbox = Sandbox::new();
+        let run = sandbox.shell(script, &["an apple", "-s", "7", "-b", "2", "-o", "{seed}.png"]).succeeds();
+        assert_eq!(sandbox.names(), ["7.png", "8.png"], "{run}");
+        for name in sandbox.names() {
+            pictures::read(&sandbox.path(&name));
+        }
+    }
+    // A message that cannot be told is no panic either.
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.shell("exec \"$@\" 2>/dev/full", &["an apple", "-s", "x"]).status.code(), Some(2));
+    assert_eq!(sandbox.shell("exec \"$@\" 2>/dev/full", &["an apple", "--steps", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_log_in_a_file_has_no_colours() {
+    let run = Sandbox::new().txt2img(&["an apple", "-vv"]).succeeds();
+    assert!(run.stderr.contains("INFO"), "{run}");
+    assert!(!run.stderr.contains('\u{1b}'), "{run}");
+}

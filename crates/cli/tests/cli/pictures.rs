@@ -1,0 +1,52 @@
+//! Reading what `kiln` wrote.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+/// A PNG that was decoded to its end.
+pub struct Picture {
+    pub size: (u32, u32),
+    /// The `parameters` text, as tEXt or as iTXt.
+    pub parameters: Text,
+}
+
+/// A text of a PNG with the kind of its chunk.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Text {
+    /// tEXt.
+    Latin1(String),
+    /// iTXt.
+    Utf8(String),
+}
+
+/// Decodes a PNG, or says what is wrong with it.
+pub fn try_read(path: &Path) -> Result<Picture, String> {
+    let decode = || -> Result<Picture, png::DecodingError> {
+        let mut reader = png::Decoder::new(BufReader::new(File::open(path)?)).read_info()?;
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap_or_default()];
+        reader.next_frame(&mut pixels)?;
+        reader.finish()?;
+        let info = reader.info();
+        let latin1 = info.uncompressed_latin1_text.iter().filter(|chunk| chunk.keyword == "parameters");
+        let mut texts: Vec<Text> = latin1.map(|chunk| Text::Latin1(chunk.text.clone())).collect();
+        for chunk in info.utf8_text.iter().filter(|chunk| chunk.keyword == "parameters") {
+            texts.push(Text::Utf8(chunk.get_text()?));
+        }
+        assert_eq!(texts.len(), 1, "{}: `parameters` {} times", path.display(), texts.len());
+        Ok(Picture { size: info.size(), parameters: texts.remove(0) })
+    };
+    decode().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Decodes a PNG.
+#[track_caller]
+pub fn read(path: &Path) -> Picture {
+    try_read(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The shape of the one tensor `latents` of a safetensors file, which must be f32 and whole.
+#[track_caller]
+pub fn latents_shape(path: &Path) -> Vec<usize> {
+    kiln_testkit::Fixture::read("latents", path).tensor("latents").dims().to_vec()
+}

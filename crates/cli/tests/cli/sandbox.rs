@@ -1,0 +1,192 @@
+//! An empty folder, and `kiln` run in it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kiln_testkit::fixtures;
+use tempfile::TempDir;
+
+/// No run of a tiny model takes this long; what does, hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// A folder that is gone at the test's end; `kiln` runs in it.
+pub struct Sandbox(TempDir);
+
+impl Sandbox {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What is in the folder, hidden files too, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs `kiln` with `args`.
+    pub fn kiln<S: AsRef<OsStr>>(&self, args: &[S]) -> Run {
+        self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(args)).finish()
+    }
+
+    /// Runs `kiln txt2img` with `args`, a tiny model, one step and a small size, where they say nothing else.
+    pub fn txt2img(&self, args: &[&str]) -> Run {
+        self.kiln(&txt2img(args))
+    }
+
+    /// Runs `script` in a shell, where `"$@"` is `kiln txt2img` with `args` as [`Self::txt2img`] fills them up.
+    pub fn shell(&self, script: &str, args: &[&str]) -> Run {
+        let kiln = env!("CARGO_BIN_EXE_kiln");
+        self.start(Command::new("sh").args(["-c", script, "sh", kiln]).args(txt2img(args))).finish()
+    }
+
+    /// Starts `kiln txt2img`, filled up as in [`Self::txt2img`].
+    pub fn start_txt2img(&self, args: &[&str]) -> Running {
+        self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(txt2img(args)))
+    }
+
+    fn start(&self, command: &mut Command) -> Running {
+        command.current_dir(self.0.path()).env_remove("KILN_MODELS").env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let line = format!("{command:?}");
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
+        Running { line, child, stdout, stderr }
+    }
+}
+
+/// The arguments of `kiln txt2img` with what makes a run short, unless they have it.
+fn txt2img(args: &[&str]) -> Vec<OsString> {
+    let model = fixtures("models/sd1").into_os_string();
+    let filling = [
+        (["-m", "--model"], model),
+        (["-W", "--width"], "64".into()),
+        (["-H", "--height"], "64".into()),
+        (["--steps", "--steps"], "1".into()),
+    ];
+    let mut all: Vec<OsString> = vec!["txt2img".into()];
+    for (flags, value) in filling {
+        if !args.iter().any(|arg| flags.iter().any(|flag| arg.split('=').next() == Some(flag))) {
+            all.extend([flags[0].into(), value]);
+        }
+    }
+    all.extend(args.iter().map(OsString::from));
+    all
+}
+
+/// Reads a stream to its end, so that a full pipe stops nobody.
+fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A process that was started.
+pub struct Running {
+    line: String,
+    child: Child,
+    stdout: JoinHandle<String>,
+    stderr: JoinHandle<String>,
+}
+
+impl Running {
+    /// Sends a signal by its name without `SIG`. It does not matter if the process has ended.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id()); // a child that nobody waited for keeps its number
+        Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub fn finish(mut self) -> Run {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if start.elapsed() > TIME_LIMIT {
+                self.child.kill().unwrap();
+                panic!("still running after {TIME_LIMIT:?}: {}", self.line);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let [stdout, stderr] = [self.stdout, self.stderr].map(|stream| stream.join().unwrap());
+        let run = Run { line: self.line, status, stdout, stderr };
+        assert!(status.code() != Some(101) && !run.stderr.contains("panicked at"), "a panic: {run}");
+        run
+    }
+}
+
+/// A process that has ended, and did not panic.
+pub struct Run {
+    line: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl std::fmt::Display for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { line, status, stdout, stderr } = self;
+        write!(f, "{line}\n{status}\nstdout:\n{stdout}\nstderr:\n{stderr}")
+    }
+}
+
+impl Run {
+    /// Expects that all went well.
+    #[track_caller]
+    pub fn succeeds(self) -> Self {
+        assert!(self.status.success(), "{self}");
+        self
+    }
+
+    /// Expects this exit status, an error message with all of `told`, and nothing on the output stream.
+    #[track_caller]
+    pub fn fails(self, status: i32, told: &[&str]) -> Self {
+        assert_eq!(self.status.code(), Some(status), "{self}");
+        assert!(self.stdout.is_empty(), "{self}");
+        let message = self.error();
+        for text in told {
+            assert!(message.contains(text), "the message has no {text:?}: {self}");
+        }
+        self
+    }
+
+    /// Expects, beside what [`Self::fails`] does, that the error is the first thing that the user is told.
+    #[track_caller]
+    pub fn refused(self, told: &[&str]) -> Self {
+        let run = self.fails(2, told);
+        assert!(run.stderr.starts_with("error: "), "told something before the error: {run}");
+        run
+    }
+
+    /// The error message, with whatever comes after it.
+    #[track_caller]
+    pub fn error(&self) -> &str {
+        let start = self.stderr.find("error: ").unwrap_or_else(|| panic!("no error message: {self}"));
+        &self.stderr[start..]
+    }
+
+    /// The paths of the pictures, as the output stream tells them, with their seeds.
+    #[track_caller]
+    pub fn pictures(&self) -> Vec<(PathBuf, u64)> {
+        let picture = |line: &str| {
+            let (path, seed) = line.strip_suffix(')')?.rsplit_once(" (seed ")?;
+            Some((Path::new(path).to_path_buf(), seed.parse().ok()?))
+        };
+        self.stdout.lines().map(|line| picture(line).unwrap_or_else(|| panic!("{line:?}: {self}"))).collect()
+    }
+}

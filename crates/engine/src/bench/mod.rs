@@ -1,0 +1,221 @@
+//! Measuring the stages of a model: one guided step, decoding a picture, encoding a text.
+//!
+//! Networks are filled with random weights ([`kiln_weights::RandomSource`]): their speed does not depend on what they
+//! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured apart.
+
+mod flops;
+mod model;
+mod report;
+mod stage;
+
+use std::ops::ControlFlow;
+use std::str::FromStr;
+
+use kiln_mempool::ProcessMemory;
+use serde::Serialize;
+
+pub use flops::{decoder_flop, text_flop, unet_flop};
+pub use model::{BenchModel, Preset};
+pub use report::{BenchReport, Machine, ModelReport, ReportFile, StageReport, Summary};
+
+use crate::error::{Error, Result};
+use crate::request::{in_range, side};
+use crate::setup::Setup;
+use stage::Meter;
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BenchStage {
+    /// One guided step: the U-Net over the conditional and the unconditional halves of a batch, and the guidance.
+    Step,
+    /// Latents to one picture.
+    Vae,
+    /// One text of 77 tokens through all text encoders.
+    Text,
+}
+
+impl BenchStage {
+    /// All stages, in the order in which they are measured.
+    pub const ALL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
+
+    /// The name on the command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Vae => "vae",
+            Self::Text => "text",
+        }
+    }
+}
+
+impl FromStr for BenchStage {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|stage| stage.id() == text);
+        found.ok_or_else(|| format!("expected {}", Self::ALL.map(Self::id).join(", ")))
+    }
+}
+
+/// What is measured, and how often.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchPlan {
+    /// Width and height of the pictures in pixels; `None` is each model's own.
+    pub size: Option<(usize, usize)>,
+    /// Pictures that a step makes at once.
+    pub batch: usize,
+    /// The stages.
+    pub stages: Vec<BenchStage>,
+    /// How often each stage is measured.
+    pub runs: usize,
+    /// How often each stage runs before it is measured.
+    pub warmup: usize,
+    /// On what and in which type.
+    pub setup: Setup,
+}
+
+impl Default for BenchPlan {
+    fn default() -> Self {
+        let stages = BenchStage::ALL.to_vec();
+        Self { size: None, batch: 1, stages, runs: 5, warmup: 1, setup: Setup::default() }
+    }
+}
+
+/// News of a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BenchEvent<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// The stage.
+    pub stage: BenchStage,
+    /// Runs that are done, those before the measurement too; `None` while weights are made.
+    pub done: Option<usize>,
+    /// Runs in all.
+    pub total: usize,
+}
+
+/// More runs than anybody waits for are mistakes.
+const MAX_RUNS: usize = 100_000;
+/// More pictures at once than fit anywhere are mistakes.
+const MAX_BATCH: usize = 1024;
+
+impl BenchPlan {
+    /// Measures `models`, one network in memory at a time. `watch` is told of every run, and may stop the measurement
+    /// between runs.
+    ///
+    /// # Errors
+    /// [`Error::Value`] names a flag that cannot be met, [`Error::Memory`] a network that would not fit; both before
+    /// its weights are made. [`Error::Interrupted`] where `watch` stopped.
+    pub fn run(
+        &self,
+        models: &[BenchModel],
+        watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<BenchReport> {
+        let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
+        let (device, dtype) = self.setup.resolve()?;
+        let mut reports = Vec::new();
+        for model in &models {
+            let mut meter = Meter { plan: self, model, device: &device, dtype, watch };
+            let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
+            reports.push(ModelReport {
+                name: model.name.clone(),
+                width: model.width,
+                height: model.height,
+                batch: self.batch,
+                stages,
+            });
+        }
+        Ok(BenchReport {
+            engine: "kiln",
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("KILN_COMMIT"),
+            machine: Machine::new(&device),
+            dtype: format!("{dtype:?}").to_lowercase(),
+            warmup: self.warmup,
+            peak_resident_bytes: ProcessMemory::now().map(|memory| memory.peak_resident),
+            models: reports,
+        })
+    }
+
+    /// Checks every value, and gives the model with the size that was asked for.
+    fn sized(&self, model: &BenchModel) -> Result<BenchModel> {
+        in_range("--runs", self.runs, 1, MAX_RUNS)?;
+        in_range("--warmup", self.warmup, 0, MAX_RUNS)?;
+        in_range("--batch", self.batch, 1, MAX_BATCH)?;
+        if self.stages.is_empty() {
+            let expected = "at least one of step, vae and text".into();
+            return Err(Error::Value { name: "--stages", found: "empty".into(), expected });
+        }
+        let (width, height) = self.size.unwrap_or((model.width, model.height));
+        let multiple = model.vae.downscale().max(8);
+        side("--size", width, multiple)?;
+        side("--size", height, multiple)?;
+        Ok(BenchModel { width, height, ..model.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_testkit::fixtures;
+
+    use super::*;
+    use crate::{DTypeChoice, DeviceChoice, ModelFolder};
+
+    fn tiny(name: &str) -> BenchModel {
+        BenchModel::from_folder(&ModelFolder::open(&fixtures("models").join(name)).unwrap())
+    }
+
+    fn plan() -> BenchPlan {
+        let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
+        BenchPlan { size: Some((64, 32)), runs: 3, warmup: 1, setup, ..BenchPlan::default() }
+    }
+
+    #[test]
+    fn every_stage_of_every_family_is_measured() {
+        let mut events = 0;
+        let plan = BenchPlan { batch: 2, ..plan() };
+        let models = ["sd1", "sd2v", "sdxl"].map(tiny);
+        let report = plan.run(&models, &mut |event| {
+            events += usize::from(event.done.is_some());
+            ControlFlow::Continue(())
+        });
+        let report = report.unwrap();
+        assert_eq!(events, 3 * 3 * 4);
+        assert_eq!(report.models.len(), 3);
+        for model in &report.models {
+            assert_eq!((model.width, model.height, model.batch), (64, 32, 2));
+            assert_eq!(model.stages.iter().map(|stage| stage.stage).collect::<Vec<_>>(), BenchStage::ALL);
+            for stage in &model.stages {
+                assert_eq!(stage.runs.len(), 3);
+                assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
+                assert!(stage.seconds.median <= stage.seconds.max && stage.flop > 0.0 && stage.parameters > 0);
+            }
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["models"][2]["stages"][0]["stage"], "step");
+        assert!(json["machine"]["threads"].as_u64().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_measurement_can_be_stopped() {
+        let stop = |event: BenchEvent<'_>| match event.done {
+            Some(2) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        assert!(matches!(plan().run(&[tiny("sd1")], &mut { stop }), Err(Error::Interrupted)));
+    }
+
+    #[test]
+    fn what_cannot_be_met_is_refused_before_anything_is_made() {
+        let message = |plan: BenchPlan| {
+            let error = plan.run(&[tiny("sd1")], &mut |_| panic!("a stage began")).unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            error.to_string()
+        };
+        assert!(message(BenchPlan { runs: 0, ..plan() }).starts_with("--runs is 0"));
+        assert!(message(BenchPlan { batch: 0, ..plan() }).starts_with("--batch is 0"));
+        assert!(message(BenchPlan { size: Some((60, 64)), ..plan() }).contains("the nearest is 64"));
+        assert!(message(BenchPlan { stages: Vec::new(), ..plan() }).starts_with("--stages is empty"));
+    }
+}

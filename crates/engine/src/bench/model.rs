@@ -1,0 +1,174 @@
+//! What is measured: the networks of a model, known by their configurations alone.
+
+use std::path::Path;
+
+use kiln_clip::TextEncoderConfig;
+use kiln_unet::UnetConfig;
+use kiln_vae::VaeConfig;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::model_folder::{Family, ModelFolder};
+
+/// The models whose configurations are part of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// The model that comes with Kiln, at 256x256.
+    Emoji,
+    /// Stable Diffusion 1.5 at 512x512.
+    Sd15,
+    /// Stable Diffusion XL at 1024x1024.
+    Sdxl,
+}
+
+impl Preset {
+    /// All presets.
+    pub const ALL: [Self; 3] = [Self::Emoji, Self::Sd15, Self::Sdxl];
+
+    /// The name on the command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Emoji => "emoji",
+            Self::Sd15 => "sd15-512",
+            Self::Sdxl => "sdxl-1024",
+        }
+    }
+
+    fn json(self) -> &'static str {
+        match self {
+            Self::Emoji => include_str!("../presets/emoji.json"),
+            Self::Sd15 => include_str!("../presets/sd15-512.json"),
+            Self::Sdxl => include_str!("../presets/sdxl-1024.json"),
+        }
+    }
+}
+
+impl std::str::FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|preset| preset.id() == text);
+        found.ok_or_else(|| format!("expected {}; another model by --config DIR", Self::ALL.map(Self::id).join(", ")))
+    }
+}
+
+/// A model to measure: its networks and the size of its pictures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchModel {
+    pub(crate) name: String,
+    pub(crate) family: Family,
+    pub(crate) text_encoders: Vec<TextEncoderConfig>,
+    pub(crate) unet: UnetConfig,
+    pub(crate) vae: VaeConfig,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// A preset's file: the networks' configurations as diffusers and transformers write them, without the keys that have
+/// those libraries' defaults.
+#[derive(Deserialize)]
+struct PresetFile {
+    width: usize,
+    height: usize,
+    text_encoders: Vec<Value>,
+    unet: Value,
+    vae: Value,
+}
+
+impl BenchModel {
+    /// A model whose configuration is part of the program.
+    ///
+    /// # Errors
+    /// None with the files that are there; a damaged one would be named.
+    pub fn preset(preset: Preset) -> Result<Self> {
+        let file: PresetFile = serde_json::from_str(preset.json())
+            .map_err(|error| Error::model(Path::new(preset.id()), format!("is no valid preset: {error}")))?;
+        let unet = UnetConfig::from_json(&file.unet.to_string())?;
+        let text_encoders = file.text_encoders.iter().map(|json| TextEncoderConfig::from_json(&json.to_string()));
+        Ok(Self {
+            name: preset.id().into(),
+            family: if unet.added_embedding.is_some() { Family::Sdxl } else { Family::Sd },
+            text_encoders: text_encoders.collect::<kiln_clip::Result<_>>()?,
+            unet,
+            vae: VaeConfig::from_json(&file.vae.to_string())?,
+            width: file.width,
+            height: file.height,
+        })
+    }
+
+    /// The model of a folder, of which the configurations alone are read: the weights may be missing.
+    pub fn from_folder(model: &ModelFolder) -> Self {
+        Self {
+            name: model.name(),
+            family: model.family(),
+            text_encoders: model.text_encoder_configs().to_vec(),
+            unet: model.unet_config().clone(),
+            vae: model.vae_config().clone(),
+            width: model.defaults().width,
+            height: model.defaults().height,
+        }
+    }
+
+    /// Height and width of the latents.
+    pub(crate) fn latent_size(&self) -> (usize, usize) {
+        (self.height / self.vae.downscale(), self.width / self.vae.downscale())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_clip::TextEncoder;
+    use kiln_testkit::{repository, shared_data};
+    use kiln_unet::Unet;
+    use kiln_vae::{Decoder, Encoder};
+
+    use super::*;
+
+    /// Parameters of the text encoders, the U-Net, the VAE's decoder and encoder.
+    fn parameters(preset: Preset) -> (Vec<usize>, usize, usize, usize) {
+        let model = BenchModel::preset(preset).unwrap();
+        let texts = model.text_encoders.iter().map(|config| TextEncoder::new(config.clone()).unwrap());
+        (
+            texts.map(|encoder| encoder.segments().parameters()).collect(),
+            Unet::new(model.unet).segments().parameters(),
+            Decoder::new(&model.vae).segments().parameters(),
+            Encoder::new(&model.vae).segments().parameters(),
+        )
+    }
+
+    /// The counts are PyTorch's: the sum of `numel()` over `parameters()` of diffusers' and transformers' classes.
+    #[test]
+    fn presets_have_pytorchs_number_of_parameters() {
+        let (texts, unet, decoder, encoder) = parameters(Preset::Sd15);
+        assert_eq!((texts.as_slice(), unet), ([123_060_480].as_slice(), 859_520_964));
+        assert_eq!((decoder, decoder + encoder), (49_490_199, 83_653_863));
+        let (texts, unet, decoder, encoder) = parameters(Preset::Sdxl);
+        assert_eq!((texts.as_slice(), unet), ([123_060_480, 694_659_840].as_slice(), 2_567_463_684));
+        assert_eq!((decoder, decoder + encoder), (49_490_199, 83_653_863));
+    }
+
+    #[test]
+    fn the_emoji_preset_is_the_model_that_comes_with_kiln() {
+        let folder = ModelFolder::open(&repository().join("models/emoji")).unwrap();
+        assert_eq!(BenchModel::preset(Preset::Emoji).unwrap(), BenchModel::from_folder(&folder));
+    }
+
+    #[test]
+    fn presets_are_what_the_official_configurations_say() {
+        for (preset, name) in [(Preset::Sd15, "stable-diffusion-v1-5"), (Preset::Sdxl, "stable-diffusion-xl-base-1.0")]
+        {
+            let Some(folder) = shared_data(&format!("configs/{name}")) else { return };
+            let official = BenchModel::from_folder(&ModelFolder::open(&folder).unwrap());
+            assert_eq!(BenchModel { name: name.into(), ..BenchModel::preset(preset).unwrap() }, official);
+        }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for preset in Preset::ALL {
+            assert_eq!(preset.id().parse(), Ok(preset));
+        }
+        assert!("sd14".parse::<Preset>().unwrap_err().contains("emoji, sd15-512, sdxl-1024"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What was measured, as data.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use serde::Serialize;
+
+use super::BenchStage;
+use crate::devices::devices;
+use crate::error::{Error, Result};
+use crate::output::{check_file, persist, temporary_beside};
+
+/// A whole measurement. `benches/peers` writes the same form for other engines.
+#[derive(Debug, Clone, Serialize)]
+pub struct BenchReport {
+    /// The program that was measured.
+    pub engine: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The commit that it was built from, where the build was told (`KILN_COMMIT`).
+    pub commit: Option<&'static str>,
+    /// On what it ran.
+    pub machine: Machine,
+    /// The type of weights and activations.
+    pub dtype: String,
+    /// Runs of every stage before those that were measured.
+    pub warmup: usize,
+    /// The most physical memory that the process ever had, over all stages together, where the system tells. A card's
+    /// memory is not in it.
+    pub peak_resident_bytes: Option<u64>,
+    /// The models.
+    pub models: Vec<ModelReport>,
+}
+
+/// A machine, as far as it matters to speed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Threads that were used.
+    pub threads: usize,
+    /// `cpu`, or the card's name.
+    pub device: String,
+}
+
+impl Machine {
+    pub(crate) fn new(device: &Device) -> Self {
+        let found = devices();
+        let card = || match device.location() {
+            candle_core::DeviceLocation::Cuda { gpu_id } => found.cards.iter().find(|card| card.ordinal == gpu_id),
+            _ => None,
+        };
+        let device =
+            if device.is_cpu() { "cpu".into() } else { card().map_or("card".into(), |card| card.name.clone()) };
+        Self { processor: found.processor, threads: rayon::current_num_threads(), device }
+    }
+}
+
+/// The stages of one model.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelReport {
+    /// The preset's or the folder's name.
+    pub name: String,
+    /// Width of the pictures in pixels.
+    pub width: usize,
+    /// Height of the pictures in pixels.
+    pub height: usize,
+    /// Pictures that a step makes at once; the U-Net sees twice as many.
+    pub batch: usize,
+    /// The stages, in the order in which they were measured.
+    pub stages: Vec<StageReport>,
+}
+
+/// One stage.
+#[derive(Debug, Clone, Serialize)]
+pub struct StageReport {
+    /// The stage.
+    pub stage: BenchStage,
+    /// Parameters of its networks.
+    pub parameters: usize,
+    /// How long it took to make the weights.
+    pub load_seconds: f64,
+    /// How long a run took.
+    pub seconds: Summary,
+    /// Floating-point operations of a run ([`super::unet_flop`]).
+    pub flop: f64,
+    /// Those of the median run in a second, in thousands of millions.
+    pub gflop_per_second: f64,
+    /// Seconds of every run.
+    pub runs: Vec<f64>,
+}
+
+/// Many values in three.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// The value in the middle, or the mean of the two there.
+    pub median: f64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of some values; of none, all are 0.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |i: usize| sorted.get(i).copied().unwrap_or_default();
+        let n = sorted.len();
+        let median = (at(n / 2) + at(n.saturating_sub(1) / 2)) / 2.0;
+        Self { median, min: at(0), max: at(n.saturating_sub(1)) }
+    }
+}
+
+/// A JSON file for a report.
+#[derive(Debug)]
+pub struct ReportFile(PathBuf);
+
+impl ReportFile {
+    /// Plans a file at `path`; one that is there will be replaced.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
+    pub fn plan(path: &Path) -> Result<Self> {
+        check_file("--json", path, "the report")?;
+        Ok(Self(path.to_path_buf()))
+    }
+
+    /// Writes the file; it appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn write(self, report: &BenchReport) -> Result<()> {
+        let failed = |error: serde_json::Error| Error::write(&self.0)(error.into());
+        let mut file = temporary_beside(&self.0)?;
+        serde_json::to_writer_pretty(&mut file, report).map_err(failed)?;
+        file.write_all(b"\n").map_err(Error::write(&self.0))?;
+        persist(file, &self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Summary { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]), Summary { median: 2.5, min: 1.0, max: 4.0 });
+        assert_eq!(Summary::of(&[]), Summary { median: 0.0, min: 0.0, max: 0.0 });
+    }
+}

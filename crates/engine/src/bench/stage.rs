@@ -1,0 +1,195 @@
+//! One stage with random weights, timed.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_clip::{HiddenLayer, TextEncoder};
+use kiln_mempool::SystemMemory;
+use kiln_scheduler::ImageNoise;
+use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_weights::{Placement, RandomSource, Segments, load};
+
+use super::report::{StageReport, Summary};
+use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_flop};
+use crate::decoder::Decoder;
+use crate::denoise::GuidedUnet;
+use crate::error::{Error, Result};
+use crate::model_folder::Family;
+
+/// Tokens of a text: one chunk.
+const TOKENS: usize = 77;
+/// A timestep in the middle of the schedule; none is faster than another.
+const TIMESTEP: f64 = 500.0;
+/// Strength of the guidance; any but 1 is the same work.
+const CFG_SCALE: f64 = 7.0;
+/// The seed of weights and inputs.
+const SEED: u64 = 0;
+
+/// Measures the stages of one model.
+pub(crate) struct Meter<'a, 'w> {
+    pub(crate) plan: &'a BenchPlan,
+    pub(crate) model: &'a BenchModel,
+    pub(crate) device: &'a Device,
+    pub(crate) dtype: DType,
+    pub(crate) watch: &'w mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
+}
+
+/// A network that is loaded.
+#[derive(Clone, Copy)]
+struct Loaded {
+    parameters: usize,
+    seconds: f64,
+}
+
+impl Meter<'_, '_> {
+    /// Loads a stage's network, measures it, and drops it.
+    pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
+        self.tell(stage, None)?;
+        match stage {
+            BenchStage::Step => self.step(),
+            BenchStage::Vae => self.vae(),
+            BenchStage::Text => self.text(),
+        }
+    }
+
+    fn step(&mut self) -> Result<StageReport> {
+        let (model, n) = (self.model, self.plan.batch);
+        let unet = Unet::new(model.unet.clone());
+        let loaded = self.load("the U-Net", &[unet.segments()])?;
+        let (h, w) = model.latent_size();
+        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let guided = GuidedUnet {
+            unet: &unet,
+            conditioning: self.conditioning(2 * n)?.to_dtype(self.dtype)?,
+            cfg_scale: Some(CFG_SCALE),
+            dtype: self.dtype,
+        };
+        let flop = unet_flop(&model.unet, 2 * n, (h, w), TOKENS);
+        self.time(BenchStage::Step, loaded, flop, &mut || guided.forward(&latents, TIMESTEP).map(drop))
+    }
+
+    fn vae(&mut self) -> Result<StageReport> {
+        let model = self.model;
+        let decoder = kiln_vae::Decoder::new(&model.vae);
+        let loaded = self.load("the VAE's decoder", &[decoder.segments()])?;
+        let (h, w) = model.latent_size();
+        let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
+        let (decoder, dtype) = (Decoder::Kl(model.vae.clone(), Box::new(decoder)), self.dtype);
+        let flop = decoder_flop(&model.vae, (h, w));
+        self.time(BenchStage::Vae, loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
+    }
+
+    fn text(&mut self) -> Result<StageReport> {
+        let (model, device) = (self.model, self.device);
+        let encoders =
+            model.text_encoders.iter().cloned().map(TextEncoder::new).collect::<kiln_clip::Result<Vec<_>>>()?;
+        let segments: Vec<&Segments> = encoders.iter().map(TextEncoder::segments).collect();
+        let loaded = self.load("the text encoders", &segments)?;
+        let layer = match model.family {
+            Family::Sd => HiddenLayer::LAST,
+            Family::Sdxl => HiddenLayer::PENULTIMATE,
+        };
+        let flop = model.text_encoders.iter().map(|config| text_flop(config, TOKENS)).sum();
+        self.time(BenchStage::Text, loaded, flop, &mut || {
+            for encoder in &encoders {
+                let config = encoder.config();
+                let tokens = TOKENS.min(config.max_position_embeddings);
+                let chunk = (0..tokens).map(|i| (i % config.vocab_size) as u32).collect();
+                encoder.encode(&[chunk], layer, device)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes the weights of `networks`, one after another.
+    fn load(&self, what: &'static str, networks: &[&Segments]) -> Result<Loaded> {
+        let needed = networks.iter().map(|segments| segments.bytes(self.dtype) as u64).sum();
+        check_memory(what, needed, self.device)?;
+        let start = Instant::now();
+        let placement = Placement::new(self.device.clone(), self.dtype);
+        for &segments in networks {
+            load(segments, &RandomSource::new(segments, SEED), &placement)?;
+        }
+        self.device.synchronize()?;
+        let parameters = networks.iter().map(|segments| segments.parameters()).sum();
+        Ok(Loaded { parameters, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Runs `run` until it is warm, then measures it.
+    fn time(
+        &mut self,
+        stage: BenchStage,
+        loaded: Loaded,
+        flop: f64,
+        run: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<StageReport> {
+        let mut runs = Vec::new();
+        for i in 0..self.plan.warmup + self.plan.runs {
+            let start = Instant::now();
+            run()?;
+            self.device.synchronize()?; // a card still works when the call returns
+            if i >= self.plan.warmup {
+                runs.push(start.elapsed().as_secs_f64());
+            }
+            self.tell(stage, Some(i + 1))?;
+        }
+        let seconds = Summary::of(&runs);
+        Ok(StageReport {
+            stage,
+            parameters: loaded.parameters,
+            load_seconds: loaded.seconds,
+            gflop_per_second: flop / seconds.median * 1e-9,
+            seconds,
+            flop,
+            runs,
+        })
+    }
+
+    fn tell(&mut self, stage: BenchStage, done: Option<usize>) -> Result<()> {
+        let total = self.plan.warmup + self.plan.runs;
+        match (self.watch)(BenchEvent { model: &self.model.name, stage, done, total }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// What steers `n` images: one chunk of text each, and SDXL's pooled text and sizes.
+    fn conditioning(&self, n: usize) -> Result<Conditioning> {
+        let BenchModel { unet, width, height, .. } = self.model;
+        let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
+        let (width, height) = (*width as f32, *height as f32);
+        let added = unet.pooled_dim().map(|dim| -> Result<_> {
+            let text_embeds = self.normal(n, (1, 1, dim))?.reshape((n, dim))?;
+            Ok(AddedConditions { text_embeds, time_ids: vec![[height, width, 0.0, 0.0, height, width]; n] })
+        });
+        Ok(Conditioning { context, added: added.transpose()? })
+    }
+
+    /// Normal values `(n, ..)`, drawn as a picture's noise is.
+    fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
+        Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
+    }
+}
+
+/// Refuses weights that the processor's memory does not hold: the system would end the process without a word.
+fn check_memory(what: &'static str, needed: u64, device: &Device) -> Result<()> {
+    match SystemMemory::now() {
+        Some(memory) if device.is_cpu() && needed > memory.available => {
+            Err(Error::Memory { what, needed, available: memory.available })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_numbers() {
+        let message = check_memory("the U-Net", 1 << 60, &Device::Cpu).unwrap_err().to_string();
+        assert!(message.starts_with("the U-Net needs 1073741824.0 GiB of memory for its weights"), "{message}");
+        assert!(message.contains("--dtype bf16"), "{message}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What this machine has, and what Kiln would do with it.
+
+use kiln_mempool::SystemMemory;
+use serde::Serialize;
+
+use crate::setup::Setup;
+
+/// The devices of this machine, as data.
+#[derive(Debug, Clone, Serialize)]
+pub struct Devices {
+    /// The processor's name.
+    pub processor: String,
+    /// Threads that it runs at a time.
+    pub threads: usize,
+    /// Instruction sets that kernels ask for.
+    pub features: Vec<&'static str>,
+    /// Physical memory in bytes, where the system tells.
+    pub memory_total: Option<u64>,
+    /// Memory that can be had without swapping, in bytes.
+    pub memory_available: Option<u64>,
+    /// The cards.
+    pub cards: Vec<CardInfo>,
+    /// What the cards run on, or why there are none.
+    pub cuda: String,
+    /// What `--device auto --dtype auto` means here.
+    pub auto: AutoChoice,
+}
+
+/// A CUDA card, as data.
+#[derive(Debug, Clone, Serialize)]
+pub struct CardInfo {
+    /// The number that `--device cuda:N` takes.
+    pub ordinal: usize,
+    /// The maker's name for it.
+    pub name: String,
+    /// Compute capability, as `9.0`.
+    pub compute_capability: String,
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Free memory in bytes.
+    pub memory_free: usize,
+    /// Memory in all, in bytes.
+    pub memory_total: usize,
+}
+
+/// What is chosen where nothing is asked for.
+#[derive(Debug, Clone, Serialize)]
+pub struct AutoChoice {
+    /// The device.
+    pub device: String,
+    /// The type of weights and activations.
+    pub dtype: String,
+    /// Which kernels run.
+    pub kernels: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// Looks at the machine.
+pub fn devices() -> Devices {
+    let processor = kiln_ops::device::processor();
+    let memory = SystemMemory::now();
+    let (cards, cuda) = match kiln_ops::device::cards() {
+        Ok(found) => {
+            let versions = format!(
+                "driver for CUDA {}.{}, cuBLAS {}",
+                found.driver_version / 1000,
+                found.driver_version % 1000 / 10,
+                found.cublas_version
+            );
+            (found.cards, versions)
+        }
+        Err(error) => (Vec::new(), format!("{error} ({})", driver())),
+    };
+    let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda);
+    let info = |card: kiln_ops::device::Card| CardInfo {
+        ordinal: card.ordinal,
+        name: card.name,
+        compute_capability: format!("{}.{}", card.compute_capability.0, card.compute_capability.1),
+        multiprocessors: card.multiprocessors,
+        memory_free: card.memory_free,
+        memory_total: card.memory_total,
+    };
+    Devices {
+        processor: processor.name,
+        threads: processor.threads,
+        features: processor.features,
+        memory_total: memory.map(|memory| memory.total),
+        memory_available: memory.map(|memory| memory.available),
+        cards: cards.into_iter().map(info).collect(),
+        cuda,
+        auto,
+    }
+}
+
+fn auto(card: Option<&str>, cuda: &str) -> AutoChoice {
+    let dtype = format!("{:?}", Setup::auto_dtype(card.is_some())).to_lowercase();
+    match card {
+        Some(name) => AutoChoice {
+            device: "cuda:0".into(),
+            dtype,
+            kernels: "candle's operators through cuBLAS",
+            reason: format!("{name} is there, and half precision is its fastest type"),
+        },
+        None => AutoChoice {
+            device: "cpu".into(),
+            dtype,
+            kernels: "Kiln's own, with matrix products by the gemm crate for the instruction sets above",
+            reason: format!("no card: {cuda}; 16-bit types are converted for every product here, so f32 is faster"),
+        },
+    }
+}
+
+/// What of NVIDIA's driver is on this machine.
+fn driver() -> String {
+    const VERSION: &str = "/proc/driver/nvidia/version";
+    match std::fs::read_to_string(VERSION) {
+        Ok(text) => format!("the driver is here: {}", text.lines().next().unwrap_or_default().trim()),
+        Err(_) => format!("NVIDIA's driver is not loaded: {VERSION} is missing"),
+    }
+}

@@ -1,0 +1,138 @@
+//! A model folder: its networks with their segments, and how its files store them.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::DType;
+use kiln_clip::TextEncoder;
+use kiln_unet::Unet;
+use kiln_vae::{Decoder, Encoder};
+use kiln_weights::{KeyRule, ParamSource, ParamSpec, Renamed, Segments, misfits, open_component};
+use serde::Serialize;
+
+use super::{Stored, stored};
+use crate::error::Result;
+use crate::model_folder::{Family, ModelFolder};
+use crate::setup::{DTypeChoice, Setup};
+
+/// What a model folder holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct FolderReport {
+    /// The folder.
+    pub path: PathBuf,
+    /// The folder's name.
+    pub name: String,
+    /// How the networks work together.
+    pub family: &'static str,
+    /// Width and height of the pictures when nothing else is said.
+    pub size: (usize, usize),
+    /// The type for which the segments' sizes are.
+    pub dtype: String,
+    /// How many parameters in all.
+    pub parameters: usize,
+    /// The sum of all segments in bytes.
+    pub bytes: usize,
+    /// The networks.
+    pub components: Vec<Component>,
+}
+
+/// A network.
+#[derive(Debug, Clone, Serialize)]
+pub struct Component {
+    /// The folder in the model folder; for an autoencoder, which half too.
+    pub name: String,
+    /// How many parameters (numbers, not tensors).
+    pub parameters: usize,
+    /// The sum of the segments in bytes.
+    pub bytes: usize,
+    /// The segments, in the order in which they run.
+    pub segments: Vec<SegmentReport>,
+    /// How the files store the network's tensors; nothing where there are no files.
+    pub stored: Vec<Stored>,
+    /// Tensors that are missing or have another shape: with any of them the network cannot be loaded.
+    pub problems: Vec<String>,
+}
+
+/// A part of a network that is loaded, streamed and dropped as one.
+#[derive(Debug, Clone, Serialize)]
+pub struct SegmentReport {
+    /// The name, in the checkpoint's terms.
+    pub name: String,
+    /// How many parameters.
+    pub parameters: usize,
+    /// The exact size of its slab in bytes.
+    pub bytes: usize,
+    /// Whether it stays in host memory whatever the device.
+    pub on_host: bool,
+}
+
+pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderReport> {
+    let dtype = match dtype {
+        DTypeChoice::Auto => Setup::auto_dtype(false),
+        DTypeChoice::F32 => DType::F32,
+        DTypeChoice::Bf16 => DType::BF16,
+        DTypeChoice::F16 => DType::F16,
+    };
+    let mut components = Vec::new();
+    for (i, config) in model.text_encoder_configs().iter().enumerate() {
+        let encoder = TextEncoder::new(config.clone())?;
+        let (folder, _) = model.text_folders(i);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        components.push(component(name, &folder, KeyRule::TEXT_MODEL, encoder.segments(), dtype)?);
+    }
+    let unet = Unet::new(model.unet_config().clone());
+    components.push(component("unet".into(), &model.path().join("unet"), &[], unet.segments(), dtype)?);
+    let vae = model.path().join("vae");
+    let decoder = Decoder::new(model.vae_config());
+    components.push(component("vae (decoder)".into(), &vae, KeyRule::VAE_ATTENTION, decoder.segments(), dtype)?);
+    let encoder = Encoder::new(model.vae_config());
+    components.push(component("vae (encoder)".into(), &vae, KeyRule::VAE_ATTENTION, encoder.segments(), dtype)?);
+    Ok(FolderReport {
+        path: model.path().to_path_buf(),
+        name: model.name(),
+        family: match model.family() {
+            Family::Sd => "Stable Diffusion 1 or 2",
+            Family::Sdxl => "Stable Diffusion XL",
+        },
+        size: (model.defaults().width, model.defaults().height),
+        dtype: format!("{dtype:?}").to_lowercase(),
+        parameters: components.iter().map(|component| component.parameters).sum(),
+        bytes: components.iter().map(|component| component.bytes).sum(),
+        components,
+    })
+}
+
+fn component(
+    name: String,
+    folder: &Path,
+    rules: &'static [KeyRule],
+    segments: &Segments,
+    dtype: DType,
+) -> Result<Component> {
+    let source = match open_component(folder) {
+        Ok(source) => Some(Renamed::new(source, rules)),
+        Err(kiln_weights::Error::NoWeights { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let params = || segments.iter().flat_map(|segment| segment.params());
+    let segment = |segment: &kiln_weights::Segment| SegmentReport {
+        name: segment.name().to_string(),
+        parameters: segment.params().iter().map(ParamSpec::elements).sum(),
+        bytes: segment.bytes(dtype),
+        on_host: segment.on_host(),
+    };
+    let (stored, problems) = match &source {
+        None => (Vec::new(), Vec::new()),
+        Some(source) => (
+            stored(params().filter_map(|param| source.info(&param.key))),
+            misfits(segments, source).iter().map(ToString::to_string).collect(),
+        ),
+    };
+    Ok(Component {
+        name,
+        parameters: segments.parameters(),
+        bytes: segments.bytes(dtype),
+        segments: segments.iter().map(segment).collect(),
+        stored,
+        problems,
+    })
+}

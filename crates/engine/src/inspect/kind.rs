@@ -1,0 +1,113 @@
+//! What kind of network a file holds, by its tensors' names.
+
+use serde::Serialize;
+
+/// What a checkpoint file looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A whole model in one file, with the names of CompVis' code.
+    Checkpoint,
+    /// Small changes to another network's weights: LoRA and its relatives.
+    Lora,
+    /// A ControlNet.
+    ControlNet,
+    /// A U-Net with the names of diffusers.
+    Unet,
+    /// An autoencoder, both halves or one.
+    Vae,
+    /// TAESD, the tiny autoencoder, both halves or one.
+    Taesd,
+    /// A CLIP text encoder.
+    TextEncoder,
+    /// Vectors for new words.
+    TextualInversion,
+    /// None of these.
+    Unknown,
+}
+
+/// Names that only one kind has: a part of any name.
+const PARTS: [(FileKind, &[&str]); 2] = [
+    // A checkpoint has a U-Net, an autoencoder and text encoders, so it is asked for before them.
+    (FileKind::Checkpoint, &["model.diffusion_model.input_blocks."]),
+    (
+        FileKind::Lora,
+        &[
+            ".lora_up.",
+            ".lora_down.",
+            ".lora_A.",
+            ".lora_B.",
+            "_lora.up.",
+            "_lora.down.",
+            ".lora.up.",
+            ".lora.down.",
+            ".lora_linear_layer.",
+            ".hada_w1_",
+            ".lokr_w",
+            ".oft_diag",
+            ".oft_blocks",
+            ":up",
+            ":down",
+        ],
+    ),
+];
+
+/// Names that only one kind has: all of a group must be there.
+const WHOLE: [(FileKind, &[&str]); 11] = [
+    (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
+    (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
+    (FileKind::Unet, &["conv_in.weight", "time_embedding.linear_1.weight"]),
+    (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
+    (FileKind::Vae, &["encoder.conv_in.weight", "encoder.conv_norm_out.weight"]),
+    (FileKind::Vae, &["decoder.conv_in.weight", "decoder.norm_out.weight"]), // CompVis' names
+    (FileKind::Taesd, &["decoder.layers.0.weight", "decoder.layers.2.conv.0.weight"]),
+    (FileKind::Taesd, &["encoder.layers.0.weight", "encoder.layers.1.conv.0.weight"]),
+    (FileKind::TextEncoder, &["text_model.embeddings.token_embedding.weight"]),
+    (FileKind::TextEncoder, &["embeddings.token_embedding.weight", "final_layer_norm.weight"]),
+    (FileKind::TextualInversion, &["emb_params"]),
+];
+
+impl FileKind {
+    /// The kind of a file whose tensors have these names.
+    pub fn of(keys: &[String]) -> Self {
+        let has_part = |part: &&str| keys.iter().any(|key| key.contains(part));
+        let has = |name: &&str| keys.iter().any(|key| key == name);
+        let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
+        let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
+        by_part.or_else(by_name).map_or(Self::Unknown, |&(kind, _)| kind)
+    }
+
+    /// The kind in words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "a whole model in one file",
+            Self::Lora => "a LoRA or one of its relatives",
+            Self::ControlNet => "a ControlNet",
+            Self::Unet => "a U-Net",
+            Self::Vae => "an autoencoder (VAE)",
+            Self::Taesd => "a tiny autoencoder (TAESD)",
+            Self::TextEncoder => "a CLIP text encoder",
+            Self::TextualInversion => "an embedding (textual inversion)",
+            Self::Unknown => "nothing that Kiln knows by its tensors' names",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_particular_name_decides() {
+        let kind = |names: &[&str]| FileKind::of(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let unet = ["conv_in.weight", "time_embedding.linear_1.weight"];
+        assert_eq!(kind(&unet), FileKind::Unet);
+        assert_eq!(kind(&[&unet[..], &["controlnet_cond_embedding.conv_in.weight"]].concat()), FileKind::ControlNet);
+        let checkpoint = ["model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.decoder.conv_in.weight"];
+        assert_eq!(kind(&checkpoint), FileKind::Checkpoint);
+        assert_eq!(kind(&["lora_unet_mid_block.lora_up.weight"]), FileKind::Lora);
+        assert_eq!(kind(&["text_encoder:0:down"]), FileKind::Lora);
+        assert_eq!(kind(&["conv_in.weight"]), FileKind::Unknown);
+        assert_eq!(kind(&[]), FileKind::Unknown);
+    }
+}

@@ -1,0 +1,165 @@
+//! What is in a model folder or a checkpoint file, by their configurations and headers alone: no weights are read.
+
+mod file;
+mod folder;
+mod kind;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kiln_weights::ParamInfo;
+use serde::Serialize;
+
+pub use file::FileReport;
+pub use folder::{Component, FolderReport, SegmentReport};
+pub use kind::FileKind;
+
+use crate::error::Result;
+use crate::model_folder::ModelFolder;
+use crate::setup::DTypeChoice;
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+pub enum Inspection {
+    /// A model folder.
+    Folder(FolderReport),
+    /// A `.safetensors` file.
+    File(FileReport),
+}
+
+/// How some tensors are stored: those of one type together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stored {
+    /// The type, as safetensors calls it.
+    pub dtype: String,
+    /// How many tensors.
+    pub tensors: usize,
+    /// How many numbers in them.
+    pub parameters: usize,
+    /// Their size in bytes.
+    pub bytes: usize,
+}
+
+/// Looks at `path`. Segments have the sizes that they have with elements of `dtype`.
+///
+/// # Errors
+/// What is wrong with the path, a configuration, or a file that is no valid checkpoint. Weights that do not fit their
+/// network are no error here: [`Component::problems`] has them.
+pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
+    if path.is_dir() {
+        return Ok(Inspection::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
+    }
+    Ok(Inspection::File(file::report(path)?))
+}
+
+/// Counts tensors by their types, the most bytes first.
+fn stored(tensors: impl IntoIterator<Item = ParamInfo>) -> Vec<Stored> {
+    let mut by_dtype: BTreeMap<String, Stored> = BTreeMap::new();
+    for ParamInfo { shape, dtype } in tensors {
+        let name = format!("{dtype:?}");
+        let empty = Stored { dtype: name.clone(), tensors: 0, parameters: 0, bytes: 0 };
+        let entry = by_dtype.entry(name).or_insert(empty);
+        let parameters = shape.iter().product::<usize>();
+        entry.tensors += 1;
+        entry.parameters += parameters;
+        entry.bytes += (parameters * dtype.bitsize()).div_ceil(8);
+    }
+    let mut stored: Vec<Stored> = by_dtype.into_values().collect();
+    stored.sort_by_key(|stored| std::cmp::Reverse(stored.bytes));
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_testkit::{fixtures, repository, shared_data};
+
+    use super::*;
+
+    fn folder(name: &str, dtype: DTypeChoice) -> FolderReport {
+        match inspect(&fixtures("models").join(name), dtype).unwrap() {
+            Inspection::Folder(report) => report,
+            Inspection::File(_) => panic!("{name} is a folder"),
+        }
+    }
+
+    #[test]
+    fn a_folder_has_its_networks_and_their_segments() {
+        let report = folder("sdxl", DTypeChoice::F32);
+        assert_eq!(report.family, "Stable Diffusion XL");
+        let names: Vec<&str> = report.components.iter().map(|component| component.name.as_str()).collect();
+        assert_eq!(names, ["text_encoder", "text_encoder_2", "unet", "vae (decoder)", "vae (encoder)"]);
+        for component in &report.components {
+            assert!(component.problems.is_empty(), "{:?}", component.problems);
+            let sum = |of: fn(&SegmentReport) -> usize| component.segments.iter().map(of).sum::<usize>();
+            assert_eq!(sum(|segment| segment.bytes), component.bytes);
+            assert_eq!(sum(|segment| segment.parameters), component.parameters);
+            let stored: usize = component.stored.iter().map(|stored| stored.parameters).sum();
+            assert_eq!(stored, component.parameters);
+            assert!(
+                component.bytes >= 4 * component.parameters && component.segments.iter().all(|s| s.bytes % 256 == 0)
+            );
+        }
+        let half = folder("sdxl", DTypeChoice::F16);
+        assert_eq!(half.parameters, report.parameters);
+        assert!(half.bytes < report.bytes);
+    }
+
+    #[test]
+    fn weights_of_another_model_are_problems_and_missing_weights_are_none() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (from, to) = (fixtures("models/sd1"), temporary.path());
+        for file in [
+            "model_index.json",
+            "scheduler/scheduler_config.json",
+            "text_encoder/config.json",
+            "unet/config.json",
+            "vae/config.json",
+        ] {
+            std::fs::create_dir_all(to.join(file).parent().unwrap()).unwrap();
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+        let weights = "diffusion_pytorch_model.safetensors";
+        std::fs::copy(from.join("vae").join(weights), to.join("unet").join(weights)).unwrap();
+        let Inspection::Folder(report) = inspect(to, DTypeChoice::Auto).unwrap() else { panic!("a folder") };
+        let unet = report.components.iter().find(|component| component.name == "unet").unwrap();
+        assert!(unet.problems[0].contains("is missing"), "{:?}", unet.problems);
+        let text = &report.components[0];
+        assert!(text.stored.is_empty() && text.problems.is_empty());
+    }
+
+    #[test]
+    fn a_file_is_counted_and_named() {
+        let path = repository().join("models/emoji/unet/diffusion_pytorch_model.safetensors");
+        let Inspection::File(report) = inspect(&path, DTypeChoice::Auto).unwrap() else { panic!("a file") };
+        assert_eq!(report.kind, FileKind::Unet);
+        assert_eq!(report.bytes, std::fs::metadata(&path).unwrap().len());
+        assert!(report.tensors > 100 && report.stored.len() == 1);
+    }
+
+    #[test]
+    fn real_files_are_told_apart() {
+        let Some(data) = shared_data("README.md").and_then(|file| Some(file.parent()?.to_path_buf())) else { return };
+        for (file, kind) in [
+            ("taesd/taesd_sd_fp8.safetensors", FileKind::Taesd),
+            ("lora/catundchat_sd15.safetensors", FileKind::Lora),
+            ("lora/cloneofsimo_analog_svd_rank4.safetensors", FileKind::Lora),
+            ("lora/derived_kohya_catundchat_sd15.safetensors", FileKind::Lora),
+            ("embeddings/invoke_test_embedding.safetensors", FileKind::TextualInversion),
+            ("esrgan/RealESRGAN_x4plus_anime_6B.fp16.safetensors", FileKind::Unknown),
+            ("valid_edge_safetensors/zero_tensors.safetensors", FileKind::Unknown),
+        ] {
+            let Inspection::File(report) = inspect(&data.join(file), DTypeChoice::Auto).unwrap() else {
+                panic!("{file}")
+            };
+            assert_eq!(report.kind, kind, "{file}");
+        }
+        for entry in std::fs::read_dir(data.join("malformed_safetensors")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "safetensors") {
+                let error = inspect(&path, DTypeChoice::Auto).expect_err(&path.display().to_string());
+                assert!(!error.is_usage() && error.to_string().contains("safetensors"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A TAESD in the place of a model's own autoencoder.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use kiln_engine::{DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFolder, Picture, Request, Setup};
+use kiln_testkit::{Fixture, fixtures};
+use kiln_vae::{TinyConfig, TinyDecoder};
+use kiln_weights::{Placement, load, open_component};
+
+fn open(model: &Path, taesd: PathBuf) -> kiln_engine::Result<Engine> {
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, taesd: Some(taesd), ..Setup::default() };
+    Engine::load(ModelFolder::open(model)?, &setup, &mut |_| ControlFlow::Continue(()))
+}
+
+fn picture(engine: &mut Engine) -> Picture {
+    let request = Request {
+        prompt: "a red apple".into(),
+        width: Some(72),
+        height: Some(64),
+        steps: Some(2),
+        seed: Some(7),
+        ..Request::default()
+    };
+    let job = request.resolve(engine.model()).unwrap();
+    let mut last = None;
+    let watch = &mut |event| {
+        if let Event::Picture(picture) = event {
+            last = Some(*picture);
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    engine.txt2img(&job, watch).unwrap();
+    last.unwrap()
+}
+
+/// The latents as the denoiser gives them go into TAESD; the model's own autoencoder is not even there.
+#[test]
+fn decodes_in_the_place_of_the_models_own() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixtures("models/sd1"), folder.path());
+    std::fs::remove_file(folder.path().join("vae/diffusion_pytorch_model.safetensors")).unwrap();
+    let taesd = fixtures("taesd/default");
+    let picture = picture(&mut open(folder.path(), taesd.clone()).unwrap());
+    assert_eq!((picture.width, picture.height), (72, 64));
+
+    let path = folder.path().join("latents.safetensors");
+    let mut file = LatentsFile::plan(&path).unwrap();
+    file.push(&picture);
+    file.write().unwrap();
+    let latents = Fixture::read("latents", &path).tensor("latents");
+    let config = TinyConfig::from_json(&std::fs::read_to_string(taesd.join("config.json")).unwrap()).unwrap();
+    let decoder = TinyDecoder::new(&config);
+    let placement = Placement::new(Device::Cpu, DType::F32);
+    load(decoder.segments(), open_component(&taesd).unwrap().as_ref(), &placement).unwrap();
+    let image = decoder.decode(&latents).unwrap().affine(127.5, 127.5).unwrap().clamp(0., 255.).unwrap();
+    let expected: Vec<f32> = image.permute((0, 2, 3, 1)).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    assert_eq!(expected.len(), picture.rgb.len());
+    assert!(picture.rgb.iter().zip(&expected).all(|(&found, expected)| (f32::from(found) - expected).abs() < 0.51));
+    assert!(expected.iter().any(|&value| value > 0.0), "nothing is to be seen");
+}
+
+#[test]
+fn what_is_no_taesd_is_refused() {
+    let model = fixtures("models/sd1");
+    let message = |taesd: PathBuf| open(&model, taesd).err().unwrap().to_string();
+    let missing = message("/no/such.safetensors".into());
+    assert!(missing.starts_with("/no/such.safetensors: not found; looked for --taesd"), "{missing}");
+    let kl = message(fixtures("models/sd1/vae"));
+    assert!(kl.contains("`_class_name` is AutoencoderKL, expected AutoencoderTiny"), "{kl}");
+    let kl = message(fixtures("models/sd1/vae/diffusion_pytorch_model.safetensors"));
+    assert!(kl.contains("no TAESD that decodes, tensor `decoder.layers.0.weight` is missing"), "{kl}");
+    let narrow = message(fixtures("taesd/default/diffusion_pytorch_model.safetensors"));
+    assert!(narrow.contains("`decoder.layers.0.weight` has shape [8, 4, 3, 3], expected [64, 4, 3, 3]"), "{narrow}");
+    let odd = message(fixtures("taesd/odd"));
+    assert!(odd.contains("latents of 6 channels, each to 9x9 pixels"), "{odd}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    candle_core::safetensors::save(&[("x", Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap())].into(), &path)
+        .unwrap();
+    assert!(message(path).contains("other.safetensors: is no TAESD that decodes"));
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() { copy(&entry.path(), &target) } else { drop(std::fs::copy(entry.path(), target)) }
+    }
+}
