@@ -67,7 +67,7 @@ def own_seconds() -> float:
 
 
 def table(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
-    lines = ["| stage | engine | median s | min s | max s | ratio to Kiln | peak GiB |", "|---|---|---|---|---|---|---|"]
+    lines = ["| stage | engine | median s | min s | max s | ratio to Kiln | peak GiB |", f"|{'---|' * 7}"]
     for stage in options.stages.split(","):
         kiln = None
         for engine, rounds in reports.items():

@@ -30,6 +30,13 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
+    /// Prints completions for a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page.
+    Man,
 }
 
 /// `kiln devices`.

@@ -32,7 +32,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 /// A line for every stage, on the error stream.
 fn tell(event: BenchEvent<'_>) {
     if event.done.is_none() {
-        eprintln!("{} {}: {} runs", event.model, event.stage.id(), event.total);
+        tell!("{} {}: {} runs", event.model, event.stage.id(), event.total);
     }
 }
 

@@ -3,27 +3,26 @@
 use kiln_engine::{Devices, devices};
 
 use crate::args::DevicesArgs;
+use crate::table::print;
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) {
     let devices = devices();
-    if args.json {
-        println!("{:#}", serde_json::json!(devices));
-    } else {
-        print(&devices);
-    }
+    print(&if args.json { format!("{:#}\n", serde_json::json!(devices)) } else { text(&devices) });
 }
 
-fn print(devices: &Devices) {
+fn text(devices: &Devices) -> String {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    println!("processor  {}, {} threads", devices.processor, devices.threads);
-    println!("           {}", devices.features.join(" "));
+    let mut lines = vec![
+        format!("processor  {}, {} threads", devices.processor, devices.threads),
+        format!("           {}", devices.features.join(" ")),
+    ];
     if let (Some(total), Some(available)) = (devices.memory_total, devices.memory_available) {
-        println!("memory     {}, {} available", gib(total), gib(available));
+        lines.push(format!("memory     {}, {} available", gib(total), gib(available)));
     }
-    println!("cuda       {}", devices.cuda);
+    lines.push(format!("cuda       {}", devices.cuda));
     for card in &devices.cards {
-        println!(
+        lines.push(format!(
             "cuda:{}     {}, compute capability {}, {} multiprocessors, {} of {} free",
             card.ordinal,
             card.name,
@@ -31,8 +30,10 @@ fn print(devices: &Devices) {
             card.multiprocessors,
             gib(card.memory_free as u64),
             gib(card.memory_total as u64),
-        );
+        ));
     }
-    println!("auto       --device {} --dtype {}: {}", devices.auto.device, devices.auto.dtype, devices.auto.kernels);
-    println!("           {}", devices.auto.reason);
+    let auto = &devices.auto;
+    lines.push(format!("auto       --device {} --dtype {}: {}", auto.device, auto.dtype, auto.kernels));
+    lines.push(format!("           {}\n", auto.reason));
+    lines.join("\n")
 }

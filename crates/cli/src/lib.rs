@@ -12,6 +12,7 @@ mod bench;
 mod devices;
 mod inspect;
 mod interrupt;
+mod papers;
 mod progress;
 mod table;
 mod txt2img;
@@ -33,6 +34,11 @@ pub fn main() -> ExitCode {
             devices::run(&args);
             Ok(())
         }
+        Command::Completions { shell } => {
+            papers::completions(shell);
+            Ok(())
+        }
+        Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
     };

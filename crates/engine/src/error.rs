@@ -113,6 +113,11 @@ impl Error {
         matches!(self, Self::Value { .. } | Self::Exists(_) | Self::Scheduler(_))
     }
 
+    /// The standard output could not be written to.
+    pub fn output(source: std::io::Error) -> Self {
+        Self::Write { path: "the standard output".into(), source }
+    }
+
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         |source| Self::Read { path, source }

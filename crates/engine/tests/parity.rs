@@ -12,9 +12,11 @@ use kiln_testkit::{Fixture, Parity, Target, fixtures, repository};
 use serde::Deserialize;
 
 /// Final latents, in their standard deviations: f32, f16, bf16.
-const BOUNDS: [f64; 3] = [1e-3, 5e-1, 4.0];
+const BOUNDS: [f64; 3] = [1e-3, 2.0, 6.0];
+/// The same for the trained model: the random ones stretch rounding a hundredfold.
+const TRAINED_BOUNDS: [f64; 3] = [1e-3, 2e-2, 2e-1];
 /// Pictures of 0 to 255, in the same. In f32 one step of 255 where the standard deviation is 60.
-const PICTURE_BOUNDS: [f64; 3] = [2e-2, 5e-1, 4.0];
+const PICTURE_BOUNDS: [f64; 3] = [2e-2, 2.0, 6.0];
 
 #[derive(Deserialize)]
 struct Case {
@@ -146,7 +148,7 @@ fn emoji() {
         // Everything but prompt and seed is the folder's own: 256x256, 20 steps of DDIM, guidance 3.
         let request = Request { prompt: case.prompt.clone(), seed: Some(42), ..Request::default() };
         let pictures = pictures(&mut engine, &request);
-        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), bound(BOUNDS));
+        parity.check(&case.name, &latents(&pictures), &fixture.tensor(&case.name), bound(TRAINED_BOUNDS));
         for (channel, expected) in case.middle_rgb.into_iter().enumerate() {
             let found = middle_mean(&pictures[0], channel);
             assert!(

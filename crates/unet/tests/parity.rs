@@ -7,7 +7,7 @@ use kiln_weights::{Placement, load, open_component};
 
 /// Largest error of a stage, in standard deviations: f32, f16, bf16. The networks are random and stretched, so that a
 /// wrong layer shows; they stretch rounding as well, ten times more than a trained network does.
-const BOUNDS: [f64; 3] = [1e-4, 1e-1, 1.0];
+const BOUNDS: [f64; 3] = [1e-4, 4e-1, 3.0];
 
 fn open(folder: &str, target: &Target) -> Unet {
     let folder = fixtures(folder);

@@ -47,8 +47,13 @@ impl Sandbox {
 
     /// Runs `script` in a shell, where `"$@"` is `kiln txt2img` with `args` as [`Self::txt2img`] fills them up.
     pub fn shell(&self, script: &str, args: &[&str]) -> Run {
+        self.shell_kiln(script, &txt2img(args))
+    }
+
+    /// Runs `script` in a shell, where `"$@"` is `kiln` with `args`.
+    pub fn shell_kiln<S: AsRef<OsStr>>(&self, script: &str, args: &[S]) -> Run {
         let kiln = env!("CARGO_BIN_EXE_kiln");
-        self.start(Command::new("sh").args(["-c", script, "sh", kiln]).args(txt2img(args))).finish()
+        self.start(Command::new("sh").args(["-c", script, "sh", kiln]).args(args)).finish()
     }
 
     /// Starts `kiln txt2img`, filled up as in [`Self::txt2img`].

@@ -37,12 +37,14 @@ impl Vocabulary {
     /// Reads `tokenizer.json`, which transformers prefers too, or else `vocab.json` and `merges.txt`.
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let [whole, vocab, merges] = ["tokenizer.json", "vocab.json", "merges.txt"].map(|name| folder.join(name));
-        if whole.exists() {
-            Self::from_tokenizer_json(whole)
-        } else if vocab.exists() || merges.exists() {
-            Self::from_two_files(vocab, &merges)
-        } else {
-            Err(Error::NoTokenizer { folder: folder.to_path_buf() })
+        match (whole.exists(), vocab.exists(), merges.exists()) {
+            (true, ..) => Self::from_tokenizer_json(whole),
+            (_, true, true) => Self::from_two_files(vocab, &merges),
+            (_, false, false) => Err(Error::NoTokenizer { folder: folder.to_path_buf() }),
+            (_, has_vocab, _) => {
+                let missing = if has_vocab { merges } else { vocab };
+                Err(format_error(&missing, "not found; looked for tokenizer.json, or vocab.json with merges.txt"))
+            }
         }
     }
 
@@ -58,6 +60,9 @@ impl Vocabulary {
             }
             let place = format!("line {}", number + 1);
             merges.push(merge(line, &place, &ids, &path).map_err(|problem| format_error(merges_path, problem))?);
+        }
+        if merges.is_empty() {
+            return Err(format_error(merges_path, "has no merges; it may be cut off, download it again"));
         }
         Ok(Self { path, ids, merges, extras: None })
     }

@@ -1,7 +1,8 @@
 //! Measuring the stages of a model: one guided step, decoding a picture, encoding a text.
 //!
 //! Networks are filled with random weights ([`kiln_weights::RandomSource`]): their speed does not depend on what they
-//! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured apart.
+//! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured
+//! apart.
 
 mod flops;
 mod model;
