@@ -48,15 +48,16 @@ impl Packing {
             return packed.iter_mut().enumerate().for_each(|(i, packed)| *packed = value(i));
         };
         let k = taps * channels;
-        let paired = T::DTYPE == DType::BF16;
-        for column in 0..n {
-            for row in 0..k {
-                let (tap, channel) = (row / channels, row % channels);
-                let to = match layout {
-                    WeightLayout::Plain => column * k + row,
-                    WeightLayout::Panels => panels::position(k, row, column, paired),
-                };
-                packed[to] = value((column * channels + channel) * taps + tap);
+        let element = |row: usize, column: usize| {
+            let (tap, channel) = (row / channels, row % channels);
+            value((column * channels + channel) * taps + tap)
+        };
+        match layout {
+            WeightLayout::Panels => panels::pack(k, n, T::DTYPE == DType::BF16, element, packed),
+            WeightLayout::Plain => {
+                for (column, packed) in packed.chunks_exact_mut(k.max(1)).take(n).enumerate() {
+                    packed.iter_mut().enumerate().for_each(|(row, packed)| *packed = element(row, column));
+                }
             }
         }
     }
@@ -102,8 +103,7 @@ impl Weight {
     /// # Errors
     /// [`Error::Shape`] where that is not so, or where the packing is no matrix.
     pub fn packed(packed: &Tensor, packing: Packing, layout: WeightLayout, stored: &[usize]) -> Result<Self> {
-        let (true, Some((n, taps, channels))) =
-            (packed.dims() == [packing.elements(stored)], packing.matrix(stored))
+        let (true, Some((n, taps, channels))) = (packed.dims() == [packing.elements(stored)], packing.matrix(stored))
         else {
             let expected = format!("{packing:?} of {stored:?}");
             return Err(Error::Shape { op: "weight", operand: "packed", expected, found: packed.dims().to_vec() });

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use super::panels::PANEL;
 use super::{Element, STRIDE};
 use crate::cpu::isa::Isa;
+use candle_core::DType;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,7 +18,7 @@ mod avx512;
 mod portable;
 
 /// Rows of a kernel's tile.
-pub(super) const ROWS: usize = 14;
+pub(crate) const ROWS: usize = 14;
 
 /// `(depth in words or elements, a, b, out, stride of out, whether out is only written)`.
 type Run = unsafe fn(usize, *const u32, *const u8, *mut f32, usize, bool);
@@ -44,8 +45,18 @@ macro_rules! table {
     };
 }
 
+/// Where a kernel adds its products.
+pub(super) struct Out<'a> {
+    /// The tile from its first element on.
+    pub(super) values: &'a mut [f32],
+    /// Elements between two rows.
+    pub(super) stride: usize,
+    /// Whether this is the first block of `k`: what the tile holds is overwritten, not added to.
+    pub(super) first: bool,
+}
+
 /// A kernel for one type of panels on one instruction path.
-pub(crate) struct Kernel {
+pub(super) struct Kernel {
     /// By the number of rows, from 1.
     run: [Run; ROWS],
     /// Whether both operands are read as pairs of bf16.
@@ -53,6 +64,16 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
+    /// The kernel for panels of a type. Panics for types that are none of [`Element`]'s.
+    pub(super) fn new(dtype: DType, isa: Isa) -> Self {
+        match dtype {
+            DType::F32 => Self::f32(isa),
+            DType::F16 => Self::f16(isa),
+            DType::BF16 => Self::bf16(isa),
+            other => unreachable!("no element type is {other:?}"),
+        }
+    }
+
     /// Whether rows are loaded as pairs of bf16 rather than as f32.
     pub(super) fn takes_pairs(&self) -> bool {
         self.pairs
@@ -74,16 +95,8 @@ impl Kernel {
 
     /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel.
     /// Panics where a slice is too short.
-    pub(super) fn run<T: Element>(
-        &self,
-        rows: usize,
-        a: &[u32],
-        b: &[T],
-        depth: usize,
-        out: &mut [f32],
-        stride: usize,
-        first: bool,
-    ) {
+    pub(super) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
+        let Out { values: out, stride, first } = out;
         let words = if self.pairs { depth.div_ceil(2) } else { depth };
         assert!((1..=ROWS).contains(&rows) && words <= STRIDE);
         assert!(a.len() >= (rows - 1) * STRIDE + words);
@@ -96,7 +109,7 @@ impl Kernel {
         unsafe { (self.run[rows - 1])(words, a.as_ptr(), b.as_ptr().cast(), out.as_mut_ptr(), stride, first) }
     }
 
-    pub(super) fn f32(isa: Isa) -> Self {
+    fn f32(isa: Isa) -> Self {
         let run = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF32),
@@ -107,7 +120,7 @@ impl Kernel {
         Self { run, pairs: false }
     }
 
-    pub(super) fn f16(isa: Isa) -> Self {
+    fn f16(isa: Isa) -> Self {
         let run = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF16),
@@ -118,7 +131,7 @@ impl Kernel {
         Self { run, pairs: false }
     }
 
-    pub(super) fn bf16(isa: Isa) -> Self {
+    fn bf16(isa: Isa) -> Self {
         let run = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => table!(avx512::run_pairs),

@@ -15,13 +15,13 @@ mod tests;
 
 use std::ops::Range;
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::Element;
 use super::isa::Isa;
-pub(crate) use kernel::Kernel;
-use kernel::ROWS;
-pub(crate) use panels::{PANEL, Panels};
+pub(crate) use kernel::ROWS;
+use kernel::{Kernel, Out};
+pub(crate) use panels::{PANEL, Panels, pack, packed_len};
 
 /// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of a first-level cache.
 const K_BLOCK: usize = 512;
@@ -32,70 +32,7 @@ const M_BLOCK: usize = 8 * ROWS;
 /// Columns of a task: their panels' block takes 512 KiB.
 const N_BLOCK: usize = 256;
 
-/// An element type of activations and weights.
-pub(crate) trait Element: Copy + Send + Sync + 'static {
-    /// Zero.
-    const ZERO: Self;
-    /// The panels' order: whether two neighbours in `k` lie together, as dot products of pairs want them.
-    const PAIRED: bool;
-    fn to_f32(self) -> f32;
-    fn from_f32(value: f32) -> Self;
-    /// The kernel for panels of this type.
-    fn kernel(isa: Isa) -> Kernel;
-}
-
-impl Element for f32 {
-    const ZERO: Self = 0.0;
-    const PAIRED: bool = false;
-
-    fn to_f32(self) -> f32 {
-        self
-    }
-
-    fn from_f32(value: f32) -> Self {
-        value
-    }
-
-    fn kernel(isa: Isa) -> Kernel {
-        Kernel::f32(isa)
-    }
-}
-
-impl Element for bf16 {
-    const ZERO: Self = bf16::ZERO;
-    const PAIRED: bool = true;
-
-    fn to_f32(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
-    }
-
-    fn from_f32(value: f32) -> Self {
-        bf16::from_f32(value)
-    }
-
-    fn kernel(isa: Isa) -> Kernel {
-        Kernel::bf16(isa)
-    }
-}
-
-impl Element for f16 {
-    const ZERO: Self = f16::ZERO;
-    const PAIRED: bool = false;
-
-    fn to_f32(self) -> f32 {
-        f16::to_f32(self)
-    }
-
-    fn from_f32(value: f32) -> Self {
-        f16::from_f32(value)
-    }
-
-    fn kernel(isa: Isa) -> Kernel {
-        Kernel::f16(isa)
-    }
-}
-
-/// What is multiplied: shapes, and how rows of `a` are had.
+/// What is multiplied.
 pub(crate) struct Product<'a, T> {
     /// Rows of the result.
     pub(crate) m: usize,
@@ -103,7 +40,7 @@ pub(crate) struct Product<'a, T> {
     pub(crate) b: Panels<'a, T>,
 }
 
-/// A finished tile of the result.
+/// A finished tile of a result.
 pub(crate) struct Tile<'a> {
     /// Its rows.
     pub(crate) rows: Range<usize>,
@@ -121,15 +58,6 @@ impl Tile<'_> {
     }
 }
 
-/// A task's buffers, kept between its tasks.
-struct Scratch<T> {
-    /// Gathered elements as they are stored.
-    stored: Vec<T>,
-    /// The same as the kernel wants them: f32, or pairs of bf16.
-    a: Vec<u32>,
-    tile: Vec<f32>,
-}
-
 impl<T: Element> Product<'_, T> {
     /// Computes all tiles on all threads. `gather(row, k, out)` writes elements `k..k + out.len()` of row `row` of `a`;
     /// `finish` gets every tile once.
@@ -137,54 +65,67 @@ impl<T: Element> Product<'_, T> {
         let (m, n) = (self.m, self.b.n());
         let (m_block, n_block) = blocks(m, n, rayon::current_num_threads());
         let columns = n.div_ceil(n_block);
-        let kernel = T::kernel(Isa::current());
-        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(
-            || Scratch { stored: Vec::new(), a: Vec::new(), tile: Vec::new() },
-            |scratch, task| {
-                let (row, column) = (task / columns * m_block, task % columns * n_block);
-                let (rows, columns) = (row..(row + m_block).min(m), column..(column + n_block).min(n));
-                self.tile(&kernel, rows, columns, &gather, scratch, &finish);
-            },
-        );
+        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(Multiplier::default, |multiplier, task| {
+            let (row, column) = (task / columns * m_block, task % columns * n_block);
+            let (rows, columns) = (row..(row + m_block).min(m), column..(column + n_block).min(n));
+            finish(multiplier.multiply(self.b, rows, columns, &gather));
+        });
     }
+}
 
-    fn tile(
-        &self,
-        kernel: &Kernel,
+/// What one task needs to multiply: its kernel and its buffers, kept between its tiles.
+pub(crate) struct Multiplier<T> {
+    kernel: Kernel,
+    /// Elements as they are gathered.
+    stored: Vec<T>,
+    /// The same as the kernel wants them: f32, or pairs of bf16.
+    a: Vec<u32>,
+    tile: Vec<f32>,
+}
+
+impl<T: Element> Default for Multiplier<T> {
+    fn default() -> Self {
+        Self { kernel: Kernel::new(T::DTYPE, Isa::current()), stored: Vec::new(), a: Vec::new(), tile: Vec::new() }
+    }
+}
+
+impl<T: Element> Multiplier<T> {
+    /// The tile of `rows` and `columns`, on this thread. `columns` start at a panel.
+    pub(crate) fn multiply(
+        &mut self,
+        b: Panels<'_, T>,
         rows: Range<usize>,
         columns: Range<usize>,
         gather: &impl Fn(usize, usize, &mut [T]),
-        scratch: &mut Scratch<T>,
-        finish: &impl Fn(Tile<'_>),
-    ) {
-        let k = self.b.k();
+    ) -> Tile<'_> {
+        let k = b.k();
         let stride = columns.len().next_multiple_of(PANEL);
         let panels = columns.start / PANEL..columns.end.div_ceil(PANEL);
-        scratch.tile.resize(rows.len() * stride, 0.0);
+        self.tile.resize(rows.len() * stride, 0.0);
         if k == 0 {
-            scratch.tile.fill(0.0);
+            self.tile.fill(0.0);
         }
-        scratch.a.resize(rows.len() * STRIDE, 0);
+        self.a.resize(rows.len() * STRIDE, 0);
         // A block of pairs holds twice as many elements in the same bytes.
-        let block = if kernel.takes_pairs() { 2 * K_BLOCK } else { K_BLOCK };
+        let block = if self.kernel.takes_pairs() { 2 * K_BLOCK } else { K_BLOCK };
         for start in (0..k).step_by(block) {
             let depth = block.min(k - start);
-            for (row, a) in rows.clone().zip(scratch.a.chunks_exact_mut(STRIDE)) {
-                scratch.stored.clear();
-                scratch.stored.resize(depth.next_multiple_of(2), T::ZERO);
-                gather(row, start, &mut scratch.stored[..depth]);
-                kernel.load_row(&scratch.stored, a);
+            self.stored.clear();
+            self.stored.resize(depth.next_multiple_of(2), T::ZERO); // an odd last element has a zero beside it
+            for (row, a) in rows.clone().zip(self.a.chunks_exact_mut(STRIDE)) {
+                gather(row, start, &mut self.stored[..depth]);
+                self.kernel.load_row(&self.stored, a);
             }
-            for (i, a) in scratch.a.chunks(ROWS * STRIDE).enumerate() {
+            for (i, a) in self.a[..rows.len() * STRIDE].chunks(ROWS * STRIDE).enumerate() {
                 let count = a.len() / STRIDE;
                 for (j, panel) in panels.clone().enumerate() {
-                    let b = self.b.block(panel, start, depth);
-                    let out = &mut scratch.tile[i * ROWS * stride + j * PANEL..];
-                    kernel.run(count, a, b, depth, out, stride, start == 0);
+                    let values = &mut self.tile[i * ROWS * stride + j * PANEL..];
+                    let out = Out { values, stride, first: start == 0 };
+                    self.kernel.run(count, a, b.block(panel, start, depth), depth, out);
                 }
             }
         }
-        finish(Tile { rows, columns, values: &scratch.tile, stride });
+        Tile { rows, columns, values: &self.tile, stride }
     }
 }
 

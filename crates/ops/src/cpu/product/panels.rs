@@ -1,21 +1,16 @@
 //! The right operand, packed.
 
-use super::Element;
+use crate::cpu::Element;
 
 /// Columns of a panel: two registers of 16 f32.
 pub(crate) const PANEL: usize = 32;
 
 /// How many elements a `(k, n)` matrix takes in panels: whole panels, an even number of rows.
+///
+/// A panel's rows lie one after another; in paired types two rows are interleaved, so that neighbours in `k` form one
+/// 32-bit word.
 pub(crate) fn packed_len(k: usize, n: usize) -> usize {
     k.next_multiple_of(2) * n.next_multiple_of(PANEL)
-}
-
-/// Where element `(row, column)` of a `(k, n)` matrix lies in its panels. A panel's rows lie one after another; in
-/// paired types two rows are interleaved, so that neighbours in `k` form one 32-bit word.
-pub(crate) fn position(k: usize, row: usize, column: usize, paired: bool) -> usize {
-    let panel = column / PANEL * k.next_multiple_of(2) * PANEL;
-    let column = column % PANEL;
-    if paired { panel + row / 2 * 2 * PANEL + column * 2 + row % 2 } else { panel + row * PANEL + column }
 }
 
 /// A `(k, n)` matrix in panels of [`PANEL`] columns, filled up with zeros.
@@ -49,12 +44,16 @@ impl<'a, T: Element> Panels<'a, T> {
     }
 }
 
-/// Packs a `(k, n)` matrix whose element `(row, column)` is `value(row, column)`.
-pub(crate) fn pack<T: Element>(k: usize, n: usize, value: impl Fn(usize, usize) -> T, packed: &mut [T]) {
-    packed.fill(T::ZERO);
-    for column in 0..n {
+/// Packs a `(k, n)` matrix whose element `(row, column)` is `value(row, column)`, into zeros.
+pub(crate) fn pack<T: Copy>(k: usize, n: usize, paired: bool, value: impl Fn(usize, usize) -> T, packed: &mut [T]) {
+    let rows = k.next_multiple_of(2);
+    for (panel, packed) in packed.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
+        let columns = panel * PANEL..((panel + 1) * PANEL).min(n);
         for row in 0..k {
-            packed[position(k, row, column, T::PAIRED)] = value(row, column);
+            let (start, step) = if paired { (row / 2 * 2 * PANEL + row % 2, 2) } else { (row * PANEL, 1) };
+            for (packed, column) in packed[start..].iter_mut().step_by(step).zip(columns.clone()) {
+                *packed = value(row, column);
+            }
         }
     }
 }

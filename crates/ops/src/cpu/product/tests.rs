@@ -1,3 +1,5 @@
+use half::{bf16, f16};
+
 use super::*;
 use crate::test_support::random;
 
@@ -9,8 +11,8 @@ fn values(shape: &[usize]) -> Vec<f32> {
 fn both<T: Element>(m: usize, n: usize, k: usize) -> (Vec<f32>, Vec<f64>) {
     let round = |values: Vec<f32>| values.into_iter().map(T::from_f32).collect::<Vec<T>>();
     let (a, b) = (round(values(&[m, k])), round(values(&[k, n])));
-    let mut packed = vec![T::ZERO; panels::packed_len(k, n)];
-    panels::pack(k, n, |row, column| b[row * n + column], &mut packed);
+    let mut packed = vec![T::ZERO; packed_len(k, n)];
+    pack(k, n, T::PAIRED, |row, column| b[row * n + column], &mut packed);
     let out = std::sync::Mutex::new(vec![f32::NAN; m * n]);
     let product = Product { m, b: Panels::new(&packed, k, n) };
     product.run(
@@ -62,8 +64,8 @@ fn bf16_products() {
 fn a_row_has_the_same_bits_in_any_product() {
     let (n, k) = (70, 1100);
     let (a, b) = (values(&[40, k]), values(&[k, n]));
-    let mut packed = vec![0f32; panels::packed_len(k, n)];
-    panels::pack(k, n, |row, column| b[row * n + column], &mut packed);
+    let mut packed = vec![0f32; packed_len(k, n)];
+    pack(k, n, false, |row, column| b[row * n + column], &mut packed);
     let last_row = |first: usize| {
         let out = std::sync::Mutex::new(vec![0f32; n]);
         let product = Product { m: 40 - first, b: Panels::new(&packed, k, n) };

@@ -116,20 +116,23 @@ unsafe fn strip<L: Load, const ROWS: usize>(
                 *sums = [_mm256_loadu_ps(out.add(row * stride)), _mm256_loadu_ps(out.add(row * stride + 8))];
             }
         }
-        let mut step = |pair: usize, odd: usize| {
-            let [left, right] = L::half_row(b, pair, odd, column);
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let a = _mm256_set1_ps(*a.add(row * STRIDE + 2 * pair + odd));
-                sums[0] = _mm256_fmadd_ps(a, left, sums[0]);
-                sums[1] = _mm256_fmadd_ps(a, right, sums[1]);
-            }
-        };
+        // A macro, not a closure: what is not inlined here would keep the sums in memory.
+        macro_rules! step {
+            ($pair:expr, $odd:literal) => {
+                let [left, right] = L::half_row(b, $pair, $odd, column);
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let a = _mm256_set1_ps(*a.add(row * STRIDE + 2 * ($pair) + $odd));
+                    sums[0] = _mm256_fmadd_ps(a, left, sums[0]);
+                    sums[1] = _mm256_fmadd_ps(a, right, sums[1]);
+                }
+            };
+        }
         for pair in 0..depth / 2 {
-            step(pair, 0);
-            step(pair, 1);
+            step!(pair, 0);
+            step!(pair, 1);
         }
         if depth % 2 == 1 {
-            step(depth / 2, 0);
+            step!(depth / 2, 0);
         }
         for (row, [left, right]) in sums.into_iter().enumerate() {
             _mm256_storeu_ps(out.add(row * stride), left);

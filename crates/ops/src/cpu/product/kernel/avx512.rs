@@ -79,20 +79,23 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize>(
     unsafe {
         let a: *const f32 = a.cast();
         let mut sums = start::<ROWS>(out, stride, first);
-        let mut step = |pair: usize, odd: usize| {
-            let [left, right] = L::row(b, pair, odd);
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let a = _mm512_set1_ps(*a.add(row * STRIDE + 2 * pair + odd));
-                sums[0] = _mm512_fmadd_ps(a, left, sums[0]);
-                sums[1] = _mm512_fmadd_ps(a, right, sums[1]);
-            }
-        };
+        // A macro, not a closure: what is not inlined here would keep the sums in memory.
+        macro_rules! step {
+            ($pair:expr, $odd:literal) => {
+                let [left, right] = L::row(b, $pair, $odd);
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let a = _mm512_set1_ps(*a.add(row * STRIDE + 2 * ($pair) + $odd));
+                    sums[0] = _mm512_fmadd_ps(a, left, sums[0]);
+                    sums[1] = _mm512_fmadd_ps(a, right, sums[1]);
+                }
+            };
+        }
         for pair in 0..depth / 2 {
-            step(pair, 0);
-            step(pair, 1);
+            step!(pair, 0);
+            step!(pair, 1);
         }
         if depth % 2 == 1 {
-            step(depth / 2, 0);
+            step!(depth / 2, 0);
         }
         store::<ROWS>(out, stride, sums);
     }
