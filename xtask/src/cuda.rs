@@ -79,7 +79,7 @@ fn borrowed(environment: &[(String, OsString)]) -> Vec<(&str, &OsStr)> {
 fn test_programs(environment: &[(String, OsString)]) -> Result<BTreeMap<String, PathBuf>> {
     let args = ["test", "--workspace", "--release", "--no-run", "--message-format=json", "--features", FEATURES];
     let output = Command::new(cargo())
-        .args(&args)
+        .args(args)
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .current_dir(root())
         .stderr(Stdio::inherit())

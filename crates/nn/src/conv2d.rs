@@ -41,7 +41,7 @@ impl Conv2d {
         config: kiln_ops::Conv2d,
     ) -> Self {
         let shape = [out_channels, in_channels, kernel_size, kernel_size];
-        Self { weight: p.param("weight", &shape, Packing::Ohwi), bias: None, config }
+        Self { weight: p.param("weight", &shape, Packing::Conv2d), bias: None, config }
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
@@ -51,7 +51,7 @@ impl Conv2d {
 
     /// The same, with `image_bias` `(b or 1, out_channels)` and `residual`, of the result's shape, added.
     pub fn forward_add(&self, x: &Tensor, image_bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
-        let weight = self.weight.tensor()?;
+        let weight = self.weight.weight()?;
         let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
         let inputs = Conv2dInputs { x, weight: &weight, bias: bias.as_ref(), image_bias, residual };
         Ok(kiln_ops::conv2d(inputs, self.config, None)?)

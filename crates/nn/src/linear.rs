@@ -15,7 +15,7 @@ impl Linear {
     /// Declares `weight` `(out_channels, in_channels)` and, where asked for, `bias` `(out_channels)`.
     pub fn new(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, bias: bool) -> Self {
         Self {
-            weight: p.param("weight", &[out_channels, in_channels], Packing::AsStored),
+            weight: p.param("weight", &[out_channels, in_channels], Packing::Linear),
             bias: bias.then(|| p.param("bias", &[out_channels], Packing::AsStored)),
         }
     }
@@ -28,6 +28,6 @@ impl Linear {
     /// The same, with `residual` `(.., out_channels)` added to the result.
     pub fn forward_add(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
-        Ok(kiln_ops::linear(x, &self.weight.tensor()?, bias.as_ref(), residual, None)?)
+        Ok(kiln_ops::linear(x, &self.weight.weight()?, bias.as_ref(), residual, None)?)
     }
 }

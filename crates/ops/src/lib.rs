@@ -22,13 +22,15 @@
 //! assert_eq!(y.dims(), x.dims());
 //! # Ok::<(), kiln_ops::Error>(())
 //! ```
-#![deny(unsafe_code)] // allowed in cpu/gemm.rs and device/cuda.rs alone
+#![deny(unsafe_code)] // allowed where kernels are, and in device/cuda.rs
+
+#[macro_use]
+mod cpu;
 
 mod activation;
 mod attention;
 mod concat;
 mod conv2d;
-mod cpu;
 pub mod device;
 mod error;
 mod geglu;
@@ -52,6 +54,6 @@ pub use geglu::geglu;
 pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
-pub use packing::Packing;
+pub use packing::{Packing, Weight, WeightLayout};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;

@@ -43,3 +43,8 @@ pub(crate) fn random_into(expected: &Tensor, op: impl FnOnce(&Tensor) -> Tensor,
     assert_close(&out, expected, tolerance);
     assert_close(&returned, expected, tolerance);
 }
+
+/// A random weight, row by row.
+pub(crate) fn weight(shape: &[usize]) -> crate::Weight {
+    crate::Weight::plain(&random(shape)).unwrap()
+}

@@ -91,3 +91,17 @@ fn inputs_that_do_not_fit_are_refused() {
     let without = Conditioning { added: None, ..conditioning.clone() };
     assert!(message(&sample, &[1.0], &without).contains("`text_embeds`"));
 }
+
+#[test]
+fn an_image_has_the_same_bits_in_any_batch() {
+    let unet = open("models/sd1/unet", &Target { device: candle_core::Device::Cpu, dtype: candle_core::DType::F32 });
+    let fixture = Fixture::open("stages/unet_sd1.safetensors");
+    let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
+    let run = |x: &Tensor, context: Tensor| {
+        let out = unet.forward(x, &[981.0], &Conditioning { context, added: None }).unwrap();
+        out.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
+    let both = run(&sample, context.clone());
+    let second = run(&sample.narrow(0, 1, 1).unwrap(), context.narrow(0, 1, 1).unwrap());
+    assert_eq!(both[both.len() / 2..], second);
+}

@@ -68,6 +68,9 @@ pub enum Error {
     /// A network was run before its weights were loaded.
     #[error("segment `{0}` has no weights yet: load them before running the network")]
     NotLoaded(String),
+    /// A packed weight does not have the size of its shape.
+    #[error(transparent)]
+    Ops(#[from] kiln_ops::Error),
     /// candle reported an error: memory that could not be had, or a device's failure.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

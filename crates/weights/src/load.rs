@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
-use kiln_ops::Packing;
+use kiln_ops::{Packing, Weight, WeightLayout};
 use rayon::prelude::*;
 
 use crate::element::{Element, decode};
 use crate::error::{Error, Result};
-use crate::segment::{ParamSpec, Segment, Slab};
+use crate::segment::{ParamSpec, Segment, Slab, View};
 use crate::source::{ParamInfo, ParamSource};
 
 /// Where and as what weights are kept.
@@ -92,26 +92,31 @@ fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
 fn slab<T: Element>(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<Slab> {
     let offsets = segment.offsets(size_of::<T>());
     let mut values = vec![T::default(); offsets.last().copied().unwrap_or(0)];
+    let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
+    let layout = if device.is_cpu() { WeightLayout::Panels } else { WeightLayout::Plain };
     let mut rest = values.as_mut_slice();
     let mut places = Vec::new();
     for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
         let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
-        places.push((param, &mut place[..param.elements()]));
+        places.push((param, &mut place[..param.packed_elements()]));
         rest = after;
     }
-    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, place))?;
+    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, layout, place))?;
 
-    let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
     let length = values.len();
     let slab = Tensor::from_vec(values, length, &Device::Cpu)?.to_device(device)?;
-    let view = |(param, offset): (&ParamSpec, &usize)| {
-        slab.narrow(0, *offset, param.elements())?.reshape(param.packing.shape(&param.shape))
+    let view = |(param, offset): (&ParamSpec, &usize)| -> Result<View> {
+        let packed = slab.narrow(0, *offset, param.packed_elements())?;
+        Ok(match param.packing {
+            Packing::AsStored => View::Tensor(packed.reshape(param.shape.as_slice())?),
+            packing => View::Weight(Weight::packed(&packed, packing, layout, &param.shape)?),
+        })
     };
-    let views = segment.params().iter().zip(&offsets).map(view).collect::<candle_core::Result<_>>()?;
+    let views = segment.params().iter().zip(&offsets).map(view).collect::<Result<_>>()?;
     Ok(Slab { views })
 }
 
-fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, place: &mut [T]) -> Result<()> {
+fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightLayout, place: &mut [T]) -> Result<()> {
     let origin = || source.origin(&param.key);
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
@@ -126,9 +131,9 @@ fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, place: &mut [T]
     match param.packing {
         Packing::AsStored => decode(place),
         packing => {
-            let mut stored = vec![T::default(); place.len()];
+            let mut stored = vec![T::default(); param.elements()];
             decode(&mut stored)?;
-            packing.pack(&param.shape, |i| stored[i], place);
+            packing.pack(layout, &param.shape, |i| stored[i], place);
             Ok(())
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{DType, Tensor};
-use kiln_ops::Packing;
+use kiln_ops::{Packing, Weight};
 
 use crate::error::{Error, Result};
 
@@ -25,16 +25,29 @@ pub struct ParamSpec {
 }
 
 impl ParamSpec {
-    /// How many elements it has.
+    /// How many elements it has in the checkpoint.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// How many elements it takes in the slab.
+    pub fn packed_elements(&self) -> usize {
+        self.packing.elements(&self.shape)
     }
 }
 
 /// The memory of a loaded segment.
 pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
-    pub(crate) views: Vec<Tensor>,
+    pub(crate) views: Vec<View>,
+}
+
+/// A parameter in a slab.
+pub(crate) enum View {
+    /// As the checkpoint has it.
+    Tensor(Tensor),
+    /// Packed for a matrix product.
+    Weight(Weight),
 }
 
 struct Cell {
@@ -76,7 +89,7 @@ impl Segment {
         let alignment = ALIGNMENT / size;
         let mut offsets = vec![0];
         for (i, param) in self.params.iter().enumerate() {
-            offsets.push((offsets[i] + param.elements()).next_multiple_of(alignment));
+            offsets.push((offsets[i] + param.packed_elements()).next_multiple_of(alignment));
         }
         offsets
     }
@@ -109,14 +122,34 @@ pub struct Param {
 }
 
 impl Param {
-    /// The packed parameter, a view into the slab.
+    /// A parameter that was declared [`Packing::AsStored`], a view into the slab.
     ///
     /// # Errors
     /// [`Error::NotLoaded`] where the segment has no weights.
     pub fn tensor(&self) -> Result<Tensor> {
+        self.view(|view| match view {
+            View::Tensor(tensor) => Ok(tensor.clone()),
+            View::Weight(weight) => Ok(weight.tensor().clone()),
+        })
+    }
+
+    /// A parameter that was declared as the matrix of a product, a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] where the segment has no weights.
+    pub fn weight(&self) -> Result<Weight> {
+        self.view(|view| match view {
+            View::Weight(weight) => Ok(weight.clone()),
+            View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
+        })
+    }
+
+    fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
         let slab = self.cell.slab.read().unwrap_or_else(PoisonError::into_inner);
-        let view = slab.as_ref().and_then(|slab| slab.views.get(self.index));
-        view.cloned().ok_or_else(|| Error::NotLoaded(self.cell.name.clone()))
+        match slab.as_ref().and_then(|slab| slab.views.get(self.index)) {
+            Some(view) => get(view),
+            None => Err(Error::NotLoaded(self.cell.name.clone())),
+        }
     }
 }
 

@@ -56,16 +56,17 @@ fn alternative_names_are_found() {
 #[test]
 fn sizes_are_exact_and_views_aligned() {
     let mut segments = Segments::default();
-    let block =
-        segments.add("block", |p| [p.param("a", &[3], Packing::AsStored), p.param("b", &[2, 2, 3, 3], Packing::Ohwi)]);
+    let block = segments
+        .add("block", |p| [p.param("a", &[3], Packing::AsStored), p.param("b", &[2, 2, 3, 3], Packing::Conv2d)]);
     assert_eq!(segments.parameters(), 3 + 36);
-    assert_eq!(segments.bytes(DType::F32), 512);
-    assert_eq!(segments.bytes(DType::F16), 512);
+    // 256 bytes for 3 elements; one panel of 32 columns for a (18, 2) matrix
+    assert_eq!(segments.bytes(DType::F32), 256 + 18 * 32 * 4);
+    assert_eq!(segments.bytes(DType::F16), 256 + 1280); // 1152, aligned
     load(&segments, &map(&[("a", ones(&[3])), ("b", ones(&[2, 2, 3, 3]))]), &cpu(DType::F16)).unwrap();
     let [a, b] = &*block.enter().unwrap();
     assert_eq!(a.tensor().unwrap().layout().start_offset(), 0);
     assert_eq!(b.tensor().unwrap().layout().start_offset(), 128);
-    assert_eq!(b.tensor().unwrap().dims(), [2, 3, 3, 2]);
+    assert_eq!(b.weight().unwrap().shape(), [2, 3, 3, 2]);
 }
 
 #[test]

@@ -4,30 +4,36 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::{Activation, OP};
-use crate::cpu::View;
+use crate::cpu::math::{exp, for_every_isa, gelu_erf, silu};
+use crate::cpu::{Element, View};
 use crate::error::Result;
-use crate::output::write_cpu;
+use crate::output::write;
 
 /// Elements of a task.
 const BLOCK: usize = 16 << 10;
 
 pub(super) fn forward(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
-    let input = View::new(x)?;
-    write_cpu(OP, out, x.dims(), x.dtype(), &[x], |y| match function {
-        Activation::Silu => map(&input, y, |x| x / (1.0 + (-x).exp())),
-        Activation::QuickGelu => map(&input, y, |x| x / (1.0 + (-1.702 * x).exp())),
-        Activation::GeluErf => map(&input, y, gelu_erf),
-        Activation::Relu => map(&input, y, |x| x.max(0.0)),
+    dispatch!(OP, "x", x.dtype(), typed(x, function, out))
+}
+
+fn typed<T: Element>(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
+    let input = View::<T>::new(x)?;
+    write::<T>(OP, out, x.dims(), &[x], |y| {
+        y.par_chunks_mut(BLOCK).zip(input.par_chunks(BLOCK)).for_each(|(y, x)| apply(function, x, y));
     })
 }
 
-fn map(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {
-    y.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(y, x)| {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x));
-    });
-}
-
-/// `x / 2 (1 + erf(x / sqrt(2)))`.
-pub(crate) fn gelu_erf(x: f32) -> f32 {
-    0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2))
+for_every_isa! {
+    fn apply<T: Element>(function: Activation, x: &[T], y: &mut [T]) {
+        #[inline(always)]
+        fn map<T: Element>(x: &[T], y: &mut [T], f: impl Fn(f32) -> f32) {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = T::from_f32(f(x.to_f32())));
+        }
+        match function {
+            Activation::Silu => map(x, y, silu),
+            Activation::QuickGelu => map(x, y, |x| x / (1.0 + exp(-1.702 * x))),
+            Activation::GeluErf => map(x, y, gelu_erf),
+            Activation::Relu => map(x, y, |x| if x > 0.0 { x } else { 0.0 }),
+        }
+    }
 }

@@ -7,8 +7,6 @@ mod tests;
 
 use candle_core::{Device, Tensor};
 
-pub(crate) use cpu::gelu_erf;
-
 use crate::error::Result;
 use crate::output::store;
 

@@ -6,9 +6,9 @@ mod tests;
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
-use crate::cpu::View;
+use crate::cpu::{Element, View};
 use crate::error::{Error, Result};
-use crate::output::{store, write_cpu};
+use crate::output::{store, write};
 
 const OP: &str = "concat_channels";
 
@@ -27,8 +27,18 @@ pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<T
     if !matches!(a.device(), Device::Cpu) {
         return store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out);
     }
-    let (left, right) = (View::new(a)?, View::new(b)?);
-    write_cpu(OP, out, &shape, a.dtype(), &[a, b], |y| {
+    dispatch!(OP, "a", a.dtype(), typed(a, b, (m, n), &shape, out))
+}
+
+fn typed<T: Element>(
+    a: &Tensor,
+    b: &Tensor,
+    (m, n): (usize, usize),
+    shape: &[usize],
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (left, right) = (View::<T>::new(a)?, View::<T>::new(b)?);
+    write::<T>(OP, out, shape, &[a, b], |y| {
         y.par_chunks_mut((m + n).max(1)).enumerate().for_each(|(row, y)| {
             let (y_left, y_right) = y.split_at_mut(m);
             y_left.copy_from_slice(&left[row * m..][..m]);

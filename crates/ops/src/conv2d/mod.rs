@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
 use crate::output::store;
+use crate::packing::Weight;
 
 const OP: &str = "conv2d";
 
@@ -41,8 +42,8 @@ impl Conv2d {
 pub struct Conv2dInputs<'a> {
     /// The feature map, `(b, h, w, c_in)`.
     pub x: &'a Tensor,
-    /// The kernel, `(c_out, kh, kw, c_in)` ([`crate::Packing::Ohwi`]).
-    pub weight: &'a Tensor,
+    /// The kernel, `(c_out, kh, kw, c_in)`.
+    pub weight: &'a Weight,
     /// Added to every pixel, `(c_out)`.
     pub bias: Option<&'a Tensor>,
     /// Added to every pixel of an image: the time embedding's projection, `(b, c_out)` or `(1, c_out)`.
@@ -86,8 +87,7 @@ fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {
         found: found.dims().to_vec(),
     };
     let (b, h, w, c_in) = inputs.x.dims4().map_err(|_| shape_error("x", "(b, h, w, c_in)", inputs.x))?;
-    let (c_out, kh, kw, c_in_w) =
-        inputs.weight.dims4().map_err(|_| shape_error("weight", "(c_out, kh, kw, c_in)", inputs.weight))?;
+    let [c_out, kh, kw, c_in_w] = inputs.weight.shape();
     if c_in != c_in_w {
         return Err(shape_error("x", &format!("(b, h, w, {c_in_w})"), inputs.x));
     }

@@ -15,7 +15,7 @@ pub(super) fn forward(inputs: Conv2dInputs<'_>, config: Conv2d) -> Result<Tensor
         x = x.pad_with_zeros(2, pad_before, pad_after)?.pad_with_zeros(3, pad_before, pad_after)?;
         0
     };
-    let weight = inputs.weight.permute((0, 3, 1, 2))?.contiguous()?; // (c_out, c_in, kh, kw)
+    let weight = inputs.weight.tensor().permute((0, 3, 1, 2))?.contiguous()?; // (c_out, c_in, kh, kw)
     let mut y = to_channels_last(&x.conv2d(&weight, padding, stride, 1, 1)?)?;
     if let Some(bias) = inputs.bias {
         y = y.broadcast_add(bias)?;

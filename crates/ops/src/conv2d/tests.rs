@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into};
+use crate::test_support::{assert_close, random, random_into, weight};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
@@ -17,7 +17,7 @@ fn kernel_agrees_with_the_reference() {
     for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
         let config = Conv2d { stride, pad_before, pad_after };
         let (h_out, w_out) = (config.output_size(h, kernel).unwrap(), config.output_size(w, kernel).unwrap());
-        let (x, weight) = (random(&[b, h, w, c_in]), random(&[c_out, kernel, kernel, c_in]));
+        let (x, weight) = (random(&[b, h, w, c_in]), weight(&[c_out, kernel, kernel, c_in]));
         let (bias, image_bias) = (random(&[c_out]), random(&[b, c_out]));
         let residual = random(&[b, h_out, w_out, c_out]);
         let inputs = Conv2dInputs {
@@ -38,7 +38,7 @@ fn kernel_agrees_with_the_reference() {
 
 #[test]
 fn refuses_operands_that_do_not_fit() {
-    let (x, weight) = (random(&[1, 4, 4, 3]), random(&[2, 3, 3, 4]));
+    let (x, weight) = (random(&[1, 4, 4, 3]), weight(&[2, 3, 3, 4]));
     let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
     let message = conv2d(inputs, Conv2d::same(3), None).unwrap_err().to_string();
     assert_eq!(message, "conv2d: x has shape [1, 4, 4, 3], expected (b, h, w, 4)");
@@ -46,7 +46,7 @@ fn refuses_operands_that_do_not_fit() {
 
 #[test]
 fn refuses_an_out_that_is_an_input() {
-    let (x, weight) = (random(&[1, 4, 4, 3]), random(&[3, 1, 1, 3]));
+    let (x, weight) = (random(&[1, 4, 4, 3]), weight(&[3, 1, 1, 3]));
     let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
     assert!(matches!(conv2d(inputs, Conv2d::same(1), Some(&x)), Err(Error::Out { .. })));
 }

@@ -1,7 +1,13 @@
-//! What the kernels for the processor share: operands as f32 slices, and the matrix product.
+//! What the kernels for the processor share: element types, operands as slices, and the matrix product.
 
-mod gemm;
+#[macro_use]
+mod element;
+pub(crate) mod isa;
+pub(crate) mod math;
+pub(crate) mod product;
+mod shared;
 mod view;
 
-pub(crate) use gemm::{Matrix, matmul};
+pub(crate) use element::Element;
+pub(crate) use shared::Shared;
 pub(crate) use view::View;

@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 use crate::conv2d::{Conv2d, Conv2dInputs, conv2d};
 use crate::error::{Error, Result, expect_shape};
 use crate::output::store;
+use crate::packing::Weight;
 
 const OP: &str = "linear";
 
@@ -21,7 +22,7 @@ const OP: &str = "linear";
 /// [`Error::Shape`] where an operand does not fit.
 pub fn linear(
     x: &Tensor,
-    weight: &Tensor,
+    weight: &Weight,
     bias: Option<&Tensor>,
     residual: Option<&Tensor>,
     out: Option<&Tensor>,
@@ -32,7 +33,9 @@ pub fn linear(
         expected,
         found: found.dims().to_vec(),
     };
-    let (n, k) = weight.dims2().map_err(|_| shape_error("weight", "(n, k)".into(), weight))?;
+    let [n, 1, 1, k] = weight.shape() else {
+        return Err(Error::Config { op: OP, message: "the weight is a convolution's, expected (n, k)".into() });
+    };
     let (rows, shape) = match x.dims().split_last() {
         Some((&last, outer)) if last == k => (outer.iter().product::<usize>(), [outer, &[n]].concat()),
         _ => return Err(shape_error("x", format!("(.., {k})"), x)),
@@ -52,12 +55,6 @@ pub fn linear(
     let pixels = |t: &Tensor, channels| t.reshape((1, 1, rows, channels));
     let out = out.map(|out| pixels(out, n)).transpose()?;
     let residual = residual.map(|residual| pixels(residual, n)).transpose()?;
-    let inputs = Conv2dInputs {
-        x: &pixels(x, k)?,
-        weight: &weight.reshape((n, 1, 1, k))?,
-        bias,
-        image_bias: None,
-        residual: residual.as_ref(),
-    };
+    let inputs = Conv2dInputs { x: &pixels(x, k)?, weight, bias, image_bias: None, residual: residual.as_ref() };
     Ok(conv2d(inputs, Conv2d::same(1), out.as_ref())?.reshape(shape)?)
 }

@@ -3,15 +3,16 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::packing::Weight;
 
-pub(super) fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
-    let (n, k) = weight.dims2()?;
+pub(super) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+    let [n, _, _, k] = weight.shape();
     let rows = x.elem_count() / k.max(1);
     let mut shape = x.dims().to_vec();
     if let Some(last) = shape.last_mut() {
         *last = n;
     }
-    let mut y = x.reshape((rows, k))?.matmul(&weight.t()?)?.reshape(shape)?;
+    let mut y = x.reshape((rows, k))?.matmul(&weight.tensor().reshape((n, k))?.t()?)?.reshape(shape)?;
     if let Some(bias) = bias {
         y = y.broadcast_add(bias)?;
     }

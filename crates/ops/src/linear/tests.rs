@@ -1,11 +1,11 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into};
+use crate::test_support::{assert_close, random, random_into, weight};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
     for (outer, k, n) in [(vec![1], 5, 3), (vec![2, 77], 33, 65), (vec![3, 5, 7], 16, 1), (vec![300], 320, 40)] {
         let x = random(&[outer.as_slice(), &[k]].concat());
-        let (weight, bias) = (random(&[n, k]), random(&[n]));
+        let (weight, bias) = (weight(&[n, k]), random(&[n]));
         let residual = random(&[outer.as_slice(), &[n]].concat());
         let run = |out: Option<&Tensor>| linear(&x, &weight, Some(&bias), Some(&residual), out).unwrap();
         let expected = reference::forward(&x, &weight, Some(&bias), Some(&residual)).unwrap();
@@ -16,21 +16,16 @@ fn kernel_agrees_with_the_reference() {
 
 #[test]
 fn half_precision_rounds_once() {
-    let (x, weight) = (random(&[9, 40]), random(&[12, 40]));
-    let half = candle_core::DType::BF16;
-    let (x, weight) = (x.to_dtype(half).unwrap(), weight.to_dtype(half).unwrap());
-    let exact = reference::forward(
-        &x.to_dtype(candle_core::DType::F32).unwrap(),
-        &weight.to_dtype(candle_core::DType::F32).unwrap(),
-        None,
-        None,
-    )
-    .unwrap();
+    let half = |t: Tensor| t.to_dtype(candle_core::DType::BF16).unwrap();
+    let (x, weight) = (half(random(&[9, 40])), half(random(&[12, 40])));
+    let wide = |t: &Tensor| t.to_dtype(candle_core::DType::F32).unwrap();
+    let exact = reference::forward(&wide(&x), &Weight::plain(&wide(&weight)).unwrap(), None, None).unwrap();
+    let weight = Weight::plain(&weight).unwrap();
     assert_close(&linear(&x, &weight, None, None, None).unwrap(), &exact, 1.0 / 256.0); // bf16 keeps 8 bits
 }
 
 #[test]
 fn refuses_operands_that_do_not_fit() {
-    let error = linear(&random(&[2, 3]), &random(&[4, 5]), None, None, None).unwrap_err();
+    let error = linear(&random(&[2, 3]), &weight(&[4, 5]), None, None, None).unwrap_err();
     assert_eq!(error.to_string(), "linear: x has shape [2, 3], expected (.., 5)");
 }

@@ -4,15 +4,19 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::OP;
-use crate::cpu::View;
+use crate::cpu::{Element, View};
 use crate::error::Result;
-use crate::output::write_cpu;
+use crate::output::write;
 
 pub(super) fn forward(x: &Tensor, rows: &[usize], columns: &[usize], out: Option<&Tensor>) -> Result<Tensor> {
+    dispatch!(OP, "x", x.dtype(), typed(x, rows, columns, out))
+}
+
+fn typed<T: Element>(x: &Tensor, rows: &[usize], columns: &[usize], out: Option<&Tensor>) -> Result<Tensor> {
     let (b, h, w, c) = x.dims4()?;
     let (h_out, w_out) = (rows.len(), columns.len());
-    let input = View::new(x)?;
-    write_cpu(OP, out, &[b, h_out, w_out, c], x.dtype(), &[x], |y| {
+    let input = View::<T>::new(x)?;
+    write::<T>(OP, out, &[b, h_out, w_out, c], &[x], |y| {
         y.par_chunks_mut((w_out * c).max(1)).enumerate().for_each(|(row, y)| {
             let source = (row / h_out * h + rows[row % h_out]) * w;
             for (y, column) in y.chunks_exact_mut(c).zip(columns) {

@@ -1,0 +1,66 @@
+//! Which instructions the kernels use.
+
+use std::sync::OnceLock;
+
+/// The environment variable that forces a path: `avx512bf16`, `avx512`, `avx2` or `portable`.
+const VARIABLE: &str = "KILN_ISA";
+
+/// An instruction path, the widest last. Every path sums in the same order; their products differ in rounding alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the compiler makes for every processor of the architecture.
+    Portable,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW and VL.
+    Avx512,
+    /// The same with dot products of bf16 pairs.
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// All paths.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+
+    /// The path of this process: the widest that the processor has, unless the environment asks for less.
+    pub fn current() -> Self {
+        static CURRENT: OnceLock<Isa> = OnceLock::new();
+        *CURRENT.get_or_init(|| {
+            let widest = Self::widest();
+            let asked = std::env::var(VARIABLE).ok();
+            let asked = asked.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
+            asked.map_or(widest, |isa| isa.min(widest))
+        })
+    }
+
+    /// The name in the environment variable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512bf16",
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn widest() -> Self {
+        let avx2 =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl");
+        match (avx2, avx512, avx512 && is_x86_feature_detected!("avx512bf16")) {
+            (_, _, true) => Self::Avx512Bf16,
+            (_, true, _) => Self::Avx512,
+            (true, ..) => Self::Avx2,
+            _ => Self::Portable,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn widest() -> Self {
+        Self::Portable
+    }
+}

@@ -1,0 +1,146 @@
+//! The innermost loops: up to [`ROWS`] rows times one panel.
+//!
+//! A kernel keeps its tile of the result in registers: 14 rows of two 16-wide registers, with two more for the panel's
+//! row and one for the broadcast element, are 31 of AVX-512's 32. AVX2 has 16 registers of 8: 6 rows of half a panel.
+#![allow(unsafe_code)]
+
+use half::{bf16, f16};
+
+use super::panels::PANEL;
+use super::{Element, STRIDE};
+use crate::cpu::isa::Isa;
+use candle_core::DType;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+/// Rows of a kernel's tile.
+pub(crate) const ROWS: usize = 14;
+
+/// `(depth in words or elements, a, b, out, stride of out, whether out is only written)`.
+type Run = unsafe fn(usize, *const u32, *const u8, *mut f32, usize, bool);
+
+/// A function for every number of rows.
+macro_rules! table {
+    ($($kernel:ident)::+ $(, $load:ty)?) => {
+        [
+            $($kernel)::+::<$($load,)? 1>,
+            $($kernel)::+::<$($load,)? 2>,
+            $($kernel)::+::<$($load,)? 3>,
+            $($kernel)::+::<$($load,)? 4>,
+            $($kernel)::+::<$($load,)? 5>,
+            $($kernel)::+::<$($load,)? 6>,
+            $($kernel)::+::<$($load,)? 7>,
+            $($kernel)::+::<$($load,)? 8>,
+            $($kernel)::+::<$($load,)? 9>,
+            $($kernel)::+::<$($load,)? 10>,
+            $($kernel)::+::<$($load,)? 11>,
+            $($kernel)::+::<$($load,)? 12>,
+            $($kernel)::+::<$($load,)? 13>,
+            $($kernel)::+::<$($load,)? 14>,
+        ]
+    };
+}
+
+/// Where a kernel adds its products.
+pub(super) struct Out<'a> {
+    /// The tile from its first element on.
+    pub(super) values: &'a mut [f32],
+    /// Elements between two rows.
+    pub(super) stride: usize,
+    /// Whether this is the first block of `k`: what the tile holds is overwritten, not added to.
+    pub(super) first: bool,
+}
+
+/// A kernel for one type of panels on one instruction path.
+pub(super) struct Kernel {
+    /// By the number of rows, from 1.
+    run: [Run; ROWS],
+    /// Whether both operands are read as pairs of bf16.
+    pairs: bool,
+}
+
+impl Kernel {
+    /// The kernel for panels of a type. Panics for types that are none of [`Element`]'s.
+    pub(super) fn new(dtype: DType, isa: Isa) -> Self {
+        match dtype {
+            DType::F32 => Self::f32(isa),
+            DType::F16 => Self::f16(isa),
+            DType::BF16 => Self::bf16(isa),
+            other => unreachable!("no element type is {other:?}"),
+        }
+    }
+
+    /// Whether rows are loaded as pairs of bf16 rather than as f32.
+    pub(super) fn takes_pairs(&self) -> bool {
+        self.pairs
+    }
+
+    /// Writes a gathered row, an even number of elements, in the form that the kernel reads.
+    pub(super) fn load_row<T: Element>(&self, stored: &[T], a: &mut [u32]) {
+        if self.pairs {
+            for (word, pair) in a.iter_mut().zip(stored.as_chunks::<2>().0) {
+                let [low, high] = pair.map(|value| value.to_f32().to_bits() >> 16);
+                *word = low | high << 16;
+            }
+        } else {
+            for (word, value) in a.iter_mut().zip(stored) {
+                *word = value.to_f32().to_bits();
+            }
+        }
+    }
+
+    /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel.
+    /// Panics where a slice is too short.
+    pub(super) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
+        let Out { values: out, stride, first } = out;
+        let words = if self.pairs { depth.div_ceil(2) } else { depth };
+        assert!((1..=ROWS).contains(&rows) && words <= STRIDE);
+        assert!(a.len() >= (rows - 1) * STRIDE + words);
+        assert!(b.len() >= depth.next_multiple_of(2) * PANEL || (!T::PAIRED && b.len() >= depth * PANEL));
+        assert!(out.len() >= (rows - 1) * stride + PANEL && (rows == 1 || stride >= PANEL));
+        // SAFETY: the assertions hold every address that a kernel reads and writes inside the slices: `words` words of
+        // each of `rows` rows of `a`, `words` rows of the panel (pairs of rows where the type is paired), PANEL values
+        // in each of `rows` rows of `out`. The table was chosen by the processor's own word on its instructions, and
+        // the kernels' panel type is `T`: each type asks for its own table.
+        unsafe { (self.run[rows - 1])(words, a.as_ptr(), b.as_ptr().cast(), out.as_mut_ptr(), stride, first) }
+    }
+
+    fn f32(isa: Isa) -> Self {
+        let run = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF32),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => table!(avx2::run, avx2::LoadF32),
+            _ => table!(portable::run, f32),
+        };
+        Self { run, pairs: false }
+    }
+
+    fn f16(isa: Isa) -> Self {
+        let run = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF16),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => table!(avx2::run, avx2::LoadF16),
+            _ => table!(portable::run, f16),
+        };
+        Self { run, pairs: false }
+    }
+
+    fn bf16(isa: Isa) -> Self {
+        let run = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => table!(avx512::run_pairs),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => table!(avx512::run, avx512::LoadBf16),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => table!(avx2::run, avx2::LoadBf16),
+            _ => table!(portable::run, bf16),
+        };
+        Self { run, pairs: isa == Isa::Avx512Bf16 }
+    }
+}

@@ -1,0 +1,157 @@
+//! Kernels for AVX-512.
+
+use std::arch::x86_64::*;
+
+use super::{PANEL, STRIDE};
+
+/// How a row of a panel becomes two registers of f32. Rows are counted in pairs: row `2 pair + odd`.
+pub(super) trait Load {
+    /// # Safety
+    /// The panel has that row (with its pair, where the type is paired), and the processor has AVX-512 F, BW and VL.
+    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2];
+}
+
+/// f32 as it is.
+pub(super) struct LoadF32;
+/// f16, widened.
+pub(super) struct LoadF16;
+/// bf16 in pairs, widened: one of the halves of each word, moved to the upper end.
+pub(super) struct LoadBf16;
+
+impl Load for LoadF32 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+        // SAFETY: the row is in the panel, PANEL values long.
+        unsafe {
+            let row = b.cast::<f32>().add((2 * pair + odd) * PANEL);
+            [_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16))]
+        }
+    }
+}
+
+impl Load for LoadF16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+        // SAFETY: the row is in the panel, PANEL values of two bytes long.
+        unsafe {
+            let row = b.cast::<u16>().add((2 * pair + odd) * PANEL);
+            [_mm512_cvtph_ps(_mm256_loadu_si256(row.cast())), _mm512_cvtph_ps(_mm256_loadu_si256(row.add(16).cast()))]
+        }
+    }
+}
+
+impl Load for LoadBf16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+        // SAFETY: the pair of rows is in the panel, PANEL words long.
+        unsafe {
+            let words = b.cast::<u32>().add(pair * PANEL);
+            [words, words.add(16)].map(|words| {
+                let words = _mm512_loadu_si512(words.cast());
+                let wide = if odd == 0 {
+                    _mm512_slli_epi32::<16>(words)
+                } else {
+                    _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32))
+                };
+                _mm512_castsi512_ps(wide)
+            })
+        }
+    }
+}
+
+/// See [`super::Run`].
+///
+/// # Safety
+/// As [`super::Kernel::run`] asserts; the processor has AVX-512 F, BW and VL.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn run<L: Load, const ROWS: usize>(
+    depth: usize,
+    a: *const u32,
+    b: *const u8,
+    out: *mut f32,
+    stride: usize,
+    first: bool,
+) {
+    // SAFETY: the caller holds all rows of `a`, of the panel and of `out`.
+    unsafe {
+        let a: *const f32 = a.cast();
+        let mut sums = start::<ROWS>(out, stride, first);
+        // A macro, not a closure: what is not inlined here would keep the sums in memory.
+        macro_rules! step {
+            ($pair:expr, $odd:literal) => {
+                let [left, right] = L::row(b, $pair, $odd);
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let a = _mm512_set1_ps(*a.add(row * STRIDE + 2 * ($pair) + $odd));
+                    sums[0] = _mm512_fmadd_ps(a, left, sums[0]);
+                    sums[1] = _mm512_fmadd_ps(a, right, sums[1]);
+                }
+            };
+        }
+        for pair in 0..depth / 2 {
+            step!(pair, 0);
+            step!(pair, 1);
+        }
+        if depth % 2 == 1 {
+            step!(depth / 2, 0);
+        }
+        store::<ROWS>(out, stride, sums);
+    }
+}
+
+/// The kernel for pairs of bf16 in both operands: a dot product of two adds two products to each sum.
+///
+/// # Safety
+/// As [`super::Kernel::run`] asserts; the processor has AVX512-BF16 too.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn run_pairs<const ROWS: usize>(
+    depth: usize,
+    a: *const u32,
+    b: *const u8,
+    out: *mut f32,
+    stride: usize,
+    first: bool,
+) {
+    // SAFETY: the caller holds all rows of `a`, of the panel and of `out`; the vectors of one size are plain bits.
+    unsafe {
+        let mut sums = start::<ROWS>(out, stride, first);
+        for p in 0..depth {
+            let words = b.cast::<u32>().add(p * PANEL);
+            let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(words.cast()));
+            let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(words.add(16).cast()));
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let a: __m512bh = std::mem::transmute(_mm512_set1_epi32(*a.add(row * STRIDE + p) as i32));
+                sums[0] = _mm512_dpbf16_ps(sums[0], a, left);
+                sums[1] = _mm512_dpbf16_ps(sums[1], a, right);
+            }
+        }
+        store::<ROWS>(out, stride, sums);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn start<const ROWS: usize>(out: *const f32, stride: usize, first: bool) -> [[__m512; 2]; ROWS] {
+    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    if !first {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller holds PANEL values in each row of `out`.
+            *sums = unsafe { [_mm512_loadu_ps(out.add(row * stride)), _mm512_loadu_ps(out.add(row * stride + 16))] };
+        }
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn store<const ROWS: usize>(out: *mut f32, stride: usize, sums: [[__m512; 2]; ROWS]) {
+    for (row, [left, right]) in sums.into_iter().enumerate() {
+        // SAFETY: the caller holds PANEL values in each row of `out`.
+        unsafe {
+            _mm512_storeu_ps(out.add(row * stride), left);
+            _mm512_storeu_ps(out.add(row * stride + 16), right);
+        }
+    }
+}

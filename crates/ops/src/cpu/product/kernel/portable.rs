@@ -1,0 +1,37 @@
+//! The kernel that the compiler makes: arrays as wide as a panel, for every processor.
+
+use super::{Element, PANEL, STRIDE};
+
+/// See [`super::Run`]; the panel's elements are `T`.
+///
+/// # Safety
+/// As [`super::Kernel::run`] asserts.
+pub(super) unsafe fn run<T: Element, const ROWS: usize>(
+    depth: usize,
+    a: *const u32,
+    b: *const u8,
+    out: *mut f32,
+    stride: usize,
+    first: bool,
+) {
+    let b: *const T = b.cast();
+    for row in 0..ROWS {
+        let mut sums = [0f32; PANEL];
+        // SAFETY: the caller holds PANEL values in each row of `out`, `depth` words in each row of `a` and `depth`
+        // rows in the panel, an even number where the type is paired.
+        unsafe {
+            let out = out.add(row * stride);
+            if !first {
+                sums = *out.cast::<[f32; PANEL]>();
+            }
+            for p in 0..depth {
+                let a = f32::from_bits(*a.add(row * STRIDE + p));
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let at = if T::PAIRED { p / 2 * 2 * PANEL + column * 2 + p % 2 } else { p * PANEL + column };
+                    *sum += a * (*b.add(at)).to_f32();
+                }
+            }
+            *out.cast::<[f32; PANEL]>() = sums;
+        }
+    }
+}

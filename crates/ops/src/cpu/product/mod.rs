@@ -1,0 +1,147 @@
+//! The matrix product under convolutions, linear layers and attention.
+//!
+//! `out = a b` with `a` `(m, k)` gathered row by row from activations and `b` `(k, n)` packed into panels of
+//! [`PANEL`] columns. A task computes a tile of the result: it gathers a block of `a` into a buffer that stays in the
+//! second-level cache, multiplies it with the panels of its columns, block of `k` by block of `k`, and hands the
+//! finished tile to the caller's epilogue.
+//!
+//! The order in which an element is summed depends on `k` alone: blocks of [`K_BLOCK`] one after another, in each the
+//! products one after another. So neither the number of threads nor the other rows of a product change a bit.
+
+mod kernel;
+pub(crate) mod panels;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::Element;
+use super::isa::Isa;
+pub(crate) use kernel::ROWS;
+use kernel::{Kernel, Out};
+pub(crate) use panels::{PANEL, Panels, pack, packed_len};
+
+/// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of a first-level cache.
+const K_BLOCK: usize = 512;
+/// Elements between two rows of the gathered block: no multiple of a page, so that rows spread over the cache's sets.
+const STRIDE: usize = K_BLOCK + 16;
+/// Rows of a task: with `K_BLOCK` 231 KiB in the second-level cache.
+const M_BLOCK: usize = 8 * ROWS;
+/// Columns of a task: their panels' block takes 512 KiB.
+const N_BLOCK: usize = 256;
+
+/// What is multiplied.
+pub(crate) struct Product<'a, T> {
+    /// Rows of the result.
+    pub(crate) m: usize,
+    /// The right operand; it knows `k` and `n`.
+    pub(crate) b: Panels<'a, T>,
+}
+
+/// A finished tile of a result.
+pub(crate) struct Tile<'a> {
+    /// Its rows.
+    pub(crate) rows: Range<usize>,
+    /// Its columns.
+    pub(crate) columns: Range<usize>,
+    values: &'a [f32],
+    stride: usize,
+}
+
+impl Tile<'_> {
+    /// The values of row `row` of the result, in this tile's columns.
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
+        let start = (row - self.rows.start) * self.stride;
+        &self.values[start..start + self.columns.len()]
+    }
+}
+
+impl<T: Element> Product<'_, T> {
+    /// Computes all tiles on all threads. `gather(row, k, out)` writes elements `k..k + out.len()` of row `row` of `a`;
+    /// `finish` gets every tile once.
+    pub(crate) fn run(&self, gather: impl Fn(usize, usize, &mut [T]) + Sync, finish: impl Fn(Tile<'_>) + Sync) {
+        let (m, n) = (self.m, self.b.n());
+        let (m_block, n_block) = blocks(m, n, rayon::current_num_threads());
+        let columns = n.div_ceil(n_block);
+        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(Multiplier::default, |multiplier, task| {
+            let (row, column) = (task / columns * m_block, task % columns * n_block);
+            let (rows, columns) = (row..(row + m_block).min(m), column..(column + n_block).min(n));
+            finish(multiplier.multiply(self.b, rows, columns, &gather));
+        });
+    }
+}
+
+/// What one task needs to multiply: its kernel and its buffers, kept between its tiles.
+pub(crate) struct Multiplier<T> {
+    kernel: Kernel,
+    /// Elements as they are gathered.
+    stored: Vec<T>,
+    /// The same as the kernel wants them: f32, or pairs of bf16.
+    a: Vec<u32>,
+    tile: Vec<f32>,
+}
+
+impl<T: Element> Default for Multiplier<T> {
+    fn default() -> Self {
+        Self { kernel: Kernel::new(T::DTYPE, Isa::current()), stored: Vec::new(), a: Vec::new(), tile: Vec::new() }
+    }
+}
+
+impl<T: Element> Multiplier<T> {
+    /// The tile of `rows` and `columns`, on this thread. `columns` start at a panel.
+    pub(crate) fn multiply(
+        &mut self,
+        b: Panels<'_, T>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        gather: &impl Fn(usize, usize, &mut [T]),
+    ) -> Tile<'_> {
+        let k = b.k();
+        let stride = columns.len().next_multiple_of(PANEL);
+        let panels = columns.start / PANEL..columns.end.div_ceil(PANEL);
+        self.tile.resize(rows.len() * stride, 0.0);
+        if k == 0 {
+            self.tile.fill(0.0);
+        }
+        self.a.resize(rows.len() * STRIDE, 0);
+        // A block of pairs holds twice as many elements in the same bytes.
+        let block = if self.kernel.takes_pairs() { 2 * K_BLOCK } else { K_BLOCK };
+        for start in (0..k).step_by(block) {
+            let depth = block.min(k - start);
+            self.stored.clear();
+            self.stored.resize(depth.next_multiple_of(2), T::ZERO); // an odd last element has a zero beside it
+            for (row, a) in rows.clone().zip(self.a.chunks_exact_mut(STRIDE)) {
+                gather(row, start, &mut self.stored[..depth]);
+                self.kernel.load_row(&self.stored, a);
+            }
+            for (i, a) in self.a[..rows.len() * STRIDE].chunks(ROWS * STRIDE).enumerate() {
+                let count = a.len() / STRIDE;
+                for (j, panel) in panels.clone().enumerate() {
+                    let values = &mut self.tile[i * ROWS * stride + j * PANEL..];
+                    let out = Out { values, stride, first: start == 0 };
+                    self.kernel.run(count, a, b.block(panel, start, depth), depth, out);
+                }
+            }
+        }
+        Tile { rows, columns, values: &self.tile, stride }
+    }
+}
+
+/// Rows and columns of a task: small enough that every thread gets several.
+fn blocks(m: usize, n: usize, threads: usize) -> (usize, usize) {
+    let (mut rows, mut columns) = (M_BLOCK, N_BLOCK);
+    let enough = if threads == 1 { 1 } else { 4 * threads };
+    while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > ROWS || columns > PANEL) {
+        // Narrower tiles gather the same rows again, lower ones read the same weights again: keep them even.
+        if rows > ROWS && (rows >= columns || columns == PANEL) && m > ROWS {
+            rows = (rows / 2).next_multiple_of(ROWS).min(rows - ROWS).max(ROWS);
+        } else if columns > PANEL {
+            columns /= 2;
+        } else {
+            break;
+        }
+    }
+    (rows, columns)
+}

@@ -1,0 +1,88 @@
+use half::{bf16, f16};
+
+use super::*;
+use crate::test_support::random;
+
+fn values(shape: &[usize]) -> Vec<f32> {
+    random(shape).flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The product by the path of this process, and the same in f64 from the rounded operands.
+fn both<T: Element>(m: usize, n: usize, k: usize) -> (Vec<f32>, Vec<f64>) {
+    let round = |values: Vec<f32>| values.into_iter().map(T::from_f32).collect::<Vec<T>>();
+    let (a, b) = (round(values(&[m, k])), round(values(&[k, n])));
+    let mut packed = vec![T::ZERO; packed_len(k, n)];
+    pack(k, n, T::PAIRED, |row, column| b[row * n + column], &mut packed);
+    let out = std::sync::Mutex::new(vec![f32::NAN; m * n]);
+    let product = Product { m, b: Panels::new(&packed, k, n) };
+    product.run(
+        |row, start, elements| elements.copy_from_slice(&a[row * k + start..][..elements.len()]),
+        |tile| {
+            let mut out = out.lock().unwrap();
+            for row in tile.rows.clone() {
+                out[row * n..][tile.columns.clone()].copy_from_slice(tile.row(row));
+            }
+        },
+    );
+    let exact = (0..m * n).map(|i| {
+        let (row, column) = (i / n, i % n);
+        (0..k).map(|p| f64::from(a[row * k + p].to_f32()) * f64::from(b[p * n + column].to_f32())).sum()
+    });
+    (out.into_inner().unwrap(), exact.collect())
+}
+
+fn check<T: Element>() {
+    for (m, n, k) in
+        [(1, 1, 1), (15, 33, 7), (3, 64, 1030), (130, 300, 513), (64, 3, 2881), (28, 320, 1024), (7, 31, 0)]
+    {
+        let (found, exact) = both::<T>(m, n, k);
+        // f32 sums of k terms up to 1: the worst case of rounding grows with k, the usual one with its root.
+        let bound = 4.0 * f64::from(f32::EPSILON) * (k as f64).sqrt().max(1.0) * 4.0;
+        for (i, (found, exact)) in found.iter().zip(&exact).enumerate() {
+            let error = (f64::from(*found) - exact).abs();
+            assert!(error <= bound, "({m}, {n}, {k}) element {i}: {found}, expected {exact}");
+        }
+    }
+}
+
+#[test]
+fn f32_products() {
+    check::<f32>();
+}
+
+#[test]
+fn f16_products() {
+    check::<f16>();
+}
+
+#[test]
+fn bf16_products() {
+    check::<bf16>();
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_any_product() {
+    let (n, k) = (70, 1100);
+    let (a, b) = (values(&[40, k]), values(&[k, n]));
+    let mut packed = vec![0f32; packed_len(k, n)];
+    pack(k, n, false, |row, column| b[row * n + column], &mut packed);
+    let last_row = |first: usize| {
+        let out = std::sync::Mutex::new(vec![0f32; n]);
+        let product = Product { m: 40 - first, b: Panels::new(&packed, k, n) };
+        product.run(
+            |row, start, elements: &mut [f32]| {
+                elements.copy_from_slice(&a[(first + row) * k + start..][..elements.len()]);
+            },
+            |tile| {
+                if tile.rows.contains(&(39 - first)) {
+                    out.lock().unwrap()[tile.columns.clone()].copy_from_slice(tile.row(39 - first));
+                }
+            },
+        );
+        out.into_inner().unwrap()
+    };
+    let whole = last_row(0);
+    for first in [1, 25, 26, 38, 39] {
+        assert_eq!(last_row(first), whole, "with {} rows", 40 - first);
+    }
+}

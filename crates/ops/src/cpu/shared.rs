@@ -1,0 +1,33 @@
+//! A result that several tasks write, each its own rows and columns.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A matrix in memory whose rows' parts are handed out to tasks.
+pub(crate) struct Shared<'a, T> {
+    values: *mut T,
+    len: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and every part of it is written
+// by one task alone (the contract of `part`).
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(values: &'a mut [T]) -> Self {
+        Self { values: values.as_mut_ptr(), len: values.len(), lifetime: PhantomData }
+    }
+
+    /// A part of the memory. Panics outside of it.
+    ///
+    /// # Safety
+    /// No two parts that live at the same time overlap.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the range is inside the borrowed memory, and the caller holds that nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.values.add(range.start), range.len()) }
+    }
+}
