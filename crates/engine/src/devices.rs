@@ -1,6 +1,7 @@
 //! What this machine has, and what Kiln would do with it.
 
 use kiln_mempool::SystemMemory;
+use kiln_ops::device::Processor;
 use serde::Serialize;
 
 use crate::setup::Setup;
@@ -51,7 +52,7 @@ pub struct AutoChoice {
     /// The type of weights and activations.
     pub dtype: String,
     /// Which kernels run.
-    pub kernels: &'static str,
+    pub kernels: String,
     /// Why.
     pub reason: String,
 }
@@ -72,7 +73,7 @@ pub fn devices() -> Devices {
         }
         Err(error) => (Vec::new(), format!("{error} ({})", driver())),
     };
-    let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda);
+    let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda, &processor);
     let info = |card: kiln_ops::device::Card| CardInfo {
         ordinal: card.ordinal,
         name: card.name,
@@ -93,20 +94,23 @@ pub fn devices() -> Devices {
     }
 }
 
-fn auto(card: Option<&str>, cuda: &str) -> AutoChoice {
+fn auto(card: Option<&str>, cuda: &str, processor: &Processor) -> AutoChoice {
     let dtype = format!("{:?}", Setup::auto_dtype(card.is_some())).to_lowercase();
     match card {
         Some(name) => AutoChoice {
             device: "cuda:0".into(),
             dtype,
-            kernels: "candle's operators through cuBLAS",
+            kernels: "candle's operators through cuBLAS".into(),
             reason: format!("{name} is there, and half precision is its fastest type"),
         },
         None => AutoChoice {
             device: "cpu".into(),
             dtype,
-            kernels: "Kiln's own, with matrix products by the gemm crate for the instruction sets above",
-            reason: format!("no card: {cuda}; 16-bit types are converted for every product here, so f32 is faster"),
+            kernels: format!("Kiln's own, for {}", processor.path),
+            reason: match processor.fastest_dtype {
+                candle_core::DType::BF16 => format!("no card: {cuda}; this processor multiplies pairs of bf16 at once"),
+                _ => format!("no card: {cuda}; without dot products of bf16, f32 is faster than 16-bit types"),
+            },
         },
     }
 }

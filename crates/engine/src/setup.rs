@@ -41,7 +41,7 @@ impl std::str::FromStr for DeviceChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// f16 on a CUDA card, f32 on the processor.
+    /// f16 on a CUDA card; on the processor bf16 where it multiplies pairs of it at once, else f32.
     #[default]
     Auto,
     /// 32 bits.
@@ -84,9 +84,9 @@ pub struct Setup {
 const MAX_THREADS: usize = 1024;
 
 impl Setup {
-    /// What `auto` means: f16 on a card, f32 on the processor.
+    /// What `auto` means: f16 on a card, on the processor what is fastest there.
     pub(crate) fn auto_dtype(on_card: bool) -> DType {
-        if on_card { DType::F16 } else { DType::F32 }
+        if on_card { DType::F16 } else { kiln_ops::device::processor().fastest_dtype }
     }
 
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.

@@ -1,5 +1,9 @@
 //! The processor.
 
+use candle_core::DType;
+
+use crate::cpu::isa::Isa;
+
 /// What this process runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Processor {
@@ -9,6 +13,10 @@ pub struct Processor {
     pub threads: usize,
     /// The instruction sets among those that kernels ask for, by their usual names.
     pub features: Vec<&'static str>,
+    /// The instruction path that kernels take: the widest, or what `KILN_ISA` asks for.
+    pub path: &'static str,
+    /// The type in which the networks run fastest here: bf16 where there are dot products of it, else f32.
+    pub fastest_dtype: DType,
 }
 
 /// The processor of this machine.
@@ -20,6 +28,8 @@ pub fn processor() -> Processor {
         name: name.unwrap_or(std::env::consts::ARCH).to_string(),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         features: features(),
+        path: Isa::current().name(),
+        fastest_dtype: if Isa::current() == Isa::Avx512Bf16 { DType::BF16 } else { DType::F32 },
     }
 }
 
