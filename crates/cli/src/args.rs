@@ -53,7 +53,7 @@ pub struct InspectArgs {
     /// A model folder in the diffusers layout, a name in KILN_MODELS, or a .safetensors file.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is f32.
+    /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is what the processor would run.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DTypeChoice,
     /// Prints JSON.

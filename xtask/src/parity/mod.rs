@@ -107,6 +107,7 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
     if !others.is_empty() {
         page += &format!("\n## Other parts\n\n{others}");
     }
+    page += "\n## On a card\n\n[parity-cuda.md](parity-cuda.md) has the same comparisons on a CUDA card.\n";
     page += "\n## Samplers and random numbers\n\n\
              Each sampler is compared with diffusers after every step, over a function in the network's place \
              (`crates/scheduler/tests/steps.rs`);\nso are the sums that diffusers' own tests hold its schedulers to \
