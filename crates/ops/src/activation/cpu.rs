@@ -33,7 +33,8 @@ for_every_isa! {
             Activation::Silu => map(x, y, silu),
             Activation::QuickGelu => map(x, y, |x| x / (1.0 + exp(-1.702 * x))),
             Activation::GeluErf => map(x, y, gelu_erf),
-            Activation::Relu => map(x, y, |x| if x > 0.0 { x } else { 0.0 }),
+            // What is not a number stays so: a later check must see it.
+            Activation::Relu => map(x, y, |x| if x < 0.0 { 0.0 } else { x }),
         }
     }
 }

@@ -13,3 +13,13 @@ fn kernel_agrees_with_the_reference() {
         }
     }
 }
+
+#[test]
+fn what_is_not_a_number_stays_so() {
+    use Activation::*;
+    let x = Tensor::new(&[f32::NAN, 1.0, -1.0], &Device::Cpu).unwrap();
+    for function in [Silu, QuickGelu, GeluErf, Relu] {
+        let y: Vec<f32> = activation(&x, function, None).unwrap().to_vec1().unwrap();
+        assert!(y[0].is_nan() && y[1..].iter().all(|y| y.is_finite()), "{function:?}: {y:?}");
+    }
+}

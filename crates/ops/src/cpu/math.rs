@@ -71,9 +71,8 @@ pub(crate) fn silu(x: f32) -> f32 {
 
 /// `x / 2 (1 + erf(x / sqrt(2)))`, within 2e-7 of the largest of 1 and `|x|`.
 ///
-/// The complementary error function by Abramowitz and Stegun's 7.1.26 in the form of W. J. Cody's rational bounds would
-/// need branches; this is the single polynomial of degree 9 in `1 / (1 + |z| / 2)` of Numerical Recipes' `erfcc`, with a
-/// fractional error under 1.2e-7 everywhere.
+/// The complementary error function is `t exp(p(t) - z^2)` with `t = 1 / (1 + z / 2)` and one polynomial of degree 9
+/// (Numerical Recipes' `erfcc`): a fractional error under 1.2e-7 everywhere, and no branches.
 #[inline(always)]
 pub(crate) fn gelu_erf(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
