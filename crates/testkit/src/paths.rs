@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 /// The repository's root.
 pub fn repository() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // A test program that was built elsewhere finds the checkout that it is run in.
+    // A test program that was built elsewhere finds the checkout that it is run in. Crates have folders of fixtures too,
+    // but the models are in the root alone.
     let current = std::env::current_dir().unwrap_or_default();
     let mut candidates = std::iter::once(sources.as_path()).chain(current.ancestors());
-    let root = candidates.find(|folder| folder.join("tests/fixtures").is_dir()).unwrap_or(&sources);
+    let root = candidates.find(|folder| folder.join("tests/fixtures/models").is_dir()).unwrap_or(&sources);
     root.canonicalize().unwrap_or_else(|_| root.to_path_buf())
 }
 
