@@ -10,7 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 mode=full
 [ "${1:-}" = "--compile-only" ] && mode=compile
-home="$root/.cuda/$mode"
+home=$(realpath -m "$root/.cuda/$mode") # several checkouts may share one toolkit through a link
 wheels="$home/wheels"
 toolkit="$home/toolkit"
 
