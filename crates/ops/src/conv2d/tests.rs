@@ -13,6 +13,11 @@ fn kernel_agrees_with_the_reference() {
         (2, 5, 4, 33, 17, 1, 1, 0, 0),
         (1, 40, 33, 64, 3, 3, 1, 1, 1),
         (1, 6, 6, 5, 4, 1, 2, 0, 0),
+        // what goes through Winograd's transforms on the processor: odd sizes, few tiles and many, part of a panel
+        (1, 8, 8, 32, 32, 3, 1, 1, 1),
+        (2, 9, 13, 48, 40, 3, 1, 1, 1),
+        (3, 11, 10, 144, 70, 3, 1, 0, 0),
+        (1, 32, 31, 80, 96, 3, 1, 1, 1),
     ];
     for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
         let config = Conv2d { stride, pad_before, pad_after };
@@ -34,6 +39,33 @@ fn kernel_agrees_with_the_reference() {
         let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
         assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(plain, config).unwrap(), 1e-5);
     }
+}
+
+#[test]
+fn an_image_has_the_same_bits_in_any_batch() {
+    let (x, weight) = (random(&[5, 12, 12, 64]), weight(&[64, 3, 3, 64]));
+    let image = |x: &Tensor| {
+        let inputs = Conv2dInputs { x, weight: &weight, bias: None, image_bias: None, residual: None };
+        conv2d(inputs, Conv2d::same(3), None).unwrap()
+    };
+    let all = image(&x).narrow(0, 4, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let alone = image(&x.narrow(0, 4, 1).unwrap()).flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(all, alone);
+}
+
+#[test]
+fn bf16_stays_close_to_the_reference() {
+    let half = |t: Tensor| t.to_dtype(candle_core::DType::BF16).unwrap();
+    let wide = |t: &Tensor| t.to_dtype(candle_core::DType::F32).unwrap();
+    let (x, kernel) = (half(random(&[2, 12, 9, 64])), half(random(&[48, 3, 3, 64])));
+    let run = |x: &Tensor, weight: &Weight, forward: &dyn Fn(Conv2dInputs<'_>) -> Result<Tensor>| {
+        forward(Conv2dInputs { x, weight, bias: None, image_bias: None, residual: None }).unwrap()
+    };
+    let exact = |inputs: Conv2dInputs<'_>| reference::forward(inputs, Conv2d::same(3));
+    let expected = run(&wide(&x), &Weight::plain(&wide(&kernel)).unwrap(), &exact);
+    let found = run(&x, &Weight::plain(&kernel).unwrap(), &|inputs| conv2d(inputs, Conv2d::same(3), None));
+    // Transformed operands keep 8 bits, and their products add up to more than the result.
+    assert_close(&found, &expected, 1.0 / 64.0);
 }
 
 #[test]

@@ -4,36 +4,55 @@
 
 /// Defines a function whose body is compiled once for each instruction path, and picks one when it is called. Without
 /// fused operations in the source, every path gives the same bits.
+///
+/// A second generic parameter, `R: Rounding`, is how the path rounds f32 into elements.
 macro_rules! for_every_isa {
-    ($(#[$doc:meta])* $visibility:vis fn $name:ident$(<$generic:ident: $bound:ident>)?($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis fn $name:ident$(<$generic:ident: $bound:ident $(, $rounding:ident: Rounding)?>)?
+        ($($argument:ident: $type:ty),* $(,)?) $body:block
+    ) => {
         $(#[$doc])*
         #[allow(unsafe_code)]
         $visibility fn $name$(<$generic: $bound>)?($($argument: $type),*) {
             #[inline(always)]
-            fn body$(<$generic: $bound>)?($($argument: $type),*) $body
+            fn body$(<$generic: $bound $(, $rounding: $crate::cpu::rounding::Rounding)?>)?($($argument: $type),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+            fn avx512bf16$(<$generic: $bound>)?($($argument: $type),*) {
+                for_every_isa!(@call body [$($generic $(, $rounding = Avx512Bf16)?)?] $($argument),*)
+            }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
             fn avx512$(<$generic: $bound>)?($($argument: $type),*) {
-                body($($argument),*)
+                for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2$(<$generic: $bound>)?($($argument: $type),*) {
-                body($($argument),*)
+                for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*)
             }
 
             match $crate::cpu::isa::Isa::current() {
                 // SAFETY: the path is one that the processor has, by its own word.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx512 | $crate::cpu::isa::Isa::Avx512Bf16 => unsafe { avx512($($argument),*) },
+                $crate::cpu::isa::Isa::Avx512Bf16 => unsafe { avx512bf16($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::isa::Isa::Avx512 => unsafe { avx512($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx2 => unsafe { avx2($($argument),*) },
-                _ => body($($argument),*),
+                _ => for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*),
             }
         }
+    };
+    (@call $body:ident [$($generic:ident)?] $($argument:ident),*) => { $body$(::<$generic>)?($($argument),*) };
+    (@call $body:ident [$generic:ident, $rounding:ident = $type:ident] $($argument:ident),*) => {
+        $body::<$generic, $crate::cpu::rounding::$type>($($argument),*)
     };
 }
 

@@ -5,6 +5,7 @@ mod element;
 pub(crate) mod isa;
 pub(crate) mod math;
 pub(crate) mod product;
+pub(crate) mod rounding;
 mod shared;
 mod view;
 

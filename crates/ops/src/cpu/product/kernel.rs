@@ -46,17 +46,17 @@ macro_rules! table {
 }
 
 /// Where a kernel adds its products.
-pub(super) struct Out<'a> {
+pub(crate) struct Out<'a> {
     /// The tile from its first element on.
-    pub(super) values: &'a mut [f32],
+    pub(crate) values: &'a mut [f32],
     /// Elements between two rows.
-    pub(super) stride: usize,
+    pub(crate) stride: usize,
     /// Whether this is the first block of `k`: what the tile holds is overwritten, not added to.
-    pub(super) first: bool,
+    pub(crate) first: bool,
 }
 
 /// A kernel for one type of panels on one instruction path.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// By the number of rows, from 1.
     run: [Run; ROWS],
     /// Whether both operands are read as pairs of bf16.
@@ -64,9 +64,10 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel for panels of a type. Panics for types that are none of [`Element`]'s.
-    pub(super) fn new(dtype: DType, isa: Isa) -> Self {
-        match dtype {
+    /// The kernel of this process for panels of a type.
+    pub(crate) fn current<T: Element>() -> Self {
+        let isa = Isa::current();
+        match T::DTYPE {
             DType::F32 => Self::f32(isa),
             DType::F16 => Self::f16(isa),
             DType::BF16 => Self::bf16(isa),
@@ -74,13 +75,26 @@ impl Kernel {
         }
     }
 
+    /// Whether its words are elements of `T` as they are: a row may be written through [`Kernel::elements`].
+    pub(crate) fn reads<T: Element>(&self) -> bool {
+        T::DTYPE == DType::F32 || (self.pairs && cfg!(target_endian = "little"))
+    }
+
+    /// A row of words as elements.
+    pub(crate) fn elements<T: Element>(words: &mut [u32]) -> &mut [T] {
+        let len = size_of_val(words) / size_of::<T>();
+        // SAFETY: elements are plain bits of 2 or 4 bytes, for which a word's alignment is enough, and take no more
+        // memory than the words.
+        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
+    }
+
     /// Whether rows are loaded as pairs of bf16 rather than as f32.
-    pub(super) fn takes_pairs(&self) -> bool {
+    pub(crate) fn takes_pairs(&self) -> bool {
         self.pairs
     }
 
     /// Writes a gathered row, an even number of elements, in the form that the kernel reads.
-    pub(super) fn load_row<T: Element>(&self, stored: &[T], a: &mut [u32]) {
+    pub(crate) fn load_row<T: Element>(&self, stored: &[T], a: &mut [u32]) {
         if self.pairs {
             for (word, pair) in a.iter_mut().zip(stored.as_chunks::<2>().0) {
                 let [low, high] = pair.map(|value| value.to_f32().to_bits() >> 16);
@@ -95,7 +109,7 @@ impl Kernel {
 
     /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel.
     /// Panics where a slice is too short.
-    pub(super) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
+    pub(crate) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
         let Out { values: out, stride, first } = out;
         let words = if self.pairs { depth.div_ceil(2) } else { depth };
         assert!((1..=ROWS).contains(&rows) && words <= STRIDE);

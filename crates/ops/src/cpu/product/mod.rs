@@ -18,15 +18,13 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Element;
-use super::isa::Isa;
-pub(crate) use kernel::ROWS;
-use kernel::{Kernel, Out};
+pub(crate) use kernel::{Kernel, Out, ROWS};
 pub(crate) use panels::{PANEL, Panels, pack, packed_len};
 
 /// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of a first-level cache.
 const K_BLOCK: usize = 512;
 /// Elements between two rows of the gathered block: no multiple of a page, so that rows spread over the cache's sets.
-const STRIDE: usize = K_BLOCK + 16;
+pub(crate) const STRIDE: usize = K_BLOCK + 16;
 /// Rows of a task: with `K_BLOCK` 231 KiB in the second-level cache.
 const M_BLOCK: usize = 8 * ROWS;
 /// Columns of a task: their panels' block takes 512 KiB.
@@ -85,7 +83,7 @@ pub(crate) struct Multiplier<T> {
 
 impl<T: Element> Default for Multiplier<T> {
     fn default() -> Self {
-        Self { kernel: Kernel::new(T::DTYPE, Isa::current()), stored: Vec::new(), a: Vec::new(), tile: Vec::new() }
+        Self { kernel: Kernel::current::<T>(), stored: Vec::new(), a: Vec::new(), tile: Vec::new() }
     }
 }
 
@@ -113,8 +111,14 @@ impl<T: Element> Multiplier<T> {
             self.stored.clear();
             self.stored.resize(depth.next_multiple_of(2), T::ZERO); // an odd last element has a zero beside it
             for (row, a) in rows.clone().zip(self.a.chunks_exact_mut(STRIDE)) {
-                gather(row, start, &mut self.stored[..depth]);
-                self.kernel.load_row(&self.stored, a);
+                if self.kernel.reads::<T>() {
+                    let a = Kernel::elements(a);
+                    a[depth - depth % 2..][..2].fill(T::ZERO); // as above
+                    gather(row, start, &mut a[..depth]);
+                } else {
+                    gather(row, start, &mut self.stored[..depth]);
+                    self.kernel.load_row(&self.stored, a);
+                }
             }
             for (i, a) in self.a[..rows.len() * STRIDE].chunks(ROWS * STRIDE).enumerate() {
                 let count = a.len() / STRIDE;

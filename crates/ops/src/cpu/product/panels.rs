@@ -37,7 +37,7 @@ impl<'a, T: Element> Panels<'a, T> {
     }
 
     /// Rows `start..start + depth` of a panel, the last of an odd number followed by zeros; `start` is even.
-    pub(super) fn block(&self, panel: usize, start: usize, depth: usize) -> &'a [T] {
+    pub(crate) fn block(&self, panel: usize, start: usize, depth: usize) -> &'a [T] {
         let rows = self.k.next_multiple_of(2);
         let first = (panel * rows + start) * PANEL;
         &self.values[first..first + depth.next_multiple_of(2) * PANEL]

@@ -1,0 +1,46 @@
+//! The implicit matrix product. Rows are output pixels, gathered from the input a block of the kernel's elements at a
+//! time: in channels-last maps each tap is one run of neighbouring elements.
+
+use super::epilogue::Epilogue;
+use super::{Conv2d, Shapes};
+use crate::cpu::Element;
+use crate::cpu::product::{Panels, Product};
+
+pub(super) fn run<T: Element>(
+    x: &[T],
+    weight: Panels<'_, T>,
+    config: Conv2d,
+    shapes: Shapes,
+    epilogue: &Epilogue<'_, T>,
+) {
+    Product { m: shapes.b * shapes.h_out * shapes.w_out, b: weight }.run(
+        |pixel, start, patch| gather(x, config, shapes, pixel, start, patch),
+        |tile| {
+            for pixel in tile.rows.clone() {
+                epilogue.finish(pixel, tile.columns.clone(), tile.row(pixel));
+            }
+        },
+    );
+}
+
+/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, zeros where it lies outside of the
+/// image.
+fn gather<T: Element>(x: &[T], config: Conv2d, shapes: Shapes, pixel: usize, start: usize, patch: &mut [T]) {
+    let Shapes { h, w, c_in, kw, h_out, w_out, .. } = shapes;
+    let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);
+    let (mut tap, mut channel) = (start / c_in, start % c_in);
+    let mut rest = patch;
+    while !rest.is_empty() {
+        let count = rest.len().min(c_in - channel);
+        let (run, after) = rest.split_at_mut(count);
+        let row = (i * config.stride + tap / kw).wrapping_sub(config.pad_before);
+        let column = (j * config.stride + tap % kw).wrapping_sub(config.pad_before);
+        if row < h && column < w {
+            let from = ((image * h + row) * w + column) * c_in + channel;
+            run.copy_from_slice(&x[from..from + count]);
+        } else {
+            run.fill(T::ZERO);
+        }
+        (tap, channel, rest) = (tap + 1, 0, after);
+    }
+}

@@ -1,0 +1,65 @@
+//! Convolution on the processor.
+//!
+//! Two ways: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for 3x3 kernels at
+//! stride 1 ([`winograd`]). Which one is a matter of the shapes of one image alone, so that a batch changes no bit.
+
+mod direct;
+mod epilogue;
+mod transform;
+mod winograd;
+
+use candle_core::Tensor;
+
+use super::{Conv2d, Conv2dInputs, OP, Shapes};
+use crate::cpu::product::{Panels, pack, packed_len};
+use crate::cpu::{Element, Shared, View};
+use crate::error::Result;
+use crate::output::write;
+use crate::packing::WeightLayout;
+use epilogue::Epilogue;
+
+pub(super) fn forward(
+    inputs: Conv2dInputs<'_>,
+    config: Conv2d,
+    shapes: Shapes,
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
+    dispatch!(OP, "x", inputs.x.dtype(), typed(inputs, config, shapes, out))
+}
+
+fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
+    let Shapes { b, kh, kw, c_in, h_out, w_out, c_out, .. } = shapes;
+    let k = kh * kw * c_in;
+    let x = View::<T>::new(inputs.x)?;
+    let stored = View::<T>::new(inputs.weight.tensor())?;
+    let mut panels = Vec::new();
+    let weight = match inputs.weight.layout() {
+        WeightLayout::Panels => Panels::new(&stored, k, c_out),
+        WeightLayout::Plain => {
+            panels.resize(packed_len(k, c_out), T::ZERO);
+            pack(k, c_out, T::PAIRED, |row, column| stored[column * k + row], &mut panels);
+            Panels::new(&panels, k, c_out)
+        }
+    };
+    let bias = View::<f32>::optional(inputs.bias)?;
+    let image_bias = View::<f32>::optional(inputs.image_bias)?;
+    let residual = View::<T>::optional(inputs.residual)?;
+
+    let mut operands = vec![inputs.x, inputs.weight.tensor()];
+    operands.extend([inputs.bias, inputs.image_bias, inputs.residual].into_iter().flatten());
+    write::<T>(OP, out, &[b, h_out, w_out, c_out], &operands, |y| {
+        let epilogue = Epilogue {
+            bias: bias.as_deref(),
+            image_bias: image_bias.as_deref(),
+            residual: residual.as_deref(),
+            pixels: h_out * w_out,
+            c_out,
+            y: Shared::new(y),
+        };
+        if winograd::suits(config, shapes) {
+            winograd::run(&x, weight, config, shapes, &epilogue);
+        } else {
+            direct::run(&x, weight, config, shapes, &epilogue);
+        }
+    })
+}

@@ -1,0 +1,244 @@
+//! Winograd's minimal filtering, F(2x2, 3x3) (Lavin and Gray, arXiv 1509.09308): 16 multiplications for four outputs
+//! where the sum over taps takes 36.
+//!
+//! `Y = A^T [ (G g G^T) (B^T d B) ] A`, the products summed over the input channels: 16 matrix products, one for each
+//! position of the transformed tiles. A task makes them for some tiles and some columns, a block of input channels at a
+//! time. Transformed weights are not kept, since they take 16/9 of the memory: with many tiles they are made once a call,
+//! with few each task makes those that it reads, a block at a time. All maps are sums of four values or fewer, so f32
+//! loses next to nothing; for bf16 the transformed operands are rounded once more.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::epilogue::Epilogue;
+use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
+use super::{Conv2d, Shapes};
+use crate::cpu::Element;
+use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
+
+/// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
+const DEPTH: usize = 64;
+/// Positions in such a row.
+const POSITIONS_A_ROW: usize = POSITIONS / 2;
+/// Tiles of a task.
+const TILES: usize = 4 * ROWS;
+/// Panels of a task.
+const PANELS: usize = 4;
+/// Blocks of tiles from which on weights are transformed once for all of them.
+const MANY_BLOCKS: usize = 4;
+
+/// Whether these shapes are computed this way. The number of images has no say: it must not change a bit.
+pub(super) fn suits(config: Conv2d, Shapes { kh, kw, c_in, c_out, h_out, w_out, .. }: Shapes) -> bool {
+    (kh, kw, config.stride) == (3, 3, 1)
+        && c_in.is_multiple_of(LANES)
+        && c_in >= 2 * LANES
+        && c_out >= PANEL
+        && h_out * w_out >= 64
+}
+
+pub(super) fn run<T: Element>(
+    x: &[T],
+    weight: Panels<'_, T>,
+    config: Conv2d,
+    shapes: Shapes,
+    epilogue: &Epilogue<'_, T>,
+) {
+    let Shapes { b, h_out, w_out, c_out, .. } = shapes;
+    let grid = Grid { high: h_out.div_ceil(OUT), wide: w_out.div_ceil(OUT) };
+    let (tiles, panels) = (b * grid.high * grid.wide, c_out.div_ceil(PANEL));
+    let (tile_block, panel_block) = blocks(tiles, panels, rayon::current_num_threads());
+    let weight = Weights { stored: weight, c_in: shapes.c_in, block: depth_block::<T>() };
+    let transformed = if tiles.div_ceil(tile_block) >= MANY_BLOCKS { weight.transform_all(panels) } else { Vec::new() };
+    let columns = panels.div_ceil(panel_block);
+    (0..tiles.div_ceil(tile_block) * columns).into_par_iter().for_each_init(Scratch::default, |scratch, task| {
+        let (tile, panel) = (task / columns * tile_block, task % columns * panel_block);
+        let tiles = tile..(tile + tile_block).min(tiles);
+        let task = Task { x, weight, transformed: &transformed, config, shapes, grid, tiles };
+        task.run(panel..(panel + panel_block).min(panels), scratch, epilogue);
+    });
+}
+
+/// Tiles and panels of a task: few enough that every thread gets several tasks.
+fn blocks(tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
+    let (mut tile_block, mut panel_block) = (TILES, PANELS);
+    let enough = if threads == 1 { 1 } else { 4 * threads };
+    while tiles.div_ceil(tile_block) * panels.div_ceil(panel_block) < enough && (tile_block > ROWS || panel_block > 1) {
+        // Fewer tiles transform the same weights again, fewer panels the same inputs again, which costs less.
+        if panel_block > 1 {
+            panel_block /= 2;
+        } else {
+            tile_block /= 2;
+        }
+    }
+    (tile_block, panel_block)
+}
+
+/// Input channels of a block.
+fn depth_block<T: Element>() -> usize {
+    if Kernel::current::<T>().takes_pairs() { 2 * DEPTH } else { DEPTH }
+}
+
+/// The weights of a convolution, and how they are transformed.
+#[derive(Clone, Copy)]
+struct Weights<'a, T> {
+    stored: Panels<'a, T>,
+    c_in: usize,
+    block: usize,
+}
+
+impl<T: Element> Weights<'_, T> {
+    /// Position by position, some input channels of a panel.
+    fn transform(&self, panel: usize, start: usize, transformed: &mut [T]) {
+        let depth = transformed.len() / (POSITIONS * PANEL);
+        let mut positions = transformed.chunks_exact_mut(depth * PANEL);
+        let taps: [&[T]; TAPS] = std::array::from_fn(|tap| self.stored.block(panel, tap * self.c_in + start, depth));
+        weights(&taps, &mut std::array::from_fn(|_| positions.next().unwrap_or_default()));
+    }
+
+    /// All panels, each block of input channels by block.
+    fn transform_all(&self, panels: usize) -> Vec<T> {
+        let mut transformed = vec![T::ZERO; panels * POSITIONS * self.c_in * PANEL];
+        transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate().for_each(|(panel, transformed)| {
+            for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
+                self.transform(panel, i * self.block, transformed);
+            }
+        });
+        transformed
+    }
+}
+
+/// How many tiles an image has in each direction.
+#[derive(Clone, Copy)]
+struct Grid {
+    high: usize,
+    wide: usize,
+}
+
+impl Grid {
+    /// Image, row and column of a tile, counted over the whole batch.
+    fn place(self, tile: usize) -> (usize, usize, usize) {
+        (tile / (self.high * self.wide), tile / self.wide % self.high, tile % self.wide)
+    }
+}
+
+/// A task's buffers.
+struct Scratch<T> {
+    kernel: Kernel,
+    /// Transformed tiles: two times rows of eight positions.
+    inputs: Vec<u32>,
+    /// One tile before it is converted to the kernel's form.
+    stored: Vec<T>,
+    /// One panel's transformed weights, position by position.
+    weights: Vec<T>,
+    /// Panel by panel, position by position, tile by tile.
+    products: Vec<f32>,
+}
+
+impl<T: Element> Default for Scratch<T> {
+    fn default() -> Self {
+        Self {
+            kernel: Kernel::current::<T>(),
+            inputs: Vec::new(),
+            stored: Vec::new(),
+            weights: Vec::new(),
+            products: Vec::new(),
+        }
+    }
+}
+
+/// Some tiles of a convolution.
+struct Task<'a, T> {
+    x: &'a [T],
+    weight: Weights<'a, T>,
+    /// All weights transformed, or nothing.
+    transformed: &'a [T],
+    config: Conv2d,
+    shapes: Shapes,
+    grid: Grid,
+    tiles: Range<usize>,
+}
+
+impl<T: Element> Task<'_, T> {
+    fn run(&self, panels: Range<usize>, scratch: &mut Scratch<T>, epilogue: &Epilogue<'_, T>) {
+        let (c_in, count) = (self.shapes.c_in, self.tiles.len());
+        scratch.inputs.resize(2 * count * STRIDE, 0);
+        scratch.products.resize(panels.len() * POSITIONS * count * PANEL, 0.0);
+        for start in (0..c_in).step_by(self.weight.block) {
+            let depth = self.weight.block.min(c_in - start);
+            self.transform_inputs(start, depth, scratch);
+            for (i, panel) in panels.clone().enumerate() {
+                let weights = if self.transformed.is_empty() {
+                    scratch.weights.resize(POSITIONS * depth * PANEL, T::ZERO);
+                    self.weight.transform(panel, start, &mut scratch.weights);
+                    &scratch.weights
+                } else {
+                    &self.transformed[POSITIONS * PANEL * (panel * c_in + start)..][..POSITIONS * PANEL * depth]
+                };
+                let products = &mut scratch.products[i * POSITIONS * count * PANEL..][..POSITIONS * count * PANEL];
+                for (position, products) in products.chunks_exact_mut(count * PANEL).enumerate() {
+                    let rows = &scratch.inputs[position / POSITIONS_A_ROW * count * STRIDE..][..count * STRIDE];
+                    let rows = &rows[position % POSITIONS_A_ROW * DEPTH..];
+                    let weights = &weights[position * depth * PANEL..][..depth * PANEL];
+                    for (j, values) in products.chunks_mut(ROWS * PANEL).enumerate() {
+                        let rows = &rows[j * ROWS * STRIDE..];
+                        let tiles = values.len() / PANEL;
+                        scratch.kernel.run(tiles, rows, weights, depth, Out { values, stride: PANEL, first: start == 0 });
+                    }
+                }
+            }
+        }
+        self.finish(panels, &scratch.products, epilogue);
+    }
+
+    fn transform_inputs(&self, start: usize, depth: usize, scratch: &mut Scratch<T>) {
+        let Shapes { h, w, c_in, .. } = self.shapes;
+        let zeros = [T::ZERO; 2 * DEPTH];
+        let (upper, lower) = scratch.inputs.split_at_mut(self.tiles.len() * STRIDE);
+        let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
+        for (tile, (upper, lower)) in self.tiles.clone().zip(rows) {
+            let (image, i, j) = self.grid.place(tile);
+            let mut pixels = [&zeros[..depth]; POSITIONS];
+            for (position, pixel) in pixels.iter_mut().enumerate() {
+                let row = (i * OUT + position / TILE).wrapping_sub(self.config.pad_before);
+                let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
+                if row < h && column < w {
+                    *pixel = &self.x[((image * h + row) * w + column) * c_in + start..][..depth];
+                }
+            }
+            let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
+            if scratch.kernel.reads::<T>() {
+                let mut words = words.map(|words| &mut Kernel::elements(words)[..depth]);
+                input(&pixels, &mut std::array::from_fn(|_| words.next().unwrap_or_default()));
+            } else {
+                scratch.stored.resize(POSITIONS * depth, T::ZERO);
+                let mut stored = scratch.stored.chunks_exact_mut(depth);
+                input(&pixels, &mut std::array::from_fn(|_| stored.next().unwrap_or_default()));
+                for (words, stored) in words.zip(scratch.stored.chunks_exact(depth)) {
+                    scratch.kernel.load_row(stored, words);
+                }
+            }
+        }
+    }
+
+    fn finish(&self, panels: Range<usize>, products: &[f32], epilogue: &Epilogue<'_, T>) {
+        let Shapes { h_out, w_out, c_out, .. } = self.shapes;
+        let count = self.tiles.len();
+        let mut values = [[0f32; PANEL]; OUT * OUT];
+        for (panel, products) in panels.zip(products.chunks_exact(POSITIONS * count * PANEL)) {
+            let columns = panel * PANEL..((panel + 1) * PANEL).min(c_out);
+            for (k, tile) in self.tiles.clone().enumerate() {
+                let products = std::array::from_fn(|position| &products[(position * count + k) * PANEL..][..PANEL]);
+                output(&products, &mut values.each_mut().map(|values| &mut values[..]));
+                let (image, i, j) = self.grid.place(tile);
+                for (position, values) in values.iter().enumerate() {
+                    let (row, column) = (i * OUT + position / OUT, j * OUT + position % OUT);
+                    if row < h_out && column < w_out {
+                        let pixel = (image * h_out + row) * w_out + column;
+                        epilogue.finish(pixel, columns.clone(), &values[..columns.len()]);
+                    }
+                }
+            }
+        }
+    }
+}

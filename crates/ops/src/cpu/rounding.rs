@@ -1,0 +1,46 @@
+//! How vectors of f32 are rounded into elements: by arithmetic, or by the processor's own instruction.
+#![allow(unsafe_code)]
+
+use super::Element;
+
+/// Values that are rounded together.
+pub(crate) const LANES: usize = 16;
+
+/// A way to round; to the nearest, ties to even.
+pub(crate) trait Rounding {
+    /// Rounds [`LANES`] values into the first elements of `out`. Panics where it is shorter.
+    fn round<T: Element>(values: &[f32; LANES], out: &mut [T]);
+}
+
+/// [`Element::from_f32`] of each.
+pub(crate) struct Plain;
+
+impl Rounding for Plain {
+    #[inline(always)]
+    fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
+        out[..LANES].iter_mut().zip(values).for_each(|(out, value)| *out = T::from_f32(*value));
+    }
+}
+
+/// AVX512-BF16's conversion for bf16; it takes values under the least normal number as zeros. Only functions that are
+/// compiled for that path use it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Avx512Bf16;
+
+#[cfg(target_arch = "x86_64")]
+impl Rounding for Avx512Bf16 {
+    #[inline(always)]
+    fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
+        use std::arch::x86_64::{__m256i, _mm256_storeu_si256, _mm512_cvtneps_pbh, _mm512_loadu_ps};
+        if T::DTYPE != candle_core::DType::BF16 {
+            return Plain::round(values, out);
+        }
+        let out = &mut out[..LANES];
+        // SAFETY: `out` holds 16 elements of two bytes, `T` being bf16, and `values` 16 of four; the processor has the
+        // instruction where this path was chosen.
+        unsafe {
+            let rounded: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(values.as_ptr())));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), rounded);
+        }
+    }
+}
