@@ -49,6 +49,7 @@ pub use activation::{Activation, activation};
 pub use attention::{Attention, attention};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, conv2d};
+pub use cpu::product::peak::peak_flops;
 pub use error::{Error, Result};
 pub use geglu::geglu;
 pub use group_norm::{GroupNorm, group_norm};

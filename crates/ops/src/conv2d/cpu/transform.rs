@@ -135,11 +135,7 @@ unsafe fn load<T: Element, const N: usize>(slices: &[&[T]], at: usize) -> [[Lane
 /// # Safety
 /// Every slice has [`LANES`] elements there.
 #[inline(always)]
-unsafe fn store<T: Element, R: Rounding, const N: usize>(
-    rows: [[Lanes; N]; N],
-    slices: &mut [&mut [T]],
-    at: usize,
-) {
+unsafe fn store<T: Element, R: Rounding, const N: usize>(rows: [[Lanes; N]; N], slices: &mut [&mut [T]], at: usize) {
     for (row, slices) in rows.iter().zip(slices.chunks_exact_mut(N)) {
         for (lanes, slice) in row.iter().zip(slices) {
             debug_assert!(at + LANES <= slice.len());

@@ -183,7 +183,13 @@ impl<T: Element> Task<'_, T> {
                     for (j, values) in products.chunks_mut(ROWS * PANEL).enumerate() {
                         let rows = &rows[j * ROWS * STRIDE..];
                         let tiles = values.len() / PANEL;
-                        scratch.kernel.run(tiles, rows, weights, depth, Out { values, stride: PANEL, first: start == 0 });
+                        scratch.kernel.run(
+                            tiles,
+                            rows,
+                            weights,
+                            depth,
+                            Out { values, stride: PANEL, first: start == 0 },
+                        );
                     }
                 }
             }

@@ -10,6 +10,7 @@
 
 mod kernel;
 pub(crate) mod panels;
+pub(crate) mod peak;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,52 @@
+//! How fast the matrix product could be on this machine: its innermost loop on operands in the first-level cache.
+
+use std::time::Instant;
+
+use candle_core::DType;
+use rayon::prelude::*;
+
+use super::{Kernel, Out, PANEL, ROWS, STRIDE};
+use crate::cpu::Element;
+use crate::error::Result;
+
+/// Words of `k` of the operands: 16 KiB of them in all.
+const DEPTH: usize = 64;
+/// Products of one measurement, some ten milliseconds of them.
+const PRODUCTS: usize = 20_000;
+/// Measurements, of which the best counts.
+const MEASUREMENTS: usize = 5;
+
+/// Floating-point operations a second that all threads of the pool reach together in the innermost loop of the matrix
+/// product, for weights and activations of a type. What an operator reaches of it is how good the operator is.
+///
+/// # Errors
+/// [`crate::Error::DType`] for a type that the kernels do not know.
+pub fn peak_flops(dtype: DType) -> Result<f64> {
+    fn typed<T: Element>() -> Result<f64> {
+        Ok((0..MEASUREMENTS).map(|_| measure::<T>()).fold(0.0, f64::max))
+    }
+    dispatch!("peak_flops", "dtype", dtype, typed())
+}
+
+fn measure<T: Element>() -> f64 {
+    let threads = rayon::current_num_threads();
+    let start = Instant::now();
+    let flop: f64 = (0..threads).into_par_iter().map(|_| one_thread::<T>()).sum();
+    flop / start.elapsed().as_secs_f64()
+}
+
+/// Multiplies on this thread; gives the operations that it took.
+fn one_thread<T: Element>() -> f64 {
+    let kernel = Kernel::current::<T>();
+    let depth = if kernel.takes_pairs() { 2 * DEPTH } else { DEPTH };
+    let mut a = vec![0u32; ROWS * STRIDE];
+    let stored: Vec<T> = (0..depth).map(|i| T::from_f32(i as f32 / depth as f32)).collect();
+    a.chunks_exact_mut(STRIDE).for_each(|a| kernel.load_row(&stored, a));
+    let b: Vec<T> = (0..depth * PANEL).map(|i| T::from_f32((i % 7) as f32)).collect();
+    let mut tile = vec![0f32; ROWS * PANEL];
+    for _ in 0..PRODUCTS {
+        let out = Out { values: std::hint::black_box(&mut tile), stride: PANEL, first: true };
+        kernel.run(ROWS, std::hint::black_box(&a), std::hint::black_box(&b), depth, out);
+    }
+    2.0 * (PRODUCTS * ROWS * PANEL * depth) as f64
+}
