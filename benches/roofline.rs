@@ -2,6 +2,7 @@
 //!
 //!     cargo bench --workspace --bench roofline                  # the type that --dtype auto takes
 //!     cargo bench --workspace --bench roofline -- f32 4         # a type, and how many threads
+//!     cargo bench --workspace --bench roofline -- attention     # the lines with a word in them
 //!
 //! The peak is the innermost loop of the matrix product on data in the first-level cache, on all threads. Lines are
 //! sorted as they come in the U-Net; `share` is of the time of one call of each, so it is not their share of a step.
@@ -24,21 +25,17 @@ fn main() -> Outcome {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
     let processor = kiln_ops::device::processor();
-    let dtype = match words.iter().find(|word| word.parse::<usize>().is_err()).map(String::as_str) {
-        Some("f32") => DType::F32,
-        Some("bf16") => DType::BF16,
-        Some("f16") => DType::F16,
-        Some(other) => {
-            return Err(format!("`{other}` is neither a type (f32, bf16, f16) nor a number of threads").into());
-        }
-        None => processor.fastest_dtype,
-    };
+    let dtypes = [("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)];
+    let dtype = dtypes.into_iter().find(|(name, _)| words.iter().any(|word| word == name));
+    let dtype = dtype.map_or(processor.fastest_dtype, |(_, dtype)| dtype);
+    let is_filter = |word: &&String| word.parse::<usize>().is_err() && dtypes.iter().all(|(name, _)| word != name);
+    let filter = words.iter().find(is_filter).cloned().unwrap_or_default();
     let peak = kiln_ops::peak_flops(dtype)?;
     let threads = rayon::current_num_threads();
     println!("{}, path {}, {threads} threads, {dtype:?}", processor.name, processor.path);
     println!("peak {:.0} GFLOP/s\n", peak / 1e9);
     println!("| operator | ms | GFLOP/s | of the peak | GB/s |\n|---|---|---|---|---|");
-    let bench = Bench { dtype, peak };
+    let bench = Bench { dtype, peak, filter };
     for (size, c_in, c_out) in
         [(64, 320, 320), (64, 960, 320), (32, 640, 640), (16, 1280, 1280), (16, 2560, 1280), (8, 1280, 1280)]
     {
@@ -70,6 +67,8 @@ fn main() -> Outcome {
 struct Bench {
     dtype: DType,
     peak: f64,
+    /// What a line's name must hold to be measured.
+    filter: String,
 }
 
 impl Bench {
@@ -119,6 +118,9 @@ impl Bench {
     }
 
     fn line(&self, name: &str, flop: usize, read: &[&Tensor], call: impl Fn() -> kiln_ops::Result<Tensor>) -> Outcome {
+        if !name.contains(&self.filter) {
+            return Ok(());
+        }
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
         let moved = bytes(&call()?) + read.iter().map(|tensor| bytes(tensor)).sum::<usize>();
         let mut times = Vec::new();

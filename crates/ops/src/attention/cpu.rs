@@ -1,18 +1,23 @@
-//! Attention on the processor. Keys and values of a head are packed once; a task then takes a block of queries: their
-//! scores exist for that block alone, in the cache.
+//! Attention on the processor, without the matrix of scores (Rabe and Staats, arXiv 2112.05682; Dao et al., arXiv
+//! 2205.14135). Keys and values of a head are packed once. A task then takes some queries through the keys, block by
+//! block: a block's scores exist for these queries alone, in the cache, and the results are scaled down where a block
+//! raises a query's maximum. Blocks are of one size whatever the threads and the batch, so neither changes a bit.
+
+use std::ops::Range;
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::{Attention, OP, Shapes};
-use crate::cpu::math::{exp, for_every_isa};
-use crate::cpu::product::{Multiplier, Panels, ROWS, pack, packed_len};
+use crate::cpu::math::{exp2_of_negative, for_every_isa};
+use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE, pack, packed_len};
+use crate::cpu::rounding::LANES;
 use crate::cpu::{Element, Shared, View};
 use crate::error::Result;
 use crate::output::write;
 
-/// Queries of a task: 28 rows of 4,096 scores are 448 KiB.
-const BLOCK: usize = 2 * ROWS;
+/// Queries of a task.
+const QUERIES: usize = 2 * ROWS;
 
 pub(super) fn forward(
     q: &Tensor,
@@ -39,26 +44,24 @@ fn typed<T: Element>(
         .into_par_iter()
         .map(|i| {
             let start = i / config.num_heads * t * c + i % config.num_heads * head_dim;
-            Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], shapes)
+            Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], config.causal, shapes)
         })
         .collect();
-    let blocks = s.div_ceil(BLOCK);
+    let blocks = s.div_ceil(QUERIES);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
         let y = Shared::new(y);
         (0..heads.len() * blocks).into_par_iter().for_each_init(Scratch::default, |scratch, task| {
-            let (i, first) = (task / blocks, task % blocks * BLOCK);
-            let rows = first..(first + BLOCK).min(s);
+            let (i, first) = (task / blocks, task % blocks * QUERIES);
+            let rows = first..(first + QUERIES).min(s);
             let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;
-            let query = |row: usize, from: usize, out: &mut [T]| {
-                out.copy_from_slice(&queries[start + row * c + from..][..out.len()]);
-            };
-            heads[i].attend(rows, config.causal, shapes, query, scratch, |row, values| {
-                let place = start + row * c..start + row * c + head_dim;
+            let place = |row: usize| start + row * c..start + row * c + head_dim;
+            heads[i].attend(rows.clone(), |row| &queries[place(row)], scratch);
+            for (i, row) in rows.enumerate() {
                 // SAFETY: every row and head belongs to one task.
                 #[allow(unsafe_code)]
-                let y = unsafe { y.part(place) };
-                y.iter_mut().zip(values).for_each(|(y, value)| *y = T::from_f32(*value));
-            });
+                let y = unsafe { y.part(place(row)) };
+                divide(&scratch.results[i * heads[0].width..][..head_dim], scratch.sums[i], y);
+            }
         });
     })
 }
@@ -67,92 +70,192 @@ fn typed<T: Element>(
 struct Head<T> {
     keys: Vec<T>,
     values: Vec<T>,
+    causal: bool,
+    t: usize,
+    head_dim: usize,
+    /// Elements of a row of results: whole panels.
+    width: usize,
 }
 
 /// A task's buffers.
 struct Scratch<T> {
-    scores: Multiplier<T>,
-    result: Multiplier<T>,
-    /// The exponentials of a block's scores, `(rows, t)`.
-    weights: Vec<f32>,
+    kernel: Kernel,
+    /// The queries as the kernel reads them, a block of channels after another.
+    queries: Vec<u32>,
+    /// The scores of a block of keys.
+    scores: Vec<f32>,
+    /// Their exponentials as the kernel reads them.
+    weights: Vec<u32>,
+    /// One row before it is converted to the kernel's form.
+    stored: Vec<T>,
+    /// The sums of weighted values so far.
+    results: Vec<f32>,
+    /// The greatest score so far.
+    maxima: [f32; QUERIES],
+    /// The sum of the weights so far.
+    sums: [f32; QUERIES],
 }
 
 impl<T: Element> Default for Scratch<T> {
     fn default() -> Self {
-        Self { scores: Multiplier::default(), result: Multiplier::default(), weights: Vec::new() }
+        Self {
+            kernel: Kernel::current::<T>(),
+            queries: Vec::new(),
+            scores: Vec::new(),
+            weights: Vec::new(),
+            stored: Vec::new(),
+            results: Vec::new(),
+            maxima: [f32::NEG_INFINITY; QUERIES],
+            sums: [0.0; QUERIES],
+        }
     }
 }
 
 impl<T: Element> Head<T> {
     /// `keys` and `values` begin at the head's first channel of the image's first token; tokens lie `c` apart.
-    fn new(keys: &[T], values: &[T], Shapes { t, c, head_dim, .. }: Shapes) -> Self {
-        let packed = |k: usize, n: usize, value: &dyn Fn(usize, usize) -> T| {
-            let mut packed = vec![T::ZERO; packed_len(k, n)];
-            pack(k, n, T::PAIRED, value, &mut packed);
-            packed
-        };
-        Self {
-            keys: packed(head_dim, t, &|channel, token| keys[token * c + channel]),
-            values: packed(t, head_dim, &|token, channel| values[token * c + channel]),
+    fn new(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Self {
+        let mut packed_keys = vec![T::ZERO; packed_len(head_dim, t)];
+        pack(head_dim, t, T::PAIRED, |channel, token| keys[token * c + channel], &mut packed_keys);
+        let mut packed_values = vec![T::ZERO; packed_len(t, head_dim)];
+        pack(t, head_dim, T::PAIRED, |token, channel| values[token * c + channel], &mut packed_values);
+        let width = head_dim.next_multiple_of(PANEL);
+        Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width }
+    }
+
+    /// Attends from the queries `rows`: leaves the sums of weighted values in `results`, of the weights in `sums`.
+    fn attend<'a>(&self, rows: Range<usize>, query: impl Fn(usize) -> &'a [T], scratch: &mut Scratch<T>)
+    where
+        T: 'a,
+    {
+        let block = scratch.kernel.k_block();
+        let count = rows.len();
+        scratch.results.clear();
+        scratch.results.resize(count * self.width, 0.0);
+        scratch.scores.resize(count * block.next_multiple_of(PANEL), 0.0);
+        scratch.weights.resize(count * STRIDE, 0);
+        scratch.queries.resize(self.head_dim.div_ceil(block) * count * STRIDE, 0);
+        scratch.maxima.fill(f32::NEG_INFINITY);
+        scratch.sums.fill(0.0);
+        for (part, words) in scratch.queries.chunks_exact_mut(count * STRIDE).enumerate() {
+            let channels = part * block..((part + 1) * block).min(self.head_dim);
+            for (row, words) in rows.clone().zip(words.chunks_exact_mut(STRIDE)) {
+                let part = &query(row)[channels.clone()];
+                scratch.kernel.fill(part.len(), &mut scratch.stored, words, |out| out.copy_from_slice(part));
+            }
+        }
+        let visible = |row: usize| if self.causal { row + 1 } else { self.t };
+        for first in (0..self.t.min(visible(rows.end - 1))).step_by(block) {
+            let keys = first..(first + block).min(self.t);
+            self.score(keys.clone(), count, scratch);
+            for (i, row) in rows.clone().enumerate() {
+                let seen = visible(row).clamp(first, keys.end) - first;
+                self.weigh(i, seen, keys.len(), scratch);
+            }
+            self.add_values(keys, scratch);
         }
     }
 
-    /// Attends from the queries `rows`; `query` gathers them, `finish` gets each row's `head_dim` results.
-    fn attend(
-        &self,
-        rows: std::ops::Range<usize>,
-        causal: bool,
-        Shapes { t, head_dim, .. }: Shapes,
-        query: impl Fn(usize, usize, &mut [T]),
-        scratch: &mut Scratch<T>,
-        finish: impl Fn(usize, &[f32]),
-    ) {
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let scores = scratch.scores.multiply(Panels::new(&self.keys, head_dim, t), rows.clone(), 0..t, &query);
-        scratch.weights.resize(rows.len() * t, 0.0);
-        let mut sums = [0f32; BLOCK];
-        for ((row, weights), sum) in rows.clone().zip(scratch.weights.chunks_exact_mut(t.max(1))).zip(&mut sums) {
-            let visible = if causal { row + 1 } else { t };
-            exponentials(&scores.row(row)[..visible], scale, &mut weights[..visible], sum);
-            weights[visible..].fill(0.0);
+    /// The scores of some keys, which start at a panel.
+    fn score(&self, keys: Range<usize>, count: usize, scratch: &mut Scratch<T>) {
+        let packed = Panels::new(&self.keys, self.head_dim, self.t);
+        let block = scratch.kernel.k_block();
+        let stride = block; // of the scores
+        for (part, queries) in scratch.queries.chunks_exact(count * STRIDE).enumerate() {
+            let depth = block.min(self.head_dim - part * block);
+            for (i, queries) in queries.chunks(ROWS * STRIDE).enumerate() {
+                for panel in 0..keys.len().div_ceil(PANEL) {
+                    let values = &mut scratch.scores[i * ROWS * stride + panel * PANEL..];
+                    let out = Out { values, stride, first: part == 0, columns: keys.len() - panel * PANEL };
+                    let b = packed.block(keys.start / PANEL + panel, part * block, depth);
+                    scratch.kernel.run(queries.len() / STRIDE, queries, b, depth, out);
+                }
+            }
         }
-        let weights = &scratch.weights;
-        let weight = |row: usize, from: usize, out: &mut [T]| {
-            let weights = &weights[(row - rows.start) * t + from..];
-            out.iter_mut().zip(weights).for_each(|(out, weight)| *out = T::from_f32(*weight));
-        };
-        let values = Panels::new(&self.values, t, head_dim);
-        let result = scratch.result.multiply(values, rows.clone(), 0..head_dim, &weight);
-        let mut normal = vec![0f32; head_dim];
-        for (row, sum) in rows.clone().zip(sums) {
-            normal.iter_mut().zip(result.row(row)).for_each(|(normal, value)| *normal = value / sum);
-            finish(row, &normal);
+    }
+
+    /// Turns query `i`'s scores of `keys` keys into weights; the query sees the first `seen` of them.
+    fn weigh(&self, i: usize, seen: usize, keys: usize, scratch: &mut Scratch<T>) {
+        let words = &mut scratch.weights[i * STRIDE..][..STRIDE];
+        let native = scratch.kernel.reads::<T>();
+        if !native {
+            scratch.stored.resize(keys.next_multiple_of(2), T::ZERO);
+        }
+        let weights = if native { Kernel::elements(words) } else { &mut scratch.stored[..] };
+        weights[seen..keys.next_multiple_of(2)].fill(T::ZERO); // an odd last key has a zero beside it
+        let scores = &scratch.scores[i * scratch.kernel.k_block()..][..seen];
+        // exp(x) = 2^(x log2(e)): the base's factor costs nothing here.
+        let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
+        let (maximum, sum) = (&mut scratch.maxima[i], &mut scratch.sums[i]);
+        let before = *maximum;
+        raise(scores, maximum);
+        if *maximum > before && *sum > 0.0 {
+            let factor = exp2_of_negative(scale * (before - *maximum));
+            *sum *= factor;
+            scratch.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
+        }
+        exponentials(scores, scale, *maximum, &mut weights[..seen], sum);
+        if !native {
+            scratch.kernel.load_row(&scratch.stored, words);
+        }
+    }
+
+    /// Adds the values of some keys, weighted.
+    fn add_values(&self, keys: Range<usize>, scratch: &mut Scratch<T>) {
+        let packed = Panels::new(&self.values, self.t, self.head_dim);
+        for (i, weights) in scratch.weights.chunks(ROWS * STRIDE).enumerate() {
+            for panel in 0..self.width / PANEL {
+                let values = &mut scratch.results[i * ROWS * self.width + panel * PANEL..];
+                let columns = self.head_dim - panel * PANEL;
+                let out = Out { values, stride: self.width, first: false, columns };
+                let b = packed.block(panel, keys.start, keys.len());
+                scratch.kernel.run(weights.len() / STRIDE, weights, b, keys.len(), out);
+            }
         }
     }
 }
 
 for_every_isa! {
-    /// `exp(scale (score - max))` of every score, and their sum, added up in sixteen columns.
-    fn exponentials(scores: &[f32], scale: f32, weights: &mut [f32], sum: &mut f32) {
-        const COLUMNS: usize = 16;
-        let mut maxima = [f32::NEG_INFINITY; COLUMNS];
-        let (chunks, rest) = scores.as_chunks::<COLUMNS>();
+    /// The greatest of some scores and of `maximum`.
+    fn raise(scores: &[f32], maximum: &mut f32) {
+        let mut maxima = [*maximum; 2 * LANES];
+        let (chunks, rest) = scores.as_chunks::<{ 2 * LANES }>();
         for chunk in chunks {
             maxima.iter_mut().zip(chunk).for_each(|(max, score)| *max = if *score > *max { *score } else { *max });
         }
-        let max = maxima.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-        let mut sums = [0f32; COLUMNS];
-        let (weight_chunks, weight_rest) = weights.as_chunks_mut::<COLUMNS>();
-        for (chunk, weights) in chunks.iter().zip(weight_chunks) {
-            for ((score, weight), sum) in chunk.iter().zip(weights).zip(&mut sums) {
-                *weight = exp(scale * (*score - max));
-                *sum += *weight;
-            }
+        *maximum = maxima.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    }
+}
+
+for_every_isa! {
+    /// `2^(scale (score - maximum))` of every score; adds them to `sum`, added up in lanes.
+    fn exponentials<T: Element, R: Rounding>(
+        scores: &[f32],
+        scale: f32,
+        maximum: f32,
+        weights: &mut [T],
+        sum: &mut f32,
+    ) {
+        let mut sums = [0f32; LANES];
+        let (chunks, rest) = scores.as_chunks::<LANES>();
+        let (places, last) = weights.as_chunks_mut::<LANES>();
+        for (chunk, weights) in chunks.iter().zip(places) {
+            let mut lanes = *chunk;
+            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative(scale * (*lane - maximum)));
+            sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
+            R::round(&lanes, weights);
         }
-        for ((score, weight), sum) in rest.iter().zip(weight_rest).zip(&mut sums) {
-            *weight = exp(scale * (*score - max));
-            *sum += *weight;
+        for ((score, weight), sum) in rest.iter().zip(last).zip(&mut sums) {
+            let value = exp2_of_negative(scale * (*score - maximum));
+            *weight = T::from_f32(value);
+            *sum += value;
         }
-        *sum = sums.iter().sum();
+        *sum += sums.iter().sum::<f32>();
+    }
+}
+
+for_every_isa! {
+    /// The results of a query: sums of weighted values over the sum of the weights.
+    fn divide<T: Element>(results: &[f32], sum: f32, y: &mut [T]) {
+        y.iter_mut().zip(results).for_each(|(y, value)| *y = T::from_f32(*value / sum));
     }
 }

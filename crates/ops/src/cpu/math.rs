@@ -82,6 +82,25 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < -87.336_54 { 0.0 } else { y * power }
 }
 
+/// `2^x` for `x <= 0`, to within 2 units in the last place; 0 under -126.
+///
+/// `2^x = 2^n 2^r` with `|r| <= 1/2`, and a polynomial of degree 6 for `2^r` (Cephes' `exp2f`).
+#[inline(always)]
+pub(crate) fn exp2_of_negative(x: f32) -> f32 {
+    const ROUNDER: f32 = 12_582_912.0; // as above
+    let clamped = if x < -127.0 { -127.0 } else { x }; // NaN stays
+    let shifted = clamped + ROUNDER;
+    let r = clamped - (shifted - ROUNDER);
+    let mut p = 1.535_336_2e-4;
+    p = p * r + 1.339_887_4e-3;
+    p = p * r + 9.618_437e-3;
+    p = p * r + 5.550_332_5e-2;
+    p = p * r + 2.402_264_8e-1;
+    p = p * r + 6.931_472e-1;
+    let power = f32::from_bits((shifted.to_bits().wrapping_add(127)) << 23); // 2^-127 comes out as 0
+    (p * r + 1.0) * power
+}
+
 /// `x / (1 + exp(-x))`.
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
@@ -124,6 +143,21 @@ mod tests {
             }
         }
         assert_eq!((exp(-1000.0), exp(f32::NEG_INFINITY), exp(0.0)), (0.0, 0.0, 1.0));
+    }
+
+    #[test]
+    fn exp2_is_exact_to_its_last_places() {
+        for i in 0..1_270_000 {
+            let x = i as f32 * -1e-4;
+            let (found, expected) = (exp2_of_negative(x), f64::from(x).exp2());
+            if x > -126.0 {
+                assert!((f64::from(found) / expected - 1.0).abs() < 2.4e-7, "2^{x} = {found}, expected {expected}");
+            }
+        }
+        assert_eq!(
+            (exp2_of_negative(-1000.0), exp2_of_negative(f32::NEG_INFINITY), exp2_of_negative(0.0)),
+            (0.0, 0.0, 1.0)
+        );
     }
 
     #[test]

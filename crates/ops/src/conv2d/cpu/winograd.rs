@@ -188,7 +188,7 @@ impl<T: Element> Task<'_, T> {
                             rows,
                             weights,
                             depth,
-                            Out { values, stride: PANEL, first: start == 0 },
+                            Out { values, stride: PANEL, first: start == 0, columns: PANEL },
                         );
                     }
                 }

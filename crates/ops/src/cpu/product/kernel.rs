@@ -7,7 +7,7 @@
 use half::{bf16, f16};
 
 use super::panels::PANEL;
-use super::{Element, STRIDE};
+use super::{Element, K_BLOCK, STRIDE};
 use crate::cpu::isa::Isa;
 use candle_core::DType;
 
@@ -23,24 +23,27 @@ pub(crate) const ROWS: usize = 14;
 /// `(depth in words or elements, a, b, out, stride of out, whether out is only written)`.
 type Run = unsafe fn(usize, *const u32, *const u8, *mut f32, usize, bool);
 
-/// A function for every number of rows.
+/// A function for every number of rows, for half a panel and for a whole one.
 macro_rules! table {
     ($($kernel:ident)::+ $(, $load:ty)?) => {
+        [table!(@rows 1, $($kernel)::+ $(, $load)?), table!(@rows 2, $($kernel)::+ $(, $load)?)]
+    };
+    (@rows $halves:literal, $($kernel:ident)::+ $(, $load:ty)?) => {
         [
-            $($kernel)::+::<$($load,)? 1>,
-            $($kernel)::+::<$($load,)? 2>,
-            $($kernel)::+::<$($load,)? 3>,
-            $($kernel)::+::<$($load,)? 4>,
-            $($kernel)::+::<$($load,)? 5>,
-            $($kernel)::+::<$($load,)? 6>,
-            $($kernel)::+::<$($load,)? 7>,
-            $($kernel)::+::<$($load,)? 8>,
-            $($kernel)::+::<$($load,)? 9>,
-            $($kernel)::+::<$($load,)? 10>,
-            $($kernel)::+::<$($load,)? 11>,
-            $($kernel)::+::<$($load,)? 12>,
-            $($kernel)::+::<$($load,)? 13>,
-            $($kernel)::+::<$($load,)? 14>,
+            $($kernel)::+::<$($load,)? 1, $halves>,
+            $($kernel)::+::<$($load,)? 2, $halves>,
+            $($kernel)::+::<$($load,)? 3, $halves>,
+            $($kernel)::+::<$($load,)? 4, $halves>,
+            $($kernel)::+::<$($load,)? 5, $halves>,
+            $($kernel)::+::<$($load,)? 6, $halves>,
+            $($kernel)::+::<$($load,)? 7, $halves>,
+            $($kernel)::+::<$($load,)? 8, $halves>,
+            $($kernel)::+::<$($load,)? 9, $halves>,
+            $($kernel)::+::<$($load,)? 10, $halves>,
+            $($kernel)::+::<$($load,)? 11, $halves>,
+            $($kernel)::+::<$($load,)? 12, $halves>,
+            $($kernel)::+::<$($load,)? 13, $halves>,
+            $($kernel)::+::<$($load,)? 14, $halves>,
         ]
     };
 }
@@ -53,12 +56,14 @@ pub(crate) struct Out<'a> {
     pub(crate) stride: usize,
     /// Whether this is the first block of `k`: what the tile holds is overwritten, not added to.
     pub(crate) first: bool,
+    /// Columns that are wanted: where they are half a panel or less, the rest is not computed.
+    pub(crate) columns: usize,
 }
 
 /// A kernel for one type of panels on one instruction path.
 pub(crate) struct Kernel {
-    /// By the number of rows, from 1.
-    run: [Run; ROWS],
+    /// For half a panel and for a whole one, by the number of rows from 1.
+    run: [[Run; ROWS]; 2],
     /// Whether both operands are read as pairs of bf16.
     pairs: bool,
 }
@@ -93,6 +98,33 @@ impl Kernel {
         self.pairs
     }
 
+    /// Elements of `k` in a block: as many as fill [`K_BLOCK`] words.
+    pub(crate) fn k_block(&self) -> usize {
+        if self.pairs { 2 * K_BLOCK } else { K_BLOCK }
+    }
+
+    /// Writes a row of `depth` elements that `gather` gives, in the form that the kernel reads, through `stored` where
+    /// that form is not the elements' own.
+    pub(crate) fn fill<T: Element>(
+        &self,
+        depth: usize,
+        stored: &mut Vec<T>,
+        a: &mut [u32],
+        gather: impl FnOnce(&mut [T]),
+    ) {
+        let even = depth.next_multiple_of(2); // an odd last element has a zero beside it
+        if self.reads::<T>() {
+            let a = Self::elements(a);
+            a[depth..even].fill(T::ZERO);
+            gather(&mut a[..depth]);
+        } else {
+            stored.clear();
+            stored.resize(even, T::ZERO);
+            gather(&mut stored[..depth]);
+            self.load_row(stored, a);
+        }
+    }
+
     /// Writes a gathered row, an even number of elements, in the form that the kernel reads.
     pub(crate) fn load_row<T: Element>(&self, stored: &[T], a: &mut [u32]) {
         if self.pairs {
@@ -110,7 +142,7 @@ impl Kernel {
     /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel.
     /// Panics where a slice is too short.
     pub(crate) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
-        let Out { values: out, stride, first } = out;
+        let Out { values: out, stride, first, columns } = out;
         let words = if self.pairs { depth.div_ceil(2) } else { depth };
         assert!((1..=ROWS).contains(&rows) && words <= STRIDE);
         assert!(a.len() >= (rows - 1) * STRIDE + words);
@@ -120,7 +152,16 @@ impl Kernel {
         // each of `rows` rows of `a`, `words` rows of the panel (pairs of rows where the type is paired), PANEL values
         // in each of `rows` rows of `out`. The table was chosen by the processor's own word on its instructions, and
         // the kernels' panel type is `T`: each type asks for its own table.
-        unsafe { (self.run[rows - 1])(words, a.as_ptr(), b.as_ptr().cast(), out.as_mut_ptr(), stride, first) }
+        unsafe {
+            (self.run[usize::from(columns > PANEL / 2)][rows - 1])(
+                words,
+                a.as_ptr(),
+                b.as_ptr().cast(),
+                out.as_mut_ptr(),
+                stride,
+                first,
+            )
+        }
     }
 
     fn f32(isa: Isa) -> Self {

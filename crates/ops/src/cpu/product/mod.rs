@@ -105,27 +105,17 @@ impl<T: Element> Multiplier<T> {
             self.tile.fill(0.0);
         }
         self.a.resize(rows.len() * STRIDE, 0);
-        // A block of pairs holds twice as many elements in the same bytes.
-        let block = if self.kernel.takes_pairs() { 2 * K_BLOCK } else { K_BLOCK };
+        let block = self.kernel.k_block();
         for start in (0..k).step_by(block) {
             let depth = block.min(k - start);
-            self.stored.clear();
-            self.stored.resize(depth.next_multiple_of(2), T::ZERO); // an odd last element has a zero beside it
             for (row, a) in rows.clone().zip(self.a.chunks_exact_mut(STRIDE)) {
-                if self.kernel.reads::<T>() {
-                    let a = Kernel::elements(a);
-                    a[depth - depth % 2..][..2].fill(T::ZERO); // as above
-                    gather(row, start, &mut a[..depth]);
-                } else {
-                    gather(row, start, &mut self.stored[..depth]);
-                    self.kernel.load_row(&self.stored, a);
-                }
+                self.kernel.fill(depth, &mut self.stored, a, |out| gather(row, start, out));
             }
             for (i, a) in self.a[..rows.len() * STRIDE].chunks(ROWS * STRIDE).enumerate() {
                 let count = a.len() / STRIDE;
                 for (j, panel) in panels.clone().enumerate() {
                     let values = &mut self.tile[i * ROWS * stride + j * PANEL..];
-                    let out = Out { values, stride, first: start == 0 };
+                    let out = Out { values, stride, first: start == 0, columns: columns.end - panel * PANEL };
                     self.kernel.run(count, a, b.block(panel, start, depth), depth, out);
                 }
             }

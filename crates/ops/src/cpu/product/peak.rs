@@ -2,12 +2,10 @@
 
 use std::time::Instant;
 
-use candle_core::DType;
-use rayon::prelude::*;
-
 use super::{Kernel, Out, PANEL, ROWS, STRIDE};
 use crate::cpu::Element;
 use crate::error::Result;
+use candle_core::DType;
 
 /// Words of `k` of the operands: 16 KiB of them in all.
 const DEPTH: usize = 64;
@@ -29,9 +27,8 @@ pub fn peak_flops(dtype: DType) -> Result<f64> {
 }
 
 fn measure<T: Element>() -> f64 {
-    let threads = rayon::current_num_threads();
     let start = Instant::now();
-    let flop: f64 = (0..threads).into_par_iter().map(|_| one_thread::<T>()).sum();
+    let flop: f64 = rayon::broadcast(|_| one_thread::<T>()).into_iter().sum();
     flop / start.elapsed().as_secs_f64()
 }
 
@@ -45,7 +42,7 @@ fn one_thread<T: Element>() -> f64 {
     let b: Vec<T> = (0..depth * PANEL).map(|i| T::from_f32((i % 7) as f32)).collect();
     let mut tile = vec![0f32; ROWS * PANEL];
     for _ in 0..PRODUCTS {
-        let out = Out { values: std::hint::black_box(&mut tile), stride: PANEL, first: true };
+        let out = Out { values: std::hint::black_box(&mut tile), stride: PANEL, first: true, columns: PANEL };
         kernel.run(ROWS, std::hint::black_box(&a), std::hint::black_box(&b), depth, out);
     }
     2.0 * (PRODUCTS * ROWS * PANEL * depth) as f64

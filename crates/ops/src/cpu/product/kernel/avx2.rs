@@ -68,7 +68,7 @@ impl Load for LoadBf16 {
 /// # Safety
 /// As [`super::Kernel::run`] asserts; the processor has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn run<L: Load, const ROWS: usize>(
+pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
     b: *const u8,
@@ -77,7 +77,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize>(
     first: bool,
 ) {
     let a: *const f32 = a.cast();
-    for column in [0, PANEL / 2] {
+    for column in (0..HALVES).map(|half| half * PANEL / 2) {
         let mut row = 0;
         while row < ROWS {
             // SAFETY: the caller holds all rows of `a`, of the panel and of `out`; the strips stay inside.

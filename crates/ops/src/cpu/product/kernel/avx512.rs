@@ -4,11 +4,14 @@ use std::arch::x86_64::*;
 
 use super::{PANEL, STRIDE};
 
-/// How a row of a panel becomes two registers of f32. Rows are counted in pairs: row `2 pair + odd`.
+/// Columns of a register.
+const HALF: usize = PANEL / 2;
+
+/// How half a row of a panel becomes a register of f32. Rows are counted in pairs: row `2 pair + odd`.
 pub(super) trait Load {
     /// # Safety
     /// The panel has that row (with its pair, where the type is paired), and the processor has AVX-512 F, BW and VL.
-    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2];
+    unsafe fn half_row(b: *const u8, pair: usize, odd: usize, half: usize) -> __m512;
 }
 
 /// f32 as it is.
@@ -21,23 +24,19 @@ pub(super) struct LoadBf16;
 impl Load for LoadF32 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+    unsafe fn half_row(b: *const u8, pair: usize, odd: usize, half: usize) -> __m512 {
         // SAFETY: the row is in the panel, PANEL values long.
-        unsafe {
-            let row = b.cast::<f32>().add((2 * pair + odd) * PANEL);
-            [_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16))]
-        }
+        unsafe { _mm512_loadu_ps(b.cast::<f32>().add((2 * pair + odd) * PANEL + half * HALF)) }
     }
 }
 
 impl Load for LoadF16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+    unsafe fn half_row(b: *const u8, pair: usize, odd: usize, half: usize) -> __m512 {
         // SAFETY: the row is in the panel, PANEL values of two bytes long.
         unsafe {
-            let row = b.cast::<u16>().add((2 * pair + odd) * PANEL);
-            [_mm512_cvtph_ps(_mm256_loadu_si256(row.cast())), _mm512_cvtph_ps(_mm256_loadu_si256(row.add(16).cast()))]
+            _mm512_cvtph_ps(_mm256_loadu_si256(b.cast::<u16>().add((2 * pair + odd) * PANEL + half * HALF).cast()))
         }
     }
 }
@@ -45,19 +44,16 @@ impl Load for LoadF16 {
 impl Load for LoadBf16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn row(b: *const u8, pair: usize, odd: usize) -> [__m512; 2] {
+    unsafe fn half_row(b: *const u8, pair: usize, odd: usize, half: usize) -> __m512 {
         // SAFETY: the pair of rows is in the panel, PANEL words long.
         unsafe {
-            let words = b.cast::<u32>().add(pair * PANEL);
-            [words, words.add(16)].map(|words| {
-                let words = _mm512_loadu_si512(words.cast());
-                let wide = if odd == 0 {
-                    _mm512_slli_epi32::<16>(words)
-                } else {
-                    _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32))
-                };
-                _mm512_castsi512_ps(wide)
-            })
+            let words = _mm512_loadu_si512(b.cast::<u32>().add(pair * PANEL + half * HALF).cast());
+            let wide = if odd == 0 {
+                _mm512_slli_epi32::<16>(words)
+            } else {
+                _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32))
+            };
+            _mm512_castsi512_ps(wide)
         }
     }
 }
@@ -67,7 +63,7 @@ impl Load for LoadBf16 {
 /// # Safety
 /// As [`super::Kernel::run`] asserts; the processor has AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn run<L: Load, const ROWS: usize>(
+pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
     b: *const u8,
@@ -78,15 +74,19 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize>(
     // SAFETY: the caller holds all rows of `a`, of the panel and of `out`.
     unsafe {
         let a: *const f32 = a.cast();
-        let mut sums = start::<ROWS>(out, stride, first);
+        let mut sums = start::<ROWS, HALVES>(out, stride, first);
         // A macro, not a closure: what is not inlined here would keep the sums in memory.
         macro_rules! step {
             ($pair:expr, $odd:literal) => {
-                let [left, right] = L::row(b, $pair, $odd);
+                let mut b_row = [_mm512_setzero_ps(); HALVES];
+                for (half, b_row) in b_row.iter_mut().enumerate() {
+                    *b_row = L::half_row(b, $pair, $odd, half);
+                }
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let a = _mm512_set1_ps(*a.add(row * STRIDE + 2 * ($pair) + $odd));
-                    sums[0] = _mm512_fmadd_ps(a, left, sums[0]);
-                    sums[1] = _mm512_fmadd_ps(a, right, sums[1]);
+                    for (sum, b) in sums.iter_mut().zip(b_row) {
+                        *sum = _mm512_fmadd_ps(a, b, *sum);
+                    }
                 }
             };
         }
@@ -97,7 +97,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize>(
         if depth % 2 == 1 {
             step!(depth / 2, 0);
         }
-        store::<ROWS>(out, stride, sums);
+        store::<ROWS, HALVES>(out, stride, &sums);
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize>(
 /// # Safety
 /// As [`super::Kernel::run`] asserts; the processor has AVX512-BF16 too.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn run_pairs<const ROWS: usize>(
+pub(super) unsafe fn run_pairs<const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
     b: *const u8,
@@ -116,29 +116,38 @@ pub(super) unsafe fn run_pairs<const ROWS: usize>(
 ) {
     // SAFETY: the caller holds all rows of `a`, of the panel and of `out`; the vectors of one size are plain bits.
     unsafe {
-        let mut sums = start::<ROWS>(out, stride, first);
+        let mut sums = start::<ROWS, HALVES>(out, stride, first);
         for p in 0..depth {
             let words = b.cast::<u32>().add(p * PANEL);
-            let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(words.cast()));
-            let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(words.add(16).cast()));
+            let mut b_row = [_mm512_setzero_si512(); HALVES];
+            for (half, b_row) in b_row.iter_mut().enumerate() {
+                *b_row = _mm512_loadu_si512(words.add(half * HALF).cast());
+            }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let a: __m512bh = std::mem::transmute(_mm512_set1_epi32(*a.add(row * STRIDE + p) as i32));
-                sums[0] = _mm512_dpbf16_ps(sums[0], a, left);
-                sums[1] = _mm512_dpbf16_ps(sums[1], a, right);
+                for (sum, b) in sums.iter_mut().zip(b_row) {
+                    *sum = _mm512_dpbf16_ps(*sum, a, std::mem::transmute::<__m512i, __m512bh>(b));
+                }
             }
         }
-        store::<ROWS>(out, stride, sums);
+        store::<ROWS, HALVES>(out, stride, &sums);
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn start<const ROWS: usize>(out: *const f32, stride: usize, first: bool) -> [[__m512; 2]; ROWS] {
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+unsafe fn start<const ROWS: usize, const HALVES: usize>(
+    out: *const f32,
+    stride: usize,
+    first: bool,
+) -> [[__m512; HALVES]; ROWS] {
+    let mut sums = [[_mm512_setzero_ps(); HALVES]; ROWS];
     if !first {
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller holds PANEL values in each row of `out`.
-            *sums = unsafe { [_mm512_loadu_ps(out.add(row * stride)), _mm512_loadu_ps(out.add(row * stride + 16))] };
+            for (half, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the caller holds PANEL values in each row of `out`.
+                *sum = unsafe { _mm512_loadu_ps(out.add(row * stride + half * HALF)) };
+            }
         }
     }
     sums
@@ -146,12 +155,11 @@ unsafe fn start<const ROWS: usize>(out: *const f32, stride: usize, first: bool) 
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn store<const ROWS: usize>(out: *mut f32, stride: usize, sums: [[__m512; 2]; ROWS]) {
-    for (row, [left, right]) in sums.into_iter().enumerate() {
-        // SAFETY: the caller holds PANEL values in each row of `out`.
-        unsafe {
-            _mm512_storeu_ps(out.add(row * stride), left);
-            _mm512_storeu_ps(out.add(row * stride + 16), right);
+unsafe fn store<const ROWS: usize, const HALVES: usize>(out: *mut f32, stride: usize, sums: &[[__m512; HALVES]; ROWS]) {
+    for (row, sums) in sums.iter().enumerate() {
+        for (half, sum) in sums.iter().enumerate() {
+            // SAFETY: the caller holds PANEL values in each row of `out`.
+            unsafe { _mm512_storeu_ps(out.add(row * stride + half * HALF), *sum) };
         }
     }
 }

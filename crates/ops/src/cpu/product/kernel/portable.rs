@@ -6,7 +6,7 @@ use super::{Element, PANEL, STRIDE};
 ///
 /// # Safety
 /// As [`super::Kernel::run`] asserts.
-pub(super) unsafe fn run<T: Element, const ROWS: usize>(
+pub(super) unsafe fn run<T: Element, const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
     b: *const u8,
@@ -26,7 +26,7 @@ pub(super) unsafe fn run<T: Element, const ROWS: usize>(
             }
             for p in 0..depth {
                 let a = f32::from_bits(*a.add(row * STRIDE + p));
-                for (column, sum) in sums.iter_mut().enumerate() {
+                for (column, sum) in sums[..HALVES * PANEL / 2].iter_mut().enumerate() {
                     let at = if T::PAIRED { p / 2 * 2 * PANEL + column * 2 + p % 2 } else { p * PANEL + column };
                     *sum += a * (*b.add(at)).to_f32();
                 }
