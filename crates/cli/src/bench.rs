@@ -6,7 +6,7 @@ use kiln_engine::{BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, 
 
 use crate::args::BenchArgs;
 use crate::interrupt;
-use crate::table::{print, size, table};
+use crate::table::{print, size, table, thousands};
 
 /// Runs the command. Everything that can be refused is refused before weights are made.
 pub fn run(args: &BenchArgs) -> Result<()> {
@@ -44,7 +44,7 @@ fn text(report: &BenchReport) -> String {
     }
     text += &format!("; {}; kiln {}", report.dtype, report.version);
     text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
-    let head = ["model", "stage", "what", "median s", "min s", "max s", "GFLOP", "GFLOP/s"];
+    let head = ["model", "stage", "what", "median s", "min s", "max s", "GFLOP", "GFLOP/s", "faults"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for model in &report.models {
         for stage in &model.stages {
@@ -56,7 +56,8 @@ fn text(report: &BenchReport) -> String {
             let seconds = [stage.seconds.median, stage.seconds.min, stage.seconds.max].map(|s| format!("{s:.4}"));
             let speed = [stage.flop * 1e-9, stage.gflop_per_second].map(|value| format!("{value:.1}"));
             let names = vec![model.name.clone(), stage.stage.id().to_string(), what];
-            rows.push([names, seconds.to_vec(), speed.to_vec()].concat());
+            let faults = thousands(stage.faults.iter().copied().max().unwrap_or(0) as usize);
+            rows.push([names, seconds.to_vec(), speed.to_vec(), vec![faults]].concat());
         }
     }
     text += "\n\n";

@@ -1,21 +1,37 @@
 //! Floor 0: memory pools and memory accounting.
 //!
-//! The house's rule for this crate is one policy (size classes, splitting, coalescing, trimming, statistics) under
-//! three pools: host blocks, page-locked staging buffers, device memory. What is here today is the accounting that
-//! needs no pool: [`ProcessMemory`]
-//! and [`SystemMemory`], the system's own figures.
+//! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table of
+//! blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
+//! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the kernel.
+//! Beside it the system's own figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
 //!
 //! This crate knows no tensor and no network.
 //!
 //! ```
-//! if let Some(memory) = kiln_mempool::ProcessMemory::now() {
-//!     assert!(memory.peak_resident >= memory.resident);
-//! }
+//! use kiln_mempool::{Arena, Policy};
+//!
+//! let policy = Policy { granule: 4096, divisions: 8, split: 4096 };
+//! let mut arena = Arena::<16>::new();
+//! assert!(arena.add(0x10_0000..0x20_0000));
+//! let first = arena.allocate(&policy, 100_000).unwrap().addresses;
+//! assert!(arena.free(first.start));
+//! let second = arena.allocate(&policy, 90_000).unwrap().addresses;
+//! assert_eq!(second.end, first.end); // the same memory again
+//! assert_eq!(arena.statistics().reuse_rate(), 0.5);
 //! ```
-#![deny(unsafe_code)]
+#![deny(unsafe_code)] // allowed in the pools
 
+mod arena;
+mod host;
+mod lock;
+mod policy;
 mod process;
+mod statistics;
 mod system;
 
-pub use process::ProcessMemory;
+pub use arena::{Allocation, Arena};
+pub use host::{HostPool, LIMIT};
+pub use policy::Policy;
+pub use process::{PageFaults, ProcessMemory};
+pub use statistics::Statistics;
 pub use system::SystemMemory;

@@ -10,8 +10,7 @@ use crate::error::{Error, Result, expect_shape};
 
 /// Runs `kernel` on the result's memory, a slice of `shape`'s element count in row-major order, and gives the result.
 ///
-/// Without `out` the slice starts as zeros; with `out` it holds whatever the tensor held, so a kernel writes every
-/// element. `inputs` are the operands that the kernel reads: `out` must not share memory with any of them.
+/// The slice holds whatever its memory held, so a kernel writes every element. `inputs` are the operands that the kernel reads: `out` must not share memory with any of them.
 pub(crate) fn write<T: Element>(
     op: &'static str,
     out: Option<&Tensor>,
@@ -20,7 +19,7 @@ pub(crate) fn write<T: Element>(
     kernel: impl FnOnce(&mut [T]),
 ) -> Result<Tensor> {
     let Some(out) = out else {
-        let mut values = vec![T::ZERO; shape.iter().product()];
+        let mut values = uncleared::<T>(shape.iter().product());
         kernel(&mut values);
         return Ok(Tensor::from_vec(values, shape, &Device::Cpu)?);
     };
@@ -30,6 +29,30 @@ pub(crate) fn write<T: Element>(
     }
     out.inplace_op1(&Write { op, kernel: RefCell::new(Some(kernel)), element: PhantomData::<T> })?;
     Ok(out.clone())
+}
+
+/// A vector whose elements have any values: clearing what a kernel writes anyway would be a pass over memory for nothing.
+///
+/// In tests they are not numbers, so that an element that a kernel forgets is seen.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri))))]
+fn uncleared<T: Element>(len: usize) -> Vec<T> {
+    let mut values = Vec::<T>::with_capacity(len);
+    // SAFETY: memory that nobody wrote may not be read as numbers, whatever it holds. The empty assembly gets the address
+    // and promises nothing, so for the compiler it has written all that the address reaches, and what it wrote is what the
+    // memory holds: it stays the same from one read to the next (an allocator may not take memory back, or have the
+    // kernel do so, while it is lent out), and every bit pattern is a number of type `T` (f32, f16 and bf16, the types
+    // that implement `Element`). The vector has room for `len` elements.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
+        values.set_len(len);
+    }
+    values
+}
+
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri)))))]
+fn uncleared<T: Element>(len: usize) -> Vec<T> {
+    vec![T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }); len]
 }
 
 /// Gives `result`, or copies it into `out`: for the paths that are made of candle's own operators.

@@ -89,6 +89,10 @@ pub struct StageReport {
     pub gflop_per_second: f64,
     /// Seconds of every run.
     pub runs: Vec<f64>,
+    /// Page faults of every run, on all threads: pages that the process did not have.
+    pub faults: Vec<u64>,
+    /// Calls of the kernel for memory that the host pool made in every run.
+    pub pool_calls: Vec<u64>,
 }
 
 /// Many values in three.

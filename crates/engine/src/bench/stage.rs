@@ -15,6 +15,7 @@ use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_fl
 use crate::decoder::Decoder;
 use crate::denoise::GuidedUnet;
 use crate::error::{Error, Result};
+use crate::host_memory::Asked;
 use crate::model_folder::Family;
 
 /// Tokens of a text: one chunk.
@@ -124,13 +125,16 @@ impl Meter<'_, '_> {
         flop: f64,
         run: &mut dyn FnMut() -> Result<()>,
     ) -> Result<StageReport> {
-        let mut runs = Vec::new();
+        let (mut runs, mut faults, mut pool_calls) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..self.plan.warmup + self.plan.runs {
-            let start = Instant::now();
+            let (before, start) = (Asked::so_far(), Instant::now());
             run()?;
             self.device.synchronize()?; // a card still works when the call returns
             if i >= self.plan.warmup {
                 runs.push(start.elapsed().as_secs_f64());
+                let asked = Asked::so_far().since(before);
+                faults.push(asked.faults);
+                pool_calls.push(asked.calls);
             }
             self.tell(stage, Some(i + 1))?;
         }
@@ -143,6 +147,8 @@ impl Meter<'_, '_> {
             seconds,
             flop,
             runs,
+            faults,
+            pool_calls,
         })
     }
 

@@ -1,0 +1,20 @@
+//! No address space: the twin of `map.rs` for systems without `mmap`, where all requests are the system allocator's.
+
+use std::ops::Range;
+
+pub(super) const PAGE: usize = 4096;
+pub(super) const CALLS_TO_MAP: u64 = 0;
+
+pub(super) fn map(_size: usize, _below: Option<usize>) -> Option<Range<usize>> {
+    None
+}
+
+pub(super) fn unmap(_addresses: Range<usize>) {}
+
+pub(super) fn forget(_addresses: Range<usize>) -> bool {
+    false
+}
+
+pub(super) fn keep_small_blocks() {}
+
+pub(super) fn at_fork(_before: extern "C" fn(), _after: extern "C" fn()) {}

@@ -1,0 +1,77 @@
+//! The pool as a program's allocator.
+#![cfg(unix)]
+#![allow(missing_docs)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kiln_mempool::{HostPool, PageFaults, ProcessMemory};
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+/// One test: the counters are the process's.
+#[test]
+fn large_blocks_come_back() {
+    // What is freed is there for the next request, in memory already.
+    let run = || std::hint::black_box(vec![1u8; 64 << 20]).len();
+    run();
+    let (before, faults) = (HostPool::statistics(), PageFaults::now());
+    for _ in 0..10 {
+        run();
+    }
+    let after = HostPool::statistics();
+    assert!(after.allocations - before.allocations >= 10 && after.reused - before.reused >= 10);
+    assert_eq!((after.system_calls, after.reserved), (before.system_calls, before.reserved));
+    if let (Some(before), Some(after)) = (faults, PageFaults::now()) {
+        // The pages of one block alone are 16,384.
+        assert!(after.minor - before.minor < 1000, "{} faults", after.minor - before.minor);
+    }
+
+    // A trim gives it back.
+    let resident = ProcessMemory::now();
+    assert!(HostPool::statistics().waiting() >= 64 << 20);
+    assert_eq!(HostPool::trim(1.0), 0);
+    if cfg!(target_os = "linux") {
+        assert!(HostPool::trim(0.0) >= 64 << 20);
+        assert_eq!(HostPool::statistics().waiting(), 0);
+    }
+    if let (Some(before), Some(after)) = (resident, ProcessMemory::now()) {
+        assert!(after.resident + (60 << 20) < before.resident, "{before:?}, {after:?}");
+    }
+
+    forks_do_not_stop();
+}
+
+/// A child has the pool as its parent had it, whatever other threads did at that moment.
+fn forks_do_not_stop() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::black_box(Vec::<u8>::with_capacity(1 << 20));
+                }
+            });
+        }
+        for _ in 0..50 {
+            // SAFETY: the child allocates, which the pool and the C library allow after a fork, and ends at once. The
+            // alarm ends it where it would wait for ever.
+            let status = unsafe {
+                match libc::fork() {
+                    0 => {
+                        libc::alarm(20);
+                        let block = std::hint::black_box(vec![7u8; 1 << 20]);
+                        libc::_exit(i32::from(block[1 << 19] != 7));
+                    }
+                    child => {
+                        let mut status = -1;
+                        libc::waitpid(child, &mut status, 0);
+                        status
+                    }
+                }
+            };
+            assert_eq!(status, 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
