@@ -12,6 +12,10 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{Attention, Conv2d, Conv2dInputs, GroupNorm, Packing, Weight, WeightLayout};
 
+/// The allocator of the programs.
+#[global_allocator]
+static ALLOCATOR: kiln_mempool::HostPool = kiln_mempool::HostPool;
+
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// Images of a guided step.
