@@ -12,7 +12,7 @@ use super::{Attention, OP, Shapes};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE, pack, packed_len};
 use crate::cpu::rounding::LANES;
-use crate::cpu::{Element, Shared, View};
+use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
 use crate::output::write;
 
@@ -50,18 +50,22 @@ fn typed<T: Element>(
     let blocks = s.div_ceil(QUERIES);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
         let y = Shared::new(y);
-        (0..heads.len() * blocks).into_par_iter().for_each_init(Scratch::default, |scratch, task| {
+        (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
             let (i, first) = (task / blocks, task % blocks * QUERIES);
             let rows = first..(first + QUERIES).min(s);
             let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;
             let place = |row: usize| start + row * c..start + row * c + head_dim;
-            heads[i].attend(rows.clone(), |row| &queries[place(row)], scratch);
-            for (i, row) in rows.enumerate() {
-                // SAFETY: every row and head belongs to one task.
-                #[allow(unsafe_code)]
-                let y = unsafe { y.part(place(row)) };
-                divide(&scratch.results[i * heads[0].width..][..head_dim], scratch.sums[i], y);
-            }
+            heads[i].attend(
+                rows,
+                |row| &queries[place(row)],
+                buffers,
+                |row, results, sum| {
+                    // SAFETY: every row and head belongs to one task.
+                    #[allow(unsafe_code)]
+                    let y = unsafe { y.part(place(row)) };
+                    divide(results, sum, y);
+                },
+            );
         });
     })
 }
@@ -78,37 +82,39 @@ struct Head<T> {
 }
 
 /// A task's buffers.
-struct Scratch<T> {
+struct Buffers<T> {
     kernel: Kernel,
     /// The queries as the kernel reads them, a block of channels after another.
-    queries: Vec<u32>,
+    queries: Scratch,
     /// The scores of a block of keys.
-    scores: Vec<f32>,
+    scores: Scratch,
     /// Their exponentials as the kernel reads them.
-    weights: Vec<u32>,
+    weights: Scratch,
     /// One row before it is converted to the kernel's form.
     stored: Vec<T>,
     /// The sums of weighted values so far.
-    results: Vec<f32>,
-    /// The greatest score so far.
-    maxima: [f32; QUERIES],
-    /// The sum of the weights so far.
-    sums: [f32; QUERIES],
+    results: Scratch,
 }
 
-impl<T: Element> Default for Scratch<T> {
+impl<T: Element> Default for Buffers<T> {
     fn default() -> Self {
-        Self {
-            kernel: Kernel::current::<T>(),
-            queries: Vec::new(),
-            scores: Vec::new(),
-            weights: Vec::new(),
-            stored: Vec::new(),
-            results: Vec::new(),
-            maxima: [f32::NEG_INFINITY; QUERIES],
-            sums: [0.0; QUERIES],
-        }
+        let [queries, scores, weights, results] = [(); 4].map(|()| Scratch::default());
+        Self { kernel: Kernel::current::<T>(), queries, scores, weights, stored: Vec::new(), results }
     }
+}
+
+/// What is known of a block's queries so far.
+struct Block<'a, T> {
+    kernel: &'a Kernel,
+    stored: &'a mut Vec<T>,
+    queries: &'a [u32],
+    scores: &'a mut [f32],
+    weights: &'a mut [u32],
+    results: &'a mut [f32],
+    /// The greatest score of each query.
+    maxima: [f32; QUERIES],
+    /// The sum of its weights.
+    sums: [f32; QUERIES],
 }
 
 impl<T: Element> Head<T> {
@@ -122,93 +128,101 @@ impl<T: Element> Head<T> {
         Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width }
     }
 
-    /// Attends from the queries `rows`: leaves the sums of weighted values in `results`, of the weights in `sums`.
-    fn attend<'a>(&self, rows: Range<usize>, query: impl Fn(usize) -> &'a [T], scratch: &mut Scratch<T>)
-    where
+    /// Attends from the queries `rows`; `finish` gets each query's sum of weighted values and of weights.
+    fn attend<'a>(
+        &self,
+        rows: Range<usize>,
+        query: impl Fn(usize) -> &'a [T],
+        buffers: &mut Buffers<T>,
+        finish: impl Fn(usize, &[f32], f32),
+    ) where
         T: 'a,
     {
-        let block = scratch.kernel.k_block();
-        let count = rows.len();
-        scratch.results.clear();
-        scratch.results.resize(count * self.width, 0.0);
-        scratch.scores.resize(count * block.next_multiple_of(PANEL), 0.0);
-        scratch.weights.resize(count * STRIDE, 0);
-        scratch.queries.resize(self.head_dim.div_ceil(block) * count * STRIDE, 0);
-        scratch.maxima.fill(f32::NEG_INFINITY);
-        scratch.sums.fill(0.0);
-        for (part, words) in scratch.queries.chunks_exact_mut(count * STRIDE).enumerate() {
-            let channels = part * block..((part + 1) * block).min(self.head_dim);
+        let Buffers { kernel, queries, scores, weights, stored, results } = buffers;
+        let (k_block, count) = (kernel.k_block(), rows.len());
+        let queries: &mut [u32] = queries.get(self.head_dim.div_ceil(k_block) * count * STRIDE);
+        for (part, words) in queries.chunks_exact_mut(count * STRIDE).enumerate() {
+            let channels = part * k_block..((part + 1) * k_block).min(self.head_dim);
             for (row, words) in rows.clone().zip(words.chunks_exact_mut(STRIDE)) {
                 let part = &query(row)[channels.clone()];
-                scratch.kernel.fill(part.len(), &mut scratch.stored, words, |out| out.copy_from_slice(part));
+                kernel.fill(part.len(), stored, words, |out| out.copy_from_slice(part));
             }
         }
+        let results: &mut [f32] = results.get(count * self.width);
+        results.fill(0.0);
+        let mut block = Block {
+            kernel,
+            stored,
+            queries,
+            scores: scores.get(count * k_block),
+            weights: weights.get(count * STRIDE),
+            results,
+            maxima: [f32::NEG_INFINITY; QUERIES],
+            sums: [0.0; QUERIES],
+        };
         let visible = |row: usize| if self.causal { row + 1 } else { self.t };
-        for first in (0..self.t.min(visible(rows.end - 1))).step_by(block) {
-            let keys = first..(first + block).min(self.t);
-            self.score(keys.clone(), count, scratch);
+        for first in (0..self.t.min(visible(rows.end - 1))).step_by(k_block) {
+            let keys = first..(first + k_block).min(self.t);
+            self.score(keys.clone(), count, &mut block);
             for (i, row) in rows.clone().enumerate() {
                 let seen = visible(row).clamp(first, keys.end) - first;
-                self.weigh(i, seen, keys.len(), scratch);
+                self.weigh(i, seen, keys.len(), &mut block);
             }
-            self.add_values(keys, scratch);
+            self.add_values(keys, &mut block);
+        }
+        for ((row, results), sum) in rows.zip(block.results.chunks_exact(self.width.max(1))).zip(block.sums) {
+            finish(row, &results[..self.head_dim], sum);
         }
     }
 
     /// The scores of some keys, which start at a panel.
-    fn score(&self, keys: Range<usize>, count: usize, scratch: &mut Scratch<T>) {
+    fn score(&self, keys: Range<usize>, count: usize, block: &mut Block<'_, T>) {
         let packed = Panels::new(&self.keys, self.head_dim, self.t);
-        let block = scratch.kernel.k_block();
-        let stride = block; // of the scores
-        for (part, queries) in scratch.queries.chunks_exact(count * STRIDE).enumerate() {
-            let depth = block.min(self.head_dim - part * block);
+        let k_block = block.kernel.k_block();
+        for (part, queries) in block.queries.chunks_exact(count * STRIDE).enumerate() {
+            let depth = k_block.min(self.head_dim - part * k_block);
             for (i, queries) in queries.chunks(ROWS * STRIDE).enumerate() {
                 for panel in 0..keys.len().div_ceil(PANEL) {
-                    let values = &mut scratch.scores[i * ROWS * stride + panel * PANEL..];
-                    let out = Out { values, stride, first: part == 0, columns: keys.len() - panel * PANEL };
-                    let b = packed.block(keys.start / PANEL + panel, part * block, depth);
-                    scratch.kernel.run(queries.len() / STRIDE, queries, b, depth, out);
+                    let values = &mut block.scores[i * ROWS * k_block + panel * PANEL..];
+                    let columns = keys.len() - panel * PANEL;
+                    let out = Out { values, stride: k_block, first: part == 0, columns };
+                    let b = packed.block(keys.start / PANEL + panel, part * k_block, depth);
+                    block.kernel.run(queries.len() / STRIDE, queries, b, depth, out);
                 }
             }
         }
     }
 
     /// Turns query `i`'s scores of `keys` keys into weights; the query sees the first `seen` of them.
-    fn weigh(&self, i: usize, seen: usize, keys: usize, scratch: &mut Scratch<T>) {
-        let words = &mut scratch.weights[i * STRIDE..][..STRIDE];
-        let native = scratch.kernel.reads::<T>();
-        if !native {
-            scratch.stored.resize(keys.next_multiple_of(2), T::ZERO);
-        }
-        let weights = if native { Kernel::elements(words) } else { &mut scratch.stored[..] };
-        weights[seen..keys.next_multiple_of(2)].fill(T::ZERO); // an odd last key has a zero beside it
-        let scores = &scratch.scores[i * scratch.kernel.k_block()..][..seen];
+    fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_, T>) {
         // exp(x) = 2^(x log2(e)): the base's factor costs nothing here.
         let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
-        let (maximum, sum) = (&mut scratch.maxima[i], &mut scratch.sums[i]);
+        let scores = &block.scores[i * block.kernel.k_block()..][..seen];
+        let (maximum, sum) = (&mut block.maxima[i], &mut block.sums[i]);
         let before = *maximum;
         raise(scores, maximum);
         if *maximum > before && *sum > 0.0 {
             let factor = exp2_of_negative(scale * (before - *maximum));
             *sum *= factor;
-            scratch.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
+            block.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
         }
-        exponentials(scores, scale, *maximum, &mut weights[..seen], sum);
-        if !native {
-            scratch.kernel.load_row(&scratch.stored, words);
-        }
+        let words = &mut block.weights[i * STRIDE..][..STRIDE];
+        block.kernel.fill(keys, block.stored, words, |weights| {
+            weights[seen..].fill(T::ZERO);
+            exponentials(scores, scale, *maximum, &mut weights[..seen], sum);
+        });
     }
 
     /// Adds the values of some keys, weighted.
-    fn add_values(&self, keys: Range<usize>, scratch: &mut Scratch<T>) {
+    fn add_values(&self, keys: Range<usize>, block: &mut Block<'_, T>) {
         let packed = Panels::new(&self.values, self.t, self.head_dim);
-        for (i, weights) in scratch.weights.chunks(ROWS * STRIDE).enumerate() {
+        for (i, weights) in block.weights.chunks(ROWS * STRIDE).enumerate() {
             for panel in 0..self.width / PANEL {
-                let values = &mut scratch.results[i * ROWS * self.width + panel * PANEL..];
+                let values = &mut block.results[i * ROWS * self.width + panel * PANEL..];
                 let columns = self.head_dim - panel * PANEL;
                 let out = Out { values, stride: self.width, first: false, columns };
                 let b = packed.block(panel, keys.start, keys.len());
-                scratch.kernel.run(weights.len() / STRIDE, weights, b, keys.len(), out);
+                block.kernel.run(weights.len() / STRIDE, weights, b, keys.len(), out);
             }
         }
     }

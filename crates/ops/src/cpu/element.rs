@@ -3,6 +3,8 @@
 use candle_core::{CpuStorage, WithDType};
 use half::{bf16, f16};
 
+use super::scratch::Plain;
+
 /// Calls a function that is generic over [`Element`] for a dtype; another dtype is an error that names the operand.
 macro_rules! dispatch {
     ($op:expr, $operand:literal, $dtype:expr, $function:ident($($argument:expr),* $(,)?)) => {
@@ -18,7 +20,7 @@ macro_rules! dispatch {
 }
 
 /// An element type of activations and weights.
-pub(crate) trait Element: WithDType {
+pub(crate) trait Element: WithDType + Plain {
     /// Zero.
     const ZERO: Self;
     /// The order in panels: whether two neighbours in `k` lie together, as dot products of pairs want them.

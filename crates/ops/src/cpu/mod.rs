@@ -6,9 +6,11 @@ pub(crate) mod isa;
 pub(crate) mod math;
 pub(crate) mod product;
 pub(crate) mod rounding;
+pub(crate) mod scratch;
 mod shared;
 mod view;
 
 pub(crate) use element::Element;
+pub(crate) use scratch::Scratch;
 pub(crate) use shared::Shared;
 pub(crate) use view::View;

@@ -14,8 +14,8 @@ use rayon::prelude::*;
 use super::epilogue::Epilogue;
 use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
 use super::{Conv2d, Shapes};
-use crate::cpu::Element;
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
+use crate::cpu::{Element, Scratch};
 
 /// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
 const DEPTH: usize = 64;
@@ -49,13 +49,17 @@ pub(super) fn run<T: Element>(
     let (tiles, panels) = (b * grid.high * grid.wide, c_out.div_ceil(PANEL));
     let (tile_block, panel_block) = blocks(tiles, panels, rayon::current_num_threads());
     let weight = Weights { stored: weight, c_in: shapes.c_in, block: depth_block::<T>() };
-    let transformed = if tiles.div_ceil(tile_block) >= MANY_BLOCKS { weight.transform_all(panels) } else { Vec::new() };
+    let mut transformed = Scratch::default();
+    let transformed = match tiles.div_ceil(tile_block) {
+        MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed),
+        _ => &[],
+    };
     let columns = panels.div_ceil(panel_block);
-    (0..tiles.div_ceil(tile_block) * columns).into_par_iter().for_each_init(Scratch::default, |scratch, task| {
+    (0..tiles.div_ceil(tile_block) * columns).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
         let (tile, panel) = (task / columns * tile_block, task % columns * panel_block);
         let tiles = tile..(tile + tile_block).min(tiles);
-        let task = Task { x, weight, transformed: &transformed, config, shapes, grid, tiles };
-        task.run(panel..(panel + panel_block).min(panels), scratch, epilogue);
+        let task = Task { x, weight, transformed, config, shapes, grid, tiles };
+        task.run(panel..(panel + panel_block).min(panels), buffers, epilogue);
     });
 }
 
@@ -97,8 +101,8 @@ impl<T: Element> Weights<'_, T> {
     }
 
     /// All panels, each block of input channels by block.
-    fn transform_all(&self, panels: usize) -> Vec<T> {
-        let mut transformed = vec![T::ZERO; panels * POSITIONS * self.c_in * PANEL];
+    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> &'a [T] {
+        let transformed = transformed.get(panels * POSITIONS * self.c_in * PANEL);
         transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate().for_each(|(panel, transformed)| {
             for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
                 self.transform(panel, i * self.block, transformed);
@@ -123,27 +127,22 @@ impl Grid {
 }
 
 /// A task's buffers.
-struct Scratch<T> {
+struct Buffers<T> {
     kernel: Kernel,
     /// Transformed tiles: two times rows of eight positions.
-    inputs: Vec<u32>,
+    inputs: Scratch,
     /// One tile before it is converted to the kernel's form.
     stored: Vec<T>,
     /// One panel's transformed weights, position by position.
-    weights: Vec<T>,
+    weights: Scratch,
     /// Panel by panel, position by position, tile by tile.
-    products: Vec<f32>,
+    products: Scratch,
 }
 
-impl<T: Element> Default for Scratch<T> {
+impl<T: Element> Default for Buffers<T> {
     fn default() -> Self {
-        Self {
-            kernel: Kernel::current::<T>(),
-            inputs: Vec::new(),
-            stored: Vec::new(),
-            weights: Vec::new(),
-            products: Vec::new(),
-        }
+        let [inputs, weights, products] = [(); 3].map(|()| Scratch::default());
+        Self { kernel: Kernel::current::<T>(), inputs, stored: Vec::new(), weights, products }
     }
 }
 
@@ -160,47 +159,44 @@ struct Task<'a, T> {
 }
 
 impl<T: Element> Task<'_, T> {
-    fn run(&self, panels: Range<usize>, scratch: &mut Scratch<T>, epilogue: &Epilogue<'_, T>) {
+    fn run(&self, panels: Range<usize>, buffers: &mut Buffers<T>, epilogue: &Epilogue<'_, T>) {
         let (c_in, count) = (self.shapes.c_in, self.tiles.len());
-        scratch.inputs.resize(2 * count * STRIDE, 0);
-        scratch.products.resize(panels.len() * POSITIONS * count * PANEL, 0.0);
+        let Buffers { kernel, inputs, stored, weights, products } = buffers;
+        let inputs: &mut [u32] = inputs.get(2 * count * STRIDE);
+        let a_panel = POSITIONS * count * PANEL;
+        let products: &mut [f32] = products.get(panels.len() * a_panel);
         for start in (0..c_in).step_by(self.weight.block) {
             let depth = self.weight.block.min(c_in - start);
-            self.transform_inputs(start, depth, scratch);
-            for (i, panel) in panels.clone().enumerate() {
+            self.transform_inputs(start, depth, kernel, inputs, stored);
+            for (panel, products) in panels.clone().zip(products.chunks_exact_mut(a_panel)) {
                 let weights = if self.transformed.is_empty() {
-                    scratch.weights.resize(POSITIONS * depth * PANEL, T::ZERO);
-                    self.weight.transform(panel, start, &mut scratch.weights);
-                    &scratch.weights
+                    let weights = weights.get(POSITIONS * depth * PANEL);
+                    self.weight.transform(panel, start, weights);
+                    weights
                 } else {
                     &self.transformed[POSITIONS * PANEL * (panel * c_in + start)..][..POSITIONS * PANEL * depth]
                 };
-                let products = &mut scratch.products[i * POSITIONS * count * PANEL..][..POSITIONS * count * PANEL];
                 for (position, products) in products.chunks_exact_mut(count * PANEL).enumerate() {
-                    let rows = &scratch.inputs[position / POSITIONS_A_ROW * count * STRIDE..][..count * STRIDE];
+                    let rows = &inputs[position / POSITIONS_A_ROW * count * STRIDE..][..count * STRIDE];
                     let rows = &rows[position % POSITIONS_A_ROW * DEPTH..];
                     let weights = &weights[position * depth * PANEL..][..depth * PANEL];
                     for (j, values) in products.chunks_mut(ROWS * PANEL).enumerate() {
-                        let rows = &rows[j * ROWS * STRIDE..];
                         let tiles = values.len() / PANEL;
-                        scratch.kernel.run(
-                            tiles,
-                            rows,
-                            weights,
-                            depth,
-                            Out { values, stride: PANEL, first: start == 0, columns: PANEL },
-                        );
+                        let out = Out { values, stride: PANEL, first: start == 0, columns: PANEL };
+                        kernel.run(tiles, &rows[j * ROWS * STRIDE..], weights, depth, out);
                     }
                 }
             }
         }
-        self.finish(panels, &scratch.products, epilogue);
+        self.finish(panels, products, epilogue);
     }
 
-    fn transform_inputs(&self, start: usize, depth: usize, scratch: &mut Scratch<T>) {
+    /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the tiles'
+    /// positions first.
+    fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
         let Shapes { h, w, c_in, .. } = self.shapes;
         let zeros = [T::ZERO; 2 * DEPTH];
-        let (upper, lower) = scratch.inputs.split_at_mut(self.tiles.len() * STRIDE);
+        let (upper, lower) = inputs.split_at_mut(self.tiles.len() * STRIDE);
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
         for (tile, (upper, lower)) in self.tiles.clone().zip(rows) {
             let (image, i, j) = self.grid.place(tile);
@@ -213,15 +209,15 @@ impl<T: Element> Task<'_, T> {
                 }
             }
             let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
-            if scratch.kernel.reads::<T>() {
+            if kernel.reads::<T>() {
                 let mut words = words.map(|words| &mut Kernel::elements(words)[..depth]);
                 input(&pixels, &mut std::array::from_fn(|_| words.next().unwrap_or_default()));
             } else {
-                scratch.stored.resize(POSITIONS * depth, T::ZERO);
-                let mut stored = scratch.stored.chunks_exact_mut(depth);
-                input(&pixels, &mut std::array::from_fn(|_| stored.next().unwrap_or_default()));
-                for (words, stored) in words.zip(scratch.stored.chunks_exact(depth)) {
-                    scratch.kernel.load_row(stored, words);
+                stored.resize(POSITIONS * depth, T::ZERO);
+                let mut positions = stored.chunks_exact_mut(depth);
+                input(&pixels, &mut std::array::from_fn(|_| positions.next().unwrap_or_default()));
+                for (words, stored) in words.zip(stored.chunks_exact(depth)) {
+                    kernel.load_row(stored, words);
                 }
             }
         }

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::Element;
+use super::{Element, Scratch};
 pub(crate) use kernel::{Kernel, Out, ROWS};
 pub(crate) use panels::{PANEL, Panels, pack, packed_len};
 
@@ -78,13 +78,13 @@ pub(crate) struct Multiplier<T> {
     /// Elements as they are gathered.
     stored: Vec<T>,
     /// The same as the kernel wants them: f32, or pairs of bf16.
-    a: Vec<u32>,
-    tile: Vec<f32>,
+    a: Scratch,
+    tile: Scratch,
 }
 
 impl<T: Element> Default for Multiplier<T> {
     fn default() -> Self {
-        Self { kernel: Kernel::current::<T>(), stored: Vec::new(), a: Vec::new(), tile: Vec::new() }
+        Self { kernel: Kernel::current::<T>(), stored: Vec::new(), a: Scratch::default(), tile: Scratch::default() }
     }
 }
 
@@ -100,27 +100,27 @@ impl<T: Element> Multiplier<T> {
         let k = b.k();
         let stride = columns.len().next_multiple_of(PANEL);
         let panels = columns.start / PANEL..columns.end.div_ceil(PANEL);
-        self.tile.resize(rows.len() * stride, 0.0);
+        let tile: &mut [f32] = self.tile.get(rows.len() * stride);
         if k == 0 {
-            self.tile.fill(0.0);
+            tile.fill(0.0);
         }
-        self.a.resize(rows.len() * STRIDE, 0);
+        let gathered: &mut [u32] = self.a.get(rows.len() * STRIDE);
         let block = self.kernel.k_block();
         for start in (0..k).step_by(block) {
             let depth = block.min(k - start);
-            for (row, a) in rows.clone().zip(self.a.chunks_exact_mut(STRIDE)) {
+            for (row, a) in rows.clone().zip(gathered.chunks_exact_mut(STRIDE)) {
                 self.kernel.fill(depth, &mut self.stored, a, |out| gather(row, start, out));
             }
-            for (i, a) in self.a[..rows.len() * STRIDE].chunks(ROWS * STRIDE).enumerate() {
+            for (i, a) in gathered.chunks(ROWS * STRIDE).enumerate() {
                 let count = a.len() / STRIDE;
                 for (j, panel) in panels.clone().enumerate() {
-                    let values = &mut self.tile[i * ROWS * stride + j * PANEL..];
+                    let values = &mut tile[i * ROWS * stride + j * PANEL..];
                     let out = Out { values, stride, first: start == 0, columns: columns.end - panel * PANEL };
                     self.kernel.run(count, a, b.block(panel, start, depth), depth, out);
                 }
             }
         }
-        Tile { rows, columns, values: &self.tile, stride }
+        Tile { rows, columns, values: tile, stride }
     }
 }
 

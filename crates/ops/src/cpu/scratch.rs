@@ -1,0 +1,71 @@
+//! Buffers of tasks, kept by their threads: what a kernel writes before it reads needs neither clearing nor new memory.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+
+use half::{bf16, f16};
+
+thread_local! {
+    static KEPT: RefCell<Vec<Vec<u32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer of words that comes from its thread and goes back to the thread that drops it.
+pub(crate) struct Scratch(Vec<u32>);
+
+impl Scratch {
+    /// `len` values, whatever they hold: results of earlier uses, of other types too.
+    pub(crate) fn get<T: Plain>(&mut self, len: usize) -> &mut [T] {
+        let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
+        if self.0.len() < words {
+            self.0.resize(words, 0);
+        }
+        // SAFETY: any bits are a value of a plain type, which is no larger than a word and divides it, so a word's
+        // alignment is enough; the words hold `len` of them.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self(KEPT.with_borrow_mut(Vec::pop).unwrap_or_default())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let words = std::mem::take(&mut self.0);
+        // A thread that ends may drop its tasks after what it kept: nothing is lost then but the buffer.
+        let _ = KEPT.try_with(|kept| kept.try_borrow_mut().map(|mut kept| kept.push(words)));
+    }
+}
+
+/// Types of which any bits are a value.
+///
+/// # Safety
+/// That is so, and the type has 2 or 4 bytes and no greater alignment.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers.
+unsafe impl Plain for f32 {}
+// SAFETY: numbers.
+unsafe impl Plain for f16 {}
+// SAFETY: numbers.
+unsafe impl Plain for bf16 {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_its_buffer_back() {
+        let mut first = Scratch::default();
+        first.get::<f32>(100).fill(1.0);
+        let start = first.get::<f32>(100).as_ptr();
+        drop(first);
+        let mut second = Scratch::default();
+        assert_eq!(second.get::<bf16>(200).as_ptr().cast(), start);
+        assert_eq!(second.get::<bf16>(7).len(), 7);
+    }
+}
