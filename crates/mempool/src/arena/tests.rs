@@ -75,7 +75,7 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
                     arena.allocate(&POLICY, bytes)
                 });
                 let Some(Allocation { addresses, untouched }) = got else { continue };
-                assert!(addresses.len() >= bytes && addresses.start % 16 == 0);
+                assert!(addresses.len() >= bytes && addresses.start.is_multiple_of(16));
                 assert!(addresses.len() < POLICY.class(bytes).unwrap() + POLICY.split);
                 assert!(addresses.start <= untouched && untouched <= addresses.end);
                 assert!(!memory[addresses.start..untouched].contains(&true), "touched memory was called untouched");
