@@ -31,8 +31,8 @@ const TRIM_ABOVE: f64 = 0.05;
 /// How scattered it may be.
 const SCATTERED: f64 = 0.25;
 
-/// Gives back what the stages before `stage` left in the host pool where it is scattered: the stage's tensors have other
-/// sizes, and would need new memory beside it. In one run it serves them as it is, without new faults.
+/// Gives back what the stages before `stage` left in the host pool where it is scattered: the stage's tensors have
+/// other sizes, and would need new memory beside it. In one run it serves them as it is, without new faults.
 pub(crate) fn trim(stage: &str) {
     let (before, start) = (HostPool::statistics(), Instant::now());
     let freed = if before.fragmentation() > SCATTERED { HostPool::trim(TRIM_ABOVE) } else { 0 };

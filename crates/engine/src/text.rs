@@ -14,8 +14,8 @@ use crate::resolved::Job;
 /// A model's text encoders with their tokenizers.
 ///
 /// On the processor their weights go once a prompt is encoded: a denoiser that runs for minutes gets the memory, and
-/// reading them again for the next prompt takes a fraction of a second. On a card, where a picture takes about as long as
-/// that, they stay.
+/// reading them again for the next prompt takes a fraction of a second. On a card, where a picture takes about as long
+/// as that, they stay.
 pub(crate) struct TextEncoders {
     family: Family,
     zeros_for_no_negative: bool,

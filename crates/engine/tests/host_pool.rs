@@ -8,8 +8,8 @@ use kiln_engine::{BenchModel, BenchPlan, BenchStage, DTypeChoice, DeviceChoice, 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Faults that a step may have all the same: a thread that uses more of its stack than before. The tensors of a step alone
-/// have ten thousand pages.
+/// Faults that a step may have all the same: a thread that uses more of its stack than before. The tensors of a step
+/// alone have ten thousand pages.
 const NOISE: u64 = 100;
 
 /// One test: the counters are the process's.

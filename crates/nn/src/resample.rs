@@ -27,8 +27,9 @@ impl Downsample {
 
 /// Nearest-neighbour upsampling and a 3x3 convolution.
 ///
-/// Its input is taken, so that its memory is free when the convolution needs some: in a decoder's last stages, that is the
-/// peak of a run, and a small map in the middle of it would keep the large ones from the room of the smaller ones before.
+/// Its input is taken, so that its memory is free when the convolution needs some: in a decoder's last stages, that is
+/// the peak of a run, and a small map in the middle of it would keep the large ones from the room of the smaller ones
+/// before.
 pub struct Upsample {
     conv: Conv2d,
 }

@@ -38,8 +38,8 @@ pub struct LoadReport {
 }
 
 /// Fills `segments` from `source`: every parameter is converted and packed once, on several threads, straight from the
-/// source's memory into its place in the slab, and released in the source ([`ParamSource::release`]): a mapped file takes
-/// no more memory than what is being converted.
+/// source's memory into its place in the slab, and released in the source ([`ParamSource::release`]): a mapped file
+/// takes no more memory than what is being converted.
 ///
 /// All shapes are checked before anything is allocated.
 ///

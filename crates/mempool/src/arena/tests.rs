@@ -49,8 +49,8 @@ impl<const N: usize> Arena<N> {
     }
 }
 
-/// A random run of `calls` calls, checked after each. `memory` is what the arena stands for, a byte for each address: who
-/// gets a block fills it.
+/// A random run of `calls` calls, checked after each. `memory` is what the arena stands for, a byte for each address:
+/// who gets a block fills it.
 fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
     let mut trace = Trace(seed);
     let mut arena = Arena::<N>::new();
