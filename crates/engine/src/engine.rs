@@ -12,6 +12,7 @@ use crate::decoder::Decoder;
 use crate::denoise::{GuidedUnet, check_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
+use crate::host_memory::{self, Asked};
 use crate::model_folder::ModelFolder;
 use crate::picture::Picture;
 use crate::resolved::Job;
@@ -44,10 +45,11 @@ impl Engine {
         // The smallest part first: a file that the user chose is refused at once.
         let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
         proceed()?;
-        let text = TextEncoders::load(&model, &placement)?;
-        proceed()?;
         let unet = Unet::new(model.unet_config().clone());
         load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
+        proceed()?;
+        // Last, since it goes first: the room that it leaves is not between the others' weights.
+        let text = TextEncoders::load(&model, &placement)?;
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
         Ok(Self { model, device, dtype, text, unet, decoder, timings })
     }
@@ -95,7 +97,7 @@ impl Engine {
     ) -> Result<Tensor> {
         tell(Event::Begin(Stage::Encode))?;
         let start = Instant::now();
-        let conditioning = self.text.conditioning(job, job.batch_size, &self.device)?;
+        let conditioning = self.text.conditioning(job, job.batch_size)?;
         let unet = GuidedUnet {
             unet: &self.unet,
             conditioning: conditioning.to_dtype(self.dtype)?,
@@ -103,6 +105,7 @@ impl Engine {
             dtype: self.dtype,
         };
         self.timings.encode += start.elapsed();
+        host_memory::log("encoded");
 
         tell(Event::Begin(Stage::Denoise))?;
         let start = Instant::now();
@@ -111,11 +114,17 @@ impl Engine {
         let mut noise = ImageNoise::new(job.seed_of(first), job.batch_size);
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;
-        let mut on_step = |step: &StepInfo<'_>| match tell(step_event(step.index + 1)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
+        let mut warm = Asked::default();
+        let mut on_step = |step: &StepInfo<'_>| {
+            if step.index == 0 {
+                warm = Asked::so_far();
+            }
+            match tell(step_event(step.index + 1)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
             }
         };
         let model = |x: &Tensor, timestep: f64| unet.forward(x, timestep);
@@ -123,6 +132,8 @@ impl Engine {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };
+        host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
+        host_memory::log("denoised");
         check_finite("the denoiser", "try --dtype f32, or a model whose weights are not damaged", &latents)?;
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
@@ -137,6 +148,7 @@ impl Engine {
         first: usize,
         tell: &mut dyn FnMut(Event) -> Result<()>,
     ) -> Result<()> {
+        host_memory::trim("decode");
         for i in 0..job.batch_size {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();
@@ -144,6 +156,7 @@ impl Engine {
             let image = self.decoder.decode(&one, self.dtype)?;
             check_finite("the VAE", "try --dtype f32", &image)?;
             self.timings.decode += start.elapsed();
+            host_memory::log("decoded");
 
             tell(Event::Begin(Stage::Save))?;
             let start = Instant::now();

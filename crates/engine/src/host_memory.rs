@@ -1,6 +1,8 @@
 //! What a run asks the system for.
 
-use kiln_mempool::{HostPool, PageFaults};
+use std::time::Instant;
+
+use kiln_mempool::{HostPool, PageFaults, ProcessMemory};
 
 /// Page faults and calls of the host pool since some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,5 +23,58 @@ impl Asked {
     /// Since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self { faults: self.faults - earlier.faults, calls: self.calls - earlier.calls }
+    }
+}
+
+/// The part of the host pool that may wait for requests when the next stage begins.
+const TRIM_ABOVE: f64 = 0.05;
+/// How scattered it may be.
+const SCATTERED: f64 = 0.25;
+
+/// Gives back what the stages before `stage` left in the host pool where it is scattered: the stage's tensors have
+/// other sizes, and would need new memory beside it. In one run it serves them as it is, without new faults.
+pub(crate) fn trim(stage: &str) {
+    let (before, start) = (HostPool::statistics(), Instant::now());
+    let freed = if before.fragmentation() > SCATTERED { HostPool::trim(TRIM_ABOVE) } else { 0 };
+    if freed > 0 {
+        tracing::info!(
+            before = mib(before.reserved as u64),
+            after = mib(HostPool::statistics().reserved as u64),
+            freed = mib(freed as u64),
+            milliseconds = start.elapsed().as_millis() as u64,
+            reason = "stage",
+            stage,
+            "trimmed: MiB of the host pool"
+        );
+    }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+/// Logs what the processor's memory holds after a stage, in MiB.
+pub(crate) fn log(stage: &str) {
+    let pool = HostPool::statistics();
+    let process = ProcessMemory::now().unwrap_or_default();
+    tracing::info!(
+        used = mib(pool.used as u64),
+        reserved = mib(pool.reserved as u64),
+        peak_used = mib(pool.peak_used as u64),
+        peak_reserved = mib(pool.peak_reserved as u64),
+        fragmentation = format!("{:.2}", pool.fragmentation()),
+        reuse = format!("{:.3}", pool.reuse_rate()),
+        calls = pool.system_calls,
+        resident = mib(process.resident),
+        peak_resident = mib(process.peak_resident),
+        "{stage}: MiB of the host pool and of the process"
+    );
+}
+
+/// Logs what `steps` steps, all but the first, asked the system for.
+pub(crate) fn log_steps(steps: usize, asked: Asked) {
+    if steps > 0 {
+        let Asked { faults, calls } = asked;
+        tracing::info!("{steps} steps after the first: {faults} page faults, {calls} calls of the kernel for memory");
     }
 }

@@ -1,19 +1,56 @@
 //! Prompts to what steers the denoiser.
 
+use std::path::PathBuf;
+
 use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_unet::{AddedConditions, Conditioning};
-use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+use kiln_weights::{KeyRule, Placement, Renamed, Segment, load, open_component};
 
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
 use crate::resolved::Job;
 
 /// A model's text encoders with their tokenizers.
+///
+/// On the processor their weights go once a prompt is encoded: a denoiser that runs for minutes gets the memory, and
+/// reading them again for the next prompt takes a fraction of a second. On a card, where a picture takes about as long
+/// as that, they stay.
 pub(crate) struct TextEncoders {
     family: Family,
     zeros_for_no_negative: bool,
-    encoders: Vec<(Tokenizer, TextEncoder)>,
+    placement: Placement,
+    encoders: Vec<Encoder>,
+    /// The conditions of the last job: those of its next batch, and often of the next job.
+    last: Option<(Asked, Conditioning)>,
+}
+
+struct Encoder {
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    /// The folder of its weights.
+    weights: PathBuf,
+}
+
+/// What conditions depend on.
+#[derive(PartialEq)]
+struct Asked {
+    prompt: String,
+    negative_prompt: Option<String>,
+    guided: bool,
+    /// Width and height in pixels, and images.
+    size: (usize, usize, usize),
+}
+
+impl Encoder {
+    /// Reads the weights where they are not there.
+    fn load(&self, placement: &Placement) -> Result<()> {
+        if !self.encoder.segments().iter().all(Segment::is_loaded) {
+            let source = Renamed::new(open_component(&self.weights)?, KeyRule::TEXT_MODEL);
+            load(self.encoder.segments(), &source, placement)?;
+        }
+        Ok(())
+    }
 }
 
 /// One prompt, encoded.
@@ -28,28 +65,48 @@ impl TextEncoders {
     pub(crate) fn load(model: &ModelFolder, placement: &Placement) -> Result<Self> {
         let load_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (weights, tokenizer) = model.text_folders(i);
-            let tokenizer = Tokenizer::open(&tokenizer)?;
-            let encoder = TextEncoder::new(config.clone())?;
-            let source = Renamed::new(open_component(&weights)?, KeyRule::TEXT_MODEL);
-            load(encoder.segments(), &source, placement)?;
-            Ok((tokenizer, encoder))
+            let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
+            let encoder = Encoder { tokenizer, encoder, weights };
+            encoder.load(placement)?;
+            Ok(encoder)
         };
         let configs = model.text_encoder_configs().iter().enumerate();
         Ok(Self {
             family: model.family(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
+            placement: placement.clone(),
             encoders: configs.map(load_one).collect::<Result<_>>()?,
+            last: None,
         })
     }
 
     /// The conditions for `n` images of `job`: the unconditional ones first where the job is guided, so `(2 n, ..)` or
-    /// `(n, ..)`. `device` is where the encoders run.
-    pub(crate) fn conditioning(&self, job: &Job, n: usize, device: &Device) -> Result<Conditioning> {
+    /// `(n, ..)`.
+    pub(crate) fn conditioning(&mut self, job: &Job, n: usize) -> Result<Conditioning> {
+        let asked = Asked {
+            prompt: job.prompt.clone(),
+            negative_prompt: job.negative_prompt.clone(),
+            guided: job.is_guided(),
+            size: (job.width, job.height, n),
+        };
+        if let Some((_, conditioning)) = self.last.as_ref().filter(|(last, _)| *last == asked) {
+            return Ok(conditioning.clone());
+        }
+        self.encoders.iter().try_for_each(|encoder| encoder.load(&self.placement))?;
+        let conditioning = self.make_conditioning(job, n)?;
+        if self.placement.device.is_cpu() {
+            self.encoders.iter().for_each(|encoder| encoder.encoder.segments().unload());
+        }
+        self.last = Some((asked, conditioning.clone()));
+        Ok(conditioning)
+    }
+
+    fn make_conditioning(&self, job: &Job, n: usize) -> Result<Conditioning> {
         let negative = job.is_guided().then_some(job.negative_prompt.as_deref());
         let zeros = negative == Some(None) && self.zeros_for_no_negative;
         let mut texts = vec![job.prompt.as_str()];
         texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
-        let encoded = self.encode(&texts, device)?;
+        let encoded = self.encode(&texts, &self.placement.device)?;
 
         let mut parts = vec![&encoded[0]];
         let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
@@ -82,7 +139,7 @@ impl TextEncoders {
         };
         let mut contexts = vec![Vec::new(); texts.len()];
         let mut pooled = Vec::new();
-        for (tokenizer, encoder) in &self.encoders {
+        for Encoder { tokenizer, encoder, .. } in &self.encoders {
             let mut chunks = texts.iter().map(|text| Ok(tokenizer.chunks(text)?)).collect::<Result<Vec<_>>>()?;
             let longest = chunks.iter().map(Vec::len).max().unwrap_or(1);
             pooled.clear();

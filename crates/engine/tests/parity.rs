@@ -168,6 +168,29 @@ fn middle_mean(picture: &Picture, channel: usize) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
+/// On the processor the text encoders are gone after the first job, and read again for another prompt.
+#[test]
+fn a_prompt_gives_its_picture_again() {
+    let mut engine = load(&fixtures("models/sd1"));
+    let mut picture = |prompt: &str, cfg_scale| {
+        let request = Request {
+            prompt: prompt.into(),
+            width: Some(64),
+            height: Some(64),
+            steps: Some(1),
+            seed: Some(7),
+            cfg_scale: Some(cfg_scale),
+            ..Request::default()
+        };
+        pictures(&mut engine, &request).remove(0).rgb
+    };
+    let apple = picture("a red apple", 7.0);
+    assert_ne!(picture("a blue whale", 7.0), apple);
+    assert_eq!(picture("a red apple", 7.0), apple);
+    assert_ne!(picture("a red apple", 1.0), apple, "without guidance the conditions are others");
+    assert_eq!(picture("a red apple", 7.0), apple);
+}
+
 #[test]
 fn batches_and_seeds_count_on() {
     let mut engine = load(&fixtures("models/sd1"));

@@ -1,9 +1,9 @@
 //! Floor 0: memory pools and memory accounting.
 //!
-//! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table of
-//! blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
-//! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the kernel.
-//! Beside it the system's own figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
+//! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table
+//! of blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
+//! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
+//! kernel. Beside it the system's own figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
 //!
 //! This crate knows no tensor and no network.
 //!

@@ -37,8 +37,8 @@ impl<T> Lock<T> {
     pub(crate) fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
         self.acquire();
         let _guard = Guard(&self.taken);
-        // SAFETY: `acquire` returned, so `taken` was false and is true: no other thread is between there and the guard's
-        // drop, which comes after `use_it`. The reference cannot outlive the call.
+        // SAFETY: `acquire` returned, so `taken` was false and is true: no other thread is between there and the
+        // guard's drop, which comes after `use_it`. The reference cannot outlive the call.
         use_it(unsafe { &mut *self.value.get() })
     }
 

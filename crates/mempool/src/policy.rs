@@ -3,8 +3,8 @@
 /// The rules of a pool, one set for each kind of memory.
 ///
 /// Sizes are rounded up to *classes*, so that blocks that differ by little serve each other's requests: between a power
-/// of two and the next there are [`Policy::divisions`] classes, evenly spaced. The most that rounding wastes is one part
-/// in `divisions`.
+/// of two and the next there are [`Policy::divisions`] classes, evenly spaced. The most that rounding wastes is one
+/// part in `divisions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// All sizes are multiples of this many bytes, a power of two: a page, what a copy engine likes, ...

@@ -5,7 +5,7 @@ use std::fs;
 use crate::system::kibibytes;
 
 /// The memory of this process in bytes, as Linux counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// Pages in physical memory now (`VmRSS`), those of mapped files among them.
     pub resident: u64,

@@ -26,6 +26,10 @@ impl Downsample {
 }
 
 /// Nearest-neighbour upsampling and a 3x3 convolution.
+///
+/// Its input is taken, so that its memory is free when the convolution needs some: in a decoder's last stages, that is
+/// the peak of a run, and a small map in the middle of it would keep the large ones from the room of the smaller ones
+/// before.
 pub struct Upsample {
     conv: Conv2d,
 }
@@ -37,13 +41,15 @@ impl Upsample {
     }
 
     /// `x` `(b, h, w, c)` to `(b, 2 h, 2 w, c)`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, x: Tensor) -> Result<Tensor> {
         let (_, h, w, _) = x.dims4()?;
         self.forward_to(x, (2 * h, 2 * w))
     }
 
     /// `x` `(b, h, w, c)` to `(b, size.0, size.1, c)`: a skip connection's size, where it is odd.
-    pub fn forward_to(&self, x: &Tensor, size: (usize, usize)) -> Result<Tensor> {
-        self.conv.forward(&kiln_ops::upsample_nearest(x, size, None)?)
+    pub fn forward_to(&self, x: Tensor, size: (usize, usize)) -> Result<Tensor> {
+        let wide = kiln_ops::upsample_nearest(&x, size, None)?;
+        drop(x);
+        self.conv.forward(&wide)
     }
 }

@@ -59,8 +59,9 @@ impl ResnetBlock {
             (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
             _ => None,
         };
-        let h = self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)?;
-        let h = self.norm2.forward(&h)?;
+        // Assigned, not bound again: what is not needed any more goes at once. These are the largest maps of a decoder.
+        let mut h = self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)?;
+        h = self.norm2.forward(&h)?;
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
         self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
     }

@@ -10,7 +10,8 @@ use crate::error::{Error, Result, expect_shape};
 
 /// Runs `kernel` on the result's memory, a slice of `shape`'s element count in row-major order, and gives the result.
 ///
-/// The slice holds whatever its memory held, so a kernel writes every element. `inputs` are the operands that the kernel reads: `out` must not share memory with any of them.
+/// The slice holds whatever its memory held, so a kernel writes every element. `inputs` are the operands that the
+/// kernel reads: `out` must not share memory with any of them.
 pub(crate) fn write<T: Element>(
     op: &'static str,
     out: Option<&Tensor>,
@@ -31,17 +32,18 @@ pub(crate) fn write<T: Element>(
     Ok(out.clone())
 }
 
-/// A vector whose elements have any values: clearing what a kernel writes anyway would be a pass over memory for nothing.
+/// A vector whose elements have any values: clearing what a kernel writes anyway would be a pass over memory for
+/// nothing.
 ///
 /// In tests they are not numbers, so that an element that a kernel forgets is seen.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri))))]
 fn uncleared<T: Element>(len: usize) -> Vec<T> {
     let mut values = Vec::<T>::with_capacity(len);
-    // SAFETY: memory that nobody wrote may not be read as numbers, whatever it holds. The empty assembly gets the address
-    // and promises nothing, so for the compiler it has written all that the address reaches, and what it wrote is what the
-    // memory holds: it stays the same from one read to the next (an allocator may not take memory back, or have the
-    // kernel do so, while it is lent out), and every bit pattern is a number of type `T` (f32, f16 and bf16, the types
-    // that implement `Element`). The vector has room for `len` elements.
+    // SAFETY: memory that nobody wrote may not be read as numbers, whatever it holds. The empty assembly gets the
+    // address and promises nothing, so for the compiler it has written all that the address reaches, and what it wrote
+    // is what the memory holds: it stays the same from one read to the next (an allocator may not take memory back, or
+    // have the kernel do so, while it is lent out), and every bit pattern is a number of type `T` (f32, f16 and bf16,
+    // the types that implement `Element`). The vector has room for `len` elements.
     #[allow(unsafe_code)]
     unsafe {
         std::arch::asm!("/* {0} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));

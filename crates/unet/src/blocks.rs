@@ -159,8 +159,8 @@ impl UpBlock {
         }
         if let Some(upsample) = &self.upsample {
             x = upsample.run(|upsample| match skips.last() {
-                Some(skip) => upsample.forward_to(&x, (skip.dim(1)?, skip.dim(2)?)),
-                None => upsample.forward(&x),
+                Some(skip) => upsample.forward_to(x, (skip.dim(1)?, skip.dim(2)?)),
+                None => upsample.forward(x),
             })?;
         }
         Ok(x)

@@ -99,7 +99,7 @@ impl Decoder {
                 x = resnet.run(|resnet| resnet.forward(&x, None))?;
             }
             if let Some(upsample) = &block.upsample {
-                x = upsample.run(|upsample| upsample.forward(&x))?;
+                x = upsample.run(|upsample| upsample.forward(x))?;
             }
         }
         let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;

@@ -82,6 +82,12 @@ impl ParamSource for Sharded {
         self.file(key).map_or(Ok(None), |file| file.data(key))
     }
 
+    fn release(&self, key: &str) {
+        if let Some(file) = self.file(key) {
+            file.release(key);
+        }
+    }
+
     fn origin(&self, key: &str) -> String {
         self.file(key).map_or_else(|| self.origin.clone(), |file| file.origin(key))
     }

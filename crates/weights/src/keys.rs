@@ -83,6 +83,10 @@ impl<S: ParamSource> ParamSource for Renamed<S> {
         self.source.data(&self.resolve(key))
     }
 
+    fn release(&self, key: &str) {
+        self.source.release(&self.resolve(key));
+    }
+
     fn origin(&self, key: &str) -> String {
         self.source.origin(&self.resolve(key))
     }
@@ -99,6 +103,10 @@ impl ParamSource for Box<dyn ParamSource> {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         self.as_ref().data(key)
+    }
+
+    fn release(&self, key: &str) {
+        self.as_ref().release(key);
     }
 
     fn origin(&self, key: &str) -> String {

@@ -38,7 +38,8 @@ pub struct LoadReport {
 }
 
 /// Fills `segments` from `source`: every parameter is converted and packed once, on several threads, straight from the
-/// source's memory into its place in the slab.
+/// source's memory into its place in the slab, and released in the source ([`ParamSource::release`]): a mapped file
+/// takes no more memory than what is being converted.
 ///
 /// All shapes are checked before anything is allocated.
 ///
@@ -129,10 +130,15 @@ fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightL
         })
     };
     match param.packing {
-        Packing::AsStored => decode(place),
+        Packing::AsStored => {
+            decode(place)?;
+            source.release(&param.key);
+            Ok(())
+        }
         packing => {
             let mut stored = vec![T::default(); param.elements()];
             decode(&mut stored)?;
+            source.release(&param.key);
             packing.pack(layout, &param.shape, |i| stored[i], place);
             Ok(())
         }

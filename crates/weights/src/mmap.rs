@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -21,4 +22,16 @@ pub(crate) fn map(path: &Path) -> Result<Mmap> {
     // the system ends the process. Every engine that maps checkpoints lives with that; bytes are only ever read as
     // plain numbers whose every bit pattern is valid, so changed bytes cannot break memory safety here.
     unsafe { Mmap::map(&file) }.map_err(io_error)
+}
+
+/// Takes the pages of `range` out of this process's memory, those that it shares with its neighbours too: they stay in
+/// the system's cache, and come back when they are read. A range past the end is ignored, and so is a system that does
+/// not want to.
+pub(crate) fn forget(map: &Mmap, range: Range<usize>) {
+    #[cfg(unix)]
+    if map.get(range.clone()).is_some_and(|bytes| !bytes.is_empty()) {
+        // SAFETY: the mapping is of a file and read-only, so no page of it was ever written, and what is read after
+        // this call comes from the same file: no byte changes. The range lies inside of the mapping.
+        let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+    }
 }

@@ -62,6 +62,12 @@ impl ParamSource for SafetensorsFile {
         Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
     }
 
+    fn release(&self, key: &str) {
+        if let Some((_, range)) = self.tensors.get(key) {
+            mmap::forget(&self.map, range.clone());
+        }
+    }
+
     fn origin(&self, _key: &str) -> String {
         self.path.display().to_string()
     }

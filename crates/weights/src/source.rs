@@ -33,6 +33,9 @@ pub trait ParamSource: Send + Sync {
     /// The tensor, or `None` where there is no such tensor.
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>>;
 
+    /// The tensor was read and is not wanted soon: memory that only caches it may go. Reading it again gives the same.
+    fn release(&self, _key: &str) {}
+
     /// What an error message calls the place where `key` is, or would be: a path.
     fn origin(&self, key: &str) -> String;
 

@@ -1,7 +1,9 @@
 //! What a load refuses, and what it does with names, shapes and types.
 
 use candle_core::{DType, Device, Tensor};
-use kiln_weights::{KeyRule, MapSource, Packing, ParamBuilder, Placement, Renamed, Segments, load};
+use kiln_weights::{
+    KeyRule, MapSource, Packing, ParamBuilder, ParamSource, Placement, Renamed, SafetensorsFile, Segments, load,
+};
 
 fn map(tensors: &[(&str, Tensor)]) -> MapSource {
     tensors.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect()
@@ -75,4 +77,20 @@ fn a_network_without_weights_says_so() {
     let block = segments.add("down_blocks.0", |p| p.param("a", &[1], Packing::AsStored));
     let error = block.enter().err().unwrap();
     assert!(error.to_string().contains("`down_blocks.0` has no weights yet"), "{error}");
+}
+
+#[test]
+fn a_released_tensor_can_be_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let values: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
+    let tensors = ["a", "b"].map(|name| (name, Tensor::new(values.as_slice(), &Device::Cpu).unwrap()));
+    candle_core::safetensors::save(&tensors.into_iter().collect(), &path).unwrap();
+    let source = Renamed::new(SafetensorsFile::open(&path).unwrap(), KeyRule::TEXT_MODEL);
+    let bytes = |key: &str| source.data(key).unwrap().unwrap().bytes.into_owned();
+    let before = [bytes("a"), bytes("b")];
+    for key in ["a", "b", "missing"] {
+        source.release(key);
+    }
+    assert!([bytes("a"), bytes("b")] == before);
 }

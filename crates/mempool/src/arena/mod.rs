@@ -1,16 +1,17 @@
 //! The policy core: which part of a pool's address space serves which request.
 //!
 //! An arena is a table of blocks, sorted by address; it touches no memory and knows none, so the same core serves host
-//! memory, page-locked memory, a card's memory, and traces of any of them. A request takes the free block that needs the
-//! least new memory, among those the smallest, among those the lowest. What it leaves over is split off ([`Policy::split`])
-//! and freed neighbours become one block at once, so no two free blocks ever touch.
+//! memory, page-locked memory, a card's memory, and traces of any of them. A request takes the free block that needs
+//! the least new memory, among those the smallest, among those the lowest. What it leaves over is split off
+//! ([`Policy::split`]) and freed neighbours become one block at once, so no two free blocks ever touch.
 //!
 //! A block serves a request from its end, and address space grows downwards: what was in use before is always the upper
 //! part of a free block. Its length, `dirty`, tells what the block costs the machine and what must be cleared for who
 //! wants zeros; below it lies what nothing has touched since the system gave it.
 //!
 //! The table has a fixed size and is searched from end to end: a network has some hundred large blocks, and a search of
-//! them costs less than one page fault. That the table needs no memory of its own is what lets an allocator stand on it.
+//! them costs less than one page fault. That the table needs no memory of its own is what lets an allocator stand on
+//! it.
 
 #[cfg(test)]
 mod tests;
@@ -62,8 +63,8 @@ pub struct Allocation {
 
 /// A table of at most `N` blocks. See the module's page.
 ///
-/// Every call gets the policy, always the same one: an arena without blocks is all zeros, so a static one takes no room in
-/// a program's file.
+/// Every call gets the policy, always the same one: an arena without blocks is all zeros, so a static one takes no room
+/// in a program's file.
 #[derive(Debug)]
 pub struct Arena<const N: usize> {
     blocks: [Block; N],
@@ -145,8 +146,8 @@ impl<const N: usize> Arena<N> {
         self.find(start).is_some()
     }
 
-    /// Makes the block in use at `start` large enough for `bytes`, or smaller, where it stands. False where it can't grow
-    /// there, or where there is no such block.
+    /// Makes the block in use at `start` large enough for `bytes`, or smaller, where it stands. False where it can't
+    /// grow there, or where there is no such block.
     pub fn resize(&mut self, policy: &Policy, start: usize, bytes: usize) -> bool {
         let (Some(i), Some(size)) = (self.find(start), policy.class(bytes)) else { return false };
         let block = self.blocks[i];
@@ -260,8 +261,8 @@ impl<const N: usize> Arena<N> {
         }
     }
 
-    /// Makes one of the blocks `i` and `i + 1` where both are free and touch. What lies between two touched parts counts
-    /// as touched too.
+    /// Makes one of the blocks `i` and `i + 1` where both are free and touch. What lies between two touched parts
+    /// counts as touched too.
     fn join(&mut self, i: usize) {
         let (below, above) = (self.blocks[i], self.blocks[i + 1]);
         let (Some(lower), Some(upper)) = (below.dirty(), above.dirty()) else { return };

@@ -49,8 +49,8 @@ impl<const N: usize> Arena<N> {
     }
 }
 
-/// A random run of `calls` calls, checked after each. `memory` is what the arena stands for, a byte for each address: who
-/// gets a block fills it.
+/// A random run of `calls` calls, checked after each. `memory` is what the arena stands for, a byte for each address:
+/// who gets a block fills it.
 fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
     let mut trace = Trace(seed);
     let mut arena = Arena::<N>::new();
@@ -75,7 +75,7 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
                     arena.allocate(&POLICY, bytes)
                 });
                 let Some(Allocation { addresses, untouched }) = got else { continue };
-                assert!(addresses.len() >= bytes && addresses.start % 16 == 0);
+                assert!(addresses.len() >= bytes && addresses.start.is_multiple_of(16));
                 assert!(addresses.len() < POLICY.class(bytes).unwrap() + POLICY.split);
                 assert!(addresses.start <= untouched && untouched <= addresses.end);
                 assert!(!memory[addresses.start..untouched].contains(&true), "touched memory was called untouched");

@@ -1,10 +1,10 @@
 //! The pool of host memory: a global allocator that keeps large blocks.
 //!
 //! candle's tensors on the processor are `Vec`s, so nothing less than the program's allocator sees them. A system's
-//! allocator returns large blocks to the kernel as soon as they are freed, and every new one costs a page fault for each
-//! 4 KiB, in which the kernel clears the page: half a million a step for Stable Diffusion 1.5 at 512x512 in f32. Here
-//! requests of [`LIMIT`] bytes and more are served from address space of our own, and what is freed waits for the next
-//! request; all others are the system's. After the first step a step asks the system for nothing.
+//! allocator returns large blocks to the kernel as soon as they are freed, and every new one costs a page fault for
+//! each 4 KiB, in which the kernel clears the page: half a million a step for Stable Diffusion 1.5 at 512x512 in f32.
+//! Here requests of [`LIMIT`] bytes and more are served from address space of our own, and what is freed waits for the
+//! next request; all others are the system's. After the first step a step asks the system for nothing.
 
 #[cfg(all(test, unix))]
 mod tests;
@@ -15,8 +15,8 @@ mod pool;
 
 use crate::statistics::Statistics;
 
-/// Requests of at least this many bytes are the pool's. glibc asks the kernel for each from 128 KiB on; a matrix product's
-/// buffers, a hundred KiB for each thread and operator, should wait in the pool, too.
+/// Requests of at least this many bytes are the pool's. glibc asks the kernel for each from 128 KiB on; a matrix
+/// product's buffers, a hundred KiB for each thread and operator, should wait in the pool, too.
 pub const LIMIT: usize = 32 << 10;
 
 /// The allocator. It has no fields: a process has one pool, behind every value of this type.
@@ -29,9 +29,9 @@ pub const LIMIT: usize = 32 << 10;
 /// assert!(kiln_mempool::HostPool::statistics().used >= block.len());
 /// ```
 ///
-/// Memory that is out gives null, as the trait wants. A block is found by its address, so that threads, forks (the child
-/// has the pool as the parent had it) and the process's end need no care. Where there is no `mmap`, all requests are the
-/// system's.
+/// Memory that is out gives null, as the trait wants. A block is found by its address, so that threads, forks (the
+/// child has the pool as the parent had it) and the process's end need no care. Where there is no `mmap`, all requests
+/// are the system's.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostPool;
 

@@ -11,9 +11,10 @@ use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::statistics::Statistics;
 
-/// Pages, with classes 3 % apart: a tensor's size is a small number times a power of two, and so its own class. A rest
-/// that could serve no request stays with its block.
-const POLICY: Policy = Policy { granule: map::PAGE, divisions: 32, split: LIMIT };
+/// Pages, with classes 0.8 % apart: a tensor's size is a small number times a power of two and so its own class, and of
+/// a network's slabs, which have any size, not half a percent is lost. A rest that could serve no request stays with
+/// its block.
+const POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
 /// Large blocks at a time: networks have some hundred. Requests beyond are the system's.
 const BLOCKS: usize = 8192;
 /// Address space is asked for in multiples of this: a huge page.
@@ -83,10 +84,10 @@ pub(super) fn trim(threshold: f64) -> usize {
     before.reserved.saturating_sub(statistics().reserved)
 }
 
-// SAFETY: a pooled block is a run of mapped memory that the arena hands out to nobody else before it is freed (its tests),
-// at least as large as its class and aligned to a page; all other blocks are the system allocator's. Which of both a block
-// is, is known by its address and not by its layout, so every block goes back to where it came from. No call unwinds:
-// nothing here indexes by what a caller says.
+// SAFETY: a pooled block is a run of mapped memory that the arena hands out to nobody else before it is freed (its
+// tests), at least as large as its class and aligned to a page; all other blocks are the system allocator's. Which of
+// both a block is, is known by its address and not by its layout, so every block goes back to where it came from. No
+// call unwinds: nothing here indexes by what a caller says.
 unsafe impl GlobalAlloc for HostPool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_pooled(layout).then(|| obtain(layout.size())).flatten() {
@@ -132,8 +133,8 @@ unsafe impl GlobalAlloc for HostPool {
         // SAFETY: `new` is the layout of a request that is not empty.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: both blocks have at least this many bytes and are not the same; the old one is the caller's to free,
-            // with its layout.
+            // SAFETY: both blocks have at least this many bytes and are not the same; the old one is the caller's to
+            // free, with its layout.
             unsafe {
                 ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size));
                 self.dealloc(block, layout);

@@ -24,7 +24,7 @@ impl Owned {
         let layout = layout(size, align);
         // SAFETY: the layout is not empty.
         let start = unsafe { HostPool.alloc(layout) };
-        assert!(!start.is_null() && start.addr() % align == 0);
+        assert!(!start.is_null() && start.addr().is_multiple_of(align));
         let mut block = Self { start, layout, value };
         block.bytes().fill(value);
         block
@@ -39,7 +39,7 @@ impl Owned {
         let kept = size.min(self.layout.size());
         // SAFETY: the block is the pool's, with this layout.
         self.start = unsafe { HostPool.realloc(self.start, self.layout, size) };
-        assert!(!self.start.is_null() && self.start.addr() % self.layout.align() == 0);
+        assert!(!self.start.is_null() && self.start.addr().is_multiple_of(self.layout.align()));
         self.layout = layout(size, self.layout.align());
         // SAFETY: the block has this many bytes; those that were kept are written.
         let kept = unsafe { slice::from_raw_parts(self.start, kept) };

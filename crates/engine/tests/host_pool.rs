@@ -1,0 +1,37 @@
+//! After the first step, a step on the processor asks the system for no memory.
+#![allow(missing_docs)]
+
+use std::ops::ControlFlow;
+
+use kiln_engine::{BenchModel, BenchPlan, BenchStage, DTypeChoice, DeviceChoice, HostPool, Preset, Setup};
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+/// Faults that a step may have all the same: a thread that uses more of its stack than before. The tensors of a step
+/// alone have ten thousand pages.
+const NOISE: u64 = 100;
+
+/// One test: the counters are the process's.
+#[test]
+fn a_step_asks_the_system_for_no_memory() {
+    for dtype in [DTypeChoice::F32, DTypeChoice::Bf16] {
+        let setup = Setup { device: DeviceChoice::Cpu, dtype, ..Setup::default() };
+        let stages = vec![BenchStage::Step, BenchStage::Vae];
+        let plan = BenchPlan { size: Some((128, 128)), stages, runs: 3, warmup: 2, setup, ..BenchPlan::default() };
+        let model = BenchModel::preset(Preset::Emoji).unwrap();
+        let report = plan.run(&[model], &mut |_| ControlFlow::Continue(())).unwrap();
+        for stage in &report.models[0].stages {
+            assert_eq!(stage.pool_calls, [0; 3], "{dtype:?} {:?}", stage.stage);
+            assert!(
+                stage.faults.iter().all(|&faults| faults <= NOISE),
+                "{dtype:?} {:?}: {:?}",
+                stage.stage,
+                stage.faults
+            );
+        }
+    }
+    let pool = HostPool::statistics();
+    assert!(pool.allocations > 1000 && pool.reuse_rate() > 0.8, "{pool:?}");
+    assert!(pool.peak_reserved as f64 <= 1.25 * pool.peak_used as f64, "{pool:?}");
+}
