@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::{Attention, OP, Shapes};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE, pack, packed_len};
-use crate::cpu::rounding::LANES;
+use crate::cpu::rounding::{LANES, Plain};
 use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
 use crate::output::write;
@@ -202,7 +202,7 @@ impl<T: Element> Head<T> {
         let before = *maximum;
         raise(scores, maximum);
         if *maximum > before && *sum > 0.0 {
-            let factor = exp2_of_negative(scale * (before - *maximum));
+            let factor = exp2_of_negative::<Plain>(scale * (before - *maximum));
             *sum *= factor;
             block.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
         }
@@ -249,17 +249,18 @@ for_every_isa! {
         weights: &mut [T],
         sum: &mut f32,
     ) {
+        let offset = -scale * maximum;
         let mut sums = [0f32; LANES];
         let (chunks, rest) = scores.as_chunks::<LANES>();
         let (places, last) = weights.as_chunks_mut::<LANES>();
         for (chunk, weights) in chunks.iter().zip(places) {
             let mut lanes = *chunk;
-            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative(scale * (*lane - maximum)));
+            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<R>(R::mul_add(*lane, scale, offset)));
             sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
             R::round(&lanes, weights);
         }
         for ((score, weight), sum) in rest.iter().zip(last).zip(&mut sums) {
-            let value = exp2_of_negative(scale * (*score - maximum));
+            let value = exp2_of_negative::<R>(R::mul_add(*score, scale, offset));
             *weight = T::from_f32(value);
             *sum += value;
         }

@@ -2,10 +2,12 @@
 //! every instruction path.
 #![allow(unsafe_code)]
 
+use super::rounding::Rounding;
+
 /// Defines a function whose body is compiled once for each instruction path, and picks one when it is called. Without
 /// fused operations in the source, every path gives the same bits.
 ///
-/// A second generic parameter, `R: Rounding`, is how the path rounds f32 into elements.
+/// A second generic parameter, `R: Rounding`, is what the path rounds in its own way.
 macro_rules! for_every_isa {
     (
         $(#[$doc:meta])*
@@ -27,13 +29,13 @@ macro_rules! for_every_isa {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
             fn avx512$(<$generic: $bound>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*)
+                for_every_isa!(@call body [$($generic $(, $rounding = Fused)?)?] $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2$(<$generic: $bound>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*)
+                for_every_isa!(@call body [$($generic $(, $rounding = Fused)?)?] $($argument),*)
             }
 
             match $crate::cpu::isa::Isa::current() {
@@ -86,19 +88,16 @@ pub(crate) fn exp(x: f32) -> f32 {
 ///
 /// `2^x = 2^n 2^r` with `|r| <= 1/2`, and a polynomial of degree 6 for `2^r` (Cephes' `exp2f`).
 #[inline(always)]
-pub(crate) fn exp2_of_negative(x: f32) -> f32 {
+pub(crate) fn exp2_of_negative<R: Rounding>(x: f32) -> f32 {
     const ROUNDER: f32 = 12_582_912.0; // as above
     let clamped = if x < -127.0 { -127.0 } else { x }; // NaN stays
     let shifted = clamped + ROUNDER;
     let r = clamped - (shifted - ROUNDER);
     let mut p = 1.535_336_2e-4;
-    p = p * r + 1.339_887_4e-3;
-    p = p * r + 9.618_437e-3;
-    p = p * r + 5.550_332_5e-2;
-    p = p * r + 2.402_264_8e-1;
-    p = p * r + 6.931_472e-1;
-    let power = f32::from_bits((shifted.to_bits().wrapping_add(127)) << 23); // 2^-127 comes out as 0
-    (p * r + 1.0) * power
+    for coefficient in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0] {
+        p = R::mul_add(p, r, coefficient);
+    }
+    p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23) // 2^-127 comes out as 0
 }
 
 /// `x / (1 + exp(-x))`.
@@ -132,6 +131,7 @@ pub(crate) fn gelu_erf(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::rounding::Plain;
 
     #[test]
     fn exp_is_exact_to_its_last_places() {
@@ -149,15 +149,12 @@ mod tests {
     fn exp2_is_exact_to_its_last_places() {
         for i in 0..1_270_000 {
             let x = i as f32 * -1e-4;
-            let (found, expected) = (exp2_of_negative(x), f64::from(x).exp2());
+            let (found, expected) = (exp2_of_negative::<Plain>(x), f64::from(x).exp2());
             if x > -126.0 {
                 assert!((f64::from(found) / expected - 1.0).abs() < 2.4e-7, "2^{x} = {found}, expected {expected}");
             }
         }
-        assert_eq!(
-            (exp2_of_negative(-1000.0), exp2_of_negative(f32::NEG_INFINITY), exp2_of_negative(0.0)),
-            (0.0, 0.0, 1.0)
-        );
+        assert_eq!([-1000.0, f32::NEG_INFINITY, 0.0].map(exp2_of_negative::<Plain>), [0.0, 0.0, 1.0]);
     }
 
     #[test]

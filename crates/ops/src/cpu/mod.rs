@@ -1,5 +1,11 @@
 //! What the kernels for the processor share: element types, operands as slices, and the matrix product.
 
+/// A debug assertion that this crate's tests turn on in release builds too: what unsafe code relies on, where checking
+/// would cost time.
+macro_rules! relied_on {
+    ($($condition:tt)*) => { assert!(!cfg!(any(test, debug_assertions)) || ($($condition)*)) };
+}
+
 #[macro_use]
 mod element;
 pub(crate) mod isa;

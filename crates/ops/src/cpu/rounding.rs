@@ -1,4 +1,4 @@
-//! How vectors of f32 are rounded into elements: by arithmetic, or by the processor's own instruction.
+//! What instruction paths round differently: products that are added, and vectors of f32 that become elements.
 #![allow(unsafe_code)]
 
 use super::Element;
@@ -8,27 +8,58 @@ pub(crate) const LANES: usize = 16;
 
 /// A way to round; to the nearest, ties to even.
 pub(crate) trait Rounding {
+    /// `a b + c`, rounded once or twice.
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+
     /// Rounds [`LANES`] values into the first elements of `out`. Panics where it is shorter.
     fn round<T: Element>(values: &[f32; LANES], out: &mut [T]);
 }
 
-/// [`Element::from_f32`] of each.
+/// Plain arithmetic: `a b` is rounded, elements are [`Element::from_f32`].
 pub(crate) struct Plain;
 
 impl Rounding for Plain {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+
     #[inline(always)]
     fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
         out[..LANES].iter_mut().zip(values).for_each(|(out, value)| *out = T::from_f32(*value));
     }
 }
 
-/// AVX512-BF16's conversion for bf16; it takes values under the least normal number as zeros. Only functions that are
-/// compiled for that path use it.
+/// Fused products and sums. Only functions that are compiled for a processor with FMA use it: elsewhere each would be a
+/// call of the C library.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Fused;
+
+#[cfg(target_arch = "x86_64")]
+impl Rounding for Fused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
+        Plain::round(values, out);
+    }
+}
+
+/// The same, and AVX512-BF16's conversion for bf16, which takes values under the least normal number as zeros. Only
+/// functions that are compiled for that path use it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Avx512Bf16;
 
 #[cfg(target_arch = "x86_64")]
 impl Rounding for Avx512Bf16 {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
     #[inline(always)]
     fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
         use std::arch::x86_64::{__m256i, _mm256_storeu_si256, _mm512_cvtneps_pbh, _mm512_loadu_ps};

@@ -9,6 +9,9 @@ pub(crate) struct Shared<'a, T> {
     values: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
+    /// Which values were handed out: the tests of this crate hold the callers of `part` to more than their word.
+    #[cfg(test)]
+    taken: std::sync::Mutex<Vec<bool>>,
 }
 
 // SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and every part of it is written
@@ -17,7 +20,13 @@ unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     pub(crate) fn new(values: &'a mut [T]) -> Self {
-        Self { values: values.as_mut_ptr(), len: values.len(), lifetime: PhantomData }
+        Self {
+            values: values.as_mut_ptr(),
+            len: values.len(),
+            lifetime: PhantomData,
+            #[cfg(test)]
+            taken: std::sync::Mutex::new(vec![false; values.len()]),
+        }
     }
 
     /// A part of the memory. Panics outside of it.
@@ -27,6 +36,10 @@ impl<'a, T> Shared<'a, T> {
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
+        #[cfg(test)]
+        for taken in &mut self.taken.lock().unwrap()[range.clone()] {
+            assert!(!std::mem::replace(taken, true), "{range:?}: a value is handed out twice");
+        }
         // SAFETY: the range is inside the borrowed memory, and the caller holds that nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.values.add(range.start), range.len()) }
     }
