@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into};
+use crate::test_support::{assert_close, exact, random, random_into};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
@@ -14,7 +14,7 @@ fn kernel_agrees_with_the_reference() {
             }
             let config = Attention { num_heads, causal };
             let shapes = Shapes { b, s, t, c, head_dim };
-            let expected = reference::forward(&q, &k, &v, config, shapes).unwrap();
+            let expected = reference::forward(&exact(&q), &exact(&k), &exact(&v), config, shapes).unwrap();
             let run = |out: Option<&Tensor>| attention(&q, &k, &v, config, out).unwrap();
             assert_close(&run(None), &expected, 1e-5);
             random_into(&expected, |out| run(Some(out)), 1e-5);

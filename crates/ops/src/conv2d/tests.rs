@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into, weight};
+use crate::test_support::{assert_close, exact, exact_weight, random, random_into, weight};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
@@ -27,12 +27,22 @@ fn kernel_agrees_with_the_reference() {
             image_bias: Some(&image_bias),
             residual: Some(&residual),
         };
-        let expected = reference::forward(inputs, config).unwrap();
+        let (x_f32, weight_f32) = (exact(&x), exact_weight(&weight));
+        let (bias_f32, image_bias_f32, residual_f32) = (exact(&bias), exact(&image_bias), exact(&residual));
+        let exact_inputs = Conv2dInputs {
+            x: &x_f32,
+            weight: &weight_f32,
+            bias: Some(&bias_f32),
+            image_bias: Some(&image_bias_f32),
+            residual: Some(&residual_f32),
+        };
+        let expected = reference::forward(exact_inputs, config).unwrap();
         assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
         random_into(&expected, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
 
         let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
-        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(plain, config).unwrap(), 1e-5);
+        let exact_plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..exact_inputs };
+        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(exact_plain, config).unwrap(), 1e-5);
     }
 }
 
