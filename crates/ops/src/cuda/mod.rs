@@ -81,6 +81,13 @@ pub(crate) fn is_vectored(addresses: &[u64], elements: usize, size: usize) -> bo
     addresses.iter().all(|address| address % 16 == 0) && (elements * size).is_multiple_of(16)
 }
 
+/// The bytes of the largest unit of copying, a power of two up to 16, that divides all addresses and sizes.
+pub(crate) fn unit(addresses: &[u64], bytes: &[usize]) -> usize {
+    let all = addresses.iter().fold(16, |all, address| all | address);
+    let all = bytes.iter().fold(all, |all, &bytes| all | bytes as u64);
+    1 << all.trailing_zeros()
+}
+
 /// A launch of `blocks` blocks of `threads` threads.
 pub(crate) fn grid(blocks: usize, threads: u32) -> Result<LaunchConfig> {
     let blocks = u32::try_from(blocks)

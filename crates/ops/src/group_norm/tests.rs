@@ -9,6 +9,9 @@ fn kernel_agrees_with_the_reference() {
         (vec![3, 17, 19, 12], 12),
         (vec![2, 40, 10], 5),
         (vec![1, 33, 33, 7], 1),
+        (vec![2, 65, 66, 40], 4), // more than one block a group: kernels for cards split the pixels
+        (vec![1, 190, 190, 3], 3),
+        (vec![2, 64, 64, 320], 32),
     ] {
         let c = shape[shape.len() - 1];
         // A mean away from zero shows whether the variance cancels.
