@@ -3,8 +3,10 @@
 use candle_core::{DType, Tensor};
 
 use crate::activation::Activation;
+use crate::conv2d::{Conv2d, Conv2dInputs};
 use crate::error::Result;
 use crate::group_norm::GroupNorm;
+use crate::packing::Weight;
 use crate::timestep_embedding::TimestepEmbedding;
 
 pub(crate) fn activation(_x: &Tensor, _function: Activation, _out: Option<&Tensor>) -> Result<Option<Tensor>> {
@@ -69,5 +71,25 @@ pub(crate) fn guidance(
 }
 
 pub(crate) fn transpose(_x: &Tensor, _matrix: (usize, usize), _shape: &[usize]) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn conv2d(
+    _inputs: Conv2dInputs<'_>,
+    _config: Conv2d,
+    _shape: [usize; 4],
+    _out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn linear(
+    _x: &Tensor,
+    _weight: &Weight,
+    _bias: Option<&Tensor>,
+    _residual: Option<&Tensor>,
+    _shape: &[usize],
+    _out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
     Ok(None)
 }

@@ -13,6 +13,10 @@ fn kernel_agrees_with_the_reference() {
         (2, 5, 4, 33, 17, 1, 1, 0, 0),
         (1, 40, 33, 64, 3, 3, 1, 1, 1),
         (1, 6, 6, 5, 4, 1, 2, 0, 0),
+        (2, 8, 8, 32, 64, 3, 1, 1, 1),
+        (1, 17, 19, 16, 24, 3, 1, 1, 1),
+        (2, 33, 34, 48, 8, 3, 2, 1, 1),
+        (1, 36, 36, 8, 40, 3, 2, 0, 1),
     ];
     for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
         let config = Conv2d { stride, pad_before, pad_after };
@@ -39,6 +43,17 @@ fn kernel_agrees_with_the_reference() {
         let expected = reference::forward(exact_inputs, config).unwrap();
         assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
         random_into(&expected, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
+
+        // One row of the time embedding for all images, as the sampler gives it.
+        let (row, row_f32) = (image_bias.narrow(0, 0, 1).unwrap(), image_bias_f32.narrow(0, 0, 1).unwrap());
+        let inputs = Conv2dInputs { image_bias: Some(&row), ..inputs };
+        let exact_inputs = Conv2dInputs { image_bias: Some(&row_f32), ..exact_inputs };
+        let expected = reference::forward(exact_inputs, config).unwrap();
+        assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
+
+        let biased = Conv2dInputs { image_bias: None, residual: None, ..inputs };
+        let exact_biased = Conv2dInputs { image_bias: None, residual: None, ..exact_inputs };
+        assert_close(&conv2d(biased, config, None).unwrap(), &reference::forward(exact_biased, config).unwrap(), 1e-5);
 
         let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
         let exact_plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..exact_inputs };

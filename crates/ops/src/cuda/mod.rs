@@ -5,7 +5,13 @@
 //! copied to it: a launch can be captured into a graph.
 #![allow(unsafe_code)]
 
+mod cublaslt;
+mod cudnn;
+pub(crate) mod libraries;
 mod module;
+mod product;
+#[cfg(test)]
+mod times;
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr, DriverError, LaunchConfig};
@@ -15,7 +21,10 @@ use candle_core::{DType, Device, Storage, Tensor};
 
 use crate::error::{Error, Result};
 use crate::output::check_given;
+pub(crate) use cublaslt::{Addresses, Product};
+pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
 pub(crate) use module::{Module, kernels};
+pub(crate) use product::launch as product;
 
 /// The card of a tensor, where our kernels run on it and know the tensor's type; otherwise `None`, and the operator
 /// takes the path made of candle's own kernels.

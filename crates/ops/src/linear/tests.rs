@@ -3,7 +3,14 @@ use crate::test_support::{assert_close, exact, exact_weight, random, random_into
 
 #[test]
 fn kernel_agrees_with_the_reference() {
-    for (outer, k, n) in [(vec![1], 5, 3), (vec![2, 77], 33, 65), (vec![3, 5, 7], 16, 1), (vec![300], 320, 40)] {
+    for (outer, k, n) in [
+        (vec![1], 5, 3),
+        (vec![2, 77], 33, 65),
+        (vec![3, 5, 7], 16, 1),
+        (vec![300], 320, 40),
+        (vec![2], 640, 31),
+        (vec![8192], 320, 320),
+    ] {
         let x = random(&[outer.as_slice(), &[k]].concat());
         let (weight, bias) = (weight(&[n, k]), random(&[n]));
         let residual = random(&[outer.as_slice(), &[n]].concat());
