@@ -1,5 +1,4 @@
-// The windows of some output pixels as rows (kh, kw, c_in) of a matrix; zeros where a window lies outside of the image.
-// One block writes one row.
+// Two kernels: the windows of pixels as rows of a matrix, and the whole convolution for up to 8 output channels.
 #include "element.cuh"
 
 namespace {
@@ -8,6 +7,7 @@ struct Geometry {
   int h, w, c_in, kh, kw, h_out, w_out, stride, pad;
 };
 
+// Rows (kh, kw, c_in) of windows; zeros where a window lies outside of the image. One block writes one row.
 template <typename T, int N> __device__ void gather(const T* x, T* windows, long first, const Geometry& g) {
   using kiln::Vector;
   const long pixel = first + blockIdx.x;
@@ -27,6 +27,73 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, long
   }
 }
 
+// c += a b, with a 16x16, b 16x8.
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                         __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+constexpr int WARPS = 4;
+
+// A block computes 16 pixels; its warps share the channels, 32 of them a turn. A thread loads 8 neighbouring channels of
+// two pixels and of one kernel, 16 bytes each: which channel the tensor core calls the how-manieth does not matter, as
+// long as pixels and kernels agree.
+template <typename T>
+__device__ void few_channels(const T* x, const T* weight, const T* bias, const T* residual, T* y, long pixels,
+                             int c_out, const Geometry& g) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int outer = lane / 4, inner = lane % 4;
+  const long first = static_cast<long>(blockIdx.x) * 16;
+  int rows[2], columns[2];
+  const T* images[2];
+  for (int i = 0; i < 2; i++) {
+    const long pixel = min(first + outer + 8 * i, pixels - 1);
+    columns[i] = static_cast<int>(pixel % g.w_out) * g.stride - g.pad;
+    rows[i] = static_cast<int>(pixel / g.w_out % g.h_out) * g.stride - g.pad;
+    images[i] = x + pixel / g.w_out / g.h_out * g.h * g.w * g.c_in;
+  }
+  float sums[4] = {};
+  for (int tap = 0; tap < g.kh * g.kw; tap++) {
+    const T* from[2];
+    for (int i = 0; i < 2; i++) {
+      const int row = rows[i] + tap / g.kw, column = columns[i] + tap % g.kw;
+      const bool inside = row >= 0 && row < g.h && column >= 0 && column < g.w;
+      from[i] = inside ? images[i] + (static_cast<long>(row) * g.w + column) * g.c_in : nullptr;
+    }
+    const T* kernel = outer < c_out ? weight + (static_cast<long>(outer) * g.kh * g.kw + tap) * g.c_in : nullptr;
+#pragma unroll 4
+    for (int channel = warp * 32 + inner * 8; channel < g.c_in; channel += WARPS * 32) {
+      const uint4 zero = {0, 0, 0, 0};
+      const uint4 p = from[0] ? *reinterpret_cast<const uint4*>(from[0] + channel) : zero;
+      const uint4 q = from[1] ? *reinterpret_cast<const uint4*>(from[1] + channel) : zero;
+      const uint4 k = kernel ? *reinterpret_cast<const uint4*>(kernel + channel) : zero;
+      multiply(sums, {p.x, q.x, p.y, q.y}, {k.x, k.y}, T());
+      multiply(sums, {p.z, q.z, p.w, q.w}, {k.z, k.w}, T());
+    }
+  }
+  __shared__ float parts[WARPS][4][32];
+  for (int i = 0; i < 4; i++) parts[warp][i][lane] = sums[i];
+  __syncthreads();
+  if (warp > 0) return;
+  for (int i = 0; i < 4; i++) {
+    const long pixel = first + outer + 8 * (i / 2);
+    const int channel = inner * 2 + i % 2;
+    if (pixel >= pixels || channel >= c_out) continue;
+    float value = parts[0][i][lane];
+    for (int other = 1; other < WARPS; other++) value += parts[other][i][lane];
+    if (bias) value += kiln::to_f32(bias[channel]);
+    if (residual) value += kiln::to_f32(residual[pixel * c_out + channel]);
+    y[pixel * c_out + channel] = kiln::from_f32<T>(value);
+  }
+}
+
 }  // namespace
 
 #define INSTANCE(T, NAME)                                                                                        \
@@ -41,3 +108,14 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, long
     }                                                                                                            \
   }
 KILN_FOR_EVERY_TYPE(INSTANCE)
+
+#define FEW(T, NAME)                                                                                               \
+  extern "C" __global__ void conv2d_few_channels_##NAME(const T* x, const T* weight, const T* bias,                \
+                                                        const T* residual, T* y, long pixels, int c_out, int h,    \
+                                                        int w, int c_in, int kh, int kw, int h_out, int w_out,     \
+                                                        int stride, int pad) {                                     \
+    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                     \
+    few_channels<T>(x, weight, bias, residual, y, pixels, c_out, geometry);                                        \
+  }
+FEW(__half, f16)
+FEW(__nv_bfloat16, bf16)

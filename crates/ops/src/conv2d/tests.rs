@@ -17,6 +17,8 @@ fn kernel_agrees_with_the_reference() {
         (1, 17, 19, 16, 24, 3, 1, 1, 1),
         (2, 33, 34, 48, 8, 3, 2, 1, 1),
         (1, 36, 36, 8, 40, 3, 2, 0, 1),
+        (2, 7, 9, 64, 4, 3, 1, 1, 1),
+        (1, 5, 7, 160, 8, 3, 2, 0, 1),
     ];
     for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
         let config = Conv2d { stride, pad_before, pad_after };

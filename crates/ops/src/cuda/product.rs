@@ -10,7 +10,7 @@ use crate::error::Result;
 static KERNELS: Module = kernels!("linear");
 /// Rows up to which our kernel runs, which reads the weights once at the memory's speed: time embeddings have one row.
 const FEW_ROWS: usize = 4;
-const THREADS: u32 = 256;
+const THREADS: u32 = 128;
 
 /// Launches the product on the device's stream, or gives `false` where nothing here can compute it.
 ///

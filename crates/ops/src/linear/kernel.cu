@@ -9,7 +9,7 @@ constexpr int ROWS = 4;
 template <typename T, int N>
 __device__ __forceinline__ void sum(const T* x, const T* weight, int m, int k, int lane, float (&sums)[ROWS]) {
   using kiln::Vector;
-#pragma unroll 4
+#pragma unroll 8  // up to 2,048 elements of a row are on their way at once
   for (int i = lane * N; i < k; i += 32 * N) {
     const auto w = Vector<T, N>::load(weight + i);
 #pragma unroll
