@@ -3,11 +3,23 @@
 use candle_core::{DType, Tensor};
 
 use crate::activation::Activation;
+use crate::attention::{Attention, Shapes};
 use crate::error::Result;
 use crate::group_norm::GroupNorm;
 use crate::timestep_embedding::TimestepEmbedding;
 
 pub(crate) fn activation(_x: &Tensor, _function: Activation, _out: Option<&Tensor>) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn attention(
+    _q: &Tensor,
+    _k: &Tensor,
+    _v: &Tensor,
+    _config: Attention,
+    _shapes: Shapes,
+    _out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
