@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::activation::Activation;
+use crate::attention::{Attention, Shapes};
 use crate::conv2d::{Conv2d, Conv2dInputs};
 use crate::error::Result;
 use crate::group_norm::GroupNorm;
@@ -10,6 +11,17 @@ use crate::packing::Weight;
 use crate::timestep_embedding::TimestepEmbedding;
 
 pub(crate) fn activation(_x: &Tensor, _function: Activation, _out: Option<&Tensor>) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn attention(
+    _q: &Tensor,
+    _k: &Tensor,
+    _v: &Tensor,
+    _config: Attention,
+    _shapes: Shapes,
+    _out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
     Ok(None)
 }
 

@@ -1,6 +1,8 @@
 //! Scaled dot-product attention over several heads.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "attention";
@@ -23,7 +27,7 @@ pub struct Attention {
 
 /// The shapes of an attention that has been checked.
 #[derive(Clone, Copy)]
-struct Shapes {
+pub(crate) struct Shapes {
     b: usize,
     s: usize,
     t: usize,
@@ -64,6 +68,9 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Opt
     let shapes = Shapes { b, s, t, c, head_dim: c / config.num_heads };
     match q.device() {
         Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
-        _ => store(OP, reference::forward(q, k, v, config, shapes)?, out),
+        _ => match cuda::attention(q, k, v, config, shapes, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(q, k, v, config, shapes)?, out),
+        },
     }
 }

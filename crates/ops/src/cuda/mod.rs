@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::output::check_given;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
-pub(crate) use module::{Module, kernels};
+pub(crate) use module::{Module, has_hopper_code, kernels};
 pub(crate) use product::launch as product;
 
 /// The card of a tensor, where our kernels run on it and know the tensor's type; otherwise `None`, and the operator
@@ -46,12 +46,20 @@ pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// It stays valid for launches on the device's stream while the tensor lives: memory is freed in that stream's order.
 pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
+    if !tensor.is_contiguous() {
+        return Err(Error::Driver("a kernel's operand is not contiguous memory of a card".into()));
+    }
+    start(tensor)
+}
+
+/// The device address of a tensor's first element, whatever its strides; valid as long as [`address`]'s.
+pub(crate) fn start(tensor: &Tensor) -> Result<u64> {
     fn first<T>(slice: &CudaSlice<T>, device: &CudaDevice) -> u64 {
         slice.device_ptr(&device.cuda_stream()).0
     }
     let (storage, layout) = tensor.storage_and_layout();
-    let (Storage::Cuda(storage), true) = (&*storage, layout.is_contiguous()) else {
-        return Err(Error::Driver("a kernel's operand is not contiguous memory of a card".into()));
+    let Storage::Cuda(storage) = &*storage else {
+        return Err(Error::Driver("a kernel's operand is not memory of a card".into()));
     };
     let device = &storage.device;
     let base = match &storage.slice {

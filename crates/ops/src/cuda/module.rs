@@ -85,6 +85,13 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     Ok(usable)
 }
 
+/// Whether kernels of Hopper's own variant run: the card is one, and the build has machine code for it, since PTX and
+/// other cards' code lack them.
+pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
+    let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    Ok(capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
+}
+
 fn context(device: &CudaDevice) -> usize {
     device.cuda_stream().context().cu_ctx() as usize
 }
