@@ -53,7 +53,7 @@ mod timestep_embedding;
 mod upsample_nearest;
 
 pub use activation::{Activation, activation};
-pub use attention::{Attention, attention};
+pub use attention::{Attention, attention, attention_reads_parts};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, conv2d};
 pub use error::{Error, Result};

@@ -7,7 +7,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
 #[cfg(not(feature = "cuda"))]
@@ -73,4 +73,10 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Opt
             None => store(OP, reference::forward(q, k, v, config, shapes)?, out),
         },
     }
+}
+
+/// Whether [`attention`] reads queries, keys and values where they are when their rows lie apart, as in the result of
+/// one product for all three. Elsewhere they would be copied.
+pub fn attention_reads_parts(x: &Tensor) -> bool {
+    matches!(x.device(), Device::Cuda(_)) && x.dtype() != DType::F32
 }

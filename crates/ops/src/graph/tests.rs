@@ -15,7 +15,7 @@ fn a_recorded_run_follows_its_inputs() {
     };
     prepare(device, run).unwrap();
     if !is_recordable(device) {
-        assert!(matches!(Graph::record(device, run), Err(Error::NoCuda)));
+        assert!(Graph::record(device, run).is_err());
         return;
     }
     let mut graph = Graph::record(device, run).unwrap();
