@@ -10,7 +10,7 @@ use candle_core::cuda::cudarc::driver::sys::{self, CUfunction_attribute, CUtenso
 use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::{DType, Tensor};
 
-use self::choice::{Card, Kernel};
+use self::choice::Card;
 use super::{Attention, OP, Shapes};
 use crate::cuda::{self, Module};
 use crate::error::Result;
@@ -99,12 +99,12 @@ pub(super) fn attention(
         causal: config.causal.into(),
         scale: (std::f64::consts::LOG2_E / (head_dim as f64).sqrt()) as f32,
     };
-    let maps = match kernel {
-        Kernel::Hopper { keys, .. } => {
-            let heads = [head_dim as u64, config.num_heads as u64];
+    let heads = [head_dim as u64, config.num_heads as u64];
+    let maps = match kernel.fetched_keys() {
+        Some(keys) => {
             Some([q.map(heads, s, b, 64)?, k.map(heads, t, b, keys as u32)?, v.map(heads, t, b, keys as u32)?])
         }
-        _ => None,
+        None => None,
     };
     let function = KERNELS.typed(&device, &kernel.name(), dtype)?;
     let shared = kernel.shared();

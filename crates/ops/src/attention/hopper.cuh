@@ -15,8 +15,8 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
   // Operands lie in boxes of 64 channels, rows of 128 bytes; channels past D are zeros, and are skipped.
   static constexpr int BOXES = (D + 63) / 64, DEPTH = (D + 15) / 16, ROW = BOXES * 128;
   // Tiles are asked for AHEAD tiles ahead, in the place of one that this group has done with and the others have, or
-  // nearly so: they may be out of step. Where one stage is all, so is one tile.
-  static_assert(AHEAD > 0 && (STAGES == 1 || AHEAD <= STAGES - 2));
+  // nearly so: they may be out of step.
+  static_assert(0 < AHEAD && AHEAD <= STAGES - 2);
 
   struct Tile {
     unsigned char keys[BOXES][KEYS * 128], values[BOXES][KEYS * 128];
@@ -56,7 +56,8 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
   }
 
   // Has tile `i` copied.
-  __device__ static __forceinline__ void fetch(Tile& tile, Barrier& full, const TensorMap& k, const TensorMap& v, int i) {
+  __device__ static __forceinline__ void fetch(Tile& tile, Barrier& full, const TensorMap& k, const TensorMap& v,
+                                               int i) {
     full.arrive_expecting(TILE);
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
@@ -83,7 +84,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     pin(out);
     begin_products();
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; ++k) multiply<T>(out, weights[k], advanced(values, k * 16 * 128));
+    for (int k = 0; k < KEYS / 16; ++k) multiply<T>(out, weights[k], advanced(values, k * 16 * 128), true);
     commit_products();
   }
 
@@ -116,7 +117,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     wait_products<0>();
     pin(scores);
     int slot = 0, next = 0, parity = 0; // this tile's place, the next one's, and the parity of that one's phase
-    int free = AHEAD % STAGES, free_parity = 1;
+    int free = AHEAD, free_parity = 1;
     for (int i = 0; i + 1 < tiles; ++i) {
       if (++next == STAGES) next = 0, parity ^= 1;
       if (warp == 0 && (i + AHEAD) * KEYS < x.t && elect()) {
@@ -146,10 +147,10 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     wait_products<0>();
     pin(out);
 
-    // Results go out through the group's queries, which nothing reads any more.
     float by[2];
     softmax.normalisers(by);
     scale_rows(out, by);
+    group_sync(group); // its queries are done with: results go out through them
     unsigned char* staged = &shared.queries[group][0][0];
     const int row = warp % 4 * 16;
     stage<T, ROW>(staged, out, row, 0);

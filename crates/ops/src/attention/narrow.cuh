@@ -45,7 +45,9 @@ template <typename T, int D, int M> struct Narrow {
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
-          for (int k = 0; k < D / 16; ++k) load_tiles(q[m][k], queries + (warp_row + m * 16) * STRIDE + k * 32 + across);
+          for (int k = 0; k < D / 16; ++k) {
+            load_tiles(q[m][k], queries + (warp_row + m * 16) * STRIDE + k * 32 + across);
+          }
         }
       }
       copy_rows<KEYS, D, THREADS>(values, head.v, x.v_row, key, x.t, x.head_dim, place);

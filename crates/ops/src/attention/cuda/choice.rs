@@ -7,6 +7,11 @@ use crate::attention::{Attention, Shapes};
 use crate::cuda;
 use crate::error::Result;
 
+/// Keys that need no second tile: a prompt of 77 tokens takes a third less time.
+const PROMPT: usize = 80;
+/// Tiles of a [`Kernel::Hopper`] in shared memory.
+const STAGES: usize = 4;
+
 /// What the choice needs to know of a card.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Card {
@@ -24,9 +29,12 @@ pub(super) enum Kernel {
     Narrow { d: usize, m: usize },
     /// Heads of up to `d` channels, `keys` keys a tile.
     Wide { d: usize, keys: usize },
-    /// Heads of `d` channels, 64 `groups` queries a block, `keys` keys a tile, `stages` tiles in shared memory; with
-    /// one stage, one tile is all.
-    Hopper { d: usize, groups: usize, keys: usize, stages: usize },
+    /// Heads of `d` channels, 64 `groups` queries a block, `keys` keys a tile.
+    Hopper { d: usize, groups: usize, keys: usize },
+    /// Heads of 512 channels.
+    HopperWide,
+    /// Heads of `d` channels, at most [`PROMPT`] keys.
+    Prompt { d: usize },
 }
 
 impl Card {
@@ -49,23 +57,20 @@ pub(super) fn kernel(card: Card, shapes: Shapes, config: Attention) -> Option<Ke
         return None;
     }
     if card.hopper && !config.causal {
-        // Few keys in one tile, without the machinery for more: prompts of 77 tokens take a third less.
-        let chosen = match (head_dim, t <= 80) {
-            (40, true) => Some((2, 80, 1)),
-            (40, false) => Some((2, 96, 4)),
-            (64, true) => Some((1, 80, 1)),
-            (64, false) if rounds_of_two(blocks(128), card) < 3 * blocks(192).div_ceil(card.multiprocessors) => {
-                Some((2, 64, 4))
+        let chosen = match head_dim {
+            40 | 64 | 80 | 160 if t <= PROMPT => Some(Kernel::Prompt { d: head_dim }),
+            40 => Some(Kernel::Hopper { d: 40, groups: 2, keys: 96 }),
+            64 if rounds_of_two(blocks(128), card) < 3 * blocks(192).div_ceil(card.multiprocessors) => {
+                Some(Kernel::Hopper { d: 64, groups: 2, keys: 64 })
             }
-            (64, false) => Some((3, 128, 4)),
-            (80, true) => Some((1, 80, 1)),
-            (80, false) => Some((2, 96, 4)),
-            (160, true) => Some((1, 80, 1)),
-            (160, false) => Some((1, 64, 4)),
+            64 => Some(Kernel::Hopper { d: 64, groups: 3, keys: 128 }),
+            80 => Some(Kernel::Hopper { d: 80, groups: 2, keys: 96 }),
+            160 => Some(Kernel::Hopper { d: 160, groups: 1, keys: 64 }),
+            512 => Some(Kernel::HopperWide),
             _ => None,
         };
-        if let Some((groups, keys, stages)) = chosen {
-            return Some(Kernel::Hopper { d: head_dim, groups, keys, stages });
+        if chosen.is_some() {
+            return chosen;
         }
     }
     if head_dim <= 160 {
@@ -86,10 +91,21 @@ fn rounds_of_two(blocks: usize, card: Card) -> usize {
 }
 
 impl Kernel {
+    /// Keys of a tile that the copy engine fetches; `None` where threads do.
+    pub(super) fn fetched_keys(self) -> Option<usize> {
+        match self {
+            Self::Hopper { keys, .. } => Some(keys),
+            Self::HopperWide => Some(64),
+            Self::Prompt { .. } => Some(PROMPT),
+            Self::Narrow { .. } | Self::Wide { .. } => None,
+        }
+    }
+
     fn fits(self, head_dim: usize) -> bool {
         match self {
             Self::Narrow { d, .. } | Self::Wide { d, .. } => head_dim <= d,
-            Self::Hopper { d, .. } => head_dim == d,
+            Self::Hopper { d, .. } | Self::Prompt { d } => head_dim == d,
+            Self::HopperWide => head_dim == 512,
         }
     }
 
@@ -98,7 +114,9 @@ impl Kernel {
         match self {
             Self::Narrow { d, m } => format!("attention_narrow_{d}_{m}"),
             Self::Wide { d, keys } => format!("attention_wide_{d}_{keys}"),
-            Self::Hopper { d, groups, keys, .. } => format!("attention_hopper_{d}_{groups}_{keys}"),
+            Self::Hopper { d, groups, keys } => format!("attention_hopper_{d}_{groups}_{keys}"),
+            Self::HopperWide => "attention_hopper_wide_512".into(),
+            Self::Prompt { d } => format!("attention_prompt_{d}"),
         }
     }
 
@@ -106,7 +124,7 @@ impl Kernel {
     pub(super) fn rows(self) -> usize {
         match self {
             Self::Narrow { m, .. } => 64 * m,
-            Self::Wide { .. } => 64,
+            Self::Wide { .. } | Self::HopperWide | Self::Prompt { .. } => 64,
             Self::Hopper { groups, .. } => 64 * groups,
         }
     }
@@ -114,8 +132,8 @@ impl Kernel {
     /// Threads of a block.
     pub(super) fn threads(self) -> u32 {
         match self {
-            Self::Narrow { .. } => 128,
-            Self::Wide { .. } => 256,
+            Self::Narrow { .. } | Self::Prompt { .. } => 128,
+            Self::Wide { .. } | Self::HopperWide => 256,
             Self::Hopper { groups, .. } => 128 * groups as u32,
         }
     }
@@ -131,10 +149,13 @@ impl Kernel {
                 ((64 + 2 * keys) * d * 2 + weights + 3 * 64 * 4).next_multiple_of(1024)
             }
             // the same in boxes of 64 channels, and barriers
-            Self::Hopper { d, groups, keys, stages } => {
-                let rows = groups * 64 + 2 * keys * stages;
-                (rows * d.div_ceil(64) * 128 + (1 + 2 * stages) * 8).next_multiple_of(1024)
+            Self::Hopper { d, groups, keys } => {
+                let rows = groups * 64 + 2 * keys * STAGES;
+                (rows * d.div_ceil(64) * 128 + (1 + 2 * STAGES) * 8).next_multiple_of(1024)
             }
+            // 64 queries, keys and values, exponentials, two numbers a row, four barriers
+            Self::HopperWide => (3 * 64 * 1024 + 64 * 128 + 2 * 64 * 4 + 4 * 8_usize).next_multiple_of(1024),
+            Self::Prompt { d } => ((64 + 2 * PROMPT) * d.div_ceil(64) * 128 + 2 * 8).next_multiple_of(1024),
         }
     }
 }
