@@ -27,17 +27,23 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, long
   }
 }
 
-// c += a b, with a 16x16, b 16x8.
+// c += a b, with a 16x16, b 16x8. A warp must stay together here: volatile, and no branch near it depends on the lane.
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                          __nv_bfloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16 bytes, or zeros where `keep` is 0 and not ~0.
+__device__ __forceinline__ uint4 load(const void* from, unsigned keep) {
+  const uint4 v = *static_cast<const uint4*>(from);
+  return {v.x & keep, v.y & keep, v.z & keep, v.w & keep};
 }
 
 constexpr int WARPS = 4;
@@ -62,18 +68,20 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
   float sums[4] = {};
   for (int tap = 0; tap < g.kh * g.kw; tap++) {
     const T* from[2];
+    unsigned inside[2];
     for (int i = 0; i < 2; i++) {
       const int row = rows[i] + tap / g.kw, column = columns[i] + tap % g.kw;
-      const bool inside = row >= 0 && row < g.h && column >= 0 && column < g.w;
-      from[i] = inside ? images[i] + (static_cast<long>(row) * g.w + column) * g.c_in : nullptr;
+      inside[i] = row >= 0 && row < g.h && column >= 0 && column < g.w ? ~0u : 0u;
+      from[i] = images[i] + (inside[i] ? (static_cast<long>(row) * g.w + column) * g.c_in : 0);
     }
-    const T* kernel = outer < c_out ? weight + (static_cast<long>(outer) * g.kh * g.kw + tap) * g.c_in : nullptr;
+    const unsigned used = outer < c_out ? ~0u : 0u;
+    const T* kernel = weight + (static_cast<long>(min(outer, c_out - 1)) * g.kh * g.kw + tap) * g.c_in;
 #pragma unroll 4
-    for (int channel = warp * 32 + inner * 8; channel < g.c_in; channel += WARPS * 32) {
-      const uint4 zero = {0, 0, 0, 0};
-      const uint4 p = from[0] ? *reinterpret_cast<const uint4*>(from[0] + channel) : zero;
-      const uint4 q = from[1] ? *reinterpret_cast<const uint4*>(from[1] + channel) : zero;
-      const uint4 k = kernel ? *reinterpret_cast<const uint4*>(kernel + channel) : zero;
+    for (int turn = warp * 32; turn < g.c_in; turn += WARPS * 32) {
+      const int channel = turn + inner * 8;
+      const uint4 p = load(from[0] + channel, inside[0]);
+      const uint4 q = load(from[1] + channel, inside[1]);
+      const uint4 k = load(kernel + channel, used);
       multiply(sums, {p.x, q.x, p.y, q.y}, {k.x, k.y}, T());
       multiply(sums, {p.z, q.z, p.w, q.w}, {k.z, k.w}, T());
     }

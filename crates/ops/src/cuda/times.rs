@@ -5,11 +5,11 @@
 
 use std::time::Instant;
 
-use candle_core::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::graph::Graph;
 use crate::test_support::TARGET;
-use crate::{Conv2d, Conv2dInputs, Weight, conv2d, linear};
+use crate::{Conv2d, Conv2dInputs, Error, Weight, conv2d, linear};
 
 /// `(count, b, extent, c_in, c_out, stride, residual)`: 3x3 convolutions.
 type Convolutions = &'static [(usize, usize, usize, usize, usize, usize, bool)];
@@ -205,22 +205,19 @@ fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight)) -> f64 {
         (0..(130_000_000 / bytes).clamp(1, 64)).map(|_| Weight::plain(&random(shape)).unwrap()).collect();
     let launches = weights.len().max(if operations > 2e11 { 4 } else { 16 });
     launch(&weights[0]);
-    let Device::Cuda(cuda) = device else { unreachable!("the test has asked") };
-    let stream = cuda.cuda_stream();
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
-    weights.iter().cycle().take(launches).for_each(&launch);
-    let graph = stream
-        .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
-        .unwrap()
-        .expect("launches were captured");
+    let mut graph = Graph::record::<Error>(device, || {
+        weights.iter().cycle().take(launches).for_each(&launch);
+        Ok(())
+    })
+    .unwrap();
     let mut times: Vec<f64> = (0..6)
         .map(|_| {
-            stream.synchronize().unwrap();
+            device.synchronize().unwrap();
             let start = Instant::now();
             for _ in 0..4 {
-                graph.launch().unwrap();
+                graph.replay().unwrap();
             }
-            stream.synchronize().unwrap();
+            device.synchronize().unwrap();
             start.elapsed().as_secs_f64() * 1e6 / (4 * launches) as f64
         })
         .collect();
