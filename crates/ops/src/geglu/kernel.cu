@@ -15,7 +15,10 @@ __device__ __forceinline__ void geglu(const T* x, T* y, unsigned total, unsigned
   V value = V::load(values);
   const V gate = V::load(values + n);
 #pragma unroll
-  for (int i = 0; i < N; ++i) value.set(i, value.get(i) * kiln::gelu_erf(gate.get(i)));
+  for (int i = 0; i < N; ++i) {
+    const float g = gate.get(i);
+    value.set(i, value.get(i) * (sizeof(T) == 2 ? kiln::gelu_erf_16(g) : kiln::gelu_erf(g)));
+  }
   value.store(y + first);
 }
 

@@ -15,10 +15,12 @@ static KERNELS: Module = cuda::kernels!("group_norm");
 const WHOLE: usize = 32 << 10;
 /// Elements of an image whose moments a block sums: 32 KiB of 16-bit ones.
 const PART: usize = 16 << 10;
-/// Elements of an image that a block of the second launch normalises.
-const BLOCK: usize = 8 << 10;
-/// Parts of an image at most: all of them are read by every block of the second launch.
-const MAX_PARTS: usize = 256;
+/// Elements of an image that a block of the second launch normalises, where that gives at most [`MAX_BLOCKS`].
+const BLOCK: usize = 16 << 10;
+/// Blocks of the second launch for an image: what two images need to fill an H200. Each reads all parts.
+const MAX_BLOCKS: usize = 256;
+/// Parts of an image at most.
+const MAX_PARTS: usize = 128;
 /// Threads of a block, where a pixel's channels do not need more.
 const THREADS: usize = 512;
 /// Threads of a block at most.
@@ -142,7 +144,7 @@ impl Split {
             rows -= 1;
         }
         let pixels_of_part = (PART / c).max(rows).max(pixels.div_ceil(MAX_PARTS));
-        let pixels_of_block = (BLOCK / c).max(rows);
+        let pixels_of_block = (BLOCK / c).max(rows).max(pixels.div_ceil(MAX_BLOCKS));
         Some(Self {
             lanes,
             rows,

@@ -179,7 +179,7 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
     mean[i] = means[group];
   }
   const int first = blockIdx.x * pixels_of_block, last = min(norm.pixels, first + pixels_of_block);
-#pragma unroll 2
+#pragma unroll 4
   for (int pixel = first + row; pixel < last; pixel += rows) {
     const size_t at = (static_cast<size_t>(blockIdx.y) * norm.pixels + pixel) * norm.c + column;
     V v = V::load(x + at);
