@@ -15,8 +15,9 @@ const TARGET: &str = "target/cuda";
 /// Where the bundle is made, and its name.
 const BUNDLE: &str = ".bundle";
 const ARCHIVE: &str = "kiln-cuda.tar.xz";
-/// The test programs that run on a card: those that compare with diffusers, wherever the environment says.
-const TESTED: &str = "parity";
+/// The test programs that run on a card, wherever the environment says: those that compare with diffusers, and the
+/// operators' own, which compare kernels with references.
+const TESTED: [&str; 2] = ["parity", "kiln_ops"];
 /// Always the whole workspace with this feature: another selection would resolve other features and build all again.
 const FEATURES: &str = "kiln-cli/cuda";
 
@@ -93,7 +94,7 @@ fn test_programs(environment: &[(String, OsString)]) -> Result<BTreeMap<String, 
         let target = message["target"]["name"].as_str()?;
         let package =
             message["manifest_path"].as_str().and_then(|path| Path::new(path).parent()?.file_name()?.to_str())?;
-        let tested = message["profile"]["test"].as_bool()? && target == TESTED && package != "scheduler";
+        let tested = message["profile"]["test"].as_bool()? && TESTED.contains(&target) && package != "scheduler";
         tested.then(|| (format!("{package}-{target}"), program))
     });
     Ok(programs.collect())

@@ -62,6 +62,16 @@ fn text(report: &BenchReport) -> String {
     }
     text += "\n\n";
     text += &table(&rows, 3);
+    for (model, stage) in report.models.iter().flat_map(|model| model.stages.iter().map(move |stage| (model, stage))) {
+        if let Some(card) = stage.card {
+            let (used, reserved, driver) = (size(card.peak_used), size(card.peak_reserved), size(card.driver));
+            text += &format!(
+                "\n{} {}: peak memory of the card {used} in use, {reserved} taken; by its driver {driver}",
+                model.name,
+                stage.stage.id()
+            );
+        }
+    }
     if let Some(peak) = report.peak_resident_bytes {
         text += &format!("\npeak memory of the process, over all stages: {}\n", size(peak));
     }

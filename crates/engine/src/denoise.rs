@@ -1,39 +1,196 @@
 //! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
 
-use candle_core::{DType, Tensor};
-use kiln_unet::{Conditioning, Unet};
+use candle_core::{DType, Device, Tensor};
+use kiln_ops::graph::{Graph, is_recordable, prepare};
+use kiln_unet::{AddedConditions, Conditioning, Unet};
 
 use crate::error::{Error, Result};
 
+/// Runs of one size after which a step takes its usual time: on a card the first makes what libraries need, and the
+/// second is recorded.
+pub(crate) const RUNS_UNTIL_RECORDED: usize = 2;
+
 /// A U-Net with its conditions and its guidance.
 pub(crate) struct GuidedUnet<'a> {
-    pub(crate) unet: &'a Unet,
-    /// The unconditional half first, where there is guidance.
-    pub(crate) conditioning: Conditioning,
-    /// Strength of the guidance, where there is any.
-    pub(crate) cfg_scale: Option<f64>,
-    /// The type in which the network runs.
-    pub(crate) dtype: DType,
+    unet: &'a Unet,
+    recorded: &'a mut RecordedStep,
+    constants: Constants,
+    /// Whether the recorded step has these constants.
+    written: bool,
+    dtype: DType,
 }
 
-impl GuidedUnet<'_> {
-    /// The model's output for scaled latents `(n, c, h, w)`, in f32.
-    ///
-    /// Classifier-free guidance (Ho and Salimans, arXiv 2207.12598): `uncond + cfg_scale (cond - uncond)`.
-    pub(crate) fn forward(&self, x: &Tensor, timestep: f64) -> Result<Tensor> {
-        let x = x.to_dtype(self.dtype)?;
-        let Some(cfg_scale) = self.cfg_scale else {
-            return self.run(&x, timestep);
-        };
-        let n = x.dim(0)?;
-        let both = self.run(&Tensor::cat(&[&x, &x], 0)?, timestep)?;
-        let (uncond, cond) = (both.narrow(0, 0, n)?, both.narrow(0, n, n)?);
-        Ok((&uncond + ((cond - &uncond)? * cfg_scale)?)?)
+/// What stays the same from step to step, besides the weights.
+struct Constants {
+    /// The unconditional half first, where there is guidance.
+    conditioning: Conditioning,
+    /// Strength of the guidance `(1)` in f32, where there is any.
+    cfg_scale: Option<Tensor>,
+}
+
+/// What a step reads besides the weights.
+struct Inputs {
+    /// `(n, c, h, w)` in f32.
+    latents: Tensor,
+    /// `(1)` in f32.
+    timestep: Tensor,
+    constants: Constants,
+}
+
+/// The step of one size and one set of weights as it was recorded on a card. Another size takes its place.
+#[derive(Default)]
+pub(crate) struct RecordedStep(Option<Recorded>);
+
+struct Recorded {
+    /// The tensors that the recorded launches read.
+    inputs: Inputs,
+    /// `(n, c, h, w)` in f32.
+    output: Tensor,
+    dtype: DType,
+    state: State,
+}
+
+enum State {
+    /// Ran once, with all that libraries make on their first use.
+    Warm,
+    Replayed(Graph),
+    /// Something in it cannot be recorded.
+    Eager,
+}
+
+impl<'a> GuidedUnet<'a> {
+    /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. `recorded` belongs
+    /// to this network with these weights.
+    pub(crate) fn new(
+        unet: &'a Unet,
+        recorded: &'a mut RecordedStep,
+        conditioning: &Conditioning,
+        cfg_scale: Option<f64>,
+        dtype: DType,
+    ) -> Result<Self> {
+        let device = conditioning.context.device();
+        let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
+        let constants = Constants { conditioning: conditioning.to_dtype(dtype)?, cfg_scale };
+        Ok(Self { unet, recorded, constants, written: false, dtype })
     }
 
-    fn run(&self, x: &Tensor, timestep: f64) -> Result<Tensor> {
-        Ok(self.unet.forward(x, &[timestep as f32], &self.conditioning)?.to_dtype(DType::F32)?)
+    /// The model's output for scaled latents `(n, c, h, w)`, in f32.
+    pub(crate) fn forward(&mut self, x: &Tensor, timestep: f64) -> Result<Tensor> {
+        let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
+        let timestep = Tensor::new(&[timestep as f32], device)?;
+        if !is_recordable(device) {
+            return run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
+        }
+        let fits = |recorded: &Recorded| {
+            recorded.dtype == self.dtype
+                && recorded.inputs.latents.dims() == latents.dims()
+                && recorded.inputs.constants.same_shapes(&self.constants)
+        };
+        let recorded = match self.recorded.0.take().filter(fits) {
+            Some(mut recorded) => {
+                recorded.inputs.latents.slice_set(&latents, 0, 0)?;
+                recorded.inputs.timestep.slice_set(&timestep, 0, 0)?;
+                if !self.written {
+                    recorded.inputs.constants.write(&self.constants)?;
+                }
+                recorded.step(self.unet, device)?;
+                recorded
+            }
+            None => {
+                // Copies, so that nobody else writes to them or frees them.
+                let constants = self.constants.copy()?;
+                let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
+                let inputs = Inputs { latents, timestep, constants };
+                let output = prepare(device, || inputs.run(self.unet, self.dtype, None))?;
+                Recorded { inputs, output, dtype: self.dtype, state: State::Warm }
+            }
+        };
+        self.written = true;
+        let output = recorded.output.force_contiguous()?;
+        self.recorded.0 = Some(recorded);
+        Ok(output)
     }
+}
+
+impl Recorded {
+    /// Runs the step into `output`, recorded where that is possible.
+    fn step(&mut self, unet: &Unet, device: &Device) -> Result<()> {
+        let eager = || self.inputs.run(unet, self.dtype, Some(&self.output)).map(drop);
+        if matches!(self.state, State::Warm) {
+            self.state = match Graph::record(device, eager) {
+                Ok(graph) => State::Replayed(graph),
+                Err(error) => {
+                    tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
+                    State::Eager
+                }
+            };
+        }
+        match &mut self.state {
+            State::Replayed(graph) => Ok(graph.replay()?),
+            State::Warm | State::Eager => eager(),
+        }
+    }
+}
+
+impl Inputs {
+    fn run(&self, unet: &Unet, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
+        run(unet, &self.latents, &self.timestep, &self.constants, dtype, out)
+    }
+}
+
+impl Constants {
+    /// All tensors, in one order.
+    fn tensors(&self) -> Vec<&Tensor> {
+        let Conditioning { context, added } = &self.conditioning;
+        let mut tensors = vec![context];
+        tensors.extend(&self.cfg_scale);
+        tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
+        tensors
+    }
+
+    fn same_shapes(&self, other: &Self) -> bool {
+        let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
+        self.cfg_scale.is_some() == other.cfg_scale.is_some() && shapes(self) == shapes(other)
+    }
+
+    /// Writes the values of `other`, which has the same shapes.
+    fn write(&self, other: &Self) -> Result<()> {
+        for (to, from) in self.tensors().into_iter().zip(other.tensors()) {
+            to.slice_set(&from.contiguous()?, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self) -> Result<Self> {
+        let Conditioning { context, added } = &self.conditioning;
+        let added = added.as_ref().map(|added| -> Result<_> {
+            let text_embeds = added.text_embeds.force_contiguous()?;
+            Ok(AddedConditions { text_embeds, time_ids: added.time_ids.force_contiguous()? })
+        });
+        let conditioning = Conditioning { context: context.force_contiguous()?, added: added.transpose()? };
+        let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
+        Ok(Self { conditioning, cfg_scale })
+    }
+}
+
+/// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output.
+fn run(
+    unet: &Unet,
+    latents: &Tensor,
+    timestep: &Tensor,
+    constants: &Constants,
+    dtype: DType,
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
+    let x = latents.to_dtype(dtype)?;
+    let Some(scale) = &constants.cfg_scale else {
+        let y = unet.forward(&x, timestep, &constants.conditioning)?.to_dtype(DType::F32)?;
+        let Some(out) = out else { return Ok(y) };
+        out.slice_set(&y, 0, 0)?;
+        return Ok(out.clone());
+    };
+    let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
+    Ok(kiln_ops::guidance(&both, scale, out)?)
 }
 
 /// Refuses a tensor with values that are not numbers.

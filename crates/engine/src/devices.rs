@@ -100,7 +100,7 @@ fn auto(card: Option<&str>, cuda: &str, processor: &Processor) -> AutoChoice {
         Some(name) => AutoChoice {
             device: "cuda:0".into(),
             dtype,
-            kernels: "candle's operators through cuBLAS".into(),
+            kernels: "Kiln's own, cuBLASLt and cuDNN".into(),
             reason: format!("{name} is there, and half precision is its fastest type"),
         },
         None => AutoChoice {

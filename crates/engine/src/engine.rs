@@ -4,19 +4,20 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_mempool::DevicePool;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, load, open_component};
 
 use crate::decoder::Decoder;
-use crate::denoise::{GuidedUnet, check_finite};
+use crate::denoise::{GuidedUnet, RecordedStep, check_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
 use crate::model_folder::ModelFolder;
 use crate::picture::Picture;
 use crate::resolved::Job;
-use crate::setup::Setup;
+use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
 
 /// A model that is loaded.
@@ -26,8 +27,11 @@ pub struct Engine {
     dtype: DType,
     text: TextEncoders,
     unet: Unet,
+    recorded: RecordedStep,
     decoder: Decoder,
     timings: Timings,
+    /// Last, so that it is dropped after all that is on the card.
+    _pool: Option<DevicePool>,
 }
 
 impl Engine {
@@ -37,7 +41,7 @@ impl Engine {
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let start = Instant::now();
-        let (device, dtype) = setup.resolve()?;
+        let Place { device, dtype, pool } = setup.resolve()?;
         tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
         let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         let placement = Placement::new(device.clone(), dtype);
@@ -51,7 +55,7 @@ impl Engine {
         // Last, since it goes first: the room that it leaves is not between the others' weights.
         let text = TextEncoders::load(&model, &placement)?;
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
-        Ok(Self { model, device, dtype, text, unet, decoder, timings })
+        Ok(Self { model, device, dtype, text, unet, recorded: RecordedStep::default(), decoder, timings, _pool: pool })
     }
 
     /// The model's folder.
@@ -98,12 +102,8 @@ impl Engine {
         tell(Event::Begin(Stage::Encode))?;
         let start = Instant::now();
         let conditioning = self.text.conditioning(job, job.batch_size)?;
-        let unet = GuidedUnet {
-            unet: &self.unet,
-            conditioning: conditioning.to_dtype(self.dtype)?,
-            cfg_scale: job.is_guided().then_some(job.cfg_scale),
-            dtype: self.dtype,
-        };
+        let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 

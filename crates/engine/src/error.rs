@@ -89,6 +89,12 @@ pub enum Error {
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
+    /// An operator, or a recorded run, failed.
+    #[error(transparent)]
+    Ops(#[from] kiln_ops::Error),
+    /// A memory pool failed.
+    #[error(transparent)]
+    Pool(#[from] kiln_mempool::Error),
     /// The schedule is impossible.
     #[error(transparent)]
     Scheduler(kiln_scheduler::Error),

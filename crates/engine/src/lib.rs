@@ -43,8 +43,8 @@ mod setup;
 mod text;
 
 pub use bench::{
-    BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, Machine, ModelReport, Preset, ReportFile, StageReport,
-    Summary, decoder_flop, text_flop, unet_flop,
+    BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
+    StageReport, Summary, decoder_flop, text_flop, unet_flop,
 };
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, DeviceLocation};
+use kiln_mempool::DevicePool;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -80,6 +81,14 @@ pub struct Setup {
     pub taesd: Option<PathBuf>,
 }
 
+/// Where a model runs.
+pub(crate) struct Place {
+    pub(crate) device: Device,
+    pub(crate) dtype: DType,
+    /// A card's memory. It outlives what is on the card.
+    pub(crate) pool: Option<DevicePool>,
+}
+
 /// More threads than any processor runs at once are mistakes.
 const MAX_THREADS: usize = 1024;
 
@@ -105,8 +114,8 @@ impl Setup {
         }
     }
 
-    /// Starts the threads, and gives the device and the type.
-    pub(crate) fn resolve(&self) -> Result<(Device, DType)> {
+    /// Starts the threads and opens the device.
+    pub(crate) fn resolve(&self) -> Result<Place> {
         self.check()?;
         // A second call in one process finds the pool there; its size stays.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0)).build_global();
@@ -125,6 +134,12 @@ impl Setup {
             DTypeChoice::Bf16 => DType::BF16,
             DTypeChoice::F16 => DType::F16,
         };
-        Ok((device, dtype))
+        let pool = match device.location() {
+            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id)
+                .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))
+                .ok(),
+            _ => None,
+        };
+        Ok(Place { device, dtype, pool })
     }
 }

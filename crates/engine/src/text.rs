@@ -124,8 +124,8 @@ impl TextEncoders {
             Family::Sdxl => {
                 let (height, width) = (job.height as f32, job.width as f32);
                 let time_ids = [height, width, 0.0, 0.0, height, width]; // original size, crop, target size
-                let text_embeds = repeated(|encoded| &encoded.pooled)?;
-                Some(AddedConditions { text_embeds, time_ids: vec![time_ids; parts.len() * n] })
+                let time_ids = Tensor::new(&[time_ids], &self.placement.device)?.repeat((parts.len() * n, 1))?; // (b, 6)
+                Some(AddedConditions { text_embeds: repeated(|encoded| &encoded.pooled)?, time_ids })
             }
         };
         Ok(Conditioning { context: repeated(|encoded| &encoded.context)?, added })

@@ -3,7 +3,8 @@
 //! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table
 //! of blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
 //! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
-//! kernel. Beside it the system's own figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
+//! kernel. [`DevicePool`] is a card's memory, which the driver splits and coalesces. Beside them the system's own
+//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
 //!
 //! This crate knows no tensor and no network.
 //!
@@ -22,6 +23,8 @@
 #![deny(unsafe_code)] // allowed in the pools
 
 mod arena;
+mod device;
+mod error;
 mod host;
 mod lock;
 mod policy;
@@ -30,6 +33,8 @@ mod statistics;
 mod system;
 
 pub use arena::{Allocation, Arena};
+pub use device::{DeviceMemory, DevicePool};
+pub use error::{Error, Result};
 pub use host::{HostPool, LIMIT};
 pub use policy::Policy;
 pub use process::{PageFaults, ProcessMemory};

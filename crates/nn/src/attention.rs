@@ -1,7 +1,7 @@
 //! Attention with its projections.
 
 use candle_core::Tensor;
-use kiln_weights::ParamBuilder;
+use kiln_weights::{ParamBuilder, StackedParam};
 
 use crate::error::Result;
 use crate::linear::Linear;
@@ -47,7 +47,14 @@ pub struct Attention {
     to_k: Linear,
     to_v: Linear,
     to_out: Linear,
+    /// The projections that share their input, as one: all three in self-attention, else keys' and values'.
+    stacked: Option<Stacked>,
     op: kiln_ops::Attention,
+}
+
+enum Stacked {
+    QueriesKeysValues(StackedParam),
+    KeysValues(StackedParam),
 }
 
 impl Attention {
@@ -55,23 +62,45 @@ impl Attention {
     pub fn new(p: &ParamBuilder<'_>, config: AttentionConfig) -> Self {
         let AttentionConfig { channels, context_dim, num_heads, qkv_bias, causal, keys } = config;
         let [q, k, v, out] = keys.names();
-        Self {
-            to_q: Linear::new(&p.pp(q), channels, channels, qkv_bias),
-            to_k: Linear::new(&p.pp(k), context_dim, channels, qkv_bias),
-            to_v: Linear::new(&p.pp(v), context_dim, channels, qkv_bias),
-            to_out: Linear::new(&p.pp(out), channels, channels, true),
-            op: kiln_ops::Attention { num_heads, causal },
-        }
+        let to_q = Linear::new(&p.pp(q), channels, channels, qkv_bias);
+        let to_k = Linear::new(&p.pp(k), context_dim, channels, qkv_bias);
+        let to_v = Linear::new(&p.pp(v), context_dim, channels, qkv_bias);
+        let stacked = match (qkv_bias, context_dim == channels) {
+            (true, _) => None, // biases lie between the matrices
+            (false, true) => p.stack(3).map(Stacked::QueriesKeysValues),
+            (false, false) => p.stack(2).map(Stacked::KeysValues),
+        };
+        let to_out = Linear::new(&p.pp(out), channels, channels, true);
+        Self { to_q, to_k, to_v, to_out, stacked, op: kiln_ops::Attention { num_heads, causal } }
     }
 
     /// `x` `(b, s, channels)`, `context` `(b, t, context_dim)` or nothing for self-attention, `residual`
     /// `(b, s, channels)` added to the result `(b, s, channels)`.
     pub fn forward(&self, x: &Tensor, context: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
-        let context = context.unwrap_or(x);
-        let q = self.to_q.forward(x)?;
-        let k = self.to_k.forward(context)?;
-        let v = self.to_v.forward(context)?;
+        let [q, k, v] = self.project(x, context)?;
         let y = kiln_ops::attention(&q, &k, &v, self.op, None)?;
         self.to_out.forward_add(&y, Some(residual))
+    }
+
+    /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`: as parts of one product's rows where attention
+    /// reads them there.
+    fn project(&self, x: &Tensor, context: Option<&Tensor>) -> Result<[Tensor; 3]> {
+        let in_place = kiln_ops::attention_reads_parts(x);
+        match (&self.stacked, context) {
+            (Some(Stacked::QueriesKeysValues(stacked)), None) if in_place => {
+                let qkv = kiln_ops::linear(x, &stacked.weight()?, None, None, None)?; // (b, s, 3 channels)
+                let c = qkv.dim(2)? / 3;
+                Ok([qkv.narrow(2, 0, c)?, qkv.narrow(2, c, c)?, qkv.narrow(2, 2 * c, c)?])
+            }
+            (Some(Stacked::KeysValues(stacked)), Some(context)) if in_place => {
+                let kv = kiln_ops::linear(context, &stacked.weight()?, None, None, None)?; // (b, t, 2 channels)
+                let c = kv.dim(2)? / 2;
+                Ok([self.to_q.forward(x)?, kv.narrow(2, 0, c)?, kv.narrow(2, c, c)?])
+            }
+            _ => {
+                let context = context.unwrap_or(x);
+                Ok([self.to_q.forward(x)?, self.to_k.forward(context)?, self.to_v.forward(context)?])
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! Activations are channels-last: a feature map is `(b, h, w, c)` and *is* the token matrix `(b, h*w, c)` without a
 //! copy. Every operator is one folder: `mod.rs` is its contract (shapes, dtypes, errors, formula) and the public
 //! function, `reference.rs` the same in candle's primitives (the oracle of the tests, and what runs on devices that
-//! have no kernel of ours), `cpu.rs` the kernel for the processor.
+//! have no kernel of ours), `cpu.rs` the kernel for the processor, `kernel.cu` and `cuda.rs` the kernel for cards and its
+//! launch (`build.rs` compiles and embeds it; `src/cuda` is what launches share).
 //!
 //! Sums (norm statistics, softmax, matrix products) are f32 whatever the storage dtype. Every operator takes
 //! `out: Option<&Tensor>`: with a tensor the result is written into it and nothing else is allocated for the result.
@@ -31,13 +32,19 @@ mod activation;
 mod attention;
 mod concat;
 mod conv2d;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod device;
 mod error;
 mod geglu;
+pub mod graph;
 mod group_norm;
+mod guidance;
 mod layer_norm;
 pub mod layout;
 mod linear;
+#[cfg(not(feature = "cuda"))]
+mod no_cuda;
 mod output;
 mod packing;
 #[cfg(test)]
@@ -46,13 +53,14 @@ mod timestep_embedding;
 mod upsample_nearest;
 
 pub use activation::{Activation, activation};
-pub use attention::{Attention, attention};
+pub use attention::{Attention, attention, attention_reads_parts};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, conv2d};
 pub use cpu::product::peak::peak_flops;
 pub use error::{Error, Result};
 pub use geglu::geglu;
 pub use group_norm::{GroupNorm, group_norm};
+pub use guidance::guidance;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use packing::{Packing, Weight, WeightLayout};

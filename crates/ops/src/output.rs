@@ -24,10 +24,7 @@ pub(crate) fn write<T: Element>(
         kernel(&mut values);
         return Ok(Tensor::from_vec(values, shape, &Device::Cpu)?);
     };
-    check_out(op, out, shape, T::DTYPE)?;
-    if inputs.iter().any(|input| same_storage(input, out)) {
-        return Err(Error::Out { op, problem: "shares memory with an input; give it a tensor of its own" });
-    }
+    check_given(op, out, shape, T::DTYPE, inputs)?;
     out.inplace_op1(&Write { op, kernel: RefCell::new(Some(kernel)), element: PhantomData::<T> })?;
     Ok(out.clone())
 }
@@ -60,21 +57,28 @@ fn uncleared<T: Element>(len: usize) -> Vec<T> {
 /// Gives `result`, or copies it into `out`: for the paths that are made of candle's own operators.
 pub(crate) fn store(op: &'static str, result: Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     let Some(out) = out else { return Ok(result) };
-    check_out(op, out, result.dims(), result.dtype())?;
-    if same_storage(&result, out) {
-        return Err(Error::Out { op, problem: "shares memory with an input; give it a tensor of its own" });
-    }
+    check_given(op, out, result.dims(), result.dtype(), &[&result])?;
     out.slice_set(&result.contiguous()?, 0, 0)?;
     Ok(out.clone())
 }
 
-fn check_out(op: &'static str, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
+/// Refuses an output that a kernel cannot write to: of another shape or type, with gaps, or with memory of an input.
+pub(crate) fn check_given(
+    op: &'static str,
+    out: &Tensor,
+    shape: &[usize],
+    dtype: DType,
+    inputs: &[&Tensor],
+) -> Result<()> {
     expect_shape(op, "out", out.dims(), shape)?;
     if out.dtype() != dtype {
         return Err(Error::DType { op, operand: "out", expected: dtype, found: out.dtype() });
     }
     if !out.is_contiguous() {
         return Err(Error::Out { op, problem: "is not contiguous" });
+    }
+    if inputs.iter().any(|input| same_storage(input, out)) {
+        return Err(Error::Out { op, problem: "shares memory with an input; give it a tensor of its own" });
     }
     Ok(())
 }

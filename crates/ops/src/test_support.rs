@@ -1,12 +1,34 @@
 //! Random operands and comparisons for this crate's tests.
+//!
+//! The tests run f32 on the processor, or what the environment asks for: `KILN_TEST_DEVICE` (`cpu`, `cuda`) and
+//! `KILN_TEST_DTYPE` (`f32`, `f16`, `bf16`). References always run f32 on the processor, over operands that hold the
+//! same values ([`exact`]).
 
 use std::cell::Cell;
+use std::sync::LazyLock;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+
+use crate::Weight;
 
 thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
 }
+
+/// Where and in which type kernels are tested.
+pub(crate) static TARGET: LazyLock<(Device, DType)> = LazyLock::new(|| {
+    let value = |name| std::env::var(name).unwrap_or_default();
+    let device = match value("KILN_TEST_DEVICE").as_str() {
+        "cuda" => crate::device::open_card(0).unwrap(),
+        _ => Device::Cpu,
+    };
+    let dtype = match value("KILN_TEST_DTYPE").as_str() {
+        "f16" => DType::F16,
+        "bf16" => DType::BF16,
+        _ => DType::F32,
+    };
+    (device, dtype)
+});
 
 /// Values between -1 and 1 from a splitmix64 stream: the same in every run of a test.
 pub(crate) fn random(shape: &[usize]) -> Tensor {
@@ -18,15 +40,27 @@ pub(crate) fn random(shape: &[usize]) -> Tensor {
         ((z >> 40) as f32 / (1u64 << 23) as f32) - 1.0
     };
     let values: Vec<f32> = (0..shape.iter().product()).map(|_| next()).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    let (device, dtype) = &*TARGET;
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(*dtype).unwrap().to_device(device).unwrap()
 }
 
-/// Fails unless `found` is within `tolerance` of `expected`, relative to the largest expected value.
+/// The same values in f32 on the processor.
+pub(crate) fn exact(tensor: &Tensor) -> Tensor {
+    tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap()
+}
+
+/// Fails unless `found` is within `tolerance` of `expected`, relative to the largest expected value. For results of 16
+/// bits the tolerance is at least two units in the last place of that value: 2^-9 in f16, 2^-6 in bf16. A tolerance of
+/// 0 means equal values in every type.
 #[track_caller]
 pub(crate) fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) {
     assert_eq!(found.dims(), expected.dims());
-    let values =
-        |t: &Tensor| t.to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let tolerance = match found.dtype() {
+        DType::F16 if tolerance > 0.0 => tolerance.max(1.0 / 512.0),
+        DType::BF16 if tolerance > 0.0 => tolerance.max(1.0 / 64.0),
+        _ => tolerance,
+    };
+    let values = |t: &Tensor| exact(t).flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let (found, expected) = (values(found), values(expected));
     let scale = expected.iter().fold(1e-6f32, |max, v| max.max(v.abs()));
     for (i, (f, e)) in found.iter().zip(&expected).enumerate() {
@@ -45,6 +79,11 @@ pub(crate) fn random_into(expected: &Tensor, op: impl FnOnce(&Tensor) -> Tensor,
 }
 
 /// A random weight, row by row.
-pub(crate) fn weight(shape: &[usize]) -> crate::Weight {
-    crate::Weight::plain(&random(shape)).unwrap()
+pub(crate) fn weight(shape: &[usize]) -> Weight {
+    Weight::plain(&random(shape)).unwrap()
+}
+
+/// The same weight in f32 on the processor.
+pub(crate) fn exact_weight(weight: &Weight) -> Weight {
+    Weight::plain(&exact(weight.tensor())).unwrap()
 }

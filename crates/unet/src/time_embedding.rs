@@ -1,6 +1,6 @@
 //! The embedding of the timestep, and of SDXL's pooled text and sizes.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use kiln_nn::ops::{Activation, TimestepEmbedding, activation, concat_channels, timestep_embedding};
 use kiln_nn::{Linear, Result};
 use kiln_weights::ParamBuilder;
@@ -46,20 +46,19 @@ impl TimeEmbedding {
         Self { form, time: EmbeddingMlp::new(&p.pp("time_embedding"), dim, channels), added }
     }
 
-    /// `timesteps` `(b or 1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, flattened, to
-    /// `(b or 1, temb_channels)`.
+    /// `timesteps` `(b or 1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, to
+    /// `(b or 1, temb_channels)` in `dtype`.
     pub(crate) fn forward(
         &self,
-        timesteps: &[f32],
-        added: Option<(&Tensor, &[f32])>,
+        timesteps: &Tensor,
+        added: Option<(&Tensor, &Tensor)>,
         dtype: DType,
-        device: &Device,
     ) -> Result<Tensor> {
-        let temb = self.time.forward(&timestep_embedding(timesteps, self.form, dtype, device, None)?)?;
+        let temb = self.time.forward(&timestep_embedding(timesteps, self.form, dtype, None)?)?;
         let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return Ok(temb) };
-        let b = pooled.dim(0)?;
-        let sizes = timestep_embedding(time_ids, *form, dtype, device, None)?;
-        let sizes = sizes.reshape((b, time_ids.len() / b.max(1) * form.dim))?; // (b, 6 * time_embed_dim)
+        let (b, sizes) = time_ids.dims2()?;
+        let embedded = timestep_embedding(&time_ids.flatten_all()?, *form, dtype, None)?;
+        let sizes = embedded.reshape((b, sizes * form.dim))?; // (b, 6 * time_embed_dim)
         let added = mlp.forward(&concat_channels(&pooled.to_dtype(dtype)?, &sizes, None)?)?;
         Ok(added.broadcast_add(&temb)?)
     }

@@ -25,8 +25,9 @@ pub struct Conditioning {
 pub struct AddedConditions {
     /// The pooled text, `(b, pooled_dim)`.
     pub text_embeds: Tensor,
-    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels.
-    pub time_ids: Vec<[f32; NUM_TIME_IDS]>,
+    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
+    /// f32 whatever the network's type.
+    pub time_ids: Tensor,
 }
 
 /// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
@@ -92,12 +93,13 @@ impl Unet {
 
     /// Predicts what the model was trained to predict (noise, or velocity) for noisy latents.
     ///
-    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, any size; `timesteps` one for all images or one for each. The
-    /// result is `(b, out_channels, h, w)`.
+    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, any size; `timesteps` `(1)` or `(b)`, f32, one for
+    /// all images or one for each. The result is `(b, out_channels, h, w)`. All inputs lie on the network's device;
+    /// nothing is read back from it.
     ///
     /// # Errors
     /// [`Error::Input`] where an input does not fit the configuration; what a layer reports, with the layer's path.
-    pub fn forward(&self, x: &Tensor, timesteps: &[f32], conditioning: &Conditioning) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, timesteps: &Tensor, conditioning: &Conditioning) -> Result<Tensor> {
         self.forward_observed(x, timesteps, conditioning, &mut |_, _| {})
     }
 
@@ -106,14 +108,15 @@ impl Unet {
     pub fn forward_observed(
         &self,
         x: &Tensor,
-        timesteps: &[f32],
+        timesteps: &Tensor,
         conditioning: &Conditioning,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<Tensor> {
-        let time_ids = self.check(x, timesteps, conditioning)?;
-        let (dtype, device) = (x.dtype(), x.device());
-        let added = conditioning.added.as_ref().map(|added| (&added.text_embeds, time_ids.as_slice()));
-        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, added, dtype, device))?;
+        self.check(x, timesteps, conditioning)?;
+        let dtype = x.dtype();
+        let added = conditioning.added.as_ref().filter(|_| self.config.pooled_dim().is_some());
+        let added = added.map(|added| (&added.text_embeds, &added.time_ids));
+        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, added, dtype))?;
         observe("time_emb", &temb);
         let temb = activation(&temb, Activation::Silu, None)?;
         let tokens = conditioning.context.to_dtype(dtype)?;
@@ -139,16 +142,16 @@ impl Unet {
         Ok(to_channels_first(&y)?)
     }
 
-    /// Refuses inputs that do not fit; gives the time ids of all images, one after another.
-    fn check(&self, x: &Tensor, timesteps: &[f32], conditioning: &Conditioning) -> Result<Vec<f32>> {
+    /// Refuses inputs that do not fit.
+    fn check(&self, x: &Tensor, timesteps: &Tensor, conditioning: &Conditioning) -> Result<()> {
         let fail =
             |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
         let b = match *x.dims() {
             [b, c, h, w] if c == self.config.in_channels && b * h * w > 0 => b,
             _ => return fail("x", format!("(b, {}, h, w)", self.config.in_channels), x.dims()),
         };
-        if timesteps.len() != 1 && timesteps.len() != b {
-            return fail("timesteps", format!("(1) or ({b})"), &[timesteps.len()]);
+        if timesteps.dims() != [1] && timesteps.dims() != [b] {
+            return fail("timesteps", format!("(1) or ({b})"), timesteps.dims());
         }
         if let Some(dim) = self.config.context_dim()
             && !matches!(*conditioning.context.dims(), [batch, s, d] if batch == b && d == dim && s > 0)
@@ -156,23 +159,23 @@ impl Unet {
             return fail("context", format!("({b}, s, {dim})"), conditioning.context.dims());
         }
         match (self.config.pooled_dim(), &conditioning.added) {
-            (None, _) => Ok(Vec::new()),
+            (None, _) => Ok(()),
             (Some(dim), None) => fail("text_embeds", format!("({b}, {dim})"), &[]),
             (Some(dim), Some(added)) => {
                 if added.text_embeds.dims() != [b, dim] {
                     return fail("text_embeds", format!("({b}, {dim})"), added.text_embeds.dims());
                 }
-                if added.time_ids.len() != b {
-                    return fail("time_ids", format!("({b}, {NUM_TIME_IDS})"), &[added.time_ids.len(), NUM_TIME_IDS]);
+                if added.time_ids.dims() != [b, NUM_TIME_IDS] {
+                    return fail("time_ids", format!("({b}, {NUM_TIME_IDS})"), added.time_ids.dims());
                 }
-                Ok(added.time_ids.iter().flatten().copied().collect())
+                Ok(())
             }
         }
     }
 }
 
 impl Conditioning {
-    /// The same conditions in another dtype.
+    /// The same conditions in another dtype; the sizes stay f32.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let added = self.added.as_ref().map(|added| -> Result<_> {
             Ok(AddedConditions { text_embeds: added.text_embeds.to_dtype(dtype)?, time_ids: added.time_ids.clone() })

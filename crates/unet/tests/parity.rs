@@ -21,7 +21,9 @@ fn open(folder: &str, target: &Target) -> Unet {
 fn conditioning(fixture: &Fixture, case: &str, target: &Target) -> Conditioning {
     let added = fixture.get(&format!("{case}.text_embeds")).map(|text_embeds| AddedConditions {
         text_embeds: target.tensor(&text_embeds),
-        time_ids: fixture.values(&format!("{case}.time_ids")).as_chunks().0.to_vec(),
+        time_ids: Tensor::new(fixture.values(&format!("{case}.time_ids")), &target.device)
+            .and_then(|ids| ids.reshape(((), 6)))
+            .unwrap(),
     });
     Conditioning { context: target.tensor(&fixture.tensor(&format!("{case}.context"))), added }
 }
@@ -36,7 +38,7 @@ fn check(kind: &str, folder: &str) {
     for case in ["s0", "s1", "s2", "s3"] {
         let sample = fixture.tensor(&format!("{case}.sample"));
         let size = format!("{}x{}", sample.dims()[2], sample.dims()[3]);
-        let timestep = fixture.values(&format!("{case}.timestep"));
+        let timestep = Tensor::new(fixture.values(&format!("{case}.timestep")), &target.device).unwrap();
         let mut seen = 0;
         let mut observe = |stage: &str, found: &Tensor| {
             let Some(expected) = fixture.get(&format!("{case}.{stage}")) else { return };
@@ -83,7 +85,8 @@ fn inputs_that_do_not_fit_are_refused() {
     let conditioning = conditioning(&fixture, "s0", &target);
     let sample = target.tensor(&fixture.tensor("s0.sample"));
     let message = |x: &Tensor, timesteps: &[f32], conditioning: &Conditioning| {
-        unet.forward(x, timesteps, conditioning).unwrap_err().to_string()
+        let timesteps = Tensor::new(timesteps, &target.device).unwrap();
+        unet.forward(x, &timesteps, conditioning).unwrap_err().to_string()
     };
     let narrow = sample.narrow(1, 0, 3).unwrap();
     assert!(message(&narrow, &[1.0], &conditioning).contains("`x` has shape [2, 3, 8, 8], expected (b, 4, h, w)"));
@@ -98,7 +101,8 @@ fn an_image_has_the_same_bits_in_any_batch() {
     let fixture = Fixture::open("stages/unet_sd1.safetensors");
     let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
     let run = |x: &Tensor, context: Tensor| {
-        let out = unet.forward(x, &[981.0], &Conditioning { context, added: None }).unwrap();
+        let timestep = Tensor::new(&[981f32], x.device()).unwrap();
+        let out = unet.forward(x, &timestep, &Conditioning { context, added: None }).unwrap();
         out.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
     let both = run(&sample, context.clone());

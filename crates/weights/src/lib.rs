@@ -42,5 +42,5 @@ pub use kiln_ops::Packing;
 pub use load::{LoadReport, Placement, load, misfits};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
-pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, Staged};
+pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::element::{Element, decode};
 use crate::error::{Error, Result};
-use crate::segment::{ParamSpec, Segment, Slab, View};
+use crate::segment::{ParamSpec, Segment, Slab, Stack, View};
 use crate::source::{ParamInfo, ParamSource};
 
 /// Where and as what weights are kept.
@@ -114,7 +114,13 @@ fn slab<T: Element>(segment: &Segment, source: &dyn ParamSource, placement: &Pla
         })
     };
     let views = segment.params().iter().zip(&offsets).map(view).collect::<Result<_>>()?;
-    Ok(Slab { views })
+    let stack = |stack: &Stack| -> Result<Weight> {
+        let param = &segment.params()[stack.first];
+        let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
+        Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
+    };
+    let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
+    Ok(Slab { views, stacks })
 }
 
 fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightLayout, place: &mut [T]) -> Result<()> {

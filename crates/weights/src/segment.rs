@@ -40,6 +40,17 @@ impl ParamSpec {
 pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
     pub(crate) views: Vec<View>,
+    /// One for each [`Stack`].
+    pub(crate) stacks: Vec<Weight>,
+}
+
+/// Matrices that lie one after another in the slab and are one matrix together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stack {
+    /// The first one's index.
+    pub(crate) first: usize,
+    /// How many there are.
+    pub(crate) count: usize,
 }
 
 /// A parameter in a slab.
@@ -60,6 +71,7 @@ struct Cell {
 pub struct Segment {
     cell: Arc<Cell>,
     params: Arc<[ParamSpec]>,
+    stacks: Arc<[Stack]>,
     on_host: bool,
 }
 
@@ -72,6 +84,10 @@ impl Segment {
     /// The parameters, in the order in which they lie in the slab.
     pub fn params(&self) -> &[ParamSpec] {
         &self.params
+    }
+
+    pub(crate) fn stacks(&self) -> &[Stack] {
+        &self.stacks
     }
 
     /// Whether the slab stays in host memory whatever the device: token tables, of which few rows are used.
@@ -145,11 +161,32 @@ impl Param {
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
-        let slab = self.cell.slab.read().unwrap_or_else(PoisonError::into_inner);
-        match slab.as_ref().and_then(|slab| slab.views.get(self.index)) {
-            Some(view) => get(view),
-            None => Err(Error::NotLoaded(self.cell.name.clone())),
-        }
+        self.cell.with(|slab| slab.views.get(self.index).map(get))?
+    }
+}
+
+/// The matrices of several linear layers with the same input, as one: a place in a segment's slab.
+#[derive(Clone)]
+pub struct StackedParam {
+    cell: Arc<Cell>,
+    index: usize,
+}
+
+impl StackedParam {
+    /// `(layers * n, k)`, a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] where the segment has no weights.
+    pub fn weight(&self) -> Result<Weight> {
+        self.cell.with(|slab| slab.stacks.get(self.index).cloned())
+    }
+}
+
+impl Cell {
+    /// What `get` finds in the slab.
+    fn with<T>(&self, get: impl FnOnce(&Slab) -> Option<T>) -> Result<T> {
+        let slab = self.slab.read().unwrap_or_else(PoisonError::into_inner);
+        slab.as_ref().and_then(get).ok_or_else(|| Error::NotLoaded(self.name.clone()))
     }
 }
 
@@ -157,13 +194,14 @@ impl Param {
 pub struct ParamBuilder<'a> {
     cell: &'a Arc<Cell>,
     params: &'a RefCell<Vec<ParamSpec>>,
+    stacks: &'a RefCell<Vec<Stack>>,
     prefix: String,
 }
 
 impl ParamBuilder<'_> {
     /// The builder of what is called `name` inside this one.
     pub fn pp(&self, name: impl std::fmt::Display) -> Self {
-        Self { cell: self.cell, params: self.params, prefix: self.key(name) }
+        Self { cell: self.cell, params: self.params, stacks: self.stacks, prefix: self.key(name) }
     }
 
     /// Declares the parameter `name` of the given stored shape.
@@ -171,6 +209,24 @@ impl ParamBuilder<'_> {
         let mut params = self.params.borrow_mut();
         params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing });
         Param { cell: self.cell.clone(), index: params.len() - 1 }
+    }
+
+    /// Takes the last `count` parameters that were declared, matrices `(n, k)` of linear layers with the same input, as
+    /// one matrix `(count * n, k)` too: the same memory. `None` where there would be gaps between them in some layout.
+    pub fn stack(&self, count: usize) -> Option<StackedParam> {
+        let params = self.params.borrow();
+        let first = params.len().checked_sub(count)?;
+        let shape = &params.get(first)?.shape;
+        let alike = params[first..].iter().all(|param| param.packing == Packing::Linear && param.shape == *shape);
+        // In the narrowest type; a wider one keeps what is aligned.
+        let elements = params[first].packed_elements();
+        let gapless = elements == params[first].elements() && (elements * 2).is_multiple_of(ALIGNMENT);
+        if !alike || !gapless {
+            return None;
+        }
+        let mut stacks = self.stacks.borrow_mut();
+        stacks.push(Stack { first, count });
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1 })
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {
@@ -195,9 +251,10 @@ impl Segments {
 
     fn declare<M>(&mut self, name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
         let cell = Arc::new(Cell { name, slab: RwLock::new(None) });
-        let params = RefCell::default();
-        let module = build(&ParamBuilder { cell: &cell, params: &params, prefix: String::new() });
-        let segment = Segment { cell, params: params.into_inner().into(), on_host };
+        let (params, stacks) = (RefCell::default(), RefCell::default());
+        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix: String::new() });
+        let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
+        let segment = Segment { cell, params, stacks, on_host };
         self.0.push(segment.clone());
         Staged { segment, module }
     }

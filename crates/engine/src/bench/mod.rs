@@ -17,11 +17,11 @@ use serde::Serialize;
 
 pub use flops::{decoder_flop, text_flop, unet_flop};
 pub use model::{BenchModel, Preset};
-pub use report::{BenchReport, Machine, ModelReport, ReportFile, StageReport, Summary};
+pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
 
 use crate::error::{Error, Result};
 use crate::request::{in_range, side};
-use crate::setup::Setup;
+use crate::setup::{Place, Setup};
 use stage::Meter;
 
 /// What can be measured.
@@ -70,7 +70,7 @@ pub struct BenchPlan {
     pub stages: Vec<BenchStage>,
     /// How often each stage is measured.
     pub runs: usize,
-    /// How often each stage runs before it is measured.
+    /// How often each stage runs before it is measured. A step on a card runs at least until it is recorded.
     pub warmup: usize,
     /// On what and in which type.
     pub setup: Setup,
@@ -114,10 +114,10 @@ impl BenchPlan {
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
-        let (device, dtype) = self.setup.resolve()?;
+        let Place { device, dtype, pool } = self.setup.resolve()?;
         let mut reports = Vec::new();
         for model in &models {
-            let mut meter = Meter { plan: self, model, device: &device, dtype, watch };
+            let mut meter = Meter { plan: self, model, device: &device, dtype, pool: pool.as_ref(), watch };
             let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
             reports.push(ModelReport {
                 name: model.name.clone(),

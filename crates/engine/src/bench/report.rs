@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use kiln_mempool::DeviceMemory;
 use serde::Serialize;
 
 use super::BenchStage;
@@ -93,6 +94,26 @@ pub struct StageReport {
     pub faults: Vec<u64>,
     /// Calls of the kernel for memory that the host pool made in every run.
     pub pool_calls: Vec<u64>,
+    /// Memory of the card, weights among it; `None` on the processor.
+    pub card: Option<CardMemory>,
+}
+
+/// Memory of a card in bytes, over one stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CardMemory {
+    /// The most that tensors had at once.
+    pub peak_used: u64,
+    /// The most that was taken from the card for tensors and recorded steps.
+    pub peak_reserved: u64,
+    /// What the card had less to give at the stage's end than at the start, by its driver: libraries and code too.
+    pub driver: u64,
+}
+
+impl From<DeviceMemory> for CardMemory {
+    fn from(memory: DeviceMemory) -> Self {
+        let peak_reserved = memory.peak_reserved + memory.peak_graphs;
+        Self { peak_used: memory.peak_used + memory.peak_graphs, peak_reserved, driver: memory.driver }
+    }
 }
 
 /// Many values in three.

@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder};
-use kiln_mempool::SystemMemory;
+use kiln_mempool::{DevicePool, SystemMemory};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
-use super::report::{StageReport, Summary};
+use super::report::{CardMemory, StageReport, Summary};
 use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_flop};
 use crate::decoder::Decoder;
-use crate::denoise::GuidedUnet;
+use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
 use crate::model_folder::Family;
@@ -33,6 +33,7 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) model: &'a BenchModel,
     pub(crate) device: &'a Device,
     pub(crate) dtype: DType,
+    pub(crate) pool: Option<&'a DevicePool>,
     pub(crate) watch: &'w mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
 }
 
@@ -47,6 +48,10 @@ impl Meter<'_, '_> {
     /// Loads a stage's network, measures it, and drops it.
     pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
         self.tell(stage, None)?;
+        if let Some(pool) = self.pool {
+            pool.trim()?; // what the stage before left
+            pool.reset_peaks()?;
+        }
         match stage {
             BenchStage::Step => self.step(),
             BenchStage::Vae => self.vae(),
@@ -60,12 +65,12 @@ impl Meter<'_, '_> {
         let loaded = self.load("the U-Net", &[unet.segments()])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
-        let guided = GuidedUnet {
-            unet: &unet,
-            conditioning: self.conditioning(2 * n)?.to_dtype(self.dtype)?,
-            cfg_scale: Some(CFG_SCALE),
-            dtype: self.dtype,
-        };
+        let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
+        let mut guided = GuidedUnet::new(&unet, &mut recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
+        // What is measured is the step as it runs for nearly all of a picture.
+        for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
+            guided.forward(&latents, TIMESTEP)?;
+        }
         let flop = unet_flop(&model.unet, 2 * n, (h, w), TOKENS);
         self.time(BenchStage::Step, loaded, flop, &mut || guided.forward(&latents, TIMESTEP).map(drop))
     }
@@ -149,6 +154,7 @@ impl Meter<'_, '_> {
             runs,
             faults,
             pool_calls,
+            card: self.pool.map(DevicePool::memory).transpose()?.map(CardMemory::from),
         })
     }
 
@@ -167,7 +173,8 @@ impl Meter<'_, '_> {
         let (width, height) = (*width as f32, *height as f32);
         let added = unet.pooled_dim().map(|dim| -> Result<_> {
             let text_embeds = self.normal(n, (1, 1, dim))?.reshape((n, dim))?;
-            Ok(AddedConditions { text_embeds, time_ids: vec![[height, width, 0.0, 0.0, height, width]; n] })
+            let time_ids = Tensor::new(&[[height, width, 0.0, 0.0, height, width]], self.device)?.repeat((n, 1))?;
+            Ok(AddedConditions { text_embeds, time_ids })
         });
         Ok(Conditioning { context, added: added.transpose()? })
     }

@@ -1,6 +1,8 @@
 //! Activations that stand alone: in the text encoders' feed-forward layers and the time embedding.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::Result;
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "activation";
@@ -29,6 +33,9 @@ pub enum Activation {
 pub fn activation(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
     match x.device() {
         Device::Cpu => cpu::forward(x, function, out),
-        _ => store(OP, reference::forward(x, function)?, out),
+        _ => match cuda::activation(x, function, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x, function)?, out),
+        },
     }
 }

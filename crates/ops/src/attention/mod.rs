@@ -1,13 +1,17 @@
 //! Scaled dot-product attention over several heads.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "attention";
@@ -23,7 +27,7 @@ pub struct Attention {
 
 /// The shapes of an attention that has been checked.
 #[derive(Clone, Copy)]
-struct Shapes {
+pub(crate) struct Shapes {
     b: usize,
     s: usize,
     t: usize,
@@ -64,6 +68,15 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Opt
     let shapes = Shapes { b, s, t, c, head_dim: c / config.num_heads };
     match q.device() {
         Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
-        _ => store(OP, reference::forward(q, k, v, config, shapes)?, out),
+        _ => match cuda::attention(q, k, v, config, shapes, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(q, k, v, config, shapes)?, out),
+        },
     }
+}
+
+/// Whether [`attention`] reads queries, keys and values where they are when their rows lie apart, as in the result of
+/// one product for all three. Elsewhere they would be copied.
+pub fn attention_reads_parts(x: &Tensor) -> bool {
+    matches!(x.device(), Device::Cuda(_)) && x.dtype() != DType::F32
 }

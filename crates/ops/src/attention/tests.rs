@@ -1,25 +1,50 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into};
+use crate::test_support::{assert_close, exact, random, random_into};
+
+/// `(b, s, t, num_heads, head_dim)`.
+type Case = (usize, usize, usize, usize, usize);
+
+/// Runs a case on operands that `operands` makes, with and without the mask where that is possible, and compares.
+fn agrees((b, s, t, num_heads, head_dim): Case, operands: impl Fn() -> [Tensor; 3]) {
+    let c = num_heads * head_dim;
+    for causal in [false, true] {
+        if causal && s != t {
+            continue;
+        }
+        let [q, k, v] = operands();
+        let config = Attention { num_heads, causal };
+        let shapes = Shapes { b, s, t, c, head_dim };
+        let expected = reference::forward(&exact(&q), &exact(&k), &exact(&v), config, shapes).unwrap();
+        let run = |out: Option<&Tensor>| attention(&q, &k, &v, config, out).unwrap();
+        assert_close(&run(None), &expected, 1e-5);
+        random_into(&expected, |out| run(Some(out)), 1e-5);
+    }
+}
 
 #[test]
 fn kernel_agrees_with_the_reference() {
-    // (b, s, t, num_heads, head_dim): head sizes 8 to 512, lengths that no block divides
-    let cases = [(1, 1, 1, 1, 8), (2, 63, 77, 4, 40), (1, 130, 130, 2, 64), (2, 9, 154, 3, 24), (1, 70, 70, 1, 512)];
-    for (b, s, t, num_heads, head_dim) in cases {
+    // head sizes 8 to 512, lengths that no block divides, and more keys than a kernel holds at once
+    let short = [(1, 1, 1, 1, 8), (2, 63, 77, 4, 40), (1, 130, 130, 2, 64), (2, 9, 154, 3, 24), (1, 70, 70, 1, 512)];
+    let long = [(1, 200, 1000, 2, 40), (2, 300, 700, 1, 64), (1, 65, 500, 2, 80), (1, 100, 400, 2, 160)];
+    let prompt =
+        [(2, 200, 77, 2, 64), (1, 129, 80, 3, 80), (2, 64, 77, 2, 160), (1, 130, 154, 2, 120), (1, 9, 70, 1, 256)];
+    for case in short.into_iter().chain(long).chain(prompt) {
+        let (b, s, t, num_heads, head_dim) = case;
         let c = num_heads * head_dim;
-        let (q, k, v) = (random(&[b, s, c]), random(&[b, t, c]), random(&[b, t, c]));
-        for causal in [false, true] {
-            if causal && s != t {
-                continue;
-            }
-            let config = Attention { num_heads, causal };
-            let shapes = Shapes { b, s, t, c, head_dim };
-            let expected = reference::forward(&q, &k, &v, config, shapes).unwrap();
-            let run = |out: Option<&Tensor>| attention(&q, &k, &v, config, out).unwrap();
-            assert_close(&run(None), &expected, 1e-5);
-            random_into(&expected, |out| run(Some(out)), 1e-5);
-        }
+        agrees(case, || [random(&[b, s, c]), random(&[b, t, c]), random(&[b, t, c])]);
     }
+}
+
+#[test]
+fn operands_may_be_slices() {
+    for case in [(2, 70, 70, 2, 40), (2, 96, 96, 3, 64), (1, 33, 33, 2, 20)] {
+        let (b, s, _, num_heads, head_dim) = case;
+        let c = num_heads * head_dim;
+        let slices = |packed: Tensor| [0, c, 2 * c].map(|start| packed.narrow(2, start, c).unwrap());
+        agrees(case, || slices(random(&[b, s, 3 * c])));
+    }
+    let shared = |x: Tensor| x.broadcast_as((2, 70, 80)).unwrap();
+    agrees((2, 50, 70, 2, 40), || [random(&[2, 50, 80]), shared(random(&[1, 70, 80])), shared(random(&[1, 70, 80]))]);
 }
 
 #[test]

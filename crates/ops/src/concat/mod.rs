@@ -1,5 +1,7 @@
 //! Two feature maps side by side: a skip connection.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -8,6 +10,8 @@ use rayon::prelude::*;
 
 use crate::cpu::{Element, View};
 use crate::error::{Error, Result};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::{store, write};
 
 const OP: &str = "concat_channels";
@@ -25,7 +29,10 @@ pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<T
         }
     };
     if !matches!(a.device(), Device::Cpu) {
-        return store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out);
+        return match cuda::concat_channels(a, b, (m, n), &shape, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out),
+        };
     }
     dispatch!(OP, "a", a.dtype(), typed(a, b, (m, n), &shape, out))
 }

@@ -1,6 +1,8 @@
 //! Two-dimensional convolution, with everything that the networks add to its result.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
 
@@ -75,7 +79,10 @@ pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) ->
     let shapes = check(&inputs, config)?;
     match inputs.x.device() {
         Device::Cpu => cpu::forward(inputs, config, shapes, out),
-        _ => store(OP, reference::forward(inputs, config)?, out),
+        _ => match cuda::conv2d(inputs, config, [shapes.b, shapes.h_out, shapes.w_out, shapes.c_out], out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(inputs, config)?, out),
+        },
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{assert_close, random, random_into, weight};
+use crate::test_support::{assert_close, exact, exact_weight, random, random_into, weight};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
@@ -18,6 +18,12 @@ fn kernel_agrees_with_the_reference() {
         (2, 9, 13, 48, 40, 3, 1, 1, 1),
         (3, 11, 10, 144, 70, 3, 1, 0, 0),
         (1, 32, 31, 80, 96, 3, 1, 1, 1),
+        (2, 8, 8, 32, 64, 3, 1, 1, 1),
+        (1, 17, 19, 16, 24, 3, 1, 1, 1),
+        (2, 33, 34, 48, 8, 3, 2, 1, 1),
+        (1, 36, 36, 8, 40, 3, 2, 0, 1),
+        (2, 7, 9, 64, 4, 3, 1, 1, 1),
+        (1, 5, 7, 160, 8, 3, 2, 0, 1),
     ];
     for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
         let config = Conv2d { stride, pad_before, pad_after };
@@ -32,12 +38,33 @@ fn kernel_agrees_with_the_reference() {
             image_bias: Some(&image_bias),
             residual: Some(&residual),
         };
-        let expected = reference::forward(inputs, config).unwrap();
+        let (x_f32, weight_f32) = (exact(&x), exact_weight(&weight));
+        let (bias_f32, image_bias_f32, residual_f32) = (exact(&bias), exact(&image_bias), exact(&residual));
+        let exact_inputs = Conv2dInputs {
+            x: &x_f32,
+            weight: &weight_f32,
+            bias: Some(&bias_f32),
+            image_bias: Some(&image_bias_f32),
+            residual: Some(&residual_f32),
+        };
+        let expected = reference::forward(exact_inputs, config).unwrap();
         assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
         random_into(&expected, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
 
+        // One row of the time embedding for all images, as the sampler gives it.
+        let (row, row_f32) = (image_bias.narrow(0, 0, 1).unwrap(), image_bias_f32.narrow(0, 0, 1).unwrap());
+        let inputs = Conv2dInputs { image_bias: Some(&row), ..inputs };
+        let exact_inputs = Conv2dInputs { image_bias: Some(&row_f32), ..exact_inputs };
+        let expected = reference::forward(exact_inputs, config).unwrap();
+        assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
+
+        let biased = Conv2dInputs { image_bias: None, residual: None, ..inputs };
+        let exact_biased = Conv2dInputs { image_bias: None, residual: None, ..exact_inputs };
+        assert_close(&conv2d(biased, config, None).unwrap(), &reference::forward(exact_biased, config).unwrap(), 1e-5);
+
         let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
-        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(plain, config).unwrap(), 1e-5);
+        let exact_plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..exact_inputs };
+        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(exact_plain, config).unwrap(), 1e-5);
     }
 }
 

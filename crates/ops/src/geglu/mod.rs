@@ -1,6 +1,8 @@
 //! The gated activation of the transformer blocks' feed-forward layers.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "geglu";
@@ -24,6 +28,9 @@ pub fn geglu(x: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     };
     match x.device() {
         Device::Cpu => cpu::forward(x, &shape, out),
-        _ => store(OP, reference::forward(x)?, out),
+        _ => match cuda::geglu(x, &shape, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x)?, out),
+        },
     }
 }

@@ -1,6 +1,8 @@
 //! Group normalisation, with the SiLU that nearly always follows it.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "group_norm";
@@ -47,6 +51,9 @@ pub fn group_norm(
     expect_shape(OP, "beta", beta.dims(), &[c])?;
     match x.device() {
         Device::Cpu => cpu::forward(x, gamma, beta, config, (b, c), out),
-        _ => store(OP, reference::forward(x, gamma, beta, config)?, out),
+        _ => match cuda::group_norm(x, gamma, beta, config, (b, c), out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x, gamma, beta, config)?, out),
+        },
     }
 }

@@ -1,6 +1,8 @@
 //! Layer normalisation.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "layer_norm";
@@ -25,6 +29,9 @@ pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Opti
     expect_shape(OP, "beta", beta.dims(), &[c])?;
     match x.device() {
         Device::Cpu => cpu::forward(x, gamma, beta, eps, out),
-        _ => store(OP, reference::forward(x, gamma, beta, eps)?, out),
+        _ => match cuda::layer_norm(x, gamma, beta, eps, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x, gamma, beta, eps)?, out),
+        },
     }
 }

@@ -1,5 +1,7 @@
 //! A linear layer: a matrix product with the weights' transpose.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ use candle_core::{Device, Tensor};
 
 use crate::conv2d::{Conv2d, Conv2dInputs, conv2d};
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
 
@@ -50,7 +54,10 @@ pub fn linear(
         expect_shape(OP, "out", out.dims(), &shape)?;
     }
     if !matches!(x.device(), Device::Cpu) {
-        return store(OP, reference::forward(x, weight, bias, residual)?, out);
+        return match cuda::linear(x, weight, bias, residual, &shape, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x, weight, bias, residual)?, out),
+        };
     }
     let pixels = |t: &Tensor, channels| t.reshape((1, 1, rows, channels));
     let out = out.map(|out| pixels(out, n)).transpose()?;

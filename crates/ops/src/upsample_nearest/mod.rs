@@ -1,6 +1,8 @@
 //! Nearest-neighbour upsampling.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -8,6 +10,8 @@ mod tests;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 use crate::output::store;
 
 const OP: &str = "upsample_nearest";
@@ -25,15 +29,23 @@ pub fn upsample_nearest(x: &Tensor, (h_out, w_out): (usize, usize), out: Option<
     if h == 0 || w == 0 {
         return Err(error());
     }
-    let (rows, columns) = (sources(h, h_out), sources(w, w_out));
+    let (rows, columns) = (|| sources(h, h_out), || sources(w, w_out));
     match x.device() {
-        Device::Cpu => cpu::forward(x, &rows, &columns, out),
-        _ => store(OP, reference::forward(x, &rows, &columns)?, out),
+        Device::Cpu => cpu::forward(x, &rows(), &columns(), out),
+        _ => match cuda::upsample_nearest(x, (h_out, w_out), out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(x, &rows(), &columns())?, out),
+        },
     }
+}
+
+/// How far the input index moves for each output index.
+fn scale(size: usize, size_out: usize) -> f32 {
+    size as f32 / size_out as f32
 }
 
 /// The input index of each output index.
 fn sources(size: usize, size_out: usize) -> Vec<usize> {
-    let scale = size as f32 / size_out as f32;
+    let scale = scale(size, size_out);
     (0..size_out).map(|i| ((i as f32 * scale) as usize).min(size - 1)).collect()
 }

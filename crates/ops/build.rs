@@ -1,0 +1,108 @@
+//! With the feature `cuda`: compiles every operator's `kernel.cu` into a fat binary, which the crate embeds.
+//!
+//! `KILN_CUDA_ARCHS` (`80,86,89,90`) lists the architectures of a build that is given away; it gets PTX of the newest
+//! one too, which drivers compile for later cards. Otherwise there is code for one card: `CUDA_COMPUTE_CAP`, or that
+//! of the card that is here.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// Headers that kernels share.
+const HEADERS: &str = "src/cuda";
+
+fn main() -> Result<()> {
+    println!("cargo::rerun-if-changed=build.rs");
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_none() {
+        return Ok(());
+    }
+    for variable in ["KILN_CUDA_ARCHS", "CUDA_COMPUTE_CAP", "CUDA_HOME", "CUDA_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let (targets, code) = targets()?;
+    println!("cargo::rustc-env=KILN_CUDA_CODE={code}");
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+    for kernels in kernels()?.chunks(jobs) {
+        let running = kernels.iter().map(|(name, source)| {
+            let object = out.join(format!("{name}.fatbin"));
+            let mut nvcc = Command::new(nvcc());
+            // Multiplications and additions may fuse; divisions, roots and small numbers stay exact. Kernels call fast
+            // functions by name where their bounds allow it.
+            nvcc.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings", "-I", HEADERS]).args(&targets);
+            let child = nvcc.arg("-o").arg(object).arg(source).spawn();
+            child.map_err(|error| format!("{:?}: {error}; set CUDA_HOME to a CUDA toolkit", nvcc.get_program()))
+        });
+        for (child, (name, _)) in running.collect::<Vec<_>>().into_iter().zip(kernels) {
+            let status = child?.wait()?;
+            if !status.success() {
+                return Err(format!("nvcc failed on the kernels of {name}: {status}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The operators' kernels: their folders' names, and the sources.
+fn kernels() -> Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    println!("cargo::rerun-if-changed=src"); // a new kernel, a shared header
+    for entry in std::fs::read_dir("src")? {
+        let folder = entry?.path();
+        let source = folder.join("kernel.cu");
+        if let (true, Some(name)) = (source.exists(), folder.file_name()) {
+            found.push((name.to_string_lossy().into_owned(), source));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn nvcc() -> PathBuf {
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    let mut places = homes.map(|home| Path::new(&home).join("bin/nvcc"));
+    places.find(|nvcc| nvcc.exists()).unwrap_or_else(|| "nvcc".into())
+}
+
+/// nvcc's arguments for the architectures, and the same for the crate: `90` is machine code, `90+` PTX.
+fn targets() -> Result<(Vec<String>, String)> {
+    let list = std::env::var("KILN_CUDA_ARCHS").ok();
+    let mut archs = match &list {
+        Some(list) => list.split(',').map(arch).collect::<Result<Vec<_>>>()?,
+        None => vec![one_arch()?],
+    };
+    archs.sort_unstable();
+    archs.dedup();
+    let mut targets = Vec::new();
+    for arch in &archs {
+        // Warp-group products and their register budgets exist in Hopper's own variant alone.
+        let variant = if *arch == 90 { "a" } else { "" };
+        targets.push(format!("-gencode=arch=compute_{arch}{variant},code=sm_{arch}{variant}"));
+    }
+    let mut code: Vec<String> = archs.iter().map(u32::to_string).collect();
+    if let (Some(_), Some(newest)) = (list, archs.last()) {
+        targets.push(format!("-gencode=arch=compute_{newest},code=compute_{newest}"));
+        code.push(format!("{newest}+"));
+    }
+    Ok((targets, code.join(",")))
+}
+
+fn one_arch() -> Result<u32> {
+    if let Ok(cap) = std::env::var("CUDA_COMPUTE_CAP") {
+        return arch(&cap);
+    }
+    let query = Command::new("nvidia-smi").args(["--query-gpu=compute_cap", "--format=csv,noheader"]).output();
+    let text = query.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => arch(line),
+        _ => Err("no card is here to ask for its architecture; set CUDA_COMPUTE_CAP, to 90 say".into()),
+    }
+}
+
+/// `9.0` and `90` as 90.
+fn arch(text: &str) -> Result<u32> {
+    let digits = text.trim().replace('.', "");
+    digits.parse().map_err(|_| format!("`{text}` is no CUDA architecture, expected one like 90 or 9.0").into())
+}

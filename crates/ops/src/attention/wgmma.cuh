@@ -1,0 +1,181 @@
+// Hopper's tools: products by warp groups on operands in shared memory, tile copies by the copy engine, barriers in
+// shared memory that both report to. PTX ISA, sections on wgmma.mma_async, cp.async.bulk.tensor and mbarrier.
+#pragma once
+
+#include "operands.cuh"
+
+namespace kiln::attention {
+
+// A tensor map, as the driver encodes it.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// A barrier whose phase ends with `count` arrivals and all bytes that were announced.
+struct Barrier {
+  uint64_t state;
+
+  __device__ __forceinline__ void init(int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  __device__ __forceinline__ void arrive_expecting(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
+                 : "memory");
+  }
+  // Until the phase of this parity has ended.
+  __device__ __forceinline__ void wait(int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(shared_address(this)),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+// True for one thread of the warp.
+__device__ __forceinline__ bool elect() {
+  int elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, one;\n"
+      "}\n"
+      : "=r"(elected)::"memory");
+  return elected != 0;
+}
+
+// Until all warps of this group are here.
+__device__ __forceinline__ void group_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+// Makes initialised barriers known to the copy engine.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// A tile of `map`'s box from (channel, head, token, batch) on; what lies outside the tensor becomes zeros.
+__device__ __forceinline__ void copy_tile(void* to, const TensorMap& map, Barrier& barrier, int channel, int head,
+                                          int token, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(channel), "r"(head), "r"(token), "r"(batch)
+      : "memory");
+}
+
+// Lets products read what this thread has written to shared memory; a barrier follows.
+__device__ __forceinline__ void publish_operands() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// What a product reads in shared memory: rows of 128 bytes, swizzled, eight in 1,024 bytes. `beyond` is the distance in
+// bytes to the next 64 channels, where channels are a right operand's columns.
+__device__ __forceinline__ uint64_t operand(const void* at, int beyond = 16) {
+  constexpr uint64_t EIGHT_ROWS = 1024 >> 4, SWIZZLE_128 = 1;
+  return uint64_t(shared_address(at) >> 4 & 0x3fff) | uint64_t(beyond >> 4) << 16 | EIGHT_ROWS << 32 |
+         SWIZZLE_128 << 62;
+}
+// `bytes` further.
+__device__ __forceinline__ uint64_t advanced(uint64_t operand, int bytes) { return operand + (bytes >> 4); }
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the last `LATER` groups of products are done.
+template <int LATER> __device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+}
+// Keeps the compiler from using a tile's registers before this place, or from changing them after it.
+template <int N> __device__ __forceinline__ void pin(float (&tile)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    asm volatile("" : "+f"(tile[n][0]), "+f"(tile[n][1]), "+f"(tile[n][2]), "+f"(tile[n][3])::"memory");
+  }
+}
+
+// The places of a tile's registers in an instruction, and the registers themselves.
+#define R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define R16 ", %16, %17, %18, %19"
+#define R20 ", %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define R32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define R40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define R80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define R96                                                                                                  \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113" \
+  ", %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TILE1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define TILE4(i) TILE1(i), TILE1(i + 1), TILE1(i + 2), TILE1(i + 3)
+#define TILE5(i) TILE4(i), TILE1(i + 4)
+#define TILE8 TILE4(0), TILE4(4)
+#define TILE10 TILE5(0), TILE5(5)
+#define TILE12 TILE8, TILE4(8)
+#define TILE16 TILE8, TILE4(8), TILE4(12)
+#define TILE20 TILE10, TILE5(10), TILE5(15)
+#define TILE32 TILE16, TILE4(16), TILE4(20), TILE4(24), TILE4(28)
+
+// d (+)= a b^T: 64 rows by 16 channels of a, N rows by 16 channels of b. Without `add`, d's old values don't count.
+template <typename T, int N>
+__device__ __forceinline__ void multiply_transposed(float (&d)[N][4], uint64_t a, uint64_t b, int add);
+// d (+)= a b: 64 rows by 16 of a, in registers or shared memory, 16 rows by N columns of b.
+template <typename T, int N>
+__device__ __forceinline__ void multiply(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b, int add);
+template <typename T, int N>
+__device__ __forceinline__ void multiply(float (&d)[N][4], uint64_t a, uint64_t b, int add);
+
+// NAME says what b is: its rows d's columns (multiply_transposed), or d's columns its columns (multiply).
+#define SHARED(NAME, MAJOR, T, TYPE, N, COLUMNS, REGISTERS, TILE, A, B, ADD)                                    \
+  template <>                                                                                                   \
+  __device__ __forceinline__ void NAME<T, N>(float (&d)[N][4], uint64_t a, uint64_t b, int add) {               \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A \
+                 ", %" #B ", add, 1, 1, 0, " #MAJOR ";\n}\n"                                                    \
+                 : TILE                                                                                         \
+                 : "l"(a), "l"(b), "r"(add));                                                                   \
+  }
+#define DIRECT(T, TYPE, N, COLUMNS, REGISTERS, TILE, A0, A1, A2, A3, B, ADD)                                      \
+  template <>                                                                                                     \
+  __device__ __forceinline__ void multiply<T, N>(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b, int add) { \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" #A0 \
+                 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}\n"                                   \
+                 : TILE                                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                 \
+  }
+#define PRODUCTS(T, TYPE)                                                                          \
+  SHARED(multiply_transposed, 0, T, TYPE, 4, 32, R0, TILE4(0), 16, 17, 18)                         \
+  SHARED(multiply_transposed, 0, T, TYPE, 8, 64, R0 R16 R20, TILE8, 32, 33, 34)                    \
+  SHARED(multiply_transposed, 0, T, TYPE, 10, 80, R0 R16 R20 R32, TILE10, 40, 41, 42)              \
+  SHARED(multiply_transposed, 0, T, TYPE, 12, 96, R0 R16 R20 R32 R40, TILE12, 48, 49, 50)          \
+  SHARED(multiply_transposed, 0, T, TYPE, 16, 128, R0 R16 R20 R32 R40 R48, TILE16, 64, 65, 66)     \
+  SHARED(multiply, 1, T, TYPE, 32, 256, R0 R16 R20 R32 R40 R48 R64 R80 R96, TILE32, 128, 129, 130) \
+  DIRECT(T, TYPE, 5, 40, R0 R16, TILE5(0), 20, 21, 22, 23, 24, 25)                                 \
+  DIRECT(T, TYPE, 8, 64, R0 R16 R20, TILE8, 32, 33, 34, 35, 36, 37)                                \
+  DIRECT(T, TYPE, 10, 80, R0 R16 R20 R32, TILE10, 40, 41, 42, 43, 44, 45)                          \
+  DIRECT(T, TYPE, 20, 160, R0 R16 R20 R32 R40 R48 R64, TILE20, 80, 81, 82, 83, 84, 85)
+
+PRODUCTS(__half, "f16")
+PRODUCTS(__nv_bfloat16, "bf16")
+
+#undef R0
+#undef R16
+#undef R20
+#undef R32
+#undef R40
+#undef R48
+#undef R64
+#undef R80
+#undef R96
+
+}  // namespace kiln::attention

@@ -1,0 +1,210 @@
+//! Convolution on cards.
+//!
+//! A 1x1 convolution is a matrix product. Others run through cuDNN; where that has no engine, where it is not
+//! installed, in f32, and for few pixels the windows are gathered into a matrix first, which a product then takes. That
+//! wins for few pixels because cuDNN's engines leave most of the card idle there, while a product splits its long sums
+//! over the card (SD1.5's 8x8 maps on an H200: 17 us against 24). Up to 8 output channels, of the last layers, have a
+//! kernel of ours: cuDNN's compute at least 64 and drop the rest.
+#![allow(unsafe_code)]
+
+use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::{DType, Tensor};
+
+use super::{Conv2d, Conv2dInputs, OP};
+use crate::cuda::{self, Addresses, Convolution, Module, Product};
+use crate::error::Result;
+use crate::packing::WeightLayout;
+
+static KERNELS: Module = cuda::kernels!("conv2d");
+/// Pixels up to which windows are gathered though cuDNN is there.
+const FEW_PIXELS: usize = 256;
+/// Bytes of gathered windows at a time: as much as stays in a large card's second-level cache.
+const WINDOWS: usize = 48 << 20;
+
+/// Output channels up to which our own kernel runs.
+const FEW_CHANNELS: usize = 8;
+
+/// `shape` is the result's.
+pub(super) fn conv2d(
+    inputs: Conv2dInputs<'_>,
+    config: Conv2d,
+    shape: [usize; 4],
+    out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
+    let (Some(device), WeightLayout::Plain) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
+    let [b, h_out, w_out, c_out] = shape;
+    if b > 1 && image_bias.is_some_and(|image_bias| image_bias.dims()[0] > 1) {
+        return image_by_image(inputs, config, shape, out, &device);
+    }
+    let dtype = x.dtype();
+    let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
+    let image_bias = image_bias.map(|image_bias| operand(&image_bias.flatten_all()?)).transpose()?; // (c_out)
+    let bias = match (bias.map(operand).transpose()?, image_bias) {
+        (Some(bias), Some(image_bias)) => Some((bias + image_bias)?),
+        (bias, image_bias) => bias.or(image_bias),
+    };
+    let (input, kernel) = (operand(x)?, operand(weight.tensor())?);
+    let residual = residual.map(operand).transpose()?;
+    let mut operands = vec![&input, &kernel];
+    operands.extend([&bias, &residual].into_iter().flatten());
+    let y = cuda::output(OP, out, &shape, dtype, &operands, &device)?;
+    let addresses = Addresses {
+        x: cuda::address(&input)?,
+        weight: cuda::address(&kernel)?,
+        bias: bias.as_ref().map(cuda::address).transpose()?,
+        residual: residual.as_ref().map(cuda::address).transpose()?,
+        y: cuda::address(&y)?,
+    };
+    let [_, kh, kw, c_in] = weight.shape();
+    let Conv2d { stride, pad_before, pad_after } = config;
+    let pixels = b * h_out * w_out;
+    if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
+        let product = Product { m: pixels, n: c_out, k: c_in, dtype };
+        // SAFETY: the operands were checked to have these shapes, are contiguous and of this type, and live until after
+        // the launch; the device's stream frees them later than it runs it.
+        return Ok(unsafe { cuda::product(OP, &device, product, addresses)? }.then_some(y));
+    }
+    let (_, h, w, _) = x.dims4()?;
+    let convolution = Convolution {
+        x: [b, h, w, c_in],
+        weight: weight.shape(),
+        y: shape,
+        stride,
+        pad_before,
+        pad_after,
+        dtype,
+        bias: bias.is_some(),
+        residual: residual.is_some(),
+    };
+    // SAFETY: as above.
+    let done = unsafe {
+        through_few_channels(&device, convolution, addresses)?
+            || (pixels > FEW_PIXELS && through_cudnn(&device, convolution, addresses)?)
+            || through_windows(&device, convolution, addresses)?
+    };
+    Ok(done.then_some(y))
+}
+
+/// Images with biases of their own, one after another: a launch takes one bias.
+fn image_by_image(
+    inputs: Conv2dInputs<'_>,
+    config: Conv2d,
+    shape: [usize; 4],
+    out: Option<&Tensor>,
+    device: &CudaDevice,
+) -> Result<Option<Tensor>> {
+    let mut operands = vec![inputs.x, inputs.weight.tensor()];
+    operands.extend([inputs.bias, inputs.image_bias, inputs.residual].into_iter().flatten());
+    let y = cuda::output(OP, out, &shape, inputs.x.dtype(), &operands, device)?;
+    for image in 0..shape[0] {
+        let of_image = |tensor: &Tensor| tensor.narrow(0, image, 1);
+        let (x, image_bias) = (of_image(inputs.x)?, inputs.image_bias.map(of_image).transpose()?);
+        let residual = inputs.residual.map(of_image).transpose()?;
+        let inputs = Conv2dInputs { x: &x, image_bias: image_bias.as_ref(), residual: residual.as_ref(), ..inputs };
+        if conv2d(inputs, config, [1, shape[1], shape[2], shape[3]], Some(&of_image(&y)?))?.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(y))
+}
+
+/// # Safety
+/// The addresses are those of contiguous operands of the convolution's type and shapes on this device.
+unsafe fn through_few_channels(device: &CudaDevice, convolution: Convolution, addresses: Addresses) -> Result<bool> {
+    let Convolution { x: [.., c_in], weight: [c_out, ..], y: [b, h_out, w_out, _], dtype, .. } = convolution;
+    let Addresses { x, weight, bias, residual, y } = addresses;
+    let vectored = cuda::is_vectored(&[x, weight], 1, 16) && c_in.is_multiple_of(32);
+    if dtype == DType::F32 || c_out > FEW_CHANNELS || !vectored {
+        return Ok(false);
+    }
+    let pixels = b * h_out * w_out;
+    let pixels_argument = pixels as i64;
+    let (bias, residual, channels) = (bias.unwrap_or(0), residual.unwrap_or(0), cuda::count(OP, c_out)?);
+    let geometry = geometry(convolution)?;
+    let kernel = KERNELS.typed(device, "conv2d_few_channels", dtype)?;
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&x).arg(&weight).arg(&bias).arg(&residual).arg(&y).arg(&pixels_argument).arg(&channels);
+    geometry.iter().for_each(|value| {
+        launch.arg(value);
+    });
+    // SAFETY: the arguments are those of the kernel, whose blocks of 128 threads compute 16 pixels each; it reads inside
+    // of images, in 16 bytes at multiples of them, and writes each element of the result once.
+    unsafe { launch.launch(cuda::grid(pixels.div_ceil(16), 128)?) }.map_err(cuda::driver)?;
+    Ok(true)
+}
+
+/// A convolution's geometry as the kernels take it.
+fn geometry(convolution: Convolution) -> Result<[i32; 9]> {
+    let Convolution { x: [_, h, w, c_in], weight: [_, kh, kw, _], y: [_, h_out, w_out, _], stride, .. } = convolution;
+    cuda::count(OP, kh * kw * c_in)?; // they count a window's elements
+    let values = [h, w, c_in, kh, kw, h_out, w_out, stride, convolution.pad_before];
+    let mut geometry = [0; 9];
+    for (argument, value) in geometry.iter_mut().zip(values) {
+        *argument = cuda::count(OP, value)?;
+    }
+    Ok(geometry)
+}
+
+/// # Safety
+/// The addresses are those of contiguous operands of the convolution's type and shapes on this device.
+unsafe fn through_cudnn(device: &CudaDevice, convolution: Convolution, addresses: Addresses) -> Result<bool> {
+    let all = [Some(addresses.x), Some(addresses.weight), addresses.bias, addresses.residual, Some(addresses.y)];
+    let aligned = all.iter().flatten().all(|address| address.is_multiple_of(cuda::CUDNN_ALIGNMENT));
+    // In f32 cuDNN's fast engines round operands to 10 bits.
+    if convolution.dtype == DType::F32 || !aligned {
+        return Ok(false);
+    }
+    cuda::libraries::with(device, |libraries| {
+        let workspace = libraries.workspace(device);
+        match &mut libraries.dnn {
+            // SAFETY: as the caller promises; the workspace is the device's own, and so is the handle's stream.
+            Some(dnn) => unsafe { dnn.launch(convolution, addresses, workspace) },
+            None => Ok(false),
+        }
+    })
+}
+
+/// # Safety
+/// The addresses are those of contiguous operands of the convolution's type and shapes on this device.
+unsafe fn through_windows(device: &CudaDevice, convolution: Convolution, addresses: Addresses) -> Result<bool> {
+    let Convolution { x: [.., c_in], weight: [n, kh, kw, _], y: [b, h_out, w_out, _], dtype, .. } = convolution;
+    let (pixels, k, size) = (b * h_out * w_out, kh * kw * c_in, dtype.size_in_bytes());
+    let rows = (WINDOWS / (k * size).max(1)).clamp(1, pixels.max(1));
+    let stream = device.cuda_stream();
+    // SAFETY: every row that a product reads is written before, on the same stream.
+    let windows = unsafe { device.alloc::<u8>((rows * k * size).max(1))? };
+    let windows_at = windows.device_ptr(&stream).0;
+    let kernel = KERNELS.typed(device, "conv2d_windows", dtype)?;
+    let vectored = i32::from(cuda::is_vectored(&[addresses.x, windows_at], c_in, size));
+    let geometry = geometry(convolution)?;
+    for first in (0..pixels).step_by(rows) {
+        let m = rows.min(pixels - first);
+        let first_argument = first as i64;
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&addresses.x).arg(&windows_at).arg(&first_argument);
+        geometry.iter().for_each(|value| {
+            launch.arg(value);
+        });
+        launch.arg(&vectored);
+        let lanes = if vectored == 1 { 16 / size } else { 1 };
+        let threads = k.div_ceil(lanes).next_multiple_of(32).min(256) as u32;
+        // SAFETY: the arguments are those of the kernel; block `i` reads inside of the image that pixel `first + i` lies
+        // in and writes row `i` of the windows.
+        unsafe { launch.launch(cuda::grid(m, threads)?) }.map_err(cuda::driver)?;
+        let offset = (first * n * size) as u64;
+        let part = Addresses {
+            x: windows_at,
+            residual: addresses.residual.map(|residual| residual + offset),
+            y: addresses.y + offset,
+            ..addresses
+        };
+        // SAFETY: the product's rows are those of the windows and of parts of residual and result.
+        if !unsafe { cuda::product(OP, device, Product { m, n, k, dtype }, part)? } {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,129 @@
+// Two kernels: the windows of pixels as rows of a matrix, and the whole convolution for up to 8 output channels.
+#include "element.cuh"
+
+namespace {
+
+struct Geometry {
+  int h, w, c_in, kh, kw, h_out, w_out, stride, pad;
+};
+
+// Rows (kh, kw, c_in) of windows; zeros where a window lies outside of the image. One block writes one row.
+template <typename T, int N> __device__ void gather(const T* x, T* windows, long first, const Geometry& g) {
+  using kiln::Vector;
+  const long pixel = first + blockIdx.x;
+  const int column = static_cast<int>(pixel % g.w_out);
+  const int row = static_cast<int>(pixel / g.w_out % g.h_out);
+  const long image = pixel / g.w_out / g.h_out;
+  const int k = g.kh * g.kw * g.c_in;
+  for (int i = threadIdx.x * N; i < k; i += blockDim.x * N) {
+    const int tap = i / g.c_in;
+    const int y = row * g.stride + tap / g.kw - g.pad;
+    const int z = column * g.stride + tap % g.kw - g.pad;
+    Vector<T, N> values = {};
+    if (y >= 0 && y < g.h && z >= 0 && z < g.w) {
+      values = Vector<T, N>::load(x + ((image * g.h + y) * g.w + z) * g.c_in + i % g.c_in);
+    }
+    values.store(windows + static_cast<long>(blockIdx.x) * k + i);
+  }
+}
+
+// c += a b, with a 16x16, b 16x8. A warp must stay together here: volatile, and no branch near it depends on the lane.
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                         __nv_bfloat16) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16 bytes, or zeros where `keep` is 0 and not ~0.
+__device__ __forceinline__ uint4 load(const void* from, unsigned keep) {
+  const uint4 v = *static_cast<const uint4*>(from);
+  return {v.x & keep, v.y & keep, v.z & keep, v.w & keep};
+}
+
+constexpr int WARPS = 4;
+
+// A block computes 16 pixels; its warps share the channels, 32 of them a turn. A thread loads 8 neighbouring channels of
+// two pixels and of one kernel, 16 bytes each: which channel the tensor core calls the how-manieth does not matter, as
+// long as pixels and kernels agree.
+template <typename T>
+__device__ void few_channels(const T* x, const T* weight, const T* bias, const T* residual, T* y, long pixels,
+                             int c_out, const Geometry& g) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int outer = lane / 4, inner = lane % 4;
+  const long first = static_cast<long>(blockIdx.x) * 16;
+  int rows[2], columns[2];
+  const T* images[2];
+  for (int i = 0; i < 2; i++) {
+    const long pixel = min(first + outer + 8 * i, pixels - 1);
+    columns[i] = static_cast<int>(pixel % g.w_out) * g.stride - g.pad;
+    rows[i] = static_cast<int>(pixel / g.w_out % g.h_out) * g.stride - g.pad;
+    images[i] = x + pixel / g.w_out / g.h_out * g.h * g.w * g.c_in;
+  }
+  float sums[4] = {};
+  for (int tap = 0; tap < g.kh * g.kw; tap++) {
+    const T* from[2];
+    unsigned inside[2];
+    for (int i = 0; i < 2; i++) {
+      const int row = rows[i] + tap / g.kw, column = columns[i] + tap % g.kw;
+      inside[i] = row >= 0 && row < g.h && column >= 0 && column < g.w ? ~0u : 0u;
+      from[i] = images[i] + (inside[i] ? (static_cast<long>(row) * g.w + column) * g.c_in : 0);
+    }
+    const unsigned used = outer < c_out ? ~0u : 0u;
+    const T* kernel = weight + (static_cast<long>(min(outer, c_out - 1)) * g.kh * g.kw + tap) * g.c_in;
+#pragma unroll 4
+    for (int turn = warp * 32; turn < g.c_in; turn += WARPS * 32) {
+      const int channel = turn + inner * 8;
+      const uint4 p = load(from[0] + channel, inside[0]);
+      const uint4 q = load(from[1] + channel, inside[1]);
+      const uint4 k = load(kernel + channel, used);
+      multiply(sums, {p.x, q.x, p.y, q.y}, {k.x, k.y}, T());
+      multiply(sums, {p.z, q.z, p.w, q.w}, {k.z, k.w}, T());
+    }
+  }
+  __shared__ float parts[WARPS][4][32];
+  for (int i = 0; i < 4; i++) parts[warp][i][lane] = sums[i];
+  __syncthreads();
+  if (warp > 0) return;
+  for (int i = 0; i < 4; i++) {
+    const long pixel = first + outer + 8 * (i / 2);
+    const int channel = inner * 2 + i % 2;
+    if (pixel >= pixels || channel >= c_out) continue;
+    float value = parts[0][i][lane];
+    for (int other = 1; other < WARPS; other++) value += parts[other][i][lane];
+    if (bias) value += kiln::to_f32(bias[channel]);
+    if (residual) value += kiln::to_f32(residual[pixel * c_out + channel]);
+    y[pixel * c_out + channel] = kiln::from_f32<T>(value);
+  }
+}
+
+}  // namespace
+
+#define INSTANCE(T, NAME)                                                                                        \
+  extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, long first, int h, int w, int c_in,   \
+                                                   int kh, int kw, int h_out, int w_out, int stride, int pad,    \
+                                                   int vectored) {                                               \
+    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                   \
+    if (vectored) {                                                                                              \
+      gather<T, kiln::LANES<T>>(x, windows, first, geometry);                                                    \
+    } else {                                                                                                     \
+      gather<T, 1>(x, windows, first, geometry);                                                                 \
+    }                                                                                                            \
+  }
+KILN_FOR_EVERY_TYPE(INSTANCE)
+
+#define FEW(T, NAME)                                                                                               \
+  extern "C" __global__ void conv2d_few_channels_##NAME(const T* x, const T* weight, const T* bias,                \
+                                                        const T* residual, T* y, long pixels, int c_out, int h,    \
+                                                        int w, int c_in, int kh, int kw, int h_out, int w_out,     \
+                                                        int stride, int pad) {                                     \
+    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                     \
+    few_channels<T>(x, weight, bias, residual, y, pixels, c_out, geometry);                                        \
+  }
+FEW(__half, f16)
+FEW(__nv_bfloat16, bf16)

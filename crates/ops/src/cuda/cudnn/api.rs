@@ -1,0 +1,75 @@
+//! cuDNN's functions, found when a process first needs them: a build runs without cuDNN, only slower.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::error::{Error, Result};
+
+/// A handle, a descriptor or a stream of the library.
+pub(super) type Raw = *mut c_void;
+type Status = i32;
+
+/// The functions of cuDNN 9's graph interface that convolutions need (`cudnn_graph.h`).
+pub(super) struct Api {
+    create: unsafe extern "C" fn(*mut Raw) -> Status,
+    set_stream: unsafe extern "C" fn(Raw, Raw) -> Status,
+    create_descriptor: unsafe extern "C" fn(i32, *mut Raw) -> Status,
+    pub(super) destroy_descriptor: unsafe extern "C" fn(Raw) -> Status,
+    pub(super) finalize: unsafe extern "C" fn(Raw) -> Status,
+    pub(super) set_attribute: unsafe extern "C" fn(Raw, i32, i32, i64, *const c_void) -> Status,
+    pub(super) get_attribute: unsafe extern "C" fn(Raw, i32, i32, i64, *mut i64, *mut c_void) -> Status,
+    pub(super) execute: unsafe extern "C" fn(Raw, Raw, Raw) -> Status,
+    error_string: unsafe extern "C" fn(Status) -> *const c_char,
+}
+
+impl Api {
+    /// The library, which stays loaded; the reason where it is not to be had.
+    pub(super) fn load() -> Result<Self, String> {
+        let name = if cfg!(windows) { "cudnn64_9.dll" } else { "libcudnn.so.9" };
+        // SAFETY: cuDNN's initialisers have no conditions; the library is never unloaded, so that its functions stay.
+        let library = unsafe { libloading::Library::new(name) }.map_err(|error| error.to_string())?;
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the field's type is the function's in cuDNN 9's header.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|error| error.to_string())?
+            };
+        }
+        Ok(Self {
+            create: function!("cudnnCreate"),
+            set_stream: function!("cudnnSetStream"),
+            create_descriptor: function!("cudnnBackendCreateDescriptor"),
+            destroy_descriptor: function!("cudnnBackendDestroyDescriptor"),
+            finalize: function!("cudnnBackendFinalize"),
+            set_attribute: function!("cudnnBackendSetAttribute"),
+            get_attribute: function!("cudnnBackendGetAttribute"),
+            execute: function!("cudnnBackendExecute"),
+            error_string: function!("cudnnGetErrorString"),
+        })
+    }
+
+    /// A handle for the current context that launches on `stream`.
+    pub(super) fn handle(&self, stream: Raw) -> Result<Raw> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the handle is written through a pointer that lives.
+        self.check(unsafe { (self.create)(&raw mut handle) })?;
+        // SAFETY: the handle was just made, and the stream is one of the same context.
+        self.check(unsafe { (self.set_stream)(handle, stream) })?;
+        Ok(handle)
+    }
+
+    pub(super) fn descriptor(&self, kind: i32) -> Result<Raw> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the descriptor is written through a pointer that lives.
+        self.check(unsafe { (self.create_descriptor)(kind, &raw mut raw) })?;
+        Ok(raw)
+    }
+
+    pub(super) fn check(&self, status: Status) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the library gives a text of its own that ends with a zero, for any number.
+        let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
+        Err(Error::Driver(format!("cuDNN: {}", text.to_string_lossy())))
+    }
+}

@@ -1,0 +1,52 @@
+//! The libraries of matrix products and convolutions, one set a device: cuBLASLt, cuDNN where it is installed, and the
+//! workspace that both use.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::{CudaDevice, DeviceId};
+
+use super::cublaslt::CublasLt;
+use super::cudnn::Cudnn;
+use super::driver;
+use crate::error::Result;
+
+/// Bytes of the workspace: what NVIDIA advises for Hopper. One size always, since algorithms depend on it.
+pub(crate) const WORKSPACE: usize = 32 << 20;
+
+/// What a device's products need, made on first use: outside of a capture, by the first eager step.
+pub(crate) struct Libraries {
+    pub(crate) blas: CublasLt,
+    /// `None` where it is not installed.
+    pub(crate) dnn: Option<Cudnn>,
+    workspace: CudaSlice<u8>,
+}
+
+impl Libraries {
+    /// The address of [`WORKSPACE`] bytes. The device's one stream runs their users one after another.
+    pub(crate) fn workspace(&self, device: &CudaDevice) -> u64 {
+        self.workspace.device_ptr(&device.cuda_stream()).0
+    }
+}
+
+/// They live as long as the process, as kernels do.
+static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(Mutex::default);
+
+/// Runs `launch` with the device's libraries, one caller at a time: their handles want that.
+pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {
+    let stream = device.cuda_stream();
+    stream.context().bind_to_thread().map_err(driver)?;
+    let mut all = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let libraries = match all.entry(device.id()) {
+        Entry::Occupied(made) => made.into_mut(),
+        Entry::Vacant(place) => {
+            // SAFETY: a workspace holds nothing between launches; who reads it has written it before.
+            let workspace = unsafe { device.alloc::<u8>(WORKSPACE)? };
+            let hopper = stream.context().compute_capability().map_err(driver)? == (9, 0);
+            place.insert(Libraries { blas: CublasLt::new(hopper)?, dnn: Cudnn::new(&stream)?, workspace })
+        }
+    };
+    launch(libraries)
+}

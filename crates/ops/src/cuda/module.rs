@@ -1,0 +1,118 @@
+//! Machine code for cards: loaded once a context, handed out function by function.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use candle_core::DType;
+use candle_core::cuda::cudarc::driver::{CudaFunction, CudaModule};
+use candle_core::cuda::cudarc::nvrtc::Ptx;
+use candle_core::cuda_backend::CudaDevice;
+
+use super::driver;
+use crate::error::Result;
+
+/// What the build made code for: `90` machine code, `90+` PTX that drivers compile for this and later cards.
+const CODE: &str = env!("KILN_CUDA_CODE");
+
+/// The embedded kernels of an operator.
+pub(crate) struct Module {
+    /// The operator's folder.
+    pub(crate) name: &'static str,
+    /// A fat binary.
+    pub(crate) image: &'static [u8],
+}
+
+/// The kernels that were compiled from a folder's `kernel.cu`.
+macro_rules! kernels {
+    ($name:literal) => {
+        $crate::cuda::Module { name: $name, image: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")) }
+    };
+}
+pub(crate) use kernels;
+
+/// By context and name. They live as long as the process: they keep their context, and with it its primary context.
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
+    functions: HashMap<(usize, String), CudaFunction>,
+    usable: HashMap<usize, bool>,
+}
+
+static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
+
+impl Module {
+    /// The kernel `name` for elements of `dtype`: `name_f32`, `name_f16` or `name_bf16` in the source.
+    pub(crate) fn typed(&self, device: &CudaDevice, name: &str, dtype: DType) -> Result<CudaFunction> {
+        self.function(device, &format!("{name}_{}", dtype.as_str()))
+    }
+
+    /// The kernel of this name. Names are unique over all operators.
+    pub(crate) fn function(&self, device: &CudaDevice, name: &str) -> Result<CudaFunction> {
+        let key = (context(device), name.to_string());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = loaded.functions.get(&key) {
+            return Ok(function.clone());
+        }
+        let module = match loaded.modules.get(&(key.0, self.name)) {
+            Some(module) => module.clone(),
+            None => {
+                let image = Ptx::from_binary(self.image.to_vec());
+                let module = device.cuda_stream().context().load_module(image).map_err(driver)?;
+                loaded.modules.insert((key.0, self.name), module.clone());
+                module
+            }
+        };
+        let function = module.load_function(name).map_err(driver)?;
+        loaded.functions.insert(key, function.clone());
+        Ok(function)
+    }
+}
+
+/// Whether this build has code for the card; where not, says so once.
+pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&usable) = loaded.usable.get(&context(device)) {
+        return Ok(usable);
+    }
+    let (major, minor) = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    let usable = covers(CODE, (major, minor));
+    if !usable {
+        tracing::warn!(
+            "no kernels of Kiln's for a card of compute capability {major}.{minor} (this build has {CODE}): running on candle's"
+        );
+    }
+    loaded.usable.insert(context(device), usable);
+    Ok(usable)
+}
+
+/// Whether kernels of Hopper's own variant run: the card is one, and the build has machine code for it, since PTX and
+/// other cards' code lack them.
+pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
+    let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    Ok(capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
+}
+
+fn context(device: &CudaDevice) -> usize {
+    device.cuda_stream().context().cu_ctx() as usize
+}
+
+/// Whether `code` runs on a card: machine code of the same major version and no later minor one (Hopper's own variant
+/// on Hopper alone, which is the same), or PTX of no later version.
+fn covers(code: &str, (major, minor): (i32, i32)) -> bool {
+    let card = major * 10 + minor;
+    code.split(',').any(|entry| match entry.strip_suffix('+') {
+        Some(ptx) => ptx.parse().is_ok_and(|ptx: i32| ptx <= card),
+        None => entry.parse().is_ok_and(|arch: i32| arch / 10 == major && arch <= card),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_runs_on_its_family_and_ptx_on_what_comes_later() {
+        assert!(covers("90", (9, 0)) && covers("80,86", (8, 9)) && covers("80,90,90+", (12, 0)));
+        assert!(!covers("90", (8, 9)) && !covers("86", (8, 0)) && !covers("90", (10, 0)) && !covers("90,90+", (8, 6)));
+    }
+}

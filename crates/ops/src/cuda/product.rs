@@ -1,0 +1,56 @@
+//! The matrix product that linear layers and convolutions stand on: `y = x w^T + bias + residual`.
+
+use candle_core::cuda::cudarc::driver::PushKernelArg;
+use candle_core::cuda_backend::CudaDevice;
+
+use super::cublaslt::{Addresses, Product};
+use super::{Module, count, driver, grid, is_vectored, kernels, libraries};
+use crate::error::Result;
+
+static KERNELS: Module = kernels!("linear");
+/// Rows up to which our kernel runs, which reads the weights once at the memory's speed: time embeddings have one row.
+const FEW_ROWS: usize = 4;
+const THREADS: u32 = 128;
+
+/// Launches the product on the device's stream, or gives `false` where nothing here can compute it.
+///
+/// # Safety
+/// The addresses are those of contiguous operands of the product's type and shapes on this device.
+pub(crate) unsafe fn launch(
+    op: &'static str,
+    device: &CudaDevice,
+    product: Product,
+    addresses: Addresses,
+) -> Result<bool> {
+    if product.m == 0 || product.n == 0 || product.k == 0 {
+        return Ok(false);
+    }
+    if product.m <= FEW_ROWS {
+        // SAFETY: as the caller promises.
+        return unsafe { few_rows(op, device, product, addresses) }.map(|()| true);
+    }
+    libraries::with(device, |libraries| {
+        let workspace = libraries.workspace(device);
+        let stream = device.cuda_stream();
+        // SAFETY: as the caller promises; workspace and stream are the device's own.
+        unsafe { libraries.blas.launch(product, addresses, workspace, stream.cu_stream().cast()) }
+    })
+}
+
+/// # Safety
+/// See [`launch`].
+unsafe fn few_rows(op: &'static str, device: &CudaDevice, product: Product, addresses: Addresses) -> Result<()> {
+    let Product { m, n, k, dtype } = product;
+    let Addresses { x, weight, bias, residual, y } = addresses;
+    let vectored = i32::from(is_vectored(&[x, weight], k, dtype.size_in_bytes()));
+    let (bias, residual) = (bias.unwrap_or(0), residual.unwrap_or(0));
+    let (m, n_argument, k) = (count(op, m)?, count(op, n)?, count(op, k)?);
+    let kernel = KERNELS.typed(device, "linear_few_rows", dtype)?;
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&x).arg(&weight).arg(&bias).arg(&residual).arg(&y).arg(&m).arg(&n_argument).arg(&k).arg(&vectored);
+    // SAFETY: the arguments are those of the kernel; it reads and writes whole operands of these shapes, an absent one
+    // (address 0) not at all, and rows in 16 bytes only where every row starts at a multiple of them.
+    unsafe { launch.launch(grid(n.div_ceil(THREADS as usize / 32), THREADS)?) }.map_err(driver)?;
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The twin of `cuda.rs` for builds without CUDA: nothing can be recorded.
+
+use std::convert::Infallible;
+
+use candle_core::Device;
+
+use crate::error::{Error, Result};
+
+/// A recorded run: there is none in this build.
+pub struct Graph(Infallible);
+
+/// Whether runs on this device can be recorded.
+pub fn is_recordable(_device: &Device) -> bool {
+    false
+}
+
+/// Does `run` as it will be recorded later.
+pub fn prepare<T>(_device: &Device, run: impl FnOnce() -> T) -> T {
+    run()
+}
+
+impl Graph {
+    /// Records the work that `run` gives to the card: an error in this build.
+    ///
+    /// # Errors
+    /// [`Error::NoCuda`].
+    pub fn record<E: From<Error>>(_device: &Device, _run: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+        Err(Error::NoCuda.into())
+    }
+
+    /// Starts the recorded work.
+    ///
+    /// # Errors
+    /// None: there is no such graph.
+    pub fn replay(&mut self) -> Result<()> {
+        match self.0 {}
+    }
+}

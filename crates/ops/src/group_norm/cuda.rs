@@ -1,0 +1,190 @@
+//! Group normalisation on cards.
+#![allow(unsafe_code)]
+
+use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::{DType, Tensor};
+
+use super::{GroupNorm, OP};
+use crate::cuda::{self, Module};
+use crate::error::Result;
+
+static KERNELS: Module = cuda::kernels!("group_norm");
+
+/// Elements of a group up to which one block normalises it in one launch: 16 SD feature maps of 64x64 have more.
+const WHOLE: usize = 32 << 10;
+/// Elements of an image whose moments a block sums: 32 KiB of 16-bit ones.
+const PART: usize = 16 << 10;
+/// Elements of an image that a block of the second launch normalises, where that gives at most [`MAX_BLOCKS`].
+const BLOCK: usize = 16 << 10;
+/// Blocks of the second launch for an image: what two images need to fill an H200. Each reads all parts.
+const MAX_BLOCKS: usize = 256;
+/// Parts of an image at most.
+const MAX_PARTS: usize = 128;
+/// Threads of a block, where a pixel's channels do not need more.
+const THREADS: usize = 512;
+/// Threads of a block at most.
+const MAX_THREADS: usize = 1024;
+/// Shared memory of a block that needs no permission, in bytes.
+const MAX_SHARED: usize = 48 << 10;
+
+/// `Norm` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Norm {
+    pixels: i32,
+    c: i32,
+    groups: i32,
+    silu: i32,
+    eps: f32,
+}
+
+// SAFETY: the struct is laid out as the kernels' own: four integers and a float, without padding.
+unsafe impl DeviceRepr for Norm {}
+
+/// Addresses of the operands.
+#[derive(Clone, Copy)]
+struct Addresses {
+    x: u64,
+    gamma: u64,
+    beta: u64,
+    y: u64,
+}
+
+pub(super) fn group_norm(
+    x: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    config: GroupNorm,
+    (b, c): (usize, usize),
+    out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let Some(device) = cuda::card(x)? else { return Ok(None) };
+    let dtype = x.dtype();
+    let pixels = x.elem_count() / (b * c).max(1);
+    let width = c / config.num_groups;
+    let (input, gamma, beta) = (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
+    let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], &device)?;
+    let addresses = Addresses {
+        x: cuda::address(&input)?,
+        gamma: cuda::address(&gamma)?,
+        beta: cuda::address(&beta)?,
+        y: cuda::address(&y)?,
+    };
+    // Elements of a group, and of a pixel, that can be accessed as one.
+    let lanes = |channels: usize| {
+        cuda::unit(&[addresses.x, addresses.y], &[channels * dtype.size_in_bytes()]) / dtype.size_in_bytes()
+    };
+    let norm = Norm {
+        pixels: cuda::count(OP, pixels)?,
+        c: cuda::count(OP, c)?,
+        groups: cuda::count(OP, config.num_groups)?,
+        silu: i32::from(config.silu),
+        eps: config.eps as f32,
+    };
+    if pixels * width <= WHOLE {
+        whole(&device, addresses, norm, b * config.num_groups, lanes(width), dtype)?;
+    } else if let Some(split) = Split::of(pixels, c, lanes(c), dtype) {
+        split.launch(&device, addresses, norm, b, dtype)?;
+    } else {
+        return Ok(None); // more channels than a block has threads, in no known network
+    }
+    Ok(Some(y))
+}
+
+/// One block for every group of every image; `lanes` elements are accessed as one.
+fn whole(
+    device: &CudaDevice,
+    addresses: Addresses,
+    norm: Norm,
+    groups: usize,
+    lanes: usize,
+    dtype: DType,
+) -> Result<()> {
+    let kernel = KERNELS.typed(device, &format!("group_norm_whole_{lanes}"), dtype)?;
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&addresses.x).arg(&addresses.gamma).arg(&addresses.beta).arg(&addresses.y).arg(&norm);
+    let vectors = norm.pixels as usize * (norm.c / norm.groups) as usize / lanes;
+    let threads = vectors.next_multiple_of(32).min(THREADS) as u32;
+    // SAFETY: the arguments are those of the kernel, whose blocks touch their group's elements; the tensors live on,
+    // and `lanes` elements divide the width of a group and the addresses.
+    unsafe { launch.launch(cuda::grid(groups, threads)?) }.map_err(cuda::driver)?;
+    Ok(())
+}
+
+/// How the pixels of an image are split over blocks.
+struct Split {
+    /// Elements that are accessed as one.
+    lanes: usize,
+    /// Pixels that a block works on at a time.
+    rows: usize,
+    /// Threads of a block: those of the rows, in whole warps.
+    threads: u32,
+    pixels_of_part: usize,
+    parts: usize,
+    pixels_of_block: usize,
+    blocks: usize,
+    /// Shared memory of the first launch in bytes.
+    shared: usize,
+}
+
+impl Split {
+    /// The split of images of `pixels` pixels with `c` channels, `lanes` of which can be accessed as one, if a block can
+    /// have a whole pixel.
+    fn of(pixels: usize, c: usize, lanes: usize, dtype: DType) -> Option<Self> {
+        let lanes = if lanes * dtype.size_in_bytes() == 16 { lanes } else { 1 }; // the kernels that there are
+        let vectors = c / lanes;
+        if vectors > MAX_THREADS {
+            return None;
+        }
+        let shared = |rows: usize| (2 * rows + 2) * c * size_of::<f32>();
+        let mut rows = (THREADS / vectors).max(1);
+        while rows > 1 && shared(rows) > MAX_SHARED {
+            rows -= 1;
+        }
+        let pixels_of_part = (PART / c).max(rows).max(pixels.div_ceil(MAX_PARTS));
+        let pixels_of_block = (BLOCK / c).max(rows).max(pixels.div_ceil(MAX_BLOCKS));
+        Some(Self {
+            lanes,
+            rows,
+            threads: (rows * vectors).next_multiple_of(32) as u32,
+            pixels_of_part,
+            parts: pixels.div_ceil(pixels_of_part),
+            pixels_of_block,
+            blocks: pixels.div_ceil(pixels_of_block),
+            shared: shared(rows),
+        })
+        .filter(|split| split.shared <= MAX_SHARED)
+    }
+
+    fn launch(&self, device: &CudaDevice, addresses: Addresses, norm: Norm, b: usize, dtype: DType) -> Result<()> {
+        let (lanes, stream) = (self.lanes, device.cuda_stream());
+        let moments = KERNELS.typed(device, &format!("group_norm_moments_{lanes}"), dtype)?;
+        let apply = KERNELS.typed(device, &format!("group_norm_apply_{lanes}"), dtype)?;
+        let groups = norm.groups as usize;
+        // A mean and a sum of squared differences for every image, group and part.
+        let parts = cuda::output(OP, None, &[b, groups, self.parts, 2], DType::F32, &[], device)?;
+        let parts_address = cuda::address(&parts)?;
+        let config = |blocks: usize, shared: usize| -> Result<LaunchConfig> {
+            let grid_dim = (cuda::count(OP, blocks)? as u32, cuda::count(OP, b)? as u32, 1);
+            Ok(LaunchConfig { grid_dim, block_dim: (self.threads, 1, 1), shared_mem_bytes: shared as u32 })
+        };
+        let (pixels_of_part, num_parts) = (self.pixels_of_part as i32, self.parts as i32);
+        let (pixels_of_block, rows) = (self.pixels_of_block as i32, self.rows as i32);
+
+        let mut launch = stream.launch_builder(&moments);
+        launch.arg(&addresses.x).arg(&parts_address).arg(&norm).arg(&pixels_of_part).arg(&rows);
+        // SAFETY: the arguments are those of the kernel, whose blocks read the pixels of their part and write one entry
+        // a group of `parts`; the tensors live on, and rows of `lanes` elements fill a pixel.
+        unsafe { launch.launch(config(self.parts, self.shared)?) }.map_err(cuda::driver)?;
+
+        let Addresses { x, gamma, beta, y } = addresses;
+        let mut launch = stream.launch_builder(&apply);
+        launch.arg(&x).arg(&gamma).arg(&beta).arg(&parts_address).arg(&y).arg(&norm);
+        launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_of_block).arg(&rows);
+        // SAFETY: as above; `parts` was written by the launch before, on the same stream, and is freed on it too.
+        unsafe { launch.launch(config(self.blocks, 2 * groups * size_of::<f32>())?) }.map_err(cuda::driver)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+// Group normalisation over (image, pixel, channel), with or without SiLU.
+//
+// Two ways. A group of few elements is one block's: it sums, then reads its elements again out of the cache and writes
+// them (group_norm_whole). Otherwise the pixels of an image are split over blocks, each of which leaves the mean and the
+// sum of squared differences of every group (group_norm_moments), and a second launch joins those of an image, in their
+// order, and writes (group_norm_apply). How pixels are split depends on an image's shape alone, and nothing is added in
+// an order that the card chooses.
+//
+// Values are summed less one of their own, an image's first of the channel or group: the difference of squares does not
+// cancel then. Parts are joined by their means (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+// Computing Sample Variances", 1979).
+
+#include "element.cuh"
+
+namespace {
+
+constexpr unsigned ALL = 0xffffffffu;
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
+  return x;
+}
+
+struct Norm {
+  int pixels, c, groups, silu;
+  float eps;
+};
+
+// One block a group and image: blockIdx.x is image * groups + group. N divides the group's channels.
+template <typename T, int N>
+__device__ __forceinline__ void whole(const T* x, const T* gamma, const T* beta, T* y, Norm norm) {
+  using V = kiln::Vector<T, N>;
+  __shared__ float sums[2][32];
+  const int width = norm.c / norm.groups, vectors = width / N, total = norm.pixels * vectors;
+  const int image = blockIdx.x / norm.groups, channel = blockIdx.x % norm.groups * width;
+  const size_t start = static_cast<size_t>(image) * norm.pixels * norm.c + channel;
+  const float origin = kiln::to_f32(x[start]);
+  float sum = 0.0f, squares = 0.0f;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < total; i += blockDim.x) {
+    const V v = V::load(x + start + static_cast<size_t>(i / vectors) * norm.c + i % vectors * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float d = v.get(j) - origin;
+      sum += d;
+      squares += d * d;
+    }
+  }
+  sum = warp_sum(sum);
+  squares = warp_sum(squares);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) {
+    sums[0][warp] = sum;
+    sums[1][warp] = squares;
+  }
+  __syncthreads();
+  const bool used = lane < blockDim.x / 32;
+  sum = warp_sum(used ? sums[0][lane] : 0.0f);
+  squares = warp_sum(used ? sums[1][lane] : 0.0f);
+  const float count = static_cast<float>(norm.pixels) * width;
+  const float offset = sum / count;
+  const float inverse = 1.0f / sqrtf(fmaxf(squares / count - offset * offset, 0.0f) + norm.eps);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < total; i += blockDim.x) {
+    const int column = i % vectors * N;
+    const size_t at = start + static_cast<size_t>(i / vectors) * norm.c + column;
+    V v = V::load(x + at);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      // The mean is taken off first: where it is large beside the deviation, a sum of products would lose digits.
+      const float normal = (v.get(j) - origin - offset) * inverse;
+      const float r = normal * kiln::to_f32(gamma[channel + column + j]) + kiln::to_f32(beta[channel + column + j]);
+      v.set(j, norm.silu ? kiln::silu(r) : r);
+    }
+    v.store(y + at);
+  }
+}
+
+// Moments of the groups over some pixels of an image: blockIdx.x is the part, blockIdx.y the image. A thread has N
+// channels and every `rows`-th pixel; the block has rows * c / N threads and as many idle ones as fill the last warp.
+// Shared: (2 rows + 2) * c floats.
+template <typename T, int N>
+__device__ __forceinline__ void moments(const T* x, float2* parts, Norm norm, int pixels_of_part, int rows) {
+  using V = kiln::Vector<T, N>;
+  extern __shared__ float shared[];
+  const int vectors = norm.c / N;
+  const int column = threadIdx.x % vectors * N, row = threadIdx.x / vectors;
+  const T* image = x + static_cast<size_t>(blockIdx.y) * norm.pixels * norm.c;
+  const int first = blockIdx.x * pixels_of_part, last = min(norm.pixels, first + pixels_of_part);
+  const V origin = V::load(image + column);
+  float sum[N] = {}, squares[N] = {};
+  const int stop = row < rows ? last : first;  // idle threads have no pixel
+#pragma unroll 4
+  for (int pixel = first + row; pixel < stop; pixel += rows) {
+    const V v = V::load(image + static_cast<size_t>(pixel) * norm.c + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float d = v.get(i) - origin.get(i);
+      sum[i] += d;
+      squares[i] += d * d;
+    }
+  }
+  float* means = shared + 2 * rows * norm.c;
+  float* deviations = means + norm.c;
+  if (row < rows) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      shared[(2 * row) * norm.c + column + i] = sum[i];
+      shared[(2 * row + 1) * norm.c + column + i] = squares[i];
+    }
+  }
+  __syncthreads();
+  const float count = static_cast<float>(last - first);
+  for (int channel = threadIdx.x; channel < norm.c; channel += blockDim.x) {
+    float s = 0.0f, q = 0.0f;
+    for (int r = 0; r < rows; ++r) {
+      s += shared[(2 * r) * norm.c + channel];
+      q += shared[(2 * r + 1) * norm.c + channel];
+    }
+    means[channel] = kiln::to_f32(image[channel]) + s / count;
+    deviations[channel] = fmaxf(q - s * s / count, 0.0f);
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32, width = norm.c / norm.groups;
+  for (int group = threadIdx.x / 32; group < norm.groups; group += blockDim.x / 32) {
+    float mean = 0.0f, m2 = 0.0f;
+    for (int i = lane; i < width; i += 32) mean += means[group * width + i];
+    mean = warp_sum(mean) / width;
+    for (int i = lane; i < width; i += 32) {
+      const float d = means[group * width + i] - mean;
+      m2 += deviations[group * width + i] + count * d * d;
+    }
+    m2 = warp_sum(m2);
+    if (lane == 0) {
+      parts[(static_cast<size_t>(blockIdx.y) * norm.groups + group) * gridDim.x + blockIdx.x] = make_float2(mean, m2);
+    }
+  }
+}
+
+// Joins the parts of an image and normalises some of its pixels: blockIdx.x is which, blockIdx.y the image. Threads as
+// in `moments`. Shared: 2 * groups floats.
+template <typename T, int N>
+__device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta, const float2* parts, T* y, Norm norm,
+                                      int num_parts, int pixels_of_part, int pixels_of_block, int rows) {
+  using V = kiln::Vector<T, N>;
+  extern __shared__ float shared[];
+  float *means = shared, *inverses = shared + norm.groups;
+  const int width = norm.c / norm.groups, lane = threadIdx.x % 32;
+  const float pixels = static_cast<float>(norm.pixels);
+  for (int group = threadIdx.x / 32; group < norm.groups; group += blockDim.x / 32) {
+    const float2* part = parts + (static_cast<size_t>(blockIdx.y) * norm.groups + group) * num_parts;
+    float mean = 0.0f, m2 = 0.0f;
+    for (int i = lane; i < num_parts; i += 32) {
+      mean += part[i].x * (min(pixels_of_part, norm.pixels - i * pixels_of_part) / pixels);
+    }
+    mean = warp_sum(mean);
+    for (int i = lane; i < num_parts; i += 32) {
+      const float2 p = part[i];
+      const float count = static_cast<float>(min(pixels_of_part, norm.pixels - i * pixels_of_part)) * width;
+      m2 += p.y + count * (p.x - mean) * (p.x - mean);
+    }
+    m2 = warp_sum(m2);
+    if (lane == 0) {
+      means[group] = mean;
+      inverses[group] = 1.0f / sqrtf(m2 / (pixels * width) + norm.eps);
+    }
+  }
+  __syncthreads();
+  const int vectors = norm.c / N;
+  const int column = threadIdx.x % vectors * N, row = threadIdx.x / vectors;
+  if (row >= rows) return;
+  float scale[N], shift[N], mean[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int group = (column + i) / width;
+    scale[i] = kiln::to_f32(gamma[column + i]) * inverses[group];
+    shift[i] = kiln::to_f32(beta[column + i]);
+    mean[i] = means[group];
+  }
+  const int first = blockIdx.x * pixels_of_block, last = min(norm.pixels, first + pixels_of_block);
+#pragma unroll 4
+  for (int pixel = first + row; pixel < last; pixel += rows) {
+    const size_t at = (static_cast<size_t>(blockIdx.y) * norm.pixels + pixel) * norm.c + column;
+    V v = V::load(x + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float r = (v.get(i) - mean[i]) * scale[i] + shift[i];
+      v.set(i, norm.silu ? kiln::silu(r) : r);
+    }
+    v.store(y + at);
+  }
+}
+
+}  // namespace
+
+#define WHOLE(T, NAME, N)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(512)                                                                   \
+      group_norm_whole_##N##_##NAME(const T* x, const T* gamma, const T* beta, T* y, Norm norm) {                     \
+    whole<T, N>(x, gamma, beta, y, norm);                                                                             \
+  }
+#define SPLIT(T, NAME, N)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(1024)                                                                  \
+      group_norm_moments_##N##_##NAME(const T* x, float2* parts, Norm norm, int pixels_of_part, int rows) {           \
+    moments<T, N>(x, parts, norm, pixels_of_part, rows);                                                              \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(1024)                                                                  \
+      group_norm_apply_##N##_##NAME(const T* x, const T* gamma, const T* beta, const float2* parts, T* y, Norm norm,  \
+                                    int num_parts, int pixels_of_part, int pixels_of_block, int rows) {              \
+    apply<T, N>(x, gamma, beta, parts, y, norm, num_parts, pixels_of_part, pixels_of_block, rows);                    \
+  }
+#define INSTANCE(T, NAME) WHOLE(T, NAME, 1) WHOLE(T, NAME, 2) WHOLE(T, NAME, 4) SPLIT(T, NAME, 1)
+KILN_FOR_EVERY_TYPE(INSTANCE)
+WHOLE(__half, f16, 8)
+WHOLE(__nv_bfloat16, bf16, 8)
+SPLIT(float, f32, 4)
+SPLIT(__half, f16, 8)
+SPLIT(__nv_bfloat16, bf16, 8)
