@@ -4,7 +4,7 @@
 //! installed, in f32, and for few pixels the windows are gathered into a matrix first, which a product then takes. That
 //! wins for few pixels because cuDNN's engines leave most of the card idle there, while a product splits its long sums
 //! over the card (SD1.5's 8x8 maps on an H200: 17 us against 24). Up to 8 output channels, of the last layers, have a
-//! kernel of ours: cuDNN's compute at least 64 and drop the rest.
+//! kernel of ours (SD1.5's last layer: 11 us against 22).
 #![allow(unsafe_code)]
 
 use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
@@ -119,27 +119,29 @@ unsafe fn through_few_channels(device: &CudaDevice, convolution: Convolution, ad
     if dtype == DType::F32 || c_out > FEW_CHANNELS || !vectored {
         return Ok(false);
     }
-    let pixels = b * h_out * w_out;
-    let pixels_argument = pixels as i64;
+    let pixels = cuda::count(OP, b * h_out * w_out)?;
     let (bias, residual, channels) = (bias.unwrap_or(0), residual.unwrap_or(0), cuda::count(OP, c_out)?);
     let geometry = geometry(convolution)?;
     let kernel = KERNELS.typed(device, "conv2d_few_channels", dtype)?;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&kernel);
-    launch.arg(&x).arg(&weight).arg(&bias).arg(&residual).arg(&y).arg(&pixels_argument).arg(&channels);
+    launch.arg(&x).arg(&weight).arg(&bias).arg(&residual).arg(&y).arg(&pixels).arg(&channels);
     geometry.iter().for_each(|value| {
         launch.arg(value);
     });
-    // SAFETY: the arguments are those of the kernel, whose blocks of 128 threads compute 16 pixels each; it reads inside
+    // Many pixels fill the card with a warp for 16 of them; of fewer, four warps share the channels.
+    let threads = if pixels < 1 << 15 { 128 } else { 32 };
+    // SAFETY: the arguments are those of the kernel, whose blocks of up to 4 warps compute 16 pixels each; it reads inside
     // of images, in 16 bytes at multiples of them, and writes each element of the result once.
-    unsafe { launch.launch(cuda::grid(pixels.div_ceil(16), 128)?) }.map_err(cuda::driver)?;
+    unsafe { launch.launch(cuda::grid((b * h_out * w_out).div_ceil(16), threads)?) }.map_err(cuda::driver)?;
     Ok(true)
 }
 
 /// A convolution's geometry as the kernels take it.
 fn geometry(convolution: Convolution) -> Result<[i32; 9]> {
     let Convolution { x: [_, h, w, c_in], weight: [_, kh, kw, _], y: [_, h_out, w_out, _], stride, .. } = convolution;
-    cuda::count(OP, kh * kw * c_in)?; // they count a window's elements
+    cuda::count(OP, kh * kw * c_in)?; // they count a window's elements,
+    cuda::count(OP, convolution.y[0] * h_out * w_out)?; // and pixels
     let values = [h, w, c_in, kh, kw, h_out, w_out, stride, convolution.pad_before];
     let mut geometry = [0; 9];
     for (argument, value) in geometry.iter_mut().zip(values) {
@@ -182,7 +184,7 @@ unsafe fn through_windows(device: &CudaDevice, convolution: Convolution, address
     let geometry = geometry(convolution)?;
     for first in (0..pixels).step_by(rows) {
         let m = rows.min(pixels - first);
-        let first_argument = first as i64;
+        let first_argument = cuda::count(OP, first)?;
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&addresses.x).arg(&windows_at).arg(&first_argument);
         geometry.iter().for_each(|value| {

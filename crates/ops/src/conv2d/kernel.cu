@@ -8,11 +8,11 @@ struct Geometry {
 };
 
 // Rows (kh, kw, c_in) of windows; zeros where a window lies outside of the image. One block writes one row.
-template <typename T, int N> __device__ void gather(const T* x, T* windows, long first, const Geometry& g) {
+template <typename T, int N> __device__ void gather(const T* x, T* windows, int first, const Geometry& g) {
   using kiln::Vector;
-  const long pixel = first + blockIdx.x;
-  const int column = static_cast<int>(pixel % g.w_out);
-  const int row = static_cast<int>(pixel / g.w_out % g.h_out);
+  const unsigned pixel = first + blockIdx.x;
+  const int column = pixel % g.w_out;
+  const int row = pixel / g.w_out % g.h_out;
   const long image = pixel / g.w_out / g.h_out;
   const int k = g.kh * g.kw * g.c_in;
   for (int i = threadIdx.x * N; i < k; i += blockDim.x * N) {
@@ -46,24 +46,24 @@ __device__ __forceinline__ uint4 load(const void* from, unsigned keep) {
   return {v.x & keep, v.y & keep, v.z & keep, v.w & keep};
 }
 
-constexpr int WARPS = 4;
+constexpr int MOST_WARPS = 4;
 
-// A block computes 16 pixels; its warps share the channels, 32 of them a turn. A thread loads 8 neighbouring channels of
+// A block computes 16 pixels; its warps, up to 4, share the channels, 32 of them a turn. A thread loads 8 neighbouring channels of
 // two pixels and of one kernel, 16 bytes each: which channel the tensor core calls the how-manieth does not matter, as
 // long as pixels and kernels agree.
 template <typename T>
-__device__ void few_channels(const T* x, const T* weight, const T* bias, const T* residual, T* y, long pixels,
+__device__ void few_channels(const T* x, const T* weight, const T* bias, const T* residual, T* y, int pixels,
                              int c_out, const Geometry& g) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int outer = lane / 4, inner = lane % 4;
-  const long first = static_cast<long>(blockIdx.x) * 16;
+  const int first = blockIdx.x * 16;
   int rows[2], columns[2];
   const T* images[2];
   for (int i = 0; i < 2; i++) {
-    const long pixel = min(first + outer + 8 * i, pixels - 1);
+    const unsigned pixel = min(first + outer + 8 * i, pixels - 1);
     columns[i] = static_cast<int>(pixel % g.w_out) * g.stride - g.pad;
     rows[i] = static_cast<int>(pixel / g.w_out % g.h_out) * g.stride - g.pad;
-    images[i] = x + pixel / g.w_out / g.h_out * g.h * g.w * g.c_in;
+    images[i] = x + static_cast<long>(pixel / g.w_out / g.h_out) * g.h * g.w * g.c_in;
   }
   float sums[4] = {};
   for (int tap = 0; tap < g.kh * g.kw; tap++) {
@@ -77,7 +77,7 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
     const unsigned used = outer < c_out ? ~0u : 0u;
     const T* kernel = weight + (static_cast<long>(min(outer, c_out - 1)) * g.kh * g.kw + tap) * g.c_in;
 #pragma unroll 4
-    for (int turn = warp * 32; turn < g.c_in; turn += WARPS * 32) {
+    for (int turn = warp * 32; turn < g.c_in; turn += blockDim.x) {
       const int channel = turn + inner * 8;
       const uint4 p = load(from[0] + channel, inside[0]);
       const uint4 q = load(from[1] + channel, inside[1]);
@@ -86,26 +86,27 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
       multiply(sums, {p.z, q.z, p.w, q.w}, {k.z, k.w}, T());
     }
   }
-  __shared__ float parts[WARPS][4][32];
+  __shared__ float parts[MOST_WARPS][4][32];
   for (int i = 0; i < 4; i++) parts[warp][i][lane] = sums[i];
   __syncthreads();
   if (warp > 0) return;
   for (int i = 0; i < 4; i++) {
-    const long pixel = first + outer + 8 * (i / 2);
+    const int pixel = first + outer + 8 * (i / 2);
     const int channel = inner * 2 + i % 2;
     if (pixel >= pixels || channel >= c_out) continue;
+    const long at = static_cast<long>(pixel) * c_out + channel;
     float value = parts[0][i][lane];
-    for (int other = 1; other < WARPS; other++) value += parts[other][i][lane];
+    for (int other = 1; other < blockDim.x / 32; other++) value += parts[other][i][lane];
     if (bias) value += kiln::to_f32(bias[channel]);
-    if (residual) value += kiln::to_f32(residual[pixel * c_out + channel]);
-    y[pixel * c_out + channel] = kiln::from_f32<T>(value);
+    if (residual) value += kiln::to_f32(residual[at]);
+    y[at] = kiln::from_f32<T>(value);
   }
 }
 
 }  // namespace
 
 #define INSTANCE(T, NAME)                                                                                        \
-  extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, long first, int h, int w, int c_in,   \
+  extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, int first, int h, int w, int c_in,   \
                                                    int kh, int kw, int h_out, int w_out, int stride, int pad,    \
                                                    int vectored) {                                               \
     const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                   \
@@ -119,7 +120,7 @@ KILN_FOR_EVERY_TYPE(INSTANCE)
 
 #define FEW(T, NAME)                                                                                               \
   extern "C" __global__ void conv2d_few_channels_##NAME(const T* x, const T* weight, const T* bias,                \
-                                                        const T* residual, T* y, long pixels, int c_out, int h,    \
+                                                        const T* residual, T* y, int pixels, int c_out, int h,    \
                                                         int w, int c_in, int kh, int kw, int h_out, int w_out,     \
                                                         int stride, int pad) {                                     \
     const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                     \

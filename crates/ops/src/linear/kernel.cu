@@ -5,19 +5,30 @@
 namespace {
 
 constexpr int ROWS = 4;
+// Accesses that a thread has on the way at once: 5 x 32 x 8 = 1,280 elements of 16 bits, a time embedding.
+constexpr int BATCH = 5;
 
 template <typename T, int N>
 __device__ __forceinline__ void sum(const T* x, const T* weight, int m, int k, int lane, float (&sums)[ROWS]) {
   using kiln::Vector;
-#pragma unroll 8  // up to 2,048 elements of a row are on their way at once
-  for (int i = lane * N; i < k; i += 32 * N) {
-    const auto w = Vector<T, N>::load(weight + i);
+  for (int first = lane * N; first < k; first += BATCH * 32 * N) {
+    Vector<T, N> w[BATCH];
 #pragma unroll
-    for (int row = 0; row < ROWS; row++) {
-      if (row >= m) break;
-      const auto v = Vector<T, N>::load(x + static_cast<size_t>(row) * k + i);
+    for (int part = 0; part < BATCH; part++) {
+      const int i = first + part * 32 * N;
+      if (i < k) w[part] = Vector<T, N>::load(weight + i);
+    }
 #pragma unroll
-      for (int j = 0; j < N; j++) sums[row] += w.get(j) * v.get(j);
+    for (int part = 0; part < BATCH; part++) {
+      const int i = first + part * 32 * N;
+      if (i >= k) break;
+#pragma unroll
+      for (int row = 0; row < ROWS; row++) {
+        if (row >= m) break;
+        const auto v = Vector<T, N>::load(x + static_cast<size_t>(row) * k + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) sums[row] += w[part].get(j) * v.get(j);
+      }
     }
   }
 }
