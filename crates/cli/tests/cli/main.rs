@@ -12,3 +12,4 @@ mod output;
 mod pictures;
 mod sandbox;
 mod signals;
+mod traces;
