@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod flags;
+mod handover;
 mod help;
 mod models;
 mod output;
