@@ -88,6 +88,9 @@ pub struct BenchArgs {
     /// Writes JSON to a file, which is replaced if it exists; - prints it in the table's place.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -113,6 +116,7 @@ impl BenchArgs {
             stages: self.stages.clone(),
             runs: self.runs,
             warmup: self.warmup,
+            trace: self.trace.is_some(),
             setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
         }
     }
@@ -178,6 +182,9 @@ pub struct Txt2img {
     /// Writes the latents too: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub latents_out: Option<PathBuf>,
+    /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use kiln_engine::{BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, locate_model};
+use kiln_engine::{
+    BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, TraceFile, locate_model,
+};
 
 use crate::args::BenchArgs;
 use crate::interrupt;
@@ -17,6 +19,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     };
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let file = args.json.as_deref().filter(|_| !to_stdout).map(ReportFile::plan).transpose()?;
+    let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let report = args.plan().run(&models, &mut |event| {
         tell(event);
         interrupt::proceed()
@@ -26,7 +29,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     } else {
         print(&text(&report));
     }
-    file.map_or(Ok(()), |file| file.write(&report))
+    file.map_or(Ok(()), |file| file.write(&report))?;
+    trace.map_or(Ok(()), |file| file.write(report.models.iter().filter_map(|model| model.trace.as_ref())))
 }
 
 /// A line for every stage, on the error stream.

@@ -10,6 +10,7 @@ mod tell;
 mod args;
 mod bench;
 mod devices;
+mod handover;
 mod inspect;
 mod interrupt;
 mod papers;
@@ -24,10 +25,25 @@ use clap::Parser;
 
 use crate::args::{Args, Command};
 
-/// Runs the command that the process was started with.
+/// `kiln`: runs the command that the process was started with, or lets a `kiln-cuda` beside it do so.
+pub fn main_or_handover() -> ExitCode {
+    let args = started();
+    handover::hand_over(&args).unwrap_or_else(|| run(args))
+}
+
+/// `kiln-cuda`: runs the command that the process was started with.
 pub fn main() -> ExitCode {
+    run(started())
+}
+
+/// The arguments; from here on there is a log.
+fn started() -> Args {
     let args = Args::parse();
     start_log(args.verbose);
+    args
+}
+
+fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::Txt2img(args) => txt2img::run(*args),
         Command::Devices(args) => {

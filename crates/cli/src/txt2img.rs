@@ -1,6 +1,6 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
-use kiln_engine::{Engine, Event, LatentsFile, ModelFolder, Output, Result, locate_model};
+use kiln_engine::{Engine, Event, LatentsFile, ModelFolder, Output, Result, TraceFile, locate_model};
 
 use crate::args::Txt2img;
 use crate::interrupt;
@@ -15,6 +15,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     setup.check()?;
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
+    let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
 
     let mut progress = Progress::new();
     tell!(
@@ -34,6 +35,9 @@ pub fn run(args: Txt2img) -> Result<()> {
         interrupt::proceed()
     };
     let mut engine = Engine::load(model, &setup, &mut on_load)?;
+    if let Some(file) = trace {
+        engine.trace(file);
+    }
     let result = engine.txt2img(&job, &mut |event| {
         match event {
             Event::Begin(stage) => progress.begin(stage),

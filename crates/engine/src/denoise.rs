@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::graph::{Graph, is_recordable, prepare};
+use kiln_ops::trace::{Trace, record};
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 
 use crate::error::{Error, Result};
@@ -9,6 +10,10 @@ use crate::error::{Error, Result};
 /// Runs of one size after which a step takes its usual time: on a card the first makes what libraries need, and the
 /// second is recorded.
 pub(crate) const RUNS_UNTIL_RECORDED: usize = 2;
+
+/// Replays before a step is traced: work for the card of about as many steps while the host launches one operator by
+/// operator, which takes it longer than the card needs for it. Otherwise the trace would show the card waiting.
+const REPLAYS_AHEAD: usize = 4;
 
 /// A U-Net with its conditions and its guidance.
 pub(crate) struct GuidedUnet<'a> {
@@ -76,10 +81,21 @@ impl<'a> GuidedUnet<'a> {
 
     /// The model's output for scaled latents `(n, c, h, w)`, in f32.
     pub(crate) fn forward(&mut self, x: &Tensor, timestep: f64) -> Result<Tensor> {
+        self.step(x, timestep, None)
+    }
+
+    /// The same, and how long each operator took. On a card they are launched one by one, whatever is recorded.
+    pub(crate) fn traced(&mut self, x: &Tensor, timestep: f64) -> Result<(Tensor, Trace)> {
+        let mut trace = Trace::default();
+        Ok((self.step(x, timestep, Some(&mut trace))?, trace))
+    }
+
+    fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
         let timestep = Tensor::new(&[timestep as f32], device)?;
         if !is_recordable(device) {
-            return run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
+            let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
+            return trace_into(trace, device, run);
         }
         let fits = |recorded: &Recorded| {
             recorded.dtype == self.dtype
@@ -93,7 +109,7 @@ impl<'a> GuidedUnet<'a> {
                 if !self.written {
                     recorded.inputs.constants.write(&self.constants)?;
                 }
-                recorded.step(self.unet, device)?;
+                recorded.step(self.unet, device, trace)?;
                 recorded
             }
             None => {
@@ -101,7 +117,7 @@ impl<'a> GuidedUnet<'a> {
                 let constants = self.constants.copy()?;
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
-                let output = prepare(device, || inputs.run(self.unet, self.dtype, None))?;
+                let output = prepare(device, || trace_into(trace, device, || inputs.run(self.unet, self.dtype, None)))?;
                 Recorded { inputs, output, dtype: self.dtype, state: State::Warm }
             }
         };
@@ -113,8 +129,8 @@ impl<'a> GuidedUnet<'a> {
 }
 
 impl Recorded {
-    /// Runs the step into `output`, recorded where that is possible.
-    fn step(&mut self, unet: &Unet, device: &Device) -> Result<()> {
+    /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
+    fn step(&mut self, unet: &Unet, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
         let eager = || self.inputs.run(unet, self.dtype, Some(&self.output)).map(drop);
         if matches!(self.state, State::Warm) {
             self.state = match Graph::record(device, eager) {
@@ -125,9 +141,15 @@ impl Recorded {
                 }
             };
         }
-        match &mut self.state {
-            State::Replayed(graph) => Ok(graph.replay()?),
-            State::Warm | State::Eager => eager(),
+        match (&mut self.state, trace) {
+            (State::Replayed(graph), None) => Ok(graph.replay()?),
+            (State::Replayed(graph), trace) => {
+                for _ in 0..REPLAYS_AHEAD {
+                    graph.replay()?;
+                }
+                trace_into(trace, device, eager)
+            }
+            (State::Warm | State::Eager, trace) => trace_into(trace, device, eager),
         }
     }
 }
@@ -171,6 +193,14 @@ impl Constants {
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
         Ok(Self { conditioning, cfg_scale })
     }
+}
+
+/// Does `run`, and writes to `trace`, where there is one, how long its operators took.
+fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(trace) = trace else { return run() };
+    let result;
+    (result, *trace) = record(device, run)?;
+    Ok(result)
 }
 
 /// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output.

@@ -19,6 +19,7 @@ use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
+use crate::trace::{StepTrace, TraceFile};
 
 /// A model that is loaded.
 pub struct Engine {
@@ -30,6 +31,8 @@ pub struct Engine {
     recorded: RecordedStep,
     decoder: Decoder,
     timings: Timings,
+    /// Where the next job's trace goes.
+    trace: Option<TraceFile>,
     /// Last, so that it is dropped after all that is on the card.
     _pool: Option<DevicePool>,
 }
@@ -55,7 +58,8 @@ impl Engine {
         // Last, since it goes first: the room that it leaves is not between the others' weights.
         let text = TextEncoders::load(&model, &placement)?;
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
-        Ok(Self { model, device, dtype, text, unet, recorded: RecordedStep::default(), decoder, timings, _pool: pool })
+        let recorded = RecordedStep::default();
+        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, _pool: pool })
     }
 
     /// The model's folder.
@@ -66,6 +70,12 @@ impl Engine {
     /// How long the stages took so far, over all jobs.
     pub fn timings(&self) -> Timings {
         self.timings
+    }
+
+    /// Asks for a trace of the next job: of its second call of the denoiser, or of the first where there is one alone.
+    /// The file is written when the latents of the first batch are done.
+    pub fn trace(&mut self, file: TraceFile) {
+        self.trace = Some(file);
     }
 
     /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
@@ -127,7 +137,18 @@ impl Engine {
                 }
             }
         };
-        let model = |x: &Tensor, timestep: f64| unet.forward(x, timestep);
+        let mut traced = None;
+        let trace_at = self.trace.as_ref().map(|_| 1.min(schedule.points().len() - 1));
+        let mut calls = 0..;
+        let model = |x: &Tensor, timestep: f64| {
+            let call = calls.next();
+            if call != trace_at || call.is_none() {
+                return unet.forward(x, timestep);
+            }
+            let (y, trace) = unet.traced(x, timestep)?;
+            traced = Some(trace);
+            Ok(y)
+        };
         let latents = match sample::<Error>(schedule, model, &latents, &mut noise, &mut on_step) {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
@@ -137,6 +158,10 @@ impl Engine {
         check_finite("the denoiser", "try --dtype f32, or a model whose weights are not damaged", &latents)?;
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
+        if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
+            let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
+            file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
+        }
         Ok(latents)
     }
 

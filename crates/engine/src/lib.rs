@@ -41,6 +41,7 @@ mod request;
 mod resolved;
 mod setup;
 mod text;
+mod trace;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
@@ -61,3 +62,4 @@ pub use picture::Picture;
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};
+pub use trace::{StepTrace, TraceFile};

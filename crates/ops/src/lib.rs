@@ -50,6 +50,7 @@ mod packing;
 #[cfg(test)]
 mod test_support;
 mod timestep_embedding;
+pub mod trace;
 mod upsample_nearest;
 
 pub use activation::{Activation, activation};

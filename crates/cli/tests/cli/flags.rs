@@ -123,6 +123,15 @@ const BAD: &[(&str, &[Bad])] = &[
             ("latents", "a name that ends in .safetensors"),
         ],
     ),
+    (
+        "--trace",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .json"),
+            ("trace", "a name that ends in .json"),
+        ],
+    ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     (

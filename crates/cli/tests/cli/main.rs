@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod flags;
+mod handover;
 mod help;
 mod models;
 mod output;
 mod pictures;
 mod sandbox;
 mod signals;
+mod traces;

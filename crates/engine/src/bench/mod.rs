@@ -72,6 +72,8 @@ pub struct BenchPlan {
     pub runs: usize,
     /// How often each stage runs before it is measured. A step on a card runs at least until it is recorded.
     pub warmup: usize,
+    /// Whether one more step of each model is run and traced, after those that are measured.
+    pub trace: bool,
     /// On what and in which type.
     pub setup: Setup,
 }
@@ -79,7 +81,7 @@ pub struct BenchPlan {
 impl Default for BenchPlan {
     fn default() -> Self {
         let stages = BenchStage::ALL.to_vec();
-        Self { size: None, batch: 1, stages, runs: 5, warmup: 1, setup: Setup::default() }
+        Self { size: None, batch: 1, stages, runs: 5, warmup: 1, trace: false, setup: Setup::default() }
     }
 }
 
@@ -117,7 +119,8 @@ impl BenchPlan {
         let Place { device, dtype, pool } = self.setup.resolve()?;
         let mut reports = Vec::new();
         for model in &models {
-            let mut meter = Meter { plan: self, model, device: &device, dtype, pool: pool.as_ref(), watch };
+            let mut meter =
+                Meter { plan: self, model, device: &device, dtype, pool: pool.as_ref(), watch, trace: None };
             let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
             reports.push(ModelReport {
                 name: model.name.clone(),
@@ -125,6 +128,7 @@ impl BenchPlan {
                 height: model.height,
                 batch: self.batch,
                 stages,
+                trace: meter.trace,
             });
         }
         Ok(BenchReport {
@@ -147,6 +151,10 @@ impl BenchPlan {
         if self.stages.is_empty() {
             let expected = "at least one of step, vae and text".into();
             return Err(Error::Value { name: "--stages", found: "empty".into(), expected });
+        }
+        if self.trace && !self.stages.contains(&BenchStage::Step) {
+            let (found, expected) = ("given without a step".into(), "step among the --stages".into());
+            return Err(Error::Value { name: "--trace", found, expected });
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
         let multiple = model.vae.downscale().max(8);
@@ -218,5 +226,7 @@ mod tests {
         assert!(message(BenchPlan { batch: 0, ..plan() }).starts_with("--batch is 0"));
         assert!(message(BenchPlan { size: Some((60, 64)), ..plan() }).contains("the nearest is 64"));
         assert!(message(BenchPlan { stages: Vec::new(), ..plan() }).starts_with("--stages is empty"));
+        let stages = vec![BenchStage::Vae];
+        assert!(message(BenchPlan { stages, trace: true, ..plan() }).starts_with("--trace is given without a step"));
     }
 }

@@ -11,6 +11,7 @@ use super::BenchStage;
 use crate::devices::devices;
 use crate::error::{Error, Result};
 use crate::output::{check_file, persist, temporary_beside};
+use crate::trace::StepTrace;
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
 #[derive(Debug, Clone, Serialize)]
@@ -71,6 +72,9 @@ pub struct ModelReport {
     pub batch: usize,
     /// The stages, in the order in which they were measured.
     pub stages: Vec<StageReport>,
+    /// A step by operator, where that was asked for; it goes into a file of its own.
+    #[serde(skip)]
+    pub trace: Option<StepTrace>,
 }
 
 /// One stage.

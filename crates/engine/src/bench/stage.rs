@@ -17,6 +17,7 @@ use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
 use crate::model_folder::Family;
+use crate::trace::StepTrace;
 
 /// Tokens of a text: one chunk.
 const TOKENS: usize = 77;
@@ -35,6 +36,8 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) dtype: DType,
     pub(crate) pool: Option<&'a DevicePool>,
     pub(crate) watch: &'w mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
+    /// The step by operator, once it was traced.
+    pub(crate) trace: Option<StepTrace>,
 }
 
 /// A network that is loaded.
@@ -72,7 +75,14 @@ impl Meter<'_, '_> {
             guided.forward(&latents, TIMESTEP)?;
         }
         let flop = unet_flop(&model.unet, 2 * n, (h, w), TOKENS);
-        self.time(BenchStage::Step, loaded, flop, &mut || guided.forward(&latents, TIMESTEP).map(drop))
+        let report = self.time(BenchStage::Step, loaded, flop, &mut || guided.forward(&latents, TIMESTEP).map(drop))?;
+        if self.plan.trace {
+            let title = format!("{}: guided step, {n} of {}x{}", model.name, model.width, model.height);
+            let (_, trace) = guided.traced(&latents, TIMESTEP)?;
+            let before = self.plan.warmup + self.plan.runs;
+            self.trace = Some(StepTrace::new(title, self.device, self.dtype, before, trace));
+        }
+        Ok(report)
     }
 
     fn vae(&mut self) -> Result<StageReport> {

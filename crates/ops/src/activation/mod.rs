@@ -13,6 +13,7 @@ use crate::error::Result;
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "activation";
 
@@ -31,11 +32,12 @@ pub enum Activation {
 
 /// The activation of every element of `x`, any shape.
 pub fn activation(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
-    match x.device() {
+    let work = || Work::new(&[("x", x)]).config(function);
+    trace::operator(OP, work, || match x.device() {
         Device::Cpu => cpu::forward(x, function, out),
         _ => match cuda::activation(x, function, out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(x, function)?, out),
         },
-    }
+    })
 }

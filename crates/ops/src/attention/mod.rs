@@ -13,6 +13,7 @@ use crate::error::{Error, Result, expect_shape};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "attention";
 
@@ -66,13 +67,17 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Opt
         });
     }
     let shapes = Shapes { b, s, t, c, head_dim: c / config.num_heads };
-    match q.device() {
+    let work = || {
+        let products = Work::new(&[("q", q), ("k", k), ("v", v)]).product(b * s, t, c).product(b * s, c, t);
+        products.config(config)
+    };
+    trace::operator(OP, work, || match q.device() {
         Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
         _ => match cuda::attention(q, k, v, config, shapes, out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(q, k, v, config, shapes)?, out),
         },
-    }
+    })
 }
 
 /// Whether [`attention`] reads queries, keys and values where they are when their rows lie apart, as in the result of

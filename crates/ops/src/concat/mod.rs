@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::{store, write};
+use crate::trace::{self, Work};
 
 const OP: &str = "concat_channels";
 
@@ -28,13 +29,16 @@ pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<T
             return Err(Error::Shape { op: OP, operand: "b", expected, found: b.dims().to_vec() });
         }
     };
-    if !matches!(a.device(), Device::Cpu) {
-        return match cuda::concat_channels(a, b, (m, n), &shape, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out),
-        };
-    }
-    dispatch!(OP, "a", a.dtype(), typed(a, b, (m, n), &shape, out))
+    let work = || Work::new(&[("a", a), ("b", b)]);
+    trace::operator(OP, work, || {
+        if !matches!(a.device(), Device::Cpu) {
+            return match cuda::concat_channels(a, b, (m, n), &shape, out)? {
+                Some(y) => Ok(y),
+                None => store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out),
+            };
+        }
+        dispatch!(OP, "a", a.dtype(), typed(a, b, (m, n), &shape, out))
+    })
 }
 
 fn typed<T: Element>(

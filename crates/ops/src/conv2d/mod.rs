@@ -14,6 +14,7 @@ use crate::error::{Error, Result, expect_shape};
 use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
+use crate::trace::{self, Work};
 
 const OP: &str = "conv2d";
 
@@ -77,13 +78,19 @@ struct Shapes {
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input.
 pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(&inputs, config)?;
-    match inputs.x.device() {
+    let work = || {
+        let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
+        let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("image_bias", image_bias);
+        let Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. } = shapes;
+        operands.and("residual", residual).config(config).product(b * h_out * w_out, c_out, kh * kw * c_in)
+    };
+    trace::operator(OP, work, || match inputs.x.device() {
         Device::Cpu => cpu::forward(inputs, config, shapes, out),
         _ => match cuda::conv2d(inputs, config, [shapes.b, shapes.h_out, shapes.w_out, shapes.c_out], out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(inputs, config)?, out),
         },
-    }
+    })
 }
 
 fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {

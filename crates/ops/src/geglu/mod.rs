@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "geglu";
 
@@ -26,11 +27,12 @@ pub fn geglu(x: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
         Some((&last, outer)) if last % 2 == 0 => [outer, &[last / 2]].concat(),
         _ => return Err(Error::Shape { op: OP, operand: "x", expected: "(.., 2n)".into(), found: x.dims().to_vec() }),
     };
-    match x.device() {
+    let work = || Work::new(&[("x", x)]);
+    trace::operator(OP, work, || match x.device() {
         Device::Cpu => cpu::forward(x, &shape, out),
         _ => match cuda::geglu(x, &shape, out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(x)?, out),
         },
-    }
+    })
 }

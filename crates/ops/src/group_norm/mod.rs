@@ -13,6 +13,7 @@ use crate::error::{Error, Result, expect_shape};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "group_norm";
 
@@ -49,11 +50,12 @@ pub fn group_norm(
     }
     expect_shape(OP, "gamma", gamma.dims(), &[c])?;
     expect_shape(OP, "beta", beta.dims(), &[c])?;
-    match x.device() {
+    let work = || Work::new(&[("x", x), ("gamma", gamma), ("beta", beta)]).config(config);
+    trace::operator(OP, work, || match x.device() {
         Device::Cpu => cpu::forward(x, gamma, beta, config, (b, c), out),
         _ => match cuda::group_norm(x, gamma, beta, config, (b, c), out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(x, gamma, beta, config)?, out),
         },
-    }
+    })
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result, expect_shape};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "guidance";
 
@@ -30,8 +31,9 @@ pub fn guidance(both: &Tensor, scale: &Tensor, out: Option<&Tensor>) -> Result<T
         }
     };
     expect_shape(OP, "scale", scale.dims(), &[1])?;
-    match cuda::guidance(both, scale, &shape, out)? {
+    let work = || Work::new(&[("both", both), ("scale", scale)]);
+    trace::operator(OP, work, || match cuda::guidance(both, scale, &shape, out)? {
         Some(y) => Ok(y),
         None => store(OP, reference::forward(both, scale)?, out),
-    }
+    })
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result, expect_shape};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "layer_norm";
 
@@ -27,11 +28,12 @@ pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Opti
     };
     expect_shape(OP, "gamma", gamma.dims(), &[c])?;
     expect_shape(OP, "beta", beta.dims(), &[c])?;
-    match x.device() {
+    let work = || Work::new(&[("x", x), ("gamma", gamma), ("beta", beta)]);
+    trace::operator(OP, work, || match x.device() {
         Device::Cpu => cpu::forward(x, gamma, beta, eps, out),
         _ => match cuda::layer_norm(x, gamma, beta, eps, out)? {
             Some(y) => Ok(y),
             None => store(OP, reference::forward(x, gamma, beta, eps)?, out),
         },
-    }
+    })
 }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result, expect_shape};
 use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
+use crate::trace::{self, Work};
 
 const OP: &str = "linear";
 
@@ -53,15 +54,21 @@ pub fn linear(
     if let Some(out) = out {
         expect_shape(OP, "out", out.dims(), &shape)?;
     }
-    if !matches!(x.device(), Device::Cpu) {
-        return match cuda::linear(x, weight, bias, residual, &shape, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x, weight, bias, residual)?, out),
-        };
-    }
-    let pixels = |t: &Tensor, channels| t.reshape((1, 1, rows, channels));
-    let out = out.map(|out| pixels(out, n)).transpose()?;
-    let residual = residual.map(|residual| pixels(residual, n)).transpose()?;
-    let inputs = Conv2dInputs { x: &pixels(x, k)?, weight, bias, image_bias: None, residual: residual.as_ref() };
-    Ok(conv2d(inputs, Conv2d::same(1), out.as_ref())?.reshape(shape)?)
+    let work = || {
+        let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("residual", residual);
+        operands.product(rows, n, k)
+    };
+    trace::operator(OP, work, || {
+        if !matches!(x.device(), Device::Cpu) {
+            return match cuda::linear(x, weight, bias, residual, &shape, out)? {
+                Some(y) => Ok(y),
+                None => store(OP, reference::forward(x, weight, bias, residual)?, out),
+            };
+        }
+        let pixels = |t: &Tensor, channels| t.reshape((1, 1, rows, channels));
+        let out = out.map(|out| pixels(out, n)).transpose()?;
+        let residual = residual.map(|residual| pixels(residual, n)).transpose()?;
+        let inputs = Conv2dInputs { x: &pixels(x, k)?, weight, bias, image_bias: None, residual: residual.as_ref() };
+        Ok(conv2d(inputs, Conv2d::same(1), out.as_ref())?.reshape(shape)?)
+    })
 }

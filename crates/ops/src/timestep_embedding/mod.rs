@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "timestep_embedding";
 
@@ -52,10 +53,11 @@ pub fn timestep_embedding(
         let message = format!("dim is {}, expected at least {}", config.dim, 2 * (1 + config.freq_shift as usize));
         return Err(Error::Config { op: OP, message });
     }
-    match cuda::timestep_embedding(values, config, dtype, out)? {
+    let work = || Work::new(&[("values", values)]).config(config);
+    trace::operator(OP, work, || match cuda::timestep_embedding(values, config, dtype, out)? {
         Some(y) => Ok(y),
         None => store(OP, on_host(values, config, dtype)?, out),
-    }
+    })
 }
 
 /// The same on the processor, whatever the device: a few hundred values.

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
+use crate::trace::{self, Work};
 
 const OP: &str = "upsample_nearest";
 
@@ -29,14 +30,17 @@ pub fn upsample_nearest(x: &Tensor, (h_out, w_out): (usize, usize), out: Option<
     if h == 0 || w == 0 {
         return Err(error());
     }
-    let (rows, columns) = (|| sources(h, h_out), || sources(w, w_out));
-    match x.device() {
-        Device::Cpu => cpu::forward(x, &rows(), &columns(), out),
-        _ => match cuda::upsample_nearest(x, (h_out, w_out), out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x, &rows(), &columns())?, out),
-        },
-    }
+    let work = || Work::new(&[("x", x)]);
+    trace::operator(OP, work, || {
+        let (rows, columns) = (|| sources(h, h_out), || sources(w, w_out));
+        match x.device() {
+            Device::Cpu => cpu::forward(x, &rows(), &columns(), out),
+            _ => match cuda::upsample_nearest(x, (h_out, w_out), out)? {
+                Some(y) => Ok(y),
+                None => store(OP, reference::forward(x, &rows(), &columns())?, out),
+            },
+        }
+    })
 }
 
 /// How far the input index moves for each output index.

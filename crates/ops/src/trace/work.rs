@@ -1,0 +1,53 @@
+//! What a call of an operator is to do.
+
+use std::fmt::Debug;
+
+use candle_core::Tensor;
+
+use super::Operand;
+use crate::packing::Weight;
+
+/// The operands of a call and its arithmetic.
+pub(crate) struct Work {
+    pub(super) operands: Vec<Operand>,
+    pub(super) config: Option<String>,
+    pub(super) flop: f64,
+}
+
+impl Work {
+    /// Of a call that reads these tensors.
+    pub(crate) fn new(operands: &[(&'static str, &Tensor)]) -> Self {
+        let work = Self { operands: Vec::new(), config: None, flop: 0.0 };
+        operands.iter().fold(work, |work, &(name, tensor)| work.and(name, Some(tensor)))
+    }
+
+    /// A further tensor, where it is given.
+    pub(crate) fn and(mut self, name: &'static str, tensor: Option<&Tensor>) -> Self {
+        self.operands.extend(tensor.map(|tensor| Operand {
+            name,
+            shape: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+        }));
+        self
+    }
+
+    /// A weight, as it is without its packing.
+    pub(crate) fn weight(mut self, weight: &Weight) -> Self {
+        let shape = match weight.shape() {
+            [n, 1, 1, k] => vec![n, k],
+            shape => shape.to_vec(),
+        };
+        self.operands.push(Operand { name: "weight", shape, dtype: weight.tensor().dtype() });
+        self
+    }
+
+    /// The configuration.
+    pub(crate) fn config(self, config: impl Debug) -> Self {
+        Self { config: Some(format!("{config:?}")), ..self }
+    }
+
+    /// A product of `m` rows and `n` columns over `k`.
+    pub(crate) fn product(self, m: usize, n: usize, k: usize) -> Self {
+        Self { flop: self.flop + 2.0 * m as f64 * n as f64 * k as f64, ..self }
+    }
+}
