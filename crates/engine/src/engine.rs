@@ -9,8 +9,8 @@ use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, load, open_component};
 
-use crate::decoder::Decoder;
-use crate::denoise::{GuidedUnet, RecordedStep, check_finite};
+use crate::decoder::{Decoder, Widened};
+use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
@@ -134,7 +134,13 @@ impl Engine {
         };
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
         host_memory::log("denoised");
-        check_finite("the denoiser", "try --dtype f32, or a model whose weights are not damaged", &latents)?;
+        match count_not_finite(&latents)? {
+            0 => {}
+            count => {
+                let remedy = "try --dtype f32, or a model whose weights are not damaged";
+                return Err(Error::NotANumber { stage: "the denoiser", count, remedy });
+            }
+        }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
         Ok(latents)
@@ -153,14 +159,16 @@ impl Engine {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
-            let image = self.decoder.decode(&one, self.dtype)?;
-            check_finite("the VAE", "try --dtype f32", &image)?;
+            let (index, seed) = (first + i, job.seed_of(first + i));
+            let image = self.decoder.decode(&one, &mut |Widened { from, to }| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            })?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 
             tell(Event::Begin(Stage::Save))?;
             let start = Instant::now();
-            let picture = Picture::new(job, &self.model, first + i, &image, one.to_device(&Device::Cpu)?)?;
+            let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;
             self.timings.save += start.elapsed();
             self.timings.pictures += 1;

@@ -30,6 +30,18 @@ pub enum Event {
         /// Calls of the denoiser in the whole job.
         total: usize,
     },
+    /// A picture overflowed the type in which the autoencoder ran. It is decoded again in a wider one, and so are all
+    /// that follow.
+    DecodeAgain {
+        /// The picture's number in its job, from 0.
+        index: usize,
+        /// The picture's seed.
+        seed: u64,
+        /// The type that was too narrow: `f16` or `bf16`.
+        from: &'static str,
+        /// The type that comes now: `bf16` or `f32`.
+        to: &'static str,
+    },
     /// A picture is there.
     Picture(Box<Picture>),
 }

@@ -12,7 +12,7 @@ use kiln_weights::{Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_flop};
-use crate::decoder::Decoder;
+use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
@@ -62,7 +62,7 @@ impl Meter<'_, '_> {
     fn step(&mut self) -> Result<StageReport> {
         let (model, n) = (self.model, self.plan.batch);
         let unet = Unet::new(model.unet.clone());
-        let loaded = self.load("the U-Net", &[unet.segments()])?;
+        let loaded = self.load("the U-Net", &[(unet.segments(), self.dtype)])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
@@ -77,11 +77,10 @@ impl Meter<'_, '_> {
 
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
-        let decoder = kiln_vae::Decoder::new(&model.vae);
-        let loaded = self.load("the VAE's decoder", &[decoder.segments()])?;
+        let (decoder, dtype) = (Network::kl(model.vae.clone()), model.decoder_dtype(self.dtype));
+        let loaded = self.load("the VAE's decoder", &[(decoder.segments(), dtype)])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
-        let (decoder, dtype) = (Decoder::Kl(model.vae.clone(), Box::new(decoder)), self.dtype);
         let flop = decoder_flop(&model.vae, (h, w));
         self.time(BenchStage::Vae, loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
     }
@@ -90,7 +89,7 @@ impl Meter<'_, '_> {
         let (model, device) = (self.model, self.device);
         let encoders =
             model.text_encoders.iter().cloned().map(TextEncoder::new).collect::<kiln_clip::Result<Vec<_>>>()?;
-        let segments: Vec<&Segments> = encoders.iter().map(TextEncoder::segments).collect();
+        let segments: Vec<_> = encoders.iter().map(|encoder| (encoder.segments(), self.dtype)).collect();
         let loaded = self.load("the text encoders", &segments)?;
         let layer = match model.family {
             Family::Sd => HiddenLayer::LAST,
@@ -108,17 +107,17 @@ impl Meter<'_, '_> {
         })
     }
 
-    /// Makes the weights of `networks`, one after another.
-    fn load(&self, what: &'static str, networks: &[&Segments]) -> Result<Loaded> {
-        let needed = networks.iter().map(|segments| segments.bytes(self.dtype) as u64).sum();
+    /// Makes the weights of `networks` in their types, one after another.
+    fn load(&self, what: &'static str, networks: &[(&Segments, DType)]) -> Result<Loaded> {
+        let needed = networks.iter().map(|(segments, dtype)| segments.bytes(*dtype) as u64).sum();
         check_memory(what, needed, self.device)?;
         let start = Instant::now();
-        let placement = Placement::new(self.device.clone(), self.dtype);
-        for &segments in networks {
+        for &(segments, dtype) in networks {
+            let placement = Placement::new(self.device.clone(), dtype);
             load(segments, &RandomSource::new(segments, SEED), &placement)?;
         }
         self.device.synchronize()?;
-        let parameters = networks.iter().map(|segments| segments.parameters()).sum();
+        let parameters = networks.iter().map(|(segments, _)| segments.parameters()).sum();
         Ok(Loaded { parameters, seconds: start.elapsed().as_secs_f64() })
     }
 
