@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
 use crate::model_folder::ModelFolder;
+use crate::pace::Pace;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
@@ -115,11 +116,16 @@ impl Engine {
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;
         let mut warm = Asked::default();
+        let (mut pace, mut told) = (Pace::new(&self.device), 0);
         let mut on_step = |step: &StepInfo<'_>| {
             if step.index == 0 {
                 warm = Asked::so_far();
             }
-            match tell(step_event(step.index + 1)) {
+            let news = pace.started(step.index + 1).and_then(|done| {
+                told = done;
+                if done == 0 { Ok(()) } else { tell(step_event(done)) }
+            });
+            match news {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
                     failure = Some(error);
@@ -140,6 +146,9 @@ impl Engine {
                 let remedy = "try --dtype f32, or a model whose weights are not damaged";
                 return Err(Error::NotANumber { stage: "the denoiser", count, remedy });
             }
+        }
+        if told < schedule.points().len() {
+            tell(step_event(schedule.points().len()))?; // the values were read, so that the card is done
         }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();

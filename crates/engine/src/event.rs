@@ -23,7 +23,7 @@ pub enum Stage {
 pub enum Event {
     /// A stage begins.
     Begin(Stage),
-    /// The denoiser ran once.
+    /// The denoiser ran once; a card may have begun the next step.
     Step {
         /// Calls of the denoiser that are done, over all batches of the job.
         done: usize,
