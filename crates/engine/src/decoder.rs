@@ -251,6 +251,26 @@ mod tests {
         assert!(image.is_ok() && types.is_empty());
     }
 
+    /// What bf16 in the place of f32 costs an 8-bit picture, on the model that has learned something.
+    #[test]
+    fn bf16_is_within_half_a_level_of_f32_on_average() {
+        let model = ModelFolder::open(&kiln_testkit::repository().join("models/emoji")).unwrap();
+        let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
+        let levels = |dtype| {
+            let mut decoder = decoder(&model, dtype);
+            let image = decoder.decode(&latents, &mut |_| panic!("overflow")).unwrap();
+            crate::picture::to_rgb(&image).unwrap()
+        };
+        let differences = |dtype| {
+            let (a, b) = (levels(dtype), levels(DType::F32));
+            let all: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| f64::from(a.abs_diff(b))).collect();
+            (all.iter().sum::<f64>() / all.len() as f64, all.iter().fold(0.0, |worst: f64, &d| worst.max(d)))
+        };
+        let (mean, worst) = differences(DType::BF16);
+        println!("bf16: {mean:.3} levels on average, {worst} at the most; f16: {:?}", differences(DType::F16));
+        assert!(mean < 0.5 && worst < 16.0, "{mean} levels on average, {worst} at the most");
+    }
+
     #[test]
     fn what_no_type_holds_is_an_error() {
         let (_folder, model) = louder("sd1", f64::NAN);
