@@ -73,10 +73,14 @@ pub struct BenchArgs {
     /// Size of the pictures in pixels, multiples of 8. Default: the model's.
     #[arg(long, value_name = "WxH", value_parser = parse_size)]
     size: Option<(usize, usize)>,
-    /// Pictures that a step makes at once.
+    /// Pictures that a step or a call makes at once.
     #[arg(long, value_name = "N", default_value = "1")]
     batch: usize,
-    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens).
+    /// Steps of a call.
+    #[arg(long, value_name = "N", default_value = "20")]
+    steps: usize,
+    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens), call (both prompts
+    /// to PNG files in memory, once the model is loaded).
     #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
     stages: Vec<BenchStage>,
     /// How often a stage is measured.
@@ -113,6 +117,7 @@ impl BenchArgs {
         BenchPlan {
             size: self.size,
             batch: self.batch,
+            steps: self.steps,
             stages: self.stages.clone(),
             runs: self.runs,
             warmup: self.warmup,
@@ -301,18 +306,19 @@ mod tests {
 
     #[test]
     fn bench_takes_presets_stages_and_a_size() {
-        let args = bench("sd15-512 sdxl-1024 --stages vae,text --size 512x768 --batch 4 --runs 3 --json -").unwrap();
+        let args = bench("sd15-512 sdxl-1024 --stages vae,text --size 512x768 --batch 4 --steps 30 --runs 3 --json -")
+            .unwrap();
         assert_eq!(args.presets(), [Preset::Sd15, Preset::Sdxl]);
         let plan = args.plan();
         assert_eq!(plan.stages, [BenchStage::Vae, BenchStage::Text]);
-        assert_eq!((plan.size, plan.batch, plan.runs), (Some((512, 768)), 4, 3));
+        assert_eq!((plan.size, plan.batch, plan.steps, plan.runs), (Some((512, 768)), 4, 30, 3));
     }
 
     #[test]
     fn bench_says_what_it_expected() {
         for (line, expected) in [
             ("sd14", "expected emoji, sd15-512, sdxl-1024"),
-            ("--stages step,unet", "expected step, vae, text"),
+            ("--stages step,unet", "expected step, vae, text, call"),
             ("--size 512", "as in 512x768"),
             ("--runs few", "invalid digit"),
             ("emoji --config models/emoji", "cannot be used with"),

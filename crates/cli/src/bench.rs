@@ -48,20 +48,24 @@ fn text(report: &BenchReport) -> String {
     }
     text += &format!("; {}; kiln {}", report.dtype, report.version);
     text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
-    let head = ["model", "stage", "what", "median s", "min s", "max s", "GFLOP", "GFLOP/s", "faults"];
+    let head = ["model", "stage", "what", "median s", "min s", "max s", "a picture s", "GFLOP", "GFLOP/s", "faults"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for model in &report.models {
         for stage in &model.stages {
             let what = match stage.stage {
                 BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
-                BenchStage::Vae => format!("a picture of {}x{}", model.width, model.height),
+                BenchStage::Vae => format!("a picture of {}x{} in {}", model.width, model.height, model.decoder_dtype),
                 BenchStage::Text => "77 tokens".into(),
+                BenchStage::Call => {
+                    format!("{} steps, {} of {}x{}", report.steps, model.batch, model.width, model.height)
+                }
             };
             let seconds = [stage.seconds.median, stage.seconds.min, stage.seconds.max].map(|s| format!("{s:.4}"));
+            let picture = stage.seconds_per_picture.map_or_else(String::new, |s| format!("{s:.4}"));
             let speed = [stage.flop * 1e-9, stage.gflop_per_second].map(|value| format!("{value:.1}"));
             let names = vec![model.name.clone(), stage.stage.id().to_string(), what];
             let faults = thousands(stage.faults.iter().copied().max().unwrap_or(0) as usize);
-            rows.push([names, seconds.to_vec(), speed.to_vec(), vec![faults]].concat());
+            rows.push([names, seconds.to_vec(), vec![picture], speed.to_vec(), vec![faults]].concat());
         }
     }
     text += "\n\n";

@@ -79,12 +79,20 @@ impl Progress {
         }
     }
 
-    /// Shows a line above the bar.
+    /// Shows a line of the output above the bar.
     pub fn line(&self, text: &str) {
-        let print = || print(&format!("{text}\n"));
+        self.above(|| print(&format!("{text}\n")));
+    }
+
+    /// Shows a line about the run above the bar, on the error stream.
+    pub fn warn(&self, text: &str) {
+        self.above(|| tell!("{text}"));
+    }
+
+    fn above(&self, show: impl FnOnce()) {
         match &self.bar {
-            Some(bar) => bar.suspend(print),
-            None => print(),
+            Some(bar) => bar.suspend(show),
+            None => show(),
         }
     }
 

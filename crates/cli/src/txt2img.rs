@@ -42,6 +42,10 @@ pub fn run(args: Txt2img) -> Result<()> {
         match event {
             Event::Begin(stage) => progress.begin(stage),
             Event::Step { done, total } => progress.step(done, total),
+            Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
+                "picture {} (seed {seed}) overflowed {from} in the VAE; it and all that follow are decoded in {to}",
+                index + 1
+            )),
             Event::Picture(picture) => {
                 let path = interrupt::whole(|| output.save(&picture))?;
                 progress.line(&format!("{} (seed {})", path.display(), picture.seed));

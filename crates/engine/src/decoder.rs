@@ -1,37 +1,144 @@
-//! From latents to a picture: the model's own autoencoder, or a tiny one in its place.
+//! From latents to a picture: the model's own autoencoder, or a tiny one in its place, in a type that holds its numbers.
+//!
+//! f16 ends at 65,504, and some autoencoders' activations go beyond. Where a picture has values that are no numbers, the
+//! weights are read again in the next wider type, bf16 and then f32, and the picture is decoded again; the wider type
+//! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, load, open_component};
+use kiln_weights::{
+    KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segment, Segments, load, open_component,
+};
 
+use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
-use crate::model_folder::ModelFolder;
+use crate::model_folder::{Family, ModelFolder};
 
 /// The decoder of a loaded model.
-pub(crate) enum Decoder {
-    /// The model folder's `AutoencoderKL`.
+pub(crate) struct Decoder {
+    network: Network,
+    /// A folder, or a file.
+    weights: PathBuf,
+    /// The type is the model's, or wider.
+    placement: Placement,
+}
+
+/// What decodes.
+pub(crate) enum Network {
+    /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
     Tiny(TinyConfig, TinyDecoder),
 }
 
+/// A picture overflowed the first type and is decoded in the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Widened {
+    pub(crate) from: DType,
+    pub(crate) to: DType,
+}
+
+/// The type in which an `AutoencoderKL` decodes at first, in a model that runs in `dtype`.
+///
+/// As in diffusers `force_upcast` counts for SDXL alone: it is true unless a configuration says otherwise, and those of
+/// Stable Diffusion 1 and 2 say nothing and decode well in f16. diffusers goes to f32; bf16, its own type where the
+/// whole model is in bf16, has the range too.
+pub(crate) fn first_dtype(family: Family, config: &VaeConfig, dtype: DType) -> DType {
+    if dtype == DType::F16 && family == Family::Sdxl && config.force_upcast { DType::BF16 } else { dtype }
+}
+
+/// The next type with more range or digits.
+fn wider(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::F16 => Some(DType::BF16),
+        DType::BF16 => Some(DType::F32),
+        _ => None,
+    }
+}
+
 impl Decoder {
     /// Loads `taesd` if it is given, a file or a folder, else the model's own decoder: never both.
     pub(crate) fn load(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
-        if let Some(path) = taesd {
-            return load_tiny(model, path, placement);
-        }
-        let config = model.vae_config().clone();
-        let decoder = kiln_vae::Decoder::new(&config);
-        let source = Renamed::new(open_component(&model.path().join("vae"))?, KeyRule::VAE_ATTENTION);
-        load(decoder.segments(), &source, placement)?;
-        Ok(Self::Kl(config, Box::new(decoder)))
+        let mut placement = placement.clone();
+        let (network, weights) = match taesd {
+            Some(path) => (tiny(model, path)?, path.to_path_buf()),
+            None => {
+                let config = model.vae_config().clone();
+                placement.dtype = first_dtype(model.family(), &config, placement.dtype);
+                (Network::kl(config), model.path().join("vae"))
+            }
+        };
+        tracing::info!(dtype = placement.dtype.as_str(), "decoder");
+        let decoder = Self { network, weights, placement };
+        decoder.load_weights()?;
+        Ok(decoder)
     }
 
-    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1 in f32.
-    /// The network runs in `dtype`.
+    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1, finite,
+    /// in f32 in the host's memory. `widened` is told before a picture is decoded again.
+    ///
+    /// # Errors
+    /// [`Error::NotANumber`] where f32 does not hold the numbers either.
+    pub(crate) fn decode(
+        &mut self,
+        latents: &Tensor,
+        widened: &mut dyn FnMut(Widened) -> Result<()>,
+    ) -> Result<Tensor> {
+        if !self.network.segments().iter().all(Segment::is_loaded) {
+            self.load_weights()?; // a wider type did not fit the last time
+        }
+        loop {
+            let from = self.placement.dtype;
+            let image = self.network.decode(latents, from)?.to_device(&Device::Cpu)?;
+            let count = count_not_finite(&image)?;
+            if count == 0 {
+                return Ok(image);
+            }
+            let remedy = "its weights are damaged, or belong to another model";
+            let to = wider(from).ok_or(Error::NotANumber { stage: "the VAE", count, remedy })?;
+            widened(Widened { from, to })?;
+            self.network.segments().unload(); // both do not need to fit at once
+            self.placement.dtype = to;
+            self.load_weights()?;
+        }
+    }
+
+    fn load_weights(&self) -> Result<()> {
+        let source: Box<dyn ParamSource> = match self.weights.is_dir() {
+            true => open_component(&self.weights)?,
+            false => Box::new(SafetensorsFile::open(&self.weights)?),
+        };
+        let (segments, rules) = (self.network.segments(), self.network.rules());
+        load(segments, &Renamed::new(source, rules), &self.placement).map(drop).map_err(|error| match error {
+            kiln_weights::Error::Missing { key, .. } if matches!(self.network, Network::Tiny(..)) => {
+                let problem = format!(
+                    "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
+                     taesd_decoder"
+                );
+                Error::model(&self.weights, problem)
+            }
+            other => other.into(),
+        })
+    }
+}
+
+impl Network {
+    /// The decoder that `config` describes.
+    pub(crate) fn kl(config: VaeConfig) -> Self {
+        let decoder = Box::new(kiln_vae::Decoder::new(&config));
+        Self::Kl(config, decoder)
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        match self {
+            Self::Kl(_, decoder) => decoder.segments(),
+            Self::Tiny(_, decoder) => decoder.segments(),
+        }
+    }
+
+    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked.
     pub(crate) fn decode(&self, latents: &Tensor, dtype: DType) -> Result<Tensor> {
         let image = match self {
             Self::Kl(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
@@ -39,17 +146,23 @@ impl Decoder {
         };
         Ok(image.to_dtype(DType::F32)?)
     }
+
+    fn rules(&self) -> &'static [KeyRule] {
+        match self {
+            Self::Kl(..) => KeyRule::VAE_ATTENTION,
+            Self::Tiny(..) => KeyRule::TAESD,
+        }
+    }
 }
 
 /// A file has weights alone, and is TAESD; a folder is in the diffusers layout, with its configuration.
-fn load_tiny(model: &ModelFolder, path: &Path, placement: &Placement) -> Result<Decoder> {
-    let (config, source): (_, Box<dyn ParamSource>) = if path.is_dir() {
+fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
+    let config = if path.is_dir() {
         let file = path.join("config.json");
         let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
-        let config = TinyConfig::from_json(&text).map_err(|error| Error::model(&file, error))?;
-        (config, open_component(path)?)
+        TinyConfig::from_json(&text).map_err(|error| Error::model(&file, error))?
     } else {
-        (TinyConfig::default(), Box::new(SafetensorsFile::open(path)?))
+        TinyConfig::default()
     };
     let found = (config.latent_channels, config.upscale(), config.out_channels);
     let vae = model.vae_config();
@@ -68,14 +181,114 @@ fn load_tiny(model: &ModelFolder, path: &Path, placement: &Placement) -> Result<
         return Err(Error::model(path, problem));
     }
     let decoder = TinyDecoder::new(&config);
-    load(decoder.segments(), &Renamed::new(source, KeyRule::TAESD), placement).map_err(|error| match error {
-        kiln_weights::Error::Missing { key, .. } => {
-            let problem = format!(
-                "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or taesd_decoder"
-            );
-            Error::model(path, problem)
+    Ok(Network::Tiny(config, decoder))
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_testkit::{deviation, fixtures};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const WEIGHTS: &str = "vae/diffusion_pytorch_model.safetensors";
+
+    /// A copy of a tiny model whose decoder's first maps are `factor` times as large, without the other weights.
+    fn louder(name: &str, factor: f64) -> (TempDir, ModelFolder) {
+        let folder = tempfile::tempdir().unwrap();
+        let original = fixtures("models").join(name);
+        for entry in std::fs::read_dir(&original).unwrap().map(|entry| entry.unwrap().path()) {
+            let to = folder.path().join(entry.file_name().unwrap());
+            if entry.is_dir() {
+                std::os::unix::fs::symlink(&entry, to).unwrap()
+            } else {
+                drop(std::fs::copy(entry, to))
+            }
         }
-        other => other.into(),
-    })?;
-    Ok(Decoder::Tiny(config, decoder))
+        let vae = folder.path().join("vae");
+        std::fs::remove_file(&vae).unwrap();
+        std::fs::create_dir(&vae).unwrap();
+        std::fs::copy(original.join("vae/config.json"), vae.join("config.json")).unwrap();
+        let mut tensors = candle_core::safetensors::load(original.join(WEIGHTS), &Device::Cpu).unwrap();
+        for (key, tensor) in &mut tensors {
+            if key.starts_with("decoder.conv_in.") {
+                *tensor = (tensor.to_dtype(DType::F32).unwrap() * factor).unwrap();
+            }
+        }
+        candle_core::safetensors::save(&tensors, folder.path().join(WEIGHTS)).unwrap();
+        let model = ModelFolder::open(folder.path()).unwrap();
+        (folder, model)
+    }
+
+    fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
+        Decoder::load(model, None, &Placement::new(Device::Cpu, dtype)).unwrap()
+    }
+
+    /// The picture, or why there is none, and the types that it was decoded in again.
+    fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
+        let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
+        let mut types = Vec::new();
+        let image = decoder.decode(&latents, &mut |widened| {
+            types.push(widened.to);
+            Ok(())
+        });
+        (image, types)
+    }
+
+    #[test]
+    fn what_overflows_f16_is_decoded_in_bf16() {
+        let (_folder, model) = louder("sd1", 30_000.0);
+        let mut half = decoder(&model, DType::F16);
+        let (image, types) = decode(&mut half, 1);
+        assert_eq!(types, [DType::BF16]);
+        let image = image.unwrap();
+        let in_type = |dtype| decode(&mut decoder(&model, dtype), 1).0.unwrap();
+        assert_eq!(deviation(&image, &in_type(DType::BF16)).error, 0.0);
+        let error = deviation(&image, &in_type(DType::F32)).error;
+        assert!(error < 0.2, "{error} standard deviations from f32");
+        // The wider type stays.
+        let (image, types) = decode(&mut half, 2);
+        assert!(image.is_ok() && types.is_empty());
+    }
+
+    /// What bf16 in the place of f32 costs an 8-bit picture, on the model that has learned something.
+    #[test]
+    fn bf16_is_within_half_a_level_of_f32_on_average() {
+        let model = ModelFolder::open(&kiln_testkit::repository().join("models/emoji")).unwrap();
+        let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
+        let levels = |dtype| {
+            let mut decoder = decoder(&model, dtype);
+            let image = decoder.decode(&latents, &mut |_| panic!("overflow")).unwrap();
+            crate::picture::to_rgb(&image).unwrap()
+        };
+        let differences = |dtype| {
+            let (a, b) = (levels(dtype), levels(DType::F32));
+            let all: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| f64::from(a.abs_diff(b))).collect();
+            (all.iter().sum::<f64>() / all.len() as f64, all.iter().fold(0.0, |worst: f64, &d| worst.max(d)))
+        };
+        let (mean, worst) = differences(DType::BF16);
+        println!("bf16: {mean:.3} levels on average, {worst} at the most; f16: {:?}", differences(DType::F16));
+        assert!(mean < 0.5 && worst < 16.0, "{mean} levels on average, {worst} at the most");
+    }
+
+    #[test]
+    fn what_no_type_holds_is_an_error() {
+        let (_folder, model) = louder("sd1", f64::NAN);
+        let (image, types) = decode(&mut decoder(&model, DType::F16), 1);
+        assert_eq!(types, [DType::BF16, DType::F32]);
+        let message = image.unwrap_err().to_string();
+        assert!(message.starts_with("the VAE gave 12288 values that are not numbers; its weights"), "{message}");
+    }
+
+    #[test]
+    fn xl_models_ask_for_a_wider_type_than_f16() {
+        let (_folder, model) = louder("sdxl", 1.0);
+        assert!(model.vae_config().force_upcast);
+        assert_eq!(decoder(&model, DType::F16).placement.dtype, DType::BF16);
+        assert_eq!(decoder(&model, DType::F32).placement.dtype, DType::F32);
+        let mut fixed = model.vae_config().clone();
+        fixed.force_upcast = false;
+        assert_eq!(first_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);
+        assert_eq!(first_dtype(Family::Sd, model.vae_config(), DType::F16), DType::F16);
+    }
 }

@@ -9,12 +9,13 @@ use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, load, open_component};
 
-use crate::decoder::Decoder;
-use crate::denoise::{GuidedUnet, RecordedStep, check_finite};
+use crate::decoder::{Decoder, Widened};
+use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
 use crate::model_folder::ModelFolder;
+use crate::pace::Pace;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
@@ -125,11 +126,16 @@ impl Engine {
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;
         let mut warm = Asked::default();
+        let (mut pace, mut told) = (Pace::new(&self.device), 0);
         let mut on_step = |step: &StepInfo<'_>| {
             if step.index == 0 {
                 warm = Asked::so_far();
             }
-            match tell(step_event(step.index + 1)) {
+            let news = pace.started(step.index + 1).and_then(|done| {
+                told = done;
+                if done == 0 { Ok(()) } else { tell(step_event(done)) }
+            });
+            match news {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
                     failure = Some(error);
@@ -155,7 +161,16 @@ impl Engine {
         };
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
         host_memory::log("denoised");
-        check_finite("the denoiser", "try --dtype f32, or a model whose weights are not damaged", &latents)?;
+        match count_not_finite(&latents)? {
+            0 => {}
+            count => {
+                let remedy = "try --dtype f32, or a model whose weights are not damaged";
+                return Err(Error::NotANumber { stage: "the denoiser", count, remedy });
+            }
+        }
+        if told < schedule.points().len() {
+            tell(step_event(schedule.points().len()))?; // the values were read, so that the card is done
+        }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
         if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
@@ -178,14 +193,16 @@ impl Engine {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
-            let image = self.decoder.decode(&one, self.dtype)?;
-            check_finite("the VAE", "try --dtype f32", &image)?;
+            let (index, seed) = (first + i, job.seed_of(first + i));
+            let image = self.decoder.decode(&one, &mut |Widened { from, to }| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            })?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 
             tell(Event::Begin(Stage::Save))?;
             let start = Instant::now();
-            let picture = Picture::new(job, &self.model, first + i, &image, one.to_device(&Device::Cpu)?)?;
+            let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;
             self.timings.save += start.elapsed();
             self.timings.pictures += 1;

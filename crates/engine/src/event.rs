@@ -23,12 +23,24 @@ pub enum Stage {
 pub enum Event {
     /// A stage begins.
     Begin(Stage),
-    /// The denoiser ran once.
+    /// The denoiser ran once; a card may have begun the next step.
     Step {
         /// Calls of the denoiser that are done, over all batches of the job.
         done: usize,
         /// Calls of the denoiser in the whole job.
         total: usize,
+    },
+    /// A picture overflowed the type in which the autoencoder ran. It is decoded again in a wider one, and so are all
+    /// that follow.
+    DecodeAgain {
+        /// The picture's number in its job, from 0.
+        index: usize,
+        /// The picture's seed.
+        seed: u64,
+        /// The type that was too narrow: `f16` or `bf16`.
+        from: &'static str,
+        /// The type that comes now: `bf16` or `f32`.
+        to: &'static str,
     },
     /// A picture is there.
     Picture(Box<Picture>),

@@ -35,6 +35,7 @@ mod latents_file;
 mod locate;
 mod model_folder;
 mod output;
+mod pace;
 mod parameters;
 mod picture;
 mod request;

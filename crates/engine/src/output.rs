@@ -197,7 +197,7 @@ fn default_permissions() -> std::fs::Permissions {
 }
 
 /// The picture as a PNG with its settings inside.
-fn png(picture: &Picture) -> std::result::Result<Vec<u8>, png::EncodingError> {
+pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, png::EncodingError> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, picture.width as u32, picture.height as u32);
     encoder.set_color(png::ColorType::Rgb);

@@ -1,6 +1,6 @@
 //! A picture that is ready to be saved.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use crate::error::{Error, Result};
 use crate::model_folder::ModelFolder;
@@ -27,19 +27,24 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// From an image `(1, 3, h, w)` of -1 to 1; what lies outside is clamped.
+    /// From an image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory; what lies outside is clamped.
     pub(crate) fn new(job: &Job, model: &ModelFolder, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
         let (_, channels, height, width) = image.dims4()?;
         if channels != 3 {
             let problem = format!("gives pictures of {channels} channels, expected 3");
             return Err(Error::model(&model.path().join("vae/config.json"), problem));
         }
-        let pixels = image.to_device(&Device::Cpu)?.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
-        let rgb = pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect();
+        let rgb = to_rgb(image)?;
         let seed = job.seed_of(index);
         let parameters = parameters(job, &model.name(), seed);
         Ok(Self { index, seed, width, height, rgb, parameters, latents })
     }
+}
+
+/// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32, pixel by pixel and row by row.
+pub(crate) fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
+    let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
+    Ok(pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect())
 }
 
 /// diffusers' rounding: half to even, after the range has been clamped.

@@ -43,6 +43,7 @@ mod guidance;
 mod layer_norm;
 pub mod layout;
 mod linear;
+pub mod marker;
 #[cfg(not(feature = "cuda"))]
 mod no_cuda;
 mod output;

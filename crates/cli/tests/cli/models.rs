@@ -299,7 +299,27 @@ fn weights_that_are_not_numbers_give_no_picture() {
     let bytes = fs::read(copy.file(file)).unwrap();
     let (header, data) = header(&bytes);
     copy.write(file, with_header(&header, &vec![0xff; data.len()]));
-    copy.run().fails(1, &["not numbers"]);
+    copy.run().fails(1, &["the denoiser gave", "not numbers"]);
+}
+
+#[test]
+fn a_decoder_that_overflows_f16_gives_the_picture_in_bf16_and_says_so() {
+    let file = "vae/diffusion_pytorch_model.safetensors";
+    let copy = ModelCopy::of("sd1");
+    let bytes = fs::read(copy.file(file)).unwrap();
+    let (header, data) = header(&bytes);
+    // The largest numbers that f16 has, stored as f16: their sums are beyond it.
+    let mut data = data.to_vec();
+    let offsets = &header["decoder.conv_in.weight"]["data_offsets"];
+    let [start, end] = [0, 1].map(|i| offsets[i].as_u64().unwrap() as usize);
+    data[start..end].chunks_exact_mut(2).for_each(|value| value.copy_from_slice(&[0xff, value[1] & 0x80 | 0x7b]));
+    copy.write(file, with_header(&header, &data));
+    let sandbox = Sandbox::new();
+    let run = sandbox.txt2img(&["an apple", "-m", copy.path(), "--dtype", "f16", "--device", "cpu", "-b2", "-s7"]);
+    let run = run.succeeds();
+    let told = "picture 1 (seed 7) overflowed f16 in the VAE; it and all that follow are decoded in bf16\n";
+    assert_eq!(run.stderr.matches("overflowed").count(), 1, "{run}");
+    assert!(run.stderr.contains(told) && run.pictures().len() == 2, "{run}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Measuring the stages of a model: one guided step, decoding a picture, encoding a text.
+//! Measuring the stages of a model: one guided step, decoding a picture, encoding a text, or a whole call.
 //!
 //! Networks are filled with random weights ([`kiln_weights::RandomSource`]): their speed does not depend on what they
 //! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured
 //! apart.
 
+mod call;
 mod flops;
 mod model;
 mod report;
@@ -34,11 +35,15 @@ pub enum BenchStage {
     Vae,
     /// One text of 77 tokens through all text encoders.
     Text,
+    /// All of it once the model is loaded: two texts, the steps, decoding, and PNG files in memory.
+    Call,
 }
 
 impl BenchStage {
     /// All stages, in the order in which they are measured.
-    pub const ALL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
+    pub const ALL: [Self; 4] = [Self::Step, Self::Vae, Self::Text, Self::Call];
+    /// Those that are measured where nothing is said: a call takes as long as all of its steps.
+    pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
 
     /// The name on the command line.
     pub fn id(self) -> &'static str {
@@ -46,6 +51,7 @@ impl BenchStage {
             Self::Step => "step",
             Self::Vae => "vae",
             Self::Text => "text",
+            Self::Call => "call",
         }
     }
 }
@@ -64,8 +70,10 @@ impl FromStr for BenchStage {
 pub struct BenchPlan {
     /// Width and height of the pictures in pixels; `None` is each model's own.
     pub size: Option<(usize, usize)>,
-    /// Pictures that a step makes at once.
+    /// Pictures that a step or a call makes at once.
     pub batch: usize,
+    /// Steps of a whole call.
+    pub steps: usize,
     /// The stages.
     pub stages: Vec<BenchStage>,
     /// How often each stage is measured.
@@ -80,8 +88,8 @@ pub struct BenchPlan {
 
 impl Default for BenchPlan {
     fn default() -> Self {
-        let stages = BenchStage::ALL.to_vec();
-        Self { size: None, batch: 1, stages, runs: 5, warmup: 1, trace: false, setup: Setup::default() }
+        let stages = BenchStage::USUAL.to_vec();
+        Self { size: None, batch: 1, steps: 20, stages, runs: 5, warmup: 1, trace: false, setup: Setup::default() }
     }
 }
 
@@ -102,9 +110,11 @@ pub struct BenchEvent<'a> {
 const MAX_RUNS: usize = 100_000;
 /// More pictures at once than fit anywhere are mistakes.
 const MAX_BATCH: usize = 1024;
+/// As many as the networks are trained with.
+const MAX_STEPS: usize = 1000;
 
 impl BenchPlan {
-    /// Measures `models`, one network in memory at a time. `watch` is told of every run, and may stop the measurement
+    /// Measures `models`, one stage's networks in memory at a time. `watch` is told of every run, and may stop the measurement
     /// between runs.
     ///
     /// # Errors
@@ -127,6 +137,7 @@ impl BenchPlan {
                 width: model.width,
                 height: model.height,
                 batch: self.batch,
+                decoder_dtype: model.decoder_dtype(dtype).as_str(),
                 stages,
                 trace: meter.trace,
             });
@@ -137,6 +148,7 @@ impl BenchPlan {
             commit: option_env!("KILN_COMMIT"),
             machine: Machine::new(&device),
             dtype: format!("{dtype:?}").to_lowercase(),
+            steps: self.steps,
             warmup: self.warmup,
             peak_resident_bytes: ProcessMemory::now().map(|memory| memory.peak_resident),
             models: reports,
@@ -148,8 +160,9 @@ impl BenchPlan {
         in_range("--runs", self.runs, 1, MAX_RUNS)?;
         in_range("--warmup", self.warmup, 0, MAX_RUNS)?;
         in_range("--batch", self.batch, 1, MAX_BATCH)?;
+        in_range("--steps", self.steps, 1, MAX_STEPS)?;
         if self.stages.is_empty() {
-            let expected = "at least one of step, vae and text".into();
+            let expected = "at least one of step, vae, text and call".into();
             return Err(Error::Value { name: "--stages", found: "empty".into(), expected });
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
@@ -183,14 +196,14 @@ mod tests {
     #[test]
     fn every_stage_of_every_family_is_measured() {
         let mut events = 0;
-        let plan = BenchPlan { batch: 2, ..plan() };
+        let plan = BenchPlan { batch: 2, steps: 2, stages: BenchStage::ALL.to_vec(), ..plan() };
         let models = ["sd1", "sd2v", "sdxl"].map(tiny);
         let report = plan.run(&models, &mut |event| {
             events += usize::from(event.done.is_some());
             ControlFlow::Continue(())
         });
         let report = report.unwrap();
-        assert_eq!(events, 3 * 3 * 4);
+        assert_eq!(events, 3 * 4 * 4);
         assert_eq!(report.models.len(), 3);
         for model in &report.models {
             assert_eq!((model.width, model.height, model.batch), (64, 32, 2));
@@ -200,6 +213,12 @@ mod tests {
                 assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
                 assert!(stage.seconds.median <= stage.seconds.max && stage.flop > 0.0 && stage.parameters > 0);
             }
+            let [step, vae, text, call] = [0, 1, 2, 3].map(|i| &model.stages[i]);
+            assert_eq!(step.seconds_per_picture, Some(step.seconds.median / 2.0));
+            assert_eq!((vae.seconds_per_picture, text.seconds_per_picture), (Some(vae.seconds.median), None));
+            let flop = 2.0 * (step.flop + vae.flop + text.flop);
+            assert!((call.flop / flop - 1.0).abs() < 1e-9);
+            assert_eq!(call.parameters, step.parameters + vae.parameters + text.parameters);
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["models"][2]["stages"][0]["stage"], "step");
@@ -223,6 +242,7 @@ mod tests {
             error.to_string()
         };
         assert!(message(BenchPlan { runs: 0, ..plan() }).starts_with("--runs is 0"));
+        assert!(message(BenchPlan { steps: 0, ..plan() }).starts_with("--steps is 0"));
         assert!(message(BenchPlan { batch: 0, ..plan() }).starts_with("--batch is 0"));
         assert!(message(BenchPlan { size: Some((60, 64)), ..plan() }).contains("the nearest is 64"));
         assert!(message(BenchPlan { stages: Vec::new(), ..plan() }).starts_with("--stages is empty"));

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use candle_core::DType;
 use kiln_clip::TextEncoderConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::decoder::first_dtype;
 use crate::error::{Error, Result};
 use crate::model_folder::{Family, ModelFolder};
 
@@ -108,6 +110,11 @@ impl BenchModel {
             width: model.defaults().width,
             height: model.defaults().height,
         }
+    }
+
+    /// The type in which its pictures are decoded, where it runs in `dtype`.
+    pub(crate) fn decoder_dtype(&self, dtype: DType) -> DType {
+        first_dtype(self.family, &self.vae, dtype)
     }
 
     /// Height and width of the latents.

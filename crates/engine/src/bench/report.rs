@@ -26,6 +26,8 @@ pub struct BenchReport {
     pub machine: Machine,
     /// The type of weights and activations.
     pub dtype: String,
+    /// Steps of a whole call.
+    pub steps: usize,
     /// Runs of every stage before those that were measured.
     pub warmup: usize,
     /// The most physical memory that the process ever had, over all stages together, where the system tells. A card's
@@ -70,6 +72,8 @@ pub struct ModelReport {
     pub height: usize,
     /// Pictures that a step makes at once; the U-Net sees twice as many.
     pub batch: usize,
+    /// The type in which pictures are decoded: wider than the report's for SDXL's VAE in f16.
+    pub decoder_dtype: &'static str,
     /// The stages, in the order in which they were measured.
     pub stages: Vec<StageReport>,
     /// A step by operator, where that was asked for; it goes into a file of its own.
@@ -88,6 +92,8 @@ pub struct StageReport {
     pub load_seconds: f64,
     /// How long a run took.
     pub seconds: Summary,
+    /// The median for each picture: of a step, one step of it. `None` where a run makes none.
+    pub seconds_per_picture: Option<f64>,
     /// Floating-point operations of a run ([`super::unet_flop`]).
     pub flop: f64,
     /// Those of the median run in a second, in thousands of millions.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder};
+use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
 use kiln_mempool::{DevicePool, SystemMemory};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
@@ -12,7 +12,7 @@ use kiln_weights::{Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_flop};
-use crate::decoder::Decoder;
+use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
@@ -20,13 +20,13 @@ use crate::model_folder::Family;
 use crate::trace::StepTrace;
 
 /// Tokens of a text: one chunk.
-const TOKENS: usize = 77;
+pub(super) const TOKENS: usize = 77;
 /// A timestep in the middle of the schedule; none is faster than another.
 const TIMESTEP: f64 = 500.0;
 /// Strength of the guidance; any but 1 is the same work.
-const CFG_SCALE: f64 = 7.0;
+pub(super) const CFG_SCALE: f64 = 7.0;
 /// The seed of weights and inputs.
-const SEED: u64 = 0;
+pub(super) const SEED: u64 = 0;
 
 /// Measures the stages of one model.
 pub(crate) struct Meter<'a, 'w> {
@@ -42,7 +42,7 @@ pub(crate) struct Meter<'a, 'w> {
 
 /// A network that is loaded.
 #[derive(Clone, Copy)]
-struct Loaded {
+pub(super) struct Loaded {
     parameters: usize,
     seconds: f64,
 }
@@ -59,13 +59,14 @@ impl Meter<'_, '_> {
             BenchStage::Step => self.step(),
             BenchStage::Vae => self.vae(),
             BenchStage::Text => self.text(),
+            BenchStage::Call => self.call(),
         }
     }
 
     fn step(&mut self) -> Result<StageReport> {
         let (model, n) = (self.model, self.plan.batch);
         let unet = Unet::new(model.unet.clone());
-        let loaded = self.load("the U-Net", &[unet.segments()])?;
+        let loaded = self.load("the U-Net", &[(unet.segments(), self.dtype)])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
@@ -87,53 +88,45 @@ impl Meter<'_, '_> {
 
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
-        let decoder = kiln_vae::Decoder::new(&model.vae);
-        let loaded = self.load("the VAE's decoder", &[decoder.segments()])?;
+        let (decoder, dtype) = (Network::kl(model.vae.clone()), model.decoder_dtype(self.dtype));
+        let loaded = self.load("the VAE's decoder", &[(decoder.segments(), dtype)])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
-        let (decoder, dtype) = (Decoder::Kl(model.vae.clone(), Box::new(decoder)), self.dtype);
         let flop = decoder_flop(&model.vae, (h, w));
         self.time(BenchStage::Vae, loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
     }
 
     fn text(&mut self) -> Result<StageReport> {
         let (model, device) = (self.model, self.device);
-        let encoders =
-            model.text_encoders.iter().cloned().map(TextEncoder::new).collect::<kiln_clip::Result<Vec<_>>>()?;
-        let segments: Vec<&Segments> = encoders.iter().map(TextEncoder::segments).collect();
+        let encoders = self.encoders()?;
+        let segments: Vec<_> = encoders.iter().map(|encoder| (encoder.segments(), self.dtype)).collect();
         let loaded = self.load("the text encoders", &segments)?;
-        let layer = match model.family {
-            Family::Sd => HiddenLayer::LAST,
-            Family::Sdxl => HiddenLayer::PENULTIMATE,
-        };
         let flop = model.text_encoders.iter().map(|config| text_flop(config, TOKENS)).sum();
-        self.time(BenchStage::Text, loaded, flop, &mut || {
-            for encoder in &encoders {
-                let config = encoder.config();
-                let tokens = TOKENS.min(config.max_position_embeddings);
-                let chunk = (0..tokens).map(|i| (i % config.vocab_size) as u32).collect();
-                encoder.encode(&[chunk], layer, device)?;
-            }
-            Ok(())
-        })
+        self.time(BenchStage::Text, loaded, flop, &mut || encode(&encoders, model.family, 0, device).map(drop))
     }
 
-    /// Makes the weights of `networks`, one after another.
-    fn load(&self, what: &'static str, networks: &[&Segments]) -> Result<Loaded> {
-        let needed = networks.iter().map(|segments| segments.bytes(self.dtype) as u64).sum();
+    /// The text encoders, without weights.
+    pub(super) fn encoders(&self) -> Result<Vec<TextEncoder>> {
+        let encoders = self.model.text_encoders.iter().cloned().map(TextEncoder::new);
+        Ok(encoders.collect::<kiln_clip::Result<_>>()?)
+    }
+
+    /// Makes the weights of `networks` in their types, one after another.
+    pub(super) fn load(&self, what: &'static str, networks: &[(&Segments, DType)]) -> Result<Loaded> {
+        let needed = networks.iter().map(|(segments, dtype)| segments.bytes(*dtype) as u64).sum();
         check_memory(what, needed, self.device)?;
         let start = Instant::now();
-        let placement = Placement::new(self.device.clone(), self.dtype);
-        for &segments in networks {
+        for &(segments, dtype) in networks {
+            let placement = Placement::new(self.device.clone(), dtype);
             load(segments, &RandomSource::new(segments, SEED), &placement)?;
         }
         self.device.synchronize()?;
-        let parameters = networks.iter().map(|segments| segments.parameters()).sum();
+        let parameters = networks.iter().map(|(segments, _)| segments.parameters()).sum();
         Ok(Loaded { parameters, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// Runs `run` until it is warm, then measures it.
-    fn time(
+    pub(super) fn time(
         &mut self,
         stage: BenchStage,
         loaded: Loaded,
@@ -154,12 +147,18 @@ impl Meter<'_, '_> {
             self.tell(stage, Some(i + 1))?;
         }
         let seconds = Summary::of(&runs);
+        let seconds_per_picture = match stage {
+            BenchStage::Step | BenchStage::Call => Some(seconds.median / self.plan.batch as f64),
+            BenchStage::Vae => Some(seconds.median),
+            BenchStage::Text => None,
+        };
         Ok(StageReport {
             stage,
             parameters: loaded.parameters,
             load_seconds: loaded.seconds,
             gflop_per_second: flop / seconds.median * 1e-9,
             seconds,
+            seconds_per_picture,
             flop,
             runs,
             faults,
@@ -178,14 +177,9 @@ impl Meter<'_, '_> {
 
     /// What steers `n` images: one chunk of text each, and SDXL's pooled text and sizes.
     fn conditioning(&self, n: usize) -> Result<Conditioning> {
-        let BenchModel { unet, width, height, .. } = self.model;
+        let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
-        let (width, height) = (*width as f32, *height as f32);
-        let added = unet.pooled_dim().map(|dim| -> Result<_> {
-            let text_embeds = self.normal(n, (1, 1, dim))?.reshape((n, dim))?;
-            let time_ids = Tensor::new(&[[height, width, 0.0, 0.0, height, width]], self.device)?.repeat((n, 1))?;
-            Ok(AddedConditions { text_embeds, time_ids })
-        });
+        let added = unet.pooled_dim().map(|dim| added(self.model, self.normal(n, (1, 1, dim))?.reshape((n, dim))?));
         Ok(Conditioning { context, added: added.transpose()? })
     }
 
@@ -193,6 +187,34 @@ impl Meter<'_, '_> {
     fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
     }
+}
+
+/// SDXL's sizes beside pooled texts `(n, d)`.
+pub(super) fn added(model: &BenchModel, text_embeds: Tensor) -> Result<AddedConditions> {
+    let (width, height) = (model.width as f32, model.height as f32);
+    let sizes = Tensor::new(&[[height, width, 0.0, 0.0, height, width]], text_embeds.device())?;
+    let time_ids = sizes.repeat((text_embeds.dim(0)?, 1))?; // (n, 6)
+    Ok(AddedConditions { text_embeds, time_ids })
+}
+
+/// Text number `text`, one chunk, through all encoders, as a model of this family takes it.
+pub(super) fn encode(
+    encoders: &[TextEncoder],
+    family: Family,
+    text: usize,
+    device: &Device,
+) -> Result<Vec<TextOutput>> {
+    let layer = match family {
+        Family::Sd => HiddenLayer::LAST,
+        Family::Sdxl => HiddenLayer::PENULTIMATE,
+    };
+    let one = |encoder: &TextEncoder| {
+        let config = encoder.config();
+        let tokens = TOKENS.min(config.max_position_embeddings);
+        let chunk = (0..tokens).map(|i| ((i + text) % config.vocab_size) as u32).collect();
+        Ok(encoder.encode(&[chunk], layer, device)?)
+    };
+    encoders.iter().map(one).collect()
 }
 
 /// Refuses weights that the processor's memory does not hold: the system would end the process without a word.

@@ -1,0 +1,45 @@
+//! How far a card is behind the host.
+//!
+//! The host starts a recorded step in a fraction of the step's time. Left alone it would start all steps of a picture at
+//! once: a progress bar would be full while the card has hardly begun, and Ctrl-C would come too late for any of them.
+//! So the host waits, after it started a step, for the end of the step before. The card always has a whole step to do
+//! meanwhile and never waits for the host, and a run that is stopped ends at most one step later.
+
+use candle_core::Device;
+use kiln_ops::marker::Marker;
+
+use crate::error::Result;
+
+/// Follows the steps of one batch.
+pub(crate) struct Pace<'a> {
+    device: &'a Device,
+    /// The end of the last step that was started.
+    last: Option<Marker>,
+}
+
+impl<'a> Pace<'a> {
+    /// No step was started.
+    pub(crate) fn new(device: &'a Device) -> Self {
+        Self { device, last: None }
+    }
+
+    /// Step `started`, counted from 1, was given to the device. Waits for the one before it, and gives how many are done.
+    pub(crate) fn started(&mut self, started: usize) -> Result<usize> {
+        let Some(end) = Marker::record(self.device)? else { return Ok(started) };
+        if let Some(before) = self.last.replace(end) {
+            before.wait()?;
+        }
+        Ok(started - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_never_behind() {
+        let mut pace = Pace::new(&Device::Cpu);
+        assert_eq!([1, 2, 3].map(|step| pace.started(step).unwrap()), [1, 2, 3]);
+    }
+}
