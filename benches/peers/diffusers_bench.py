@@ -1,7 +1,7 @@
 """diffusers, measured as `kiln bench` measures Kiln; prints JSON of the form of `kiln bench --json -`.
 
-The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch, channels-last,
-`torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
+The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: a compiled
+U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
 to one picture), `text` (77 tokens through all text encoders).
 """
 
@@ -49,7 +49,11 @@ def step(preset: dict, options: argparse.Namespace):
         unet = UNet2DConditionModel(**preset["unet"])
     unet = unet.to_empty(device="cpu")
     randomise(unet)
+    if options.compile:
+        unet.fuse_qkv_projections()
     unet = ready(unet, options)
+    if options.compile:
+        unet.compile(mode="reduce-overhead")
     n, height, width = options.batch, preset["height"], preset["width"]
     latents = normal(options, n, 4, height // 8, width // 8).contiguous(memory_format=torch.channels_last)
     context = normal(options, 2 * n, TOKENS, unet.config.cross_attention_dim)
@@ -117,6 +121,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--dtype", default="f32", choices=DTYPES)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true", help="compiles the U-Net: a warm-up of 3 or more is needed")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--runs", type=int, default=5)
