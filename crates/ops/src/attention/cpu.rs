@@ -202,7 +202,7 @@ impl<T: Element> Head<T> {
         let before = *maximum;
         raise(scores, maximum);
         if *maximum > before && *sum > 0.0 {
-            let factor = exp2_of_negative::<Plain>(scale * (before - *maximum));
+            let factor = exp2_of_negative::<f32, Plain>(scale * (before - *maximum));
             *sum *= factor;
             block.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
         }
@@ -255,12 +255,12 @@ for_every_isa! {
         let (places, last) = weights.as_chunks_mut::<LANES>();
         for (chunk, weights) in chunks.iter().zip(places) {
             let mut lanes = *chunk;
-            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<R>(R::mul_add(*lane, scale, offset)));
+            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<T, R>(R::mul_add(*lane, scale, offset)));
             sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
             R::round(&lanes, weights);
         }
         for ((score, weight), sum) in rest.iter().zip(last).zip(&mut sums) {
-            let value = exp2_of_negative::<R>(R::mul_add(*score, scale, offset));
+            let value = exp2_of_negative::<T, R>(R::mul_add(*score, scale, offset));
             *weight = T::from_f32(value);
             *sum += value;
         }
