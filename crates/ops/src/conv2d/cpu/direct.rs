@@ -23,8 +23,8 @@ pub(super) fn run<T: Element>(
     );
 }
 
-/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, zeros where it lies outside of the
-/// image.
+/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, zeros where it lies outside of
+/// the image.
 fn gather<T: Element>(x: &[T], config: Conv2d, shapes: Shapes, pixel: usize, start: usize, patch: &mut [T]) {
     let Shapes { h, w, c_in, kw, h_out, w_out, .. } = shapes;
     let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);

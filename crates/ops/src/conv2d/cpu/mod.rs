@@ -1,7 +1,8 @@
 //! Convolution on the processor.
 //!
 //! Two ways: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for 3x3 kernels at
-//! stride 1 ([`winograd`]). Which one is a matter of the shapes of one image alone, so that a batch changes no bit.
+//! stride 1 ([`winograd`]). Which one is a matter of the type and of the shapes of one image alone, so that a batch
+//! changes no bit.
 
 mod direct;
 mod epilogue;
@@ -56,7 +57,7 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
             c_out,
             y: Shared::new(y),
         };
-        if winograd::suits(config, shapes) {
+        if winograd::suits::<T>(config, shapes) {
             winograd::run(&x, weight, config, shapes, &epilogue);
         } else {
             direct::run(&x, weight, config, shapes, &epilogue);

@@ -3,12 +3,13 @@
 //!
 //! `Y = A^T [ (G g G^T) (B^T d B) ] A`, the products summed over the input channels: 16 matrix products, one for each
 //! position of the transformed tiles. A task makes them for some tiles and some columns, a block of input channels at a
-//! time. Transformed weights are not kept, since they take 16/9 of the memory: with many tiles they are made once a call,
-//! with few each task makes those that it reads, a block at a time. All maps are sums of four values or fewer, so f32
-//! loses next to nothing; for bf16 the transformed operands are rounded once more.
+//! time. Transformed weights are not kept, since they take 16/9 of the memory: with many tiles they are made once a
+//! call, with few each task makes those that it reads, a block at a time. All maps are sums of four values or fewer, so
+//! f32 loses next to nothing; for bf16 the transformed operands are rounded once more.
 
 use std::ops::Range;
 
+use candle_core::DType;
 use rayon::prelude::*;
 
 use super::epilogue::Epilogue;
@@ -28,9 +29,11 @@ const PANELS: usize = 4;
 /// Blocks of tiles from which on weights are transformed once for all of them.
 const MANY_BLOCKS: usize = 4;
 
-/// Whether these shapes are computed this way. The number of images has no say: it must not change a bit.
-pub(super) fn suits(config: Conv2d, Shapes { kh, kw, c_in, c_out, h_out, w_out, .. }: Shapes) -> bool {
-    (kh, kw, config.stride) == (3, 3, 1)
+/// Whether these shapes are computed this way. The number of images has no say: it must not change a bit. Nor is f16,
+/// which four values of a map can leave together.
+pub(super) fn suits<T: Element>(config: Conv2d, Shapes { kh, kw, c_in, c_out, h_out, w_out, .. }: Shapes) -> bool {
+    T::DTYPE != DType::F16
+        && (kh, kw, config.stride) == (3, 3, 1)
         && c_in.is_multiple_of(LANES)
         && c_in >= 2 * LANES
         && c_out >= PANEL
