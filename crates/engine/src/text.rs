@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_unet::{AddedConditions, Conditioning};
 use kiln_weights::{KeyRule, Placement, Renamed, Segment, load, open_component};
@@ -106,7 +106,7 @@ impl TextEncoders {
         let zeros = negative == Some(None) && self.zeros_for_no_negative;
         let mut texts = vec![job.prompt.as_str()];
         texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
-        let encoded = self.encode(&texts, &self.placement.device)?;
+        let encoded = self.encode(&texts)?;
 
         let mut parts = vec![&encoded[0]];
         let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
@@ -132,7 +132,7 @@ impl TextEncoders {
     }
 
     /// Encodes texts in chunks of 75 tokens; all get as many chunks as the longest.
-    fn encode(&self, texts: &[&str], device: &Device) -> Result<Vec<Encoded>> {
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Encoded>> {
         let layer = match self.family {
             Family::Sd => HiddenLayer::LAST,
             Family::Sdxl => HiddenLayer::PENULTIMATE,
@@ -145,7 +145,7 @@ impl TextEncoders {
             pooled.clear();
             for (chunks, contexts) in chunks.iter_mut().zip(&mut contexts) {
                 chunks.resize(longest, tokenizer.empty_chunk());
-                let output = encoder.encode(chunks, layer, device)?;
+                let output = encoder.encode(chunks, layer, &self.placement.device)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }

@@ -19,9 +19,7 @@ impl Scratch {
         if self.0.len() < words {
             self.0.resize(words, 0);
         }
-        // SAFETY: any bits are a value of a plain type, which is no larger than a word and divides it, so a word's
-        // alignment is enough; the words hold `len` of them.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
+        &mut elements(&mut self.0)[..len]
     }
 }
 
@@ -37,6 +35,14 @@ impl Drop for Scratch {
         // A thread that ends may drop its tasks after what it kept: nothing is lost then but the buffer.
         let _ = KEPT.try_with(|kept| kept.try_borrow_mut().map(|mut kept| kept.push(words)));
     }
+}
+
+/// Words as values of a plain type: as many as they hold.
+pub(crate) fn elements<T: Plain>(words: &mut [u32]) -> &mut [T] {
+    let len = size_of_val(words) / size_of::<T>();
+    // SAFETY: any bits are a value of a plain type, which has 2 or 4 bytes, so that a word's alignment is enough; the
+    // words hold `len` of them.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
 }
 
 /// Types of which any bits are a value.

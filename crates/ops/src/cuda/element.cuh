@@ -29,6 +29,13 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
   __device__ __forceinline__ void set(int i, float value) { values[i] = from_f32<T>(value); }
 };
 
+// The sum over a warp, in every lane, in one fixed order.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0u, x, distance);
+  return x;
+}
+
 // x / (1 + exp(-x)). Fast functions: the error is 4 units in the last place of f32, far under f16's; for large
 // negative x the exponential overflows to infinity and the quotient is -0.
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }

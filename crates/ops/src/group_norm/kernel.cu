@@ -14,14 +14,6 @@
 
 namespace {
 
-constexpr unsigned ALL = 0xffffffffu;
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
-  return x;
-}
-
 struct Norm {
   int pixels, c, groups, silu;
   float eps;
@@ -47,8 +39,8 @@ __device__ __forceinline__ void whole(const T* x, const T* gamma, const T* beta,
       squares += d * d;
     }
   }
-  sum = warp_sum(sum);
-  squares = warp_sum(squares);
+  sum = kiln::warp_sum(sum);
+  squares = kiln::warp_sum(squares);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (lane == 0) {
     sums[0][warp] = sum;
@@ -56,8 +48,8 @@ __device__ __forceinline__ void whole(const T* x, const T* gamma, const T* beta,
   }
   __syncthreads();
   const bool used = lane < blockDim.x / 32;
-  sum = warp_sum(used ? sums[0][lane] : 0.0f);
-  squares = warp_sum(used ? sums[1][lane] : 0.0f);
+  sum = kiln::warp_sum(used ? sums[0][lane] : 0.0f);
+  squares = kiln::warp_sum(used ? sums[1][lane] : 0.0f);
   const float count = static_cast<float>(norm.pixels) * width;
   const float offset = sum / count;
   const float inverse = 1.0f / sqrtf(fmaxf(squares / count - offset * offset, 0.0f) + norm.eps);
@@ -126,12 +118,12 @@ __device__ __forceinline__ void moments(const T* x, float2* parts, Norm norm, in
   for (int group = threadIdx.x / 32; group < norm.groups; group += blockDim.x / 32) {
     float mean = 0.0f, m2 = 0.0f;
     for (int i = lane; i < width; i += 32) mean += means[group * width + i];
-    mean = warp_sum(mean) / width;
+    mean = kiln::warp_sum(mean) / width;
     for (int i = lane; i < width; i += 32) {
       const float d = means[group * width + i] - mean;
       m2 += deviations[group * width + i] + count * d * d;
     }
-    m2 = warp_sum(m2);
+    m2 = kiln::warp_sum(m2);
     if (lane == 0) {
       parts[(static_cast<size_t>(blockIdx.y) * norm.groups + group) * gridDim.x + blockIdx.x] = make_float2(mean, m2);
     }
@@ -154,13 +146,13 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
     for (int i = lane; i < num_parts; i += 32) {
       mean += part[i].x * (min(pixels_of_part, norm.pixels - i * pixels_of_part) / pixels);
     }
-    mean = warp_sum(mean);
+    mean = kiln::warp_sum(mean);
     for (int i = lane; i < num_parts; i += 32) {
       const float2 p = part[i];
       const float count = static_cast<float>(min(pixels_of_part, norm.pixels - i * pixels_of_part)) * width;
       m2 += p.y + count * (p.x - mean) * (p.x - mean);
     }
-    m2 = warp_sum(m2);
+    m2 = kiln::warp_sum(m2);
     if (lane == 0) {
       means[group] = mean;
       inverses[group] = 1.0f / sqrtf(m2 / (pixels * width) + norm.eps);

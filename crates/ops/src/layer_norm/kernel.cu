@@ -4,15 +4,6 @@
 
 namespace {
 
-constexpr unsigned ALL = 0xffffffffu;
-
-// The sum over a warp, in every lane, in one fixed order.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
-  return x;
-}
-
 // Rows of at most MAX vectors a lane: read once, kept in registers.
 template <typename T, int MAX>
 __device__ __forceinline__ void layer_norm(const T* x, const T* gamma, const T* beta, T* y, int rows, int c, float eps) {
@@ -32,7 +23,7 @@ __device__ __forceinline__ void layer_norm(const T* x, const T* gamma, const T* 
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += values[j].get(i);
   }
-  const float mean = warp_sum(sum) / c;
+  const float mean = kiln::warp_sum(sum) / c;
   float squares = 0.0f;
 #pragma unroll
   for (int j = 0; j < MAX; ++j) {
@@ -43,7 +34,7 @@ __device__ __forceinline__ void layer_norm(const T* x, const T* gamma, const T* 
       squares += d * d;
     }
   }
-  const float inverse = 1.0f / sqrtf(warp_sum(squares) / c + eps);
+  const float inverse = 1.0f / sqrtf(kiln::warp_sum(squares) / c + eps);
 #pragma unroll
   for (int j = 0; j < MAX; ++j) {
     const int channel = (lane + 32 * j) * N;
@@ -67,12 +58,12 @@ __device__ __forceinline__ void any(const T* x, const T* gamma, const T* beta, T
   y += static_cast<size_t>(row) * c;
   float sum = 0.0f, squares = 0.0f;
   for (int i = lane; i < c; i += 32) sum += kiln::to_f32(x[i]);
-  const float mean = warp_sum(sum) / c;
+  const float mean = kiln::warp_sum(sum) / c;
   for (int i = lane; i < c; i += 32) {
     const float d = kiln::to_f32(x[i]) - mean;
     squares += d * d;
   }
-  const float inverse = 1.0f / sqrtf(warp_sum(squares) / c + eps);
+  const float inverse = 1.0f / sqrtf(kiln::warp_sum(squares) / c + eps);
   for (int i = lane; i < c; i += 32) {
     const float normal = (kiln::to_f32(x[i]) - mean) * inverse;
     y[i] = kiln::from_f32<T>(normal * kiln::to_f32(gamma[i]) + kiln::to_f32(beta[i]));

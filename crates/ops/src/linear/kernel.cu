@@ -48,8 +48,7 @@ __device__ void few_rows(const T* x, const T* weight, const T* bias, const T* re
   }
 #pragma unroll
   for (int row = 0; row < ROWS; row++) {
-    float value = sums[row];
-    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    float value = kiln::warp_sum(sums[row]);
     if (lane == row && row < m) {
       const size_t at = static_cast<size_t>(row) * n + column;
       if (bias) value += kiln::to_f32(bias[column]);

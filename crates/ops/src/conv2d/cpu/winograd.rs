@@ -16,6 +16,7 @@ use super::epilogue::Epilogue;
 use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
 use super::{Conv2d, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
+use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
 
 /// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
@@ -51,7 +52,7 @@ pub(super) fn run<T: Element>(
     let grid = Grid { high: h_out.div_ceil(OUT), wide: w_out.div_ceil(OUT) };
     let (tiles, panels) = (b * grid.high * grid.wide, c_out.div_ceil(PANEL));
     let (tile_block, panel_block) = blocks(tiles, panels, rayon::current_num_threads());
-    let weight = Weights { stored: weight, c_in: shapes.c_in, block: depth_block::<T>() };
+    let weight = Weights { stored: weight, c_in: shapes.c_in, block: Kernel::current::<T>().elements_in(DEPTH) };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
         MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed),
@@ -81,16 +82,12 @@ fn blocks(tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
     (tile_block, panel_block)
 }
 
-/// Input channels of a block.
-fn depth_block<T: Element>() -> usize {
-    if Kernel::current::<T>().takes_pairs() { 2 * DEPTH } else { DEPTH }
-}
-
 /// The weights of a convolution, and how they are transformed.
 #[derive(Clone, Copy)]
 struct Weights<'a, T> {
     stored: Panels<'a, T>,
     c_in: usize,
+    /// Input channels of a block.
     block: usize,
 }
 
@@ -213,7 +210,7 @@ impl<T: Element> Task<'_, T> {
             }
             let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
             if kernel.reads::<T>() {
-                let mut words = words.map(|words| &mut Kernel::elements(words)[..depth]);
+                let mut words = words.map(|words| &mut elements(words)[..depth]);
                 input(&pixels, &mut std::array::from_fn(|_| words.next().unwrap_or_default()));
             } else {
                 stored.resize(POSITIONS * depth, T::ZERO);

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use super::panels::PANEL;
 use super::{Element, K_BLOCK, STRIDE};
 use crate::cpu::isa::Isa;
+use crate::cpu::scratch::elements;
 use candle_core::DType;
 
 #[cfg(target_arch = "x86_64")]
@@ -80,27 +81,19 @@ impl Kernel {
         }
     }
 
-    /// Whether its words are elements of `T` as they are: a row may be written through [`Kernel::elements`].
+    /// Whether its words are elements of `T` as they are: a row may be written through [`elements`].
     pub(crate) fn reads<T: Element>(&self) -> bool {
         T::DTYPE == DType::F32 || (self.pairs && cfg!(target_endian = "little"))
     }
 
-    /// A row of words as elements.
-    pub(crate) fn elements<T: Element>(words: &mut [u32]) -> &mut [T] {
-        let len = size_of_val(words) / size_of::<T>();
-        // SAFETY: elements are plain bits of 2 or 4 bytes, for which a word's alignment is enough, and take no more
-        // memory than the words.
-        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
-    }
-
-    /// Whether rows are loaded as pairs of bf16 rather than as f32.
-    pub(crate) fn takes_pairs(&self) -> bool {
-        self.pairs
+    /// Elements of `k` that so many words of a row hold: pairs of bf16, or one f32 each.
+    pub(crate) fn elements_in(&self, words: usize) -> usize {
+        if self.pairs { 2 * words } else { words }
     }
 
     /// Elements of `k` in a block: as many as fill [`K_BLOCK`] words.
     pub(crate) fn k_block(&self) -> usize {
-        if self.pairs { 2 * K_BLOCK } else { K_BLOCK }
+        self.elements_in(K_BLOCK)
     }
 
     /// Writes a row of `depth` elements that `gather` gives, in the form that the kernel reads, through `stored` where
@@ -114,7 +107,7 @@ impl Kernel {
     ) {
         let even = depth.next_multiple_of(2); // an odd last element has a zero beside it
         if self.reads::<T>() {
-            let a = Self::elements(a);
+            let a = elements(a);
             a[depth..even].fill(T::ZERO);
             gather(&mut a[..depth]);
         } else {

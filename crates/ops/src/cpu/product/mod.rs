@@ -73,7 +73,7 @@ impl<T: Element> Product<'_, T> {
 }
 
 /// What one task needs to multiply: its kernel and its buffers, kept between its tiles.
-pub(crate) struct Multiplier<T> {
+struct Multiplier<T> {
     kernel: Kernel,
     /// Elements as they are gathered.
     stored: Vec<T>,
@@ -90,7 +90,7 @@ impl<T: Element> Default for Multiplier<T> {
 
 impl<T: Element> Multiplier<T> {
     /// The tile of `rows` and `columns`, on this thread. `columns` start at a panel.
-    pub(crate) fn multiply(
+    fn multiply(
         &mut self,
         b: Panels<'_, T>,
         rows: Range<usize>,

@@ -35,7 +35,7 @@ fn measure<T: Element>() -> f64 {
 /// Multiplies on this thread; gives the operations that it took.
 fn one_thread<T: Element>() -> f64 {
     let kernel = Kernel::current::<T>();
-    let depth = if kernel.takes_pairs() { 2 * DEPTH } else { DEPTH };
+    let depth = kernel.elements_in(DEPTH);
     let mut a = vec![0u32; ROWS * STRIDE];
     let stored: Vec<T> = (0..depth).map(|i| T::from_f32(i as f32 / depth as f32)).collect();
     a.chunks_exact_mut(STRIDE).for_each(|a| kernel.load_row(&stored, a));
