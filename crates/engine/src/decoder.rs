@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use kiln_mempool::Category;
 use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
     KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segment, Segments, load, open_component,
@@ -106,6 +107,7 @@ impl Decoder {
     }
 
     fn load_weights(&self) -> Result<()> {
+        let _weights = Category::Weights.scope();
         let source: Box<dyn ParamSource> = match self.weights.is_dir() {
             true => open_component(&self.weights)?,
             false => Box::new(SafetensorsFile::open(&self.weights)?),

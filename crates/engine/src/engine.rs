@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_mempool::DevicePool;
+use kiln_mempool::{Category, DevicePool};
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, load, open_component};
@@ -54,7 +54,10 @@ impl Engine {
         let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
         proceed()?;
         let unet = Unet::new(model.unet_config().clone());
-        load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
+        {
+            let _weights = Category::Weights.scope();
+            load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
+        }
         proceed()?;
         // Last, since it goes first: the room that it leaves is not between the others' weights.
         let text = TextEncoders::load(&model, &placement)?;
@@ -194,9 +197,10 @@ impl Engine {
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
-            let image = self.decoder.decode(&one, &mut |Widened { from, to }| {
+            let mut widened = |Widened { from, to }: Widened| {
                 tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-            })?;
+            };
+            let image = self.recorded.lend(|| self.decoder.decode(&one, &mut widened))?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 

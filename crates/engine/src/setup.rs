@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
-use kiln_mempool::DevicePool;
+use kiln_mempool::{DevicePool, DevicePoolConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl Setup {
             DTypeChoice::F16 => DType::F16,
         };
         let pool = match device.location() {
-            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id)
+            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, DevicePoolConfig::default())
                 .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))
                 .ok(),
             _ => None,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use candle_core::{D, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use kiln_mempool::Category;
 use kiln_unet::{AddedConditions, Conditioning};
 use kiln_weights::{KeyRule, Placement, Renamed, Segment, load, open_component};
 
@@ -46,6 +47,7 @@ impl Encoder {
     /// Reads the weights where they are not there.
     fn load(&self, placement: &Placement) -> Result<()> {
         if !self.encoder.segments().iter().all(Segment::is_loaded) {
+            let _weights = Category::Weights.scope();
             let source = Renamed::new(open_component(&self.weights)?, KeyRule::TEXT_MODEL);
             load(self.encoder.segments(), &source, placement)?;
         }

@@ -30,18 +30,24 @@ mod faults;
 mod host;
 mod lock;
 mod pinned;
+mod plan;
 mod policy;
 mod process;
 mod statistics;
 mod system;
+mod trace;
 
 pub use arena::{Allocation, Arena};
-pub use device::{DeviceMemory, DevicePool};
+pub use device::{DeviceMemory, DevicePool, DevicePoolConfig};
+#[cfg(feature = "cuda")]
+pub use device::{Rehearsal, Scratch, ScratchPlan, rehearse};
 pub use error::{Error, Result};
 pub use faults::Faults;
 pub use host::{HostPool, LIMIT};
 pub use pinned::{PinnedBlock, PinnedConfig, PinnedPool};
+pub use plan::{Lifetime, Plan};
 pub use policy::Policy;
 pub use process::{PageFaults, ProcessMemory};
 pub use statistics::Statistics;
 pub use system::SystemMemory;
+pub use trace::{Category, CategoryScope, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, mark_stage};

@@ -87,7 +87,7 @@ impl Call<'_> {
         let latents =
             sample::<Error>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
         count_not_finite(&latents)?;
-        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?))
+        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?, recorded))
     }
 
     /// Both texts, one after another as a pipeline does it, as the conditions of all images.
@@ -107,8 +107,10 @@ impl Call<'_> {
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
-    fn draw(&self, index: usize, latents: &Tensor) -> Result<()> {
-        let image = self.decoder.decode(latents, self.model.decoder_dtype(self.dtype))?.to_device(&Device::Cpu)?;
+    fn draw(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
+        let dtype = self.model.decoder_dtype(self.dtype);
+        let image =
+            recorded.lend(|| -> Result<_> { Ok(self.decoder.decode(latents, dtype)?.to_device(&Device::Cpu)?) })?;
         count_not_finite(&image)?;
         let picture = Picture {
             index,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
-use kiln_mempool::{DevicePool, SystemMemory};
+use kiln_mempool::{Category, DevicePool, SystemMemory};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_weights::{Placement, RandomSource, Segments, load};
@@ -52,7 +52,7 @@ impl Meter<'_, '_> {
     pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
         self.tell(stage, None)?;
         if let Some(pool) = self.pool {
-            pool.trim()?; // what the stage before left
+            pool.trim(0.0)?; // what the stage before left
             pool.reset_peaks()?;
         }
         match stage {
@@ -116,6 +116,7 @@ impl Meter<'_, '_> {
         let needed = networks.iter().map(|(segments, dtype)| segments.bytes(*dtype) as u64).sum();
         check_memory(what, needed, self.device)?;
         let start = Instant::now();
+        let _weights = Category::Weights.scope();
         for &(segments, dtype) in networks {
             let placement = Placement::new(self.device.clone(), dtype);
             load(segments, &RandomSource::new(segments, SEED), &placement)?;
