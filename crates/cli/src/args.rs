@@ -30,6 +30,12 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
+    /// Plays traces of memory back, or draws them (txt2img and bench write them with --memory-trace).
+    Memory {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -59,6 +65,29 @@ pub struct InspectArgs {
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `kiln memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    Replay {
+        /// Files that --memory-trace wrote.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draws memory over time, by stage and by what it is for.
+    Plot {
+        /// A file that --memory-trace wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The drawing, an .svg file. Replaced if it exists.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
 }
 
 /// `kiln bench`.
@@ -95,6 +124,9 @@ pub struct BenchArgs {
     /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -190,6 +222,9 @@ pub struct Txt2img {
     /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]

@@ -57,7 +57,9 @@ impl Args {
             Subcommand::Txt2img(args) => args.setup().device,
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Devices(_) => DeviceChoice::Auto,
-            Subcommand::Inspect(_) | Subcommand::Completions { .. } | Subcommand::Man => DeviceChoice::Cpu,
+            Subcommand::Inspect(_) | Subcommand::Completions { .. } | Subcommand::Man | Subcommand::Memory { .. } => {
+                DeviceChoice::Cpu
+            }
         };
         device != DeviceChoice::Cpu
     }

@@ -13,6 +13,7 @@ mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod memory;
 mod papers;
 mod progress;
 mod table;
@@ -57,6 +58,7 @@ fn run(args: Args) -> ExitCode {
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Memory { command } => memory::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
-use kiln_engine::{Engine, Event, LatentsFile, ModelFolder, Output, Result, TraceFile, locate_model};
+use kiln_engine::{Engine, Event, LatentsFile, MemoryTraceFile, ModelFolder, Output, Result, TraceFile, locate_model};
 
 use crate::args::Txt2img;
 use crate::interrupt;
@@ -16,6 +16,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
+    let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
 
     let mut progress = Progress::new();
     tell!(
@@ -34,6 +35,7 @@ pub fn run(args: Txt2img) -> Result<()> {
         }
         interrupt::proceed()
     };
+    let memory = memory.map(MemoryTraceFile::start).transpose()?;
     let mut engine = Engine::load(model, &setup, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
@@ -58,6 +60,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     });
     progress.finish();
     result?;
+    memory.map_or(Ok(()), |memory| interrupt::whole(|| memory.write()))?;
     if let Some(latents) = latents {
         interrupt::whole(|| latents.write())?;
     }

@@ -47,7 +47,7 @@ impl Engine {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
         tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
-        let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        let mut proceed = || if watch(Stage::Load.begin()).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         let placement = Placement::new(device.clone(), dtype);
         proceed()?;
         // The smallest part first: a file that the user chose is refused at once.
@@ -113,7 +113,7 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
         let conditioning = self.text.conditioning(job, job.batch_size)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
@@ -121,7 +121,7 @@ impl Engine {
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
@@ -193,7 +193,7 @@ impl Engine {
     ) -> Result<()> {
         host_memory::trim("decode");
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
@@ -204,7 +204,7 @@ impl Engine {
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kiln_mempool::mark_stage;
+
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
@@ -17,6 +19,25 @@ pub enum Stage {
     Decode,
     /// Pixels become files.
     Save,
+}
+
+impl Stage {
+    /// The name in logs and traces.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Encode => "encode",
+            Self::Denoise => "denoise",
+            Self::Decode => "decode",
+            Self::Save => "save",
+        }
+    }
+
+    /// The event, which a trace of memory notes too.
+    pub(crate) fn begin(self) -> Event {
+        mark_stage(self.id());
+        Event::Begin(self)
+    }
 }
 
 /// News of a run.

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
+use kiln_mempool::mark_stage;
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
 use kiln_unet::{Conditioning, Unet};
 
@@ -19,6 +20,7 @@ use super::{BenchModel, BenchStage, decoder_flop, text_flop, unet_flop};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
+use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
 
@@ -74,7 +76,9 @@ impl Meter<'_, '_> {
 
 impl Call<'_> {
     fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
+        mark_stage(Stage::Encode.id());
         let conditioning = self.conditioning()?;
+        mark_stage(Stage::Denoise.id());
         let mut unet = GuidedUnet::new(&self.unet, recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
@@ -87,6 +91,7 @@ impl Call<'_> {
         let latents =
             sample::<Error>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
         count_not_finite(&latents)?;
+        mark_stage(Stage::Decode.id());
         (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?, recorded))
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
-use kiln_mempool::{Category, DevicePool, SystemMemory};
+use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_weights::{Placement, RandomSource, Segments, load};
@@ -51,6 +51,7 @@ impl Meter<'_, '_> {
     /// Loads a stage's network, measures it, and drops it.
     pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
         self.tell(stage, None)?;
+        mark_stage(stage.id());
         if let Some(pool) = self.pool {
             pool.trim(0.0)?; // what the stage before left
             pool.reset_peaks()?;

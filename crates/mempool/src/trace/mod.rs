@@ -2,7 +2,7 @@
 //!
 //! While a [`MemoryRecorder`] lives, the host pool and the cards' hook write every request down, with the
 //! [`Category`] of the thread that makes it; [`mark_stage`] puts the names of stages between. Its result is a
-//! [`MemoryTrace`], which [`crate::replay`] plays back under other rules. Nobody pays more than a relaxed load while
+//! [`MemoryTrace`], which [`crate::replay()`] plays back under other rules. Nobody pays more than a relaxed load while
 //! nothing records.
 
 mod recorder;
