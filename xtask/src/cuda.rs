@@ -16,8 +16,8 @@ const TARGET: &str = "target/cuda";
 const BUNDLE: &str = ".bundle";
 const ARCHIVE: &str = "kiln-cuda.tar.xz";
 /// The test programs that run on a card, wherever the environment says: those that compare with diffusers, and the
-/// operators' own, which compare kernels with references, and those of the pools.
-const TESTED: [&str; 3] = ["parity", "kiln_ops", "card"];
+/// operators' own, which compare kernels with references, and those of memory.
+const TESTED: [&str; 4] = ["parity", "kiln_ops", "card", "memory"];
 /// Always the whole workspace with this feature: another selection would resolve other features and build all again.
 const FEATURES: &str = "kiln-cli/cuda";
 

@@ -35,7 +35,7 @@ pub struct Engine {
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
     /// Last, so that it is dropped after all that is on the card.
-    _pool: Option<DevicePool>,
+    pool: Option<DevicePool>,
 }
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
         let text = TextEncoders::load(&model, &placement)?;
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
         let recorded = RecordedStep::default();
-        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, _pool: pool })
+        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, pool })
     }
 
     /// The model's folder.
@@ -120,6 +120,8 @@ impl Engine {
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
+        host_memory::log_card(self.pool.as_ref(), "encoded");
+        host_memory::trim_card(self.pool.as_ref(), host_memory::CARD_TRIM_ABOVE, "encoded");
 
         tell(Stage::Denoise.begin())?;
         let start = Instant::now();
@@ -164,6 +166,8 @@ impl Engine {
         };
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
         host_memory::log("denoised");
+        host_memory::log_card(self.pool.as_ref(), "denoised");
+        host_memory::trim_card(self.pool.as_ref(), host_memory::CARD_TRIM_ABOVE, "denoised");
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -203,6 +207,8 @@ impl Engine {
             let image = self.recorded.lend(|| self.decoder.decode(&one, &mut widened))?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
+            host_memory::log_card(self.pool.as_ref(), "decoded");
+            host_memory::trim_card(self.pool.as_ref(), host_memory::CARD_TRIM_ABOVE, "decoded");
 
             tell(Stage::Save.begin())?;
             let start = Instant::now();

@@ -130,6 +130,28 @@ mod tests {
     }
 
     #[test]
+    fn random_lives_never_share_memory() {
+        for seed in 0..60u64 {
+            let mut number = seed;
+            let mut below = |bound: usize| {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (number >> 33) as usize % bound
+            };
+            let count = below(80);
+            let mut lifetimes: Vec<Lifetime> = (0..count)
+                .map(|_| {
+                    let start = below(100);
+                    Lifetime { bytes: below(2000), start, end: start + 1 + below(30) }
+                })
+                .collect();
+            lifetimes.sort_by_key(|life| life.start);
+            let plan = check(&lifetimes);
+            assert!(plan.bytes <= 2 * plan.least, "{} of {}", plan.bytes, plan.least);
+            assert_eq!(plan, Plan::new(&lifetimes, 16), "the same every time");
+        }
+    }
+
+    #[test]
     fn a_network_s_requests_lie_close_to_their_peak() {
         // A chain of layers, each with a result, a buffer, and now and then a skip that lives long.
         let (mut lifetimes, mut number) = (Vec::new(), 12_345u64);
