@@ -7,6 +7,8 @@ use kiln_engine::{
     BenchPlan, BenchStage, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup, SigmaSchedule,
 };
 
+use crate::memory_args::MemoryArgs;
+
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, max_term_width = 110)]
@@ -200,6 +202,9 @@ pub struct Txt2img {
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 impl Txt2img {
@@ -223,7 +228,13 @@ impl Txt2img {
 
     /// How the model is run.
     pub fn setup(&self) -> Setup {
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd: self.taesd.clone() }
+        Setup {
+            device: self.device,
+            dtype: self.dtype,
+            threads: self.threads,
+            taesd: self.taesd.clone(),
+            memory: self.memory.options(),
+        }
     }
 }
 

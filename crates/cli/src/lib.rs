@@ -13,6 +13,7 @@ mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod memory_args;
 mod papers;
 mod progress;
 mod table;
