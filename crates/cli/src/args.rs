@@ -8,6 +8,7 @@ use kiln_engine::{
 };
 
 use crate::memory_args::MemoryArgs;
+use crate::tell::LogFormat;
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
@@ -16,6 +17,9 @@ pub struct Args {
     /// Says what is done; twice, in every detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// How lines on the error stream are written: text, or json, an object a line.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -239,7 +243,7 @@ impl Txt2img {
 }
 
 /// A number of things; its bounds are the request's to check, which knows the model.
-fn parse_count(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 
