@@ -4,7 +4,7 @@
 //! of blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
 //! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
 //! kernel. [`DevicePool`] is a card's memory, which the driver splits and coalesces. Beside them the system's own
-//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
+//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`]. A [`Ledger`] counts what a run would take.
 //!
 //! This crate knows no tensor and no network.
 //!
@@ -26,6 +26,7 @@ mod arena;
 mod device;
 mod error;
 mod host;
+mod ledger;
 mod lock;
 mod policy;
 mod process;
@@ -36,6 +37,7 @@ pub use arena::{Allocation, Arena};
 pub use device::{DeviceMemory, DevicePool};
 pub use error::{Error, Result};
 pub use host::{HostPool, LIMIT};
+pub use ledger::{Held, Ledger, Rounding};
 pub use policy::Policy;
 pub use process::{PageFaults, ProcessMemory};
 pub use statistics::Statistics;

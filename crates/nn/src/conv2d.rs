@@ -5,11 +5,14 @@ use kiln_ops::Conv2dInputs;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
+use crate::shadow::{self, Shadow};
 
 /// A two-dimensional convolution with a square kernel.
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
+    /// `(out_channels, kernel_size, kernel_size, in_channels)`.
+    shape: [usize; 4],
     config: kiln_ops::Conv2d,
 }
 
@@ -40,8 +43,9 @@ impl Conv2d {
         kernel_size: usize,
         config: kiln_ops::Conv2d,
     ) -> Self {
-        let shape = [out_channels, in_channels, kernel_size, kernel_size];
-        Self { weight: p.param("weight", &shape, Packing::Conv2d), bias: None, config }
+        let stored = [out_channels, in_channels, kernel_size, kernel_size];
+        let shape = [out_channels, kernel_size, kernel_size, in_channels];
+        Self { weight: p.param("weight", &stored, Packing::Conv2d), bias: None, shape, config }
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
@@ -55,5 +59,15 @@ impl Conv2d {
         let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
         let inputs = Conv2dInputs { x, weight: &weight, bias: bias.as_ref(), image_bias, residual };
         Ok(kiln_ops::conv2d(inputs, self.config, None)?)
+    }
+
+    /// [`Conv2d::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        self.shadow_add(x, false)
+    }
+
+    /// [`Conv2d::forward_add`] for shapes: whether there is an `image_bias` matters, a residual costs nothing.
+    pub fn shadow_add(&self, x: &Shadow, image_bias: bool) -> Shadow {
+        shadow::conv2d(x, self.shape, self.config, image_bias)
     }
 }

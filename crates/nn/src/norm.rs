@@ -4,6 +4,7 @@ use candle_core::Tensor;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
+use crate::shadow::{self, Shadow};
 
 /// Group normalisation, with or without SiLU.
 pub struct GroupNorm {
@@ -25,6 +26,11 @@ impl GroupNorm {
     /// `x` `(b, .., num_channels)`, same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(kiln_ops::group_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.config, None)?)
+    }
+
+    /// [`GroupNorm::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        shadow::group_norm(x, self.config)
     }
 }
 
@@ -48,5 +54,10 @@ impl LayerNorm {
     /// `x` `(.., num_channels)`, same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(kiln_ops::layer_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.eps, None)?)
+    }
+
+    /// [`LayerNorm::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        shadow::layer_norm(x)
     }
 }

@@ -5,6 +5,7 @@ use kiln_weights::ParamBuilder;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
+use crate::shadow::{self, Shadow};
 
 /// A 3x3 convolution with stride 2.
 pub struct Downsample {
@@ -22,6 +23,11 @@ impl Downsample {
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.conv.forward(x)
+    }
+
+    /// [`Downsample::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        self.conv.shadow(x)
     }
 }
 
@@ -51,5 +57,18 @@ impl Upsample {
         let wide = kiln_ops::upsample_nearest(&x, size, None)?;
         drop(x);
         self.conv.forward(&wide)
+    }
+
+    /// [`Upsample::forward`] for shapes.
+    pub fn shadow(&self, x: Shadow) -> Shadow {
+        let size = (2 * x.dim(1), 2 * x.dim(2));
+        self.shadow_to(x, size)
+    }
+
+    /// [`Upsample::forward_to`] for shapes.
+    pub fn shadow_to(&self, x: Shadow, size: (usize, usize)) -> Shadow {
+        let wide = shadow::upsample_nearest(&x, size);
+        drop(x);
+        self.conv.shadow(&wide)
     }
 }

@@ -8,6 +8,7 @@ use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::norm::GroupNorm;
+use crate::shadow::Shadow;
 
 /// The configuration of [`ResnetBlock`].
 #[derive(Debug, Clone, Copy)]
@@ -64,5 +65,17 @@ impl ResnetBlock {
         h = self.norm2.forward(&h)?;
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
         self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+    }
+
+    /// [`ResnetBlock::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
+        let image_bias = match (&self.time_emb_proj, temb) {
+            (Some(proj), Some(temb)) => Some(proj.shadow(temb)),
+            _ => None,
+        };
+        let mut h = self.conv1.shadow_add(&self.norm1.shadow(x), image_bias.is_some());
+        h = self.norm2.shadow(&h);
+        let _shortcut = self.conv_shortcut.as_ref().map(|conv| conv.shadow(x));
+        self.conv2.shadow(&h)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, Run, Upsample};
+use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, Run, Shadow, Upsample, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -104,5 +104,27 @@ impl Decoder {
         }
         let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
         Ok(to_channels_first(&y)?)
+    }
+
+    /// [`Decoder::decode`] for shapes.
+    pub fn shadow(&self, latents: &Shadow) -> Shadow {
+        let mut x = shadow::to_channels_last(latents);
+        let entry = self.conv_in.module();
+        x = match &entry.post_quant_conv {
+            Some(conv) => entry.conv_in.shadow(&conv.shadow(&x)),
+            None => entry.conv_in.shadow(&x),
+        };
+        x = self.mid_block.shadow(&x);
+        for block in &self.up_blocks {
+            for resnet in &block.resnets {
+                x = resnet.module().shadow(&x, None);
+            }
+            if let Some(upsample) = &block.upsample {
+                x = upsample.module().shadow(x);
+            }
+        }
+        let head = self.head.module();
+        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
+        shadow::to_channels_first(&y)
     }
 }

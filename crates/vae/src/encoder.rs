@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run};
+use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run, Shadow, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -126,5 +126,26 @@ impl Encoder {
             return Err(Error::Input { expected: "two moments".into(), found: vec![moments.len()] });
         };
         Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
+    }
+
+    /// [`Encoder::encode`] for shapes: means and logarithms of variances.
+    pub fn shadow(&self, image: &Shadow) -> [Shadow; 2] {
+        let x = shadow::to_channels_last(image);
+        let mut x = self.conv_in.module().shadow(&x);
+        for block in &self.down_blocks {
+            for resnet in &block.resnets {
+                x = resnet.module().shadow(&x, None);
+            }
+            if let Some(downsample) = &block.downsample {
+                x = downsample.module().shadow(&x);
+            }
+        }
+        x = self.mid_block.shadow(&x);
+        let head = self.head.module();
+        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
+        let y = head.quant_conv.as_ref().map_or(y.clone(), |conv| conv.shadow(&y));
+        let moments = shadow::to_channels_first(&y);
+        let half = shadow::chunk(&moments, 2, 1);
+        [half.copy(), half.copy()]
     }
 }

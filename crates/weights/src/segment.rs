@@ -301,6 +301,11 @@ impl<M> Staged<M> {
         Ok(Active { module: &self.module })
     }
 
+    /// The module without its weights: for what its shapes tell alone.
+    pub fn module(&self) -> &M {
+        &self.module
+    }
+
     /// The segment.
     pub fn segment(&self) -> &Segment {
         &self.segment

@@ -41,6 +41,11 @@ impl HostPool {
         pool::statistics()
     }
 
+    /// The bytes that the pool counts for a request of `bytes`: its class, or 0 where the request is the system's.
+    pub fn block_size(bytes: usize) -> usize {
+        pool::block_size(bytes)
+    }
+
     /// Gives what waits back to the system where it is more than `threshold`, from 0 to 1, of what the pool keeps, and
     /// says how many bytes that was. Other threads may go on meanwhile; the next requests fault pages in again.
     pub fn trim(threshold: f64) -> usize {

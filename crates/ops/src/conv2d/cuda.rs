@@ -11,19 +11,13 @@ use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::workspace::{FEW_CHANNELS, FEW_PIXELS, WINDOWS};
 use super::{Conv2d, Conv2dInputs, OP};
 use crate::cuda::{self, Addresses, Convolution, Module, Product};
 use crate::error::Result;
 use crate::packing::WeightLayout;
 
 static KERNELS: Module = cuda::kernels!("conv2d");
-/// Pixels up to which windows are gathered though cuDNN is there.
-const FEW_PIXELS: usize = 256;
-/// Bytes of gathered windows at a time: as much as stays in a large card's second-level cache.
-const WINDOWS: usize = 48 << 20;
-
-/// Output channels up to which our own kernel runs.
-const FEW_CHANNELS: usize = 8;
 
 /// `shape` is the result's.
 pub(super) fn conv2d(

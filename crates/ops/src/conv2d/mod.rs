@@ -6,6 +6,7 @@ mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 use candle_core::{Device, Tensor};
 
@@ -15,6 +16,7 @@ use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
 use crate::trace::{self, Work};
+pub use workspace::conv2d_workspace;
 
 const OP: &str = "conv2d";
 

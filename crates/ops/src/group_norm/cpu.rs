@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::output::write;
 
 /// Pixels of a block of partial sums.
-const BLOCK: usize = 256;
+pub(super) const BLOCK: usize = 256;
 
 pub(super) fn forward(
     x: &Tensor,

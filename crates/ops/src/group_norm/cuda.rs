@@ -5,22 +5,17 @@ use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg}
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::workspace::{MAX_PARTS, PART, WHOLE};
 use super::{GroupNorm, OP};
 use crate::cuda::{self, Module};
 use crate::error::Result;
 
 static KERNELS: Module = cuda::kernels!("group_norm");
 
-/// Elements of a group up to which one block normalises it in one launch: 16 SD feature maps of 64x64 have more.
-const WHOLE: usize = 32 << 10;
-/// Elements of an image whose moments a block sums: 32 KiB of 16-bit ones.
-const PART: usize = 16 << 10;
 /// Elements of an image that a block of the second launch normalises, where that gives at most [`MAX_BLOCKS`].
 const BLOCK: usize = 16 << 10;
 /// Blocks of the second launch for an image: what two images need to fill an H200. Each reads all parts.
 const MAX_BLOCKS: usize = 256;
-/// Parts of an image at most.
-const MAX_PARTS: usize = 128;
 /// Threads of a block, where a pixel's channels do not need more.
 const THREADS: usize = 512;
 /// Threads of a block at most.
