@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod byte_size;
 mod decoder;
 mod denoise;
 mod devices;
@@ -33,6 +34,7 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod mode;
 mod model_folder;
 mod output;
 mod pace;
@@ -48,6 +50,7 @@ pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
     StageReport, Summary, decoder_flop, text_flop, unet_flop,
 };
+pub use byte_size::ByteSize;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
@@ -57,6 +60,7 @@ pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use mode::Mode;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;

@@ -1,0 +1,63 @@
+//! How much of a model is in the device's memory at a time.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::byte_size::ByteSize;
+
+/// Where a model's weights are while it runs, from the fastest to the smallest. The picture is the same in all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// All networks stay. On the processor the text encoders go once the prompt is encoded.
+    Full,
+    /// One of text encoders, U-Net and VAE at a time.
+    Medvram,
+    /// One network at a time, whose segments stream through a ring of bytes.
+    Lowvram {
+        /// Bytes of the U-Net's weights that stay while it runs; the rest streams.
+        resident: usize,
+    },
+}
+
+impl Mode {
+    /// The smallest mode.
+    pub const LOWVRAM: Self = Self::Lowvram { resident: 0 };
+
+    /// The name of its flag; `full` has none.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Medvram => "medvram",
+            Self::Lowvram { .. } => "lowvram",
+        }
+    }
+
+    /// Whether several networks are in memory at once.
+    pub fn keeps_all(self) -> bool {
+        self == Self::Full
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lowvram { resident } if *resident > 0 => {
+                write!(f, "lowvram, {} of the U-Net resident", ByteSize(*resident))
+            }
+            other => f.write_str(other.id()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_tells_its_residents() {
+        assert_eq!(Mode::LOWVRAM.to_string(), "lowvram");
+        assert_eq!(Mode::Lowvram { resident: 512 << 20 }.to_string(), "lowvram, 512.0 MiB of the U-Net resident");
+    }
+}
