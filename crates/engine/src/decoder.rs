@@ -29,7 +29,7 @@ pub(crate) enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
-    Tiny(TinyConfig, TinyDecoder),
+    Tiny(TinyConfig, Box<TinyDecoder>),
 }
 
 /// A picture overflowed the first type and is decoded in the second.
@@ -181,7 +181,7 @@ fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         );
         return Err(Error::model(path, problem));
     }
-    let decoder = TinyDecoder::new(&config);
+    let decoder = Box::new(TinyDecoder::new(&config));
     Ok(Network::Tiny(config, decoder))
 }
 

@@ -73,7 +73,8 @@ impl DryRun {
         let Workspace { call, kept } = workspace;
         let mut buffer = self.0.kept.borrow_mut();
         if kept > buffer.as_ref().map_or(0, Held::bytes) {
-            *buffer = Some(self.0.ledger.hold(kept)); // both are there while the smaller one moves
+            *buffer = None; // it goes before the larger one comes
+            *buffer = Some(self.0.ledger.hold(kept));
         }
         self.0.ledger.touch(call);
     }
