@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 
 use crate::activation::Activation;
 use crate::attention::{Attention, Shapes};
-use crate::conv2d::{Conv2d, Conv2dInputs};
+use crate::conv2d::{Conv2d, Conv2dInputs, Shapes as ConvolutionShapes};
 use crate::error::Result;
 use crate::group_norm::GroupNorm;
 use crate::packing::Weight;
@@ -35,6 +35,26 @@ pub(crate) fn group_norm(
     _beta: &Tensor,
     _config: GroupNorm,
     _shape: (usize, usize),
+    _out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn group_norm_moments(
+    _x: &Tensor,
+    _config: GroupNorm,
+    _c: usize,
+    _before: Option<(&Tensor, usize)>,
+) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn group_norm_apply(
+    _x: &Tensor,
+    _gamma: &Tensor,
+    _beta: &Tensor,
+    _moments: (&Tensor, usize),
+    _config: GroupNorm,
     _out: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
     Ok(None)
@@ -89,7 +109,7 @@ pub(crate) fn transpose(_x: &Tensor, _matrix: (usize, usize), _shape: &[usize]) 
 pub(crate) fn conv2d(
     _inputs: Conv2dInputs<'_>,
     _config: Conv2d,
-    _shape: [usize; 4],
+    _shapes: ConvolutionShapes,
     _out: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
     Ok(None)

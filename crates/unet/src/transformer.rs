@@ -1,7 +1,9 @@
 //! The transformer after a residual block: every pixel is a token that looks at the others and at the text.
 
 use candle_core::Tensor;
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, Run, Shadow};
+use kiln_nn::{
+    Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, Run, Shadow,
+};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::TransformerConfig;

@@ -179,9 +179,10 @@ impl Unet {
 
     /// What steers `b` images with `tokens` tokens of text each, in `dtype`, for [`Unet::shadow`].
     pub fn conditioning_shadow(&self, run: &DryRun, b: usize, tokens: usize, dtype: DType) -> ConditioningShadow {
-        let added = self.config.pooled_dim().map(|dim| {
-            (run.tensor(&[b, dim], dtype), run.tensor(&[b, NUM_TIME_IDS], DType::F32))
-        });
+        let added = self
+            .config
+            .pooled_dim()
+            .map(|dim| (run.tensor(&[b, dim], dtype), run.tensor(&[b, NUM_TIME_IDS], DType::F32)));
         let context = run.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
         ConditioningShadow { context, added }
     }

@@ -1,6 +1,5 @@
 //! What a group normalisation takes besides operands and result.
 
-
 use super::cpu;
 use crate::workspace::{Target, Workspace};
 
