@@ -6,6 +6,7 @@ use kiln_weights::ParamBuilder;
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::shadow::{self, Shadow};
+use crate::strips::{Convolved, Map, Prepare, Stored, rows_of_strip};
 
 /// A 3x3 convolution with stride 2.
 pub struct Downsample {
@@ -57,6 +58,12 @@ impl Upsample {
         let wide = kiln_ops::upsample_nearest(&x, size, None)?;
         drop(x);
         self.conv.forward(&wide)
+    }
+
+    /// The strips of [`Upsample::forward`] of `x` `(1, h, w, c)`, of about `pixels` pixels each.
+    pub fn strips<'a, M: Map>(&'a self, x: &'a M, pixels: usize) -> Convolved<'a, Stored<'a, M>, M> {
+        let rows = rows_of_strip(pixels, 2 * x.shape()[1]) / 2;
+        Convolved::new(Stored::new(x, rows), Prepare::Upsample, &self.conv)
     }
 
     /// [`Upsample::forward`] for shapes.

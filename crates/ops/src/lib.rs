@@ -68,6 +68,7 @@ pub use group_norm::{
 pub use guidance::guidance;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use output::unwritten;
 pub use packing::{Packing, Weight, WeightLayout};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;

@@ -1,6 +1,6 @@
 //! The twin of the operators' `cuda.rs` for builds without CUDA: the same functions, which have no kernel for anything.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::activation::Activation;
 use crate::attention::{Attention, Shapes};
@@ -9,6 +9,10 @@ use crate::error::Result;
 use crate::group_norm::GroupNorm;
 use crate::packing::Weight;
 use crate::timestep_embedding::TimestepEmbedding;
+
+pub(crate) fn unwritten(_shape: &[usize], _dtype: DType, _device: &Device) -> Result<Option<Tensor>> {
+    Ok(None)
+}
 
 pub(crate) fn activation(_x: &Tensor, _function: Activation, _out: Option<&Tensor>) -> Result<Option<Tensor>> {
     Ok(None)

@@ -6,7 +6,11 @@ use std::marker::PhantomData;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 
 use crate::cpu::Element;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 
 /// Runs `kernel` on the result's memory, a slice of `shape`'s element count in row-major order, and gives the result.
 ///
@@ -52,6 +56,24 @@ fn uncleared<T: Element>(len: usize) -> Vec<T> {
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri)))))]
 fn uncleared<T: Element>(len: usize) -> Vec<T> {
     vec![T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }); len]
+}
+
+/// A tensor whose memory holds anything, for operators to write all of it: what is written part by part needs no
+/// clearing before.
+///
+/// # Errors
+/// [`Error::DType`] for types that no operator writes.
+pub fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    fn on_the_processor<T: Element>(shape: &[usize]) -> Result<Tensor> {
+        write::<T>("unwritten", None, shape, &[], |_| ())
+    }
+    match device {
+        Device::Cpu => dispatch!("unwritten", "the result", dtype, on_the_processor(shape)),
+        _ => match cuda::unwritten(shape, dtype, device)? {
+            Some(tensor) => Ok(tensor),
+            None => Ok(Tensor::zeros(shape, dtype, device)?),
+        },
+    }
 }
 
 /// Gives `result`, or copies it into `out`: for the paths that are made of candle's own operators.
