@@ -32,8 +32,12 @@ pub trait Map: Sized {
     /// Some rows: the same memory.
     fn rows(&self, rows: Range<usize>) -> Result<Self>;
 
-    /// A copy.
-    fn copy(&self) -> Result<Self>;
+    /// The same in memory of its own.
+    fn copy(&self) -> Result<Self> {
+        let copy = self.unwritten(self.shape())?;
+        copy.put(0, self)?;
+        Ok(copy)
+    }
 
     /// Overwrites rows from `first` on with `rows`, of a map with memory of its own.
     fn put(&self, first: usize, rows: &Self) -> Result<()>;
@@ -81,10 +85,6 @@ impl Map for Tensor {
 
     fn rows(&self, rows: Range<usize>) -> Result<Self> {
         Ok(self.narrow(1, rows.start, rows.len())?)
-    }
-
-    fn copy(&self) -> Result<Self> {
-        Ok(self.force_contiguous()?)
     }
 
     fn put(&self, first: usize, rows: &Self) -> Result<()> {
@@ -141,10 +141,6 @@ impl Map for Shadow {
 
     fn rows(&self, rows: Range<usize>) -> Result<Self> {
         Ok(self.view(&[1, rows.len(), self.dim(2), self.dim(3)]))
-    }
-
-    fn copy(&self) -> Result<Self> {
-        Ok(Shadow::copy(self))
     }
 
     fn put(&self, _first: usize, _rows: &Self) -> Result<()> {
