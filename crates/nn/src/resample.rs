@@ -21,6 +21,11 @@ impl Downsample {
         Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
     }
 
+    /// The convolution.
+    pub fn conv(&self) -> &Conv2d {
+        &self.conv
+    }
+
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.conv.forward(x)

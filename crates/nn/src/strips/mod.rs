@@ -16,6 +16,7 @@ use std::ops::Range;
 pub use convolved::{Convolved, Prepare};
 pub use map::Map;
 
+use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::norm::GroupNorm;
 
@@ -119,6 +120,13 @@ pub fn collect<M: Map, S: Strips<M>>(mut strips: Convolved<'_, S, M>) -> Result<
     let map = strips.unwritten(strips.shape())?;
     while strips.next_into(Some(&map))?.is_some() {}
     Ok(map)
+}
+
+/// `map` normalised and convolved, in strips of about `pixels` pixels: only it and the result are whole.
+pub fn normalise_and_convolve<M: Map>(norm: &GroupNorm, conv: &Conv2d, map: &M, pixels: usize) -> Result<M> {
+    let statistics = statistics(norm, map)?;
+    let strips = Stored::new(map, rows_of_strip(pixels, map.shape()[1]));
+    collect(Convolved::new(strips, Prepare::Normalise(&statistics), conv))
 }
 
 /// Where the rows that a convolution's result is added to come from.
