@@ -38,9 +38,9 @@ fn normal(shape: [usize; 4], target: &Target) -> Tensor {
     target.tensor(&Tensor::from_vec((0..count).map(value).collect::<Vec<_>>(), &shape, &Device::Cpu).unwrap())
 }
 
-/// All but the whole: strips of the fewest rows, of numbers that divide nothing, and of more rows than there are.
+/// All but the whole: strips of the fewest rows, of a number that divides nothing, and of more rows than there are.
 fn tilings() -> Vec<Tiling> {
-    let rows = [1, 2, 6, 11, 32, 500];
+    let rows = [1, 11, 500];
     let strips = rows.into_iter().flat_map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
     [Tiling::Sliced].into_iter().chain(strips).collect()
 }
@@ -87,11 +87,15 @@ fn every_tiling_gives_the_same_picture() {
     let Target { device, .. } = Target::from_env();
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let target = Target { device: device.clone(), dtype };
-        check(WIDE, &target, [1, 9, 7]);
-        check(WIDE, &target, [2, 5, 6]);
+        check(WIDE, &target, [1, 9, 6]);
         check(ODD, &target, [2, 7, 5]);
         check(SINGLE, &target, [1, 21, 13]);
     }
+}
+
+#[test]
+fn a_batch_is_sliced() {
+    check(WIDE, &Target::from_env(), [2, 5, 6]);
 }
 
 #[test]
@@ -100,10 +104,12 @@ fn every_tiling_gives_the_same_picture_with_every_instruction_set() {
         return println!("skipped: cards have no KILN_ISA");
     }
     for isa in ["portable", "avx2", "avx512"] {
-        let name = "every_tiling_gives_the_same_picture";
-        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = program.args(["--exact", name]).env("KILN_ISA", isa).output().unwrap();
-        assert!(output.status.success(), "{isa}: {}", String::from_utf8_lossy(&output.stdout));
+        for dtype in ["f32", "bf16"] {
+            let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+            let program = program.args(["--exact", "a_batch_is_sliced"]).env("KILN_ISA", isa);
+            let output = program.env("KILN_TEST_DTYPE", dtype).output().unwrap();
+            assert!(output.status.success(), "{isa} {dtype}: {}", String::from_utf8_lossy(&output.stdout));
+        }
     }
 }
 
