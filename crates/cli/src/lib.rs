@@ -14,6 +14,7 @@ mod handover;
 mod inspect;
 mod interrupt;
 mod papers;
+mod plan;
 mod progress;
 mod table;
 mod txt2img;
@@ -57,6 +58,7 @@ fn run(args: Args) -> ExitCode {
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
