@@ -8,6 +8,9 @@ use kiln_engine::{
     SigmaSchedule,
 };
 
+use crate::memory_args::MemoryArgs;
+use crate::tell::LogFormat;
+
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, max_term_width = 110)]
@@ -15,6 +18,9 @@ pub struct Args {
     /// Says what is done; twice, in every detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// How lines on the error stream are written: text, or json, an object a line.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -264,6 +270,9 @@ pub struct Txt2img {
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 impl Txt2img {
@@ -287,12 +296,18 @@ impl Txt2img {
 
     /// How the model is run.
     pub fn setup(&self) -> Setup {
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd: self.taesd.clone() }
+        Setup {
+            device: self.device,
+            dtype: self.dtype,
+            threads: self.threads,
+            taesd: self.taesd.clone(),
+            memory: self.memory.options(),
+        }
     }
 }
 
 /// A number of things; its bounds are the request's to check, which knows the model.
-fn parse_count(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 

@@ -33,9 +33,9 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
         match self.0 {
-            ..1024 => write!(f, "{bytes} B"),
-            ..1_048_576 => write!(f, "{:.1} KiB", bytes / 1024.0),
-            ..1_073_741_824 => write!(f, "{:.1} MiB", bytes / 1_048_576.0),
+            0..1024 => write!(f, "{bytes} B"),
+            1024..1_048_576 => write!(f, "{:.1} KiB", bytes / 1024.0),
+            1_048_576..1_073_741_824 => write!(f, "{:.1} MiB", bytes / 1_048_576.0),
             _ => write!(f, "{:.2} GiB", bytes / 1_073_741_824.0),
         }
     }

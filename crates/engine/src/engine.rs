@@ -7,15 +7,17 @@ use candle_core::{DType, Device, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, load, open_component};
+use kiln_weights::{Placement, open_component};
 
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
+use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
+use crate::part::Part;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
@@ -29,8 +31,10 @@ pub struct Engine {
     dtype: DType,
     text: TextEncoders,
     unet: Unet,
+    unet_part: Part,
     recorded: RecordedStep,
     decoder: Decoder,
+    mode: Mode,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
@@ -46,21 +50,27 @@ impl Engine {
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
+        let mode = Mode::asked(setup.memory.mode);
+        tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
         let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         let placement = Placement::new(device.clone(), dtype);
-        proceed()?;
-        // The smallest part first: a file that the user chose is refused at once.
-        let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
-        proceed()?;
+        // All files are opened and checked first, so that one that does not fit is refused at once.
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement)?;
         let unet = Unet::new(model.unet_config().clone());
-        load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
-        proceed()?;
-        // Last, since it goes first: the room that it leaves is not between the others' weights.
-        let text = TextEncoders::load(&model, &placement)?;
+        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
+        unet_part.check()?;
+        let text = TextEncoders::open(&model, &placement)?;
+        if mode.keeps_all() {
+            // The text encoders last, since they go first: the room that they leave is not between the others' weights.
+            for part in [decoder.part(), &unet_part].into_iter().chain(text.parts()) {
+                proceed()?;
+                part.enter()?;
+            }
+        }
         let timings = Timings { load: start.elapsed(), ..Timings::default() };
         let recorded = RecordedStep::default();
-        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, _pool: pool })
+        let trace = None;
+        Ok(Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, _pool: pool })
     }
 
     /// The model's folder.
@@ -112,8 +122,14 @@ impl Engine {
     ) -> Result<Tensor> {
         tell(Event::Begin(Stage::Encode))?;
         let start = Instant::now();
-        let conditioning = self.text.conditioning(job, job.batch_size)?;
+        if !self.text.is_known(job, job.batch_size) {
+            self.make_room_for(Stage::Encode);
+        }
+        let kept = self.mode.keeps_all() && !self.device.is_cpu();
+        let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        self.make_room_for(Stage::Denoise);
+        self.unet_part.enter()?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
@@ -180,6 +196,23 @@ impl Engine {
         Ok(latents)
     }
 
+    /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
+    fn make_room_for(&mut self, stage: Stage) {
+        if self.mode.keeps_all() {
+            return;
+        }
+        if stage != Stage::Encode {
+            self.text.parts().for_each(Part::leave);
+        }
+        if stage != Stage::Denoise {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.unet_part.leave();
+        }
+        if stage != Stage::Decode {
+            self.decoder.part().leave();
+        }
+    }
+
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
     fn decode(
         &mut self,
@@ -189,6 +222,7 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
     ) -> Result<()> {
         host_memory::trim("decode");
+        self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();

@@ -143,6 +143,20 @@ impl Error {
         Self::Write { path: "the standard output".into(), source }
     }
 
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Clip(error) => error.is_out_of_memory(),
+            Self::Unet(error) => error.is_out_of_memory(),
+            Self::Vae(error) => error.is_out_of_memory(),
+            Self::Ops(error) => error.is_out_of_memory(),
+            Self::Pool(error) => error.is_out_of_memory(),
+            Self::Weights(error) => error.is_out_of_memory(),
+            Self::Candle(error) => kiln_ops::is_out_of_memory(error),
+            _ => false,
+        }
+    }
+
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         |source| Self::Read { path, source }

@@ -5,12 +5,14 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::byte_size::ByteSize;
+use crate::memory::ModeChoice;
 
 /// Where a model's weights are while it runs, from the fastest to the smallest. The picture is the same in all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// All networks stay. On the processor the text encoders go once the prompt is encoded.
+    #[default]
     Full,
     /// One of text encoders, U-Net and VAE at a time.
     Medvram,
@@ -24,6 +26,15 @@ pub enum Mode {
 impl Mode {
     /// The smallest mode.
     pub const LOWVRAM: Self = Self::Lowvram { resident: 0 };
+
+    /// The mode that was asked for; where none was, [`Mode::Full`].
+    pub(crate) fn asked(choice: ModeChoice) -> Self {
+        match choice {
+            ModeChoice::Auto | ModeChoice::Full => Self::Full,
+            ModeChoice::Medvram => Self::Medvram,
+            ModeChoice::Lowvram => Self::LOWVRAM,
+        }
+    }
 
     /// The name of its flag; `full` has none.
     pub fn id(self) -> &'static str {

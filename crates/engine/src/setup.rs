@@ -7,6 +7,7 @@ use kiln_mempool::DevicePool;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::memory::MemoryOptions;
 use crate::request::in_range;
 
 /// Where to run.
@@ -91,6 +92,8 @@ pub struct Setup {
     /// A TAESD that decodes in the place of the model's own autoencoder, which is then not loaded: a safetensors file,
     /// or a folder in the diffusers layout.
     pub taesd: Option<PathBuf>,
+    /// What is said of memory.
+    pub memory: MemoryOptions,
 }
 
 /// Where a model runs.

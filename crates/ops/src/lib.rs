@@ -60,7 +60,7 @@ pub use attention::{Attention, attention, attention_reads_parts, attention_works
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, conv2d, conv2d_workspace};
 pub use cpu::product::peak::peak_flops;
-pub use error::{Error, Result};
+pub use error::{Error, Result, is_out_of_memory};
 pub use geglu::geglu;
 pub use group_norm::{GroupNorm, group_norm, group_norm_workspace};
 pub use guidance::guidance;

@@ -10,6 +10,10 @@ use crate::group_norm::GroupNorm;
 use crate::packing::Weight;
 use crate::timestep_embedding::TimestepEmbedding;
 
+pub(crate) fn driver_is_out_of_memory(_error: &(dyn std::error::Error + 'static)) -> bool {
+    false
+}
+
 pub(crate) fn activation(_x: &Tensor, _function: Activation, _out: Option<&Tensor>) -> Result<Option<Tensor>> {
     Ok(None)
 }

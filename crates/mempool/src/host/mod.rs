@@ -9,6 +9,7 @@
 #[cfg(all(test, unix))]
 mod tests;
 
+mod fallible;
 #[cfg_attr(not(unix), path = "no_map.rs")]
 mod map;
 mod pool;

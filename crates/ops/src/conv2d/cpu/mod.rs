@@ -10,6 +10,7 @@ mod transform;
 mod winograd;
 
 use candle_core::{DType, Tensor};
+use kiln_mempool::HostPool;
 
 use super::{Conv2d, Conv2dInputs, OP, Shapes};
 use crate::cpu::product::{Panels, pack, packed_len};
@@ -42,10 +43,11 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
     let k = kh * kw * c_in;
     let x = View::<T>::new(inputs.x)?;
     let stored = View::<T>::new(inputs.weight.tensor())?;
-    let mut panels = Vec::new();
+    let mut panels;
     let weight = match inputs.weight.layout() {
         WeightLayout::Panels => Panels::new(&stored, k, c_out),
         WeightLayout::Plain => {
+            panels = HostPool::vector(packed_len(k, c_out))?;
             panels.resize(packed_len(k, c_out), T::ZERO);
             pack(k, c_out, T::PAIRED, |row, column| stored[column * k + row], &mut panels);
             Panels::new(&panels, k, c_out)

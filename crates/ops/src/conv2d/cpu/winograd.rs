@@ -18,6 +18,7 @@ use super::{Conv2d, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
 use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
+use crate::error::Result;
 
 /// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
 const DEPTH: usize = 64;
@@ -62,7 +63,8 @@ pub(super) fn run<T: Element>(
     let weight = Weights { stored: weight, c_in: shapes.c_in, block: Kernel::current::<T>().elements_in(DEPTH) };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
-        MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed),
+        // Where there is no memory for all of them, tasks transform their own: the same numbers, later.
+        MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed).unwrap_or(&[]),
         _ => &[],
     };
     let columns = panels.div_ceil(panel_block);
@@ -108,14 +110,14 @@ impl<T: Element> Weights<'_, T> {
     }
 
     /// All panels, each block of input channels by block.
-    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> &'a [T] {
-        let transformed = transformed.get(panels * POSITIONS * self.c_in * PANEL);
+    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> Result<&'a [T]> {
+        let transformed = transformed.try_get(panels * POSITIONS * self.c_in * PANEL)?;
         transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate().for_each(|(panel, transformed)| {
             for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
                 self.transform(panel, i * self.block, transformed);
             }
         });
-        transformed
+        Ok(transformed)
     }
 }
 
