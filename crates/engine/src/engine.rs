@@ -60,7 +60,7 @@ impl Engine {
         let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
         unet_part.check()?;
         let text = TextEncoders::open(&model, &placement)?;
-        if mode.keeps_networks() {
+        if mode.keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [decoder.part(), &unet_part].into_iter().chain(text.parts()) {
                 proceed()?;
@@ -125,7 +125,7 @@ impl Engine {
         if !self.text.is_known(job, job.batch_size) {
             self.make_room_for(Stage::Encode);
         }
-        let kept = self.mode.keeps_networks() && !self.device.is_cpu();
+        let kept = self.mode.keeps_all() && !self.device.is_cpu();
         let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
@@ -198,7 +198,7 @@ impl Engine {
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     fn make_room_for(&mut self, stage: Stage) {
-        if self.mode.keeps_networks() {
+        if self.mode.keeps_all() {
             return;
         }
         if stage != Stage::Encode {

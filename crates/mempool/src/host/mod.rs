@@ -42,6 +42,11 @@ impl HostPool {
         pool::statistics()
     }
 
+    /// Starts the peaks of [`HostPool::statistics`] anew, from what there is now.
+    pub fn reset_peaks() {
+        pool::reset_peaks();
+    }
+
     /// The bytes that the pool counts for a request of `bytes`: its class, or 0 where the request is the system's.
     pub fn block_size(bytes: usize) -> usize {
         pool::block_size(bytes)

@@ -98,11 +98,11 @@ pub fn elementwise(x: &Shadow) -> Shadow {
 }
 
 /// Tensors one after another along the first dimension.
-pub fn cat(parts: &[&Shadow]) -> Option<Shadow> {
-    let first = parts.first()?;
-    let mut shape = first.dims().to_vec();
+pub fn cat<const N: usize>(parts: &[&Shadow; N]) -> Shadow {
+    const { assert!(N > 0) };
+    let mut shape = parts[0].dims().to_vec();
     shape.iter_mut().take(1).for_each(|batch| *batch = parts.iter().map(|part| part.dim(0)).sum());
-    Some(first.another(&shape))
+    parts[0].another(&shape)
 }
 
 /// Equal parts along dimension `dim`: the same memory.
