@@ -15,6 +15,7 @@ mod inspect;
 mod interrupt;
 mod memory_args;
 mod papers;
+mod plan;
 mod progress;
 mod table;
 mod txt2img;
@@ -59,6 +60,7 @@ fn run(args: Args) -> ExitCode {
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

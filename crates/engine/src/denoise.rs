@@ -1,9 +1,10 @@
 //! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
 
 use candle_core::{DType, Device, Tensor};
+use kiln_nn::{Shadow, shadow};
 use kiln_ops::graph::{Graph, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_unet::{AddedConditions, Conditioning, ConditioningShadow, Unet};
 
 use crate::error::Result;
 
@@ -221,6 +222,23 @@ fn run(
     };
     let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
     Ok(kiln_ops::guidance(&both, scale, out)?)
+}
+
+/// [`run`] for shapes.
+pub(crate) fn shadow(
+    unet: &Unet,
+    latents: &Shadow,
+    conditioning: &ConditioningShadow,
+    guided: bool,
+    dtype: DType,
+) -> Shadow {
+    let timestep = latents.another(&[1]);
+    let x = latents.to_dtype(dtype);
+    if !guided {
+        return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
+    }
+    let both = unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning);
+    shadow::guidance(&both)
 }
 
 /// How many values of a tensor are infinite or no numbers.

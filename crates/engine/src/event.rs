@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::mode::Mode;
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Weights are read, converted and put in their places.
     Load,

@@ -39,6 +39,20 @@ pub struct ConditioningShadow {
     pub added: Option<(Shadow, Shadow)>,
 }
 
+impl ConditioningShadow {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        let added = self.added.iter().map(|(pooled, time_ids)| pooled.bytes() + time_ids.bytes());
+        self.context.bytes() + added.sum::<usize>()
+    }
+
+    /// A copy of all tensors.
+    pub fn copy(&self) -> Self {
+        let added = self.added.as_ref().map(|(pooled, time_ids)| (pooled.copy(), time_ids.copy()));
+        Self { context: self.context.copy(), added }
+    }
+}
+
 /// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Unet {
     config: UnetConfig,

@@ -62,6 +62,11 @@ impl DryRun {
         &self.0.ledger
     }
 
+    /// Bytes of the buffer that the calling thread keeps ([`Workspace::kept`]).
+    pub fn kept(&self) -> usize {
+        self.0.kept.borrow().as_ref().map_or(0, Held::bytes)
+    }
+
     /// A new tensor.
     pub fn tensor(&self, shape: &[usize], dtype: DType) -> Shadow {
         let bytes = shape.iter().product::<usize>() * dtype.size_in_bytes();

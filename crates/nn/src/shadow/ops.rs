@@ -13,7 +13,7 @@ pub fn conv2d(x: &Shadow, weight: [usize; 4], config: Conv2d, image_bias: bool) 
     let [c_out, kh, kw, _] = weight;
     let size = |size, kernel| config.output_size(size, kernel).unwrap_or(0);
     let y = x.another(&[b, size(h, kh), size(w, kw), c_out]);
-    x.run().takes(conv2d_workspace(x.run().target(), x.dtype(), [b, h, w, c], weight, config, image_bias));
+    x.run().takes(conv2d_workspace(x.run().target(), x.dtype(), [b, h, w, c], weight, config, None, image_bias));
     y
 }
 
@@ -98,11 +98,11 @@ pub fn elementwise(x: &Shadow) -> Shadow {
 }
 
 /// Tensors one after another along the first dimension.
-pub fn cat(parts: &[&Shadow]) -> Option<Shadow> {
-    let first = parts.first()?;
-    let mut shape = first.dims().to_vec();
+pub fn cat<const N: usize>(parts: &[&Shadow; N]) -> Shadow {
+    const { assert!(N > 0) };
+    let mut shape = parts[0].dims().to_vec();
     shape.iter_mut().take(1).for_each(|batch| *batch = parts.iter().map(|part| part.dim(0)).sum());
-    Some(first.another(&shape))
+    parts[0].another(&shape)
 }
 
 /// Equal parts along dimension `dim`: the same memory.
