@@ -69,7 +69,9 @@ pub enum Error {
     #[error("segment `{0}` has no weights yet: load them before running the network")]
     NotLoaded(String),
     /// A budget for weights on a device is too small for any way to run.
-    #[error("the weights need at least {needed} bytes on the device at once, a ring for the largest part, and may have {given}")]
+    #[error(
+        "the weights need at least {needed} bytes on the device at once, a ring for the largest part, and may have {given}"
+    )]
     Budget {
         /// The least that is possible.
         needed: usize,

@@ -45,6 +45,4 @@ pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
-pub use stream::{
-    Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate,
-};
+pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

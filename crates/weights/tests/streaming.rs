@@ -54,9 +54,8 @@ impl Network {
             segments.add(format!("part.{i}"), |p| p.pp(i).param("weight", &[size], Packing::AsStored))
         });
         let parts = parts.collect();
-        let tensor = |(i, size): (usize, &usize)| {
-            (format!("{i}.weight"), Tensor::full(i as f32, *size, &Device::Cpu).unwrap())
-        };
+        let tensor =
+            |(i, size): (usize, &usize)| (format!("{i}.weight"), Tensor::full(i as f32, *size, &Device::Cpu).unwrap());
         let tensors = SIZES.iter().enumerate().map(tensor).collect();
         Self { segments, parts, source: Arc::new(Source { tensors, reads_left: usize::MAX.into() }) }
     }

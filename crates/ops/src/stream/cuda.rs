@@ -54,13 +54,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::Driver`] and [`Error::Candle`] where memory cannot be had.
-    pub fn new(
-        device: &Device,
-        dtype: DType,
-        elements: usize,
-        slabs: Vec<HostSlab>,
-        own_stream: bool,
-    ) -> Result<Self> {
+    pub fn new(device: &Device, dtype: DType, elements: usize, slabs: Vec<HostSlab>, own_stream: bool) -> Result<Self> {
         let card = device.as_cuda_device()?;
         let compute = card.cuda_stream();
         let memory = output("stream", None, &[elements], dtype, &[], card)?;

@@ -147,7 +147,8 @@ impl State {
     /// Reads the times of copies that have ended, or waits for all of them.
     fn tell(&mut self, wait: bool) -> Result<()> {
         while let Some((copy, arrived)) = self.untold.front() {
-            if !wait && !(copy.is_done()? && arrived.is_done()?) {
+            let is_over = wait || (copy.is_done()? && arrived.is_done()?);
+            if !is_over {
                 break;
             }
             self.report.copy_seconds += copy.seconds()?;

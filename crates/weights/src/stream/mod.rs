@@ -129,6 +129,21 @@ impl Stream {
         }
     }
 
+    /// Enters and leaves every streamed segment once, in running order, without computing: what copies alone take, for
+    /// measurements.
+    ///
+    /// # Errors
+    /// Those of a run.
+    pub fn pass(&self) -> Result<()> {
+        let streamer: &dyn Streamer = match &self.streamer {
+            Some(Streaming::Card(card)) => card.as_ref(),
+            Some(Streaming::Host(host)) => host.as_ref(),
+            None => return Ok(()),
+        };
+        let streamed = self.segments.iter().filter(|segment| segment.is_streamed()).count();
+        (0..streamed).try_for_each(|slot| streamer.enter(slot).map(|()| streamer.leave(slot)))
+    }
+
     /// How long [`Stream::start`] took.
     pub fn start_time(&self) -> Duration {
         self.time

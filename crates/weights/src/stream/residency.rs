@@ -35,6 +35,9 @@ const LIMITS: [usize; 3] = [4, 3, 2];
 /// A larger ring must make a step at least so much faster than a smaller one.
 const WORTH: f64 = 0.995;
 
+/// How near a small ring must come to the best, as a ratio of times.
+const NEAR: f64 = 1.05;
+
 impl Residency {
     /// All segments stay on the device.
     pub fn all(segments: &[Segment], placement: &Placement) -> Self {
@@ -70,18 +73,32 @@ impl Residency {
         Ok(Self { sizes, resident, ring, dtype: placement.dtype })
     }
 
+    /// As little on the device as does not slow steps down by more than a twentieth: all segments go through a ring, the
+    /// smallest whose simulated steps are that near to those of the best.
+    pub fn least(segments: &[Segment], placement: &Placement, estimate: &Estimate) -> Self {
+        let all = Self::all(segments, placement);
+        let largest = all.sizes.iter().copied().max().unwrap_or(0);
+        let resident: Vec<bool> = all.sizes.iter().map(|&size| size == 0).collect();
+        if largest == 0 {
+            return all;
+        }
+        let rings = RINGS.map(|quarters| Self {
+            resident: resident.clone(),
+            ring: aligned(largest * quarters / 4),
+            ..all.clone()
+        });
+        let rings: Vec<(f64, Self)> = rings.map(|ring| (ring.simulate(estimate).seconds, ring)).collect();
+        let best = rings.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
+        rings.into_iter().find(|(seconds, _)| *seconds <= best * NEAR).map_or(all, |(_, ring)| ring)
+    }
+
     /// The best use of `device_bytes` bytes for slabs and ring, by simulated steps: everything resident where that fits,
     /// else a ring as small as does not slow steps down, and segments that stay in all that is left, spread over the
     /// running order so that copies come evenly.
     ///
     /// # Errors
     /// [`Error::Budget`] where not even a ring for the largest segment fits.
-    pub fn plan(
-        segments: &[Segment],
-        placement: &Placement,
-        device_bytes: usize,
-        estimate: &Estimate,
-    ) -> Result<Self> {
+    pub fn plan(segments: &[Segment], placement: &Placement, device_bytes: usize, estimate: &Estimate) -> Result<Self> {
         let all = Self::all(segments, placement);
         if all.device_bytes() <= device_bytes {
             return Ok(all);
