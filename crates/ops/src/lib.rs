@@ -48,6 +48,7 @@ pub mod marker;
 mod no_cuda;
 mod output;
 mod packing;
+pub mod stream;
 #[cfg(test)]
 mod test_support;
 mod timestep_embedding;
