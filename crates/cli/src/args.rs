@@ -125,10 +125,7 @@ impl PlanArgs {
 
     /// Pictures at once, where a number says so.
     pub fn batch(&self) -> usize {
-        match self.batch_size {
-            BatchSize::Auto => 1,
-            BatchSize::Of(n) => n,
-        }
+        self.batch_size.number().unwrap_or(1)
     }
 }
 
@@ -258,9 +255,9 @@ pub struct Txt2img {
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
-    /// How many pictures at once.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    batch_size: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub batch_size: Option<BatchSize>,
 
     /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
     #[arg(short, long, value_name = "FILE")]
@@ -304,7 +301,7 @@ impl Txt2img {
             scheduler: self.scheduler,
             rng: self.rng,
             batch_count: self.batch_count,
-            batch_size: self.batch_size,
+            batch_size: self.batch_size.and_then(BatchSize::number),
         }
     }
 
