@@ -76,10 +76,9 @@ impl Tiling {
         if self == Self::Whole || b <= 1 {
             return f(batch);
         }
-        let mut shape = batch.dims().to_vec();
-        shape.iter_mut().take(1).for_each(|images| *images = 1);
-        let images = (0..b).map(|_| f(&batch.view(&shape))).collect::<Result<Vec<_>>>()?;
-        Ok(kiln_nn::shadow::cat(&images.iter().collect::<Vec<_>>()).unwrap_or_else(|| batch.clone()))
+        let with_images = |shadow: &Shadow, count| [&[count], &shadow.dims()[1..]].concat();
+        let images = (0..b).map(|_| f(&batch.view(&with_images(batch, 1)))).collect::<Result<Vec<_>>>()?;
+        Ok(images.first().map_or_else(|| batch.clone(), |image| image.another(&with_images(image, b))))
     }
 }
 
