@@ -63,13 +63,14 @@ fn choose(measures: &Measures, budget: usize) -> std::result::Result<Plan, Plan>
 
 /// Why nothing fits.
 fn refusal(smallest: &Plan, work: &Work, budget: usize) -> Error {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions } = *smallest.largest();
+    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *smallest.largest();
     let parts = [
         ("weights", weights),
         ("ring", ring),
         ("activations", activations),
         ("workspace", workspace),
         ("conditions", conditions),
+        ("between blocks", waiting),
     ];
     let told: Vec<String> = parts
         .into_iter()

@@ -9,6 +9,7 @@ use kiln_unet::{ConditioningShadow, Unet};
 use super::Work;
 use crate::decoder::Network;
 use crate::denoise;
+use crate::host_memory;
 use crate::picture;
 
 /// Bytes beside the weights, in one stage.
@@ -17,6 +18,14 @@ pub(super) struct Beside {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
+    /// Kept by the pool between blocks.
+    pub(super) waiting: usize,
+}
+
+impl Beside {
+    pub(super) fn all(&self) -> usize {
+        self.activations + self.workspace + self.conditions + self.waiting
+    }
 }
 
 /// Tokens of a chunk.
@@ -45,8 +54,10 @@ impl Networks<'_> {
         let conditions = conditioning.bytes();
         let stage = || {
             let (peak, workspace) = (run.ledger().peak(), target.kept() + run.kept());
+            let waiting = run.ledger().peak_reserved().saturating_sub(peak);
+            run.ledger().trim(host_memory::TRIM_ABOVE);
             run.ledger().reset_peak();
-            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions }
+            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);

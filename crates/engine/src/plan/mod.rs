@@ -12,6 +12,7 @@ mod planner;
 mod runs_on;
 mod time;
 
+use kiln_mempool::{HostPool, ProcessMemory};
 use serde::Serialize;
 
 use crate::event::Stage;
@@ -87,12 +88,14 @@ pub struct StagePlan {
     pub workspace: usize,
     /// What encoded prompts take, kept for the next batch.
     pub conditions: usize,
+    /// What the pool keeps between blocks, too scattered for the next request.
+    pub waiting: usize,
 }
 
 impl StagePlan {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.weights + self.ring + self.activations + self.workspace + self.conditions
+        self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 
@@ -114,4 +117,11 @@ impl Plan {
     pub fn pictures_per_second(&self) -> f64 {
         self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
     }
+}
+
+/// The most physical memory that this process ever had beside the host pool, where the system tells: code, stacks, and
+/// what is too small for the pool. No plan has it.
+pub fn process_bytes() -> Option<u64> {
+    let resident = ProcessMemory::now()?.peak_resident;
+    Some(resident.saturating_sub(HostPool::statistics().peak_reserved as u64))
 }

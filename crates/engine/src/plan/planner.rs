@@ -33,7 +33,8 @@ pub struct Planner {
 /// What is known of a batch before a mode is chosen.
 pub(super) struct Measures {
     beside: [Beside; 3],
-    text: Weights,
+    /// Of each text encoder.
+    text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
     /// Operations of a step, and of decoding, for one picture.
@@ -149,11 +150,7 @@ impl Planner {
         let texts = self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, target));
         Measures {
             beside: networks.beside_weights(target, work),
-            text: texts.fold(Weights::default(), |all, one| Weights {
-                segments: all.segments + one.segments,
-                largest: all.largest.max(one.largest),
-                tables: all.tables + one.tables,
-            }),
+            text: texts.collect(),
             unet: Weights::of(self.unet.segments(), dtype, target),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, target),
             step_flop: unet_flop(&model.unet, halves, size, work.chunks * 77),
@@ -168,33 +165,36 @@ impl Measures {
     /// The plan for a mode. Rings have the size that is best, or where `budget` leaves less, what it leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { text, unet, decoder, work, on, .. } = self;
+        let texts: usize = text.iter().map(Weights::all).sum();
+        let largest_text = text.iter().copied().max_by_key(Weights::all).unwrap_or_default();
         let card = on.target.is_card();
         let stages = [Stage::Encode, Stage::Denoise, Stage::Decode];
         let plan = |i: usize| {
-            let Beside { activations, workspace, conditions } = self.beside[i];
-            let network = [text, unet, decoder][i];
+            let beside = self.beside[i];
+            let network = [&largest_text, unet, decoder][i]; // the texts run one after another
             let (weights, ring) = match mode {
                 Mode::Full => {
-                    let texts = if card || i == 0 { text.all() } else { 0 };
+                    let texts = if card || i == 0 { texts } else { 0 };
                     (texts + unet.all() + decoder.all(), 0)
                 }
                 Mode::Medvram => (network.all(), 0),
                 Mode::Lowvram { resident } => {
                     let resident = if i == 1 { resident.min(unet.segments) } else { 0 };
-                    let others = activations + workspace + conditions + resident + network.tables;
+                    let others = beside.all() + resident + network.tables;
                     (resident + network.tables, network.ring(resident, budget.saturating_sub(others)))
                 }
             };
-            StagePlan { stage: stages[i], weights, ring, activations, workspace, conditions }
+            let Beside { activations, workspace, conditions, waiting } = beside;
+            StagePlan { stage: stages[i], weights, ring, activations, workspace, conditions, waiting }
         };
         let n = work.batch_size;
         // Per step, per picture that is decoded, and once.
         let (copied_per_step, per_picture, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, text.all() + unet.all() + decoder.all()),
+            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all()),
             Mode::Lowvram { resident } => {
                 let resident = resident.min(unet.segments);
-                (unet.segments - resident, decoder.segments, text.all() + resident)
+                (unet.segments - resident, decoder.segments, texts + resident)
             }
         };
         let rates = &on.rates;
@@ -213,8 +213,7 @@ impl Measures {
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let Beside { activations, workspace, conditions } = self.beside[1];
-        let room = budget.saturating_sub(activations + workspace + conditions + self.unet.tables);
+        let room = budget.saturating_sub(self.beside[1].all());
         room.saturating_sub(2 * self.unet.largest).min(self.unet.segments)
     }
 
