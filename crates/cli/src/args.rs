@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
     BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup,
-    SigmaSchedule,
+    SigmaSchedule, StreamPlan,
 };
 
 use crate::memory_args::MemoryArgs;
@@ -166,6 +166,15 @@ pub struct BenchArgs {
     /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Streams the weights through a small ring on the device.
+    #[arg(long)]
+    lowvram: bool,
+    /// Streams weights beyond so many MiB of them, which stay on the device.
+    #[arg(long, value_name = "N")]
+    resident_mib: Option<usize>,
+    /// The ring's size in MiB. Default: the least that does not slow steps down.
+    #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
+    ring_mib: Option<usize>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -193,6 +202,10 @@ impl BenchArgs {
             runs: self.runs,
             warmup: self.warmup,
             trace: self.trace.is_some(),
+            stream: (self.lowvram || self.resident_mib.is_some() || self.ring_mib.is_some()).then(|| {
+                let bytes = |mib: usize| mib.saturating_mul(1 << 20);
+                StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
+            }),
             setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
         }
     }

@@ -35,13 +35,7 @@ impl Progress {
             return;
         }
         self.stage = Some(stage);
-        let name = match stage {
-            Stage::Load => "loading",
-            Stage::Encode => "encoding",
-            Stage::Denoise => "denoising",
-            Stage::Decode => "decoding",
-            Stage::Save => "saving",
-        };
+        let name = stage.doing();
         match &self.bar {
             Some(bar) => bar.set_message(name),
             None if stage == Stage::Load => tell!("{name}"),

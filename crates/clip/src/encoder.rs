@@ -158,8 +158,8 @@ impl TextEncoder {
     ) -> Result<TextOutput> {
         let s = self.check(chunks, layer)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
-        let embeddings = self.embeddings.enter().at(EMBEDDINGS)?;
-        let mut x = embeddings.forward(chunks, s).and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
+        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s);
+        let mut x = embedded.and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
         observe("hidden.0", &x);
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {

@@ -51,7 +51,7 @@ mod trace;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
-    StageReport, Summary, decoder_flop, text_flop, unet_flop,
+    StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,
 };
 pub use byte_size::ByteSize;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};

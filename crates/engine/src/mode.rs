@@ -45,6 +45,16 @@ impl Mode {
         }
     }
 
+    /// The next smaller mode, for a U-Net with weights of `unet_bytes`.
+    pub(crate) fn smaller(self, unet_bytes: usize) -> Option<Self> {
+        match self {
+            Self::Full => Some(Self::Medvram),
+            Self::Medvram => Some(Self::Lowvram { resident: unet_bytes / 2 }),
+            Self::Lowvram { resident } if resident > 0 => Some(Self::LOWVRAM),
+            Self::Lowvram { .. } => None,
+        }
+    }
+
     /// Whether several networks are in memory at once.
     pub fn keeps_all(self) -> bool {
         self == Self::Full
@@ -65,6 +75,12 @@ impl fmt::Display for Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_mode_ends_at_the_smallest() {
+        let modes: Vec<Mode> = std::iter::successors(Some(Mode::Full), |mode| mode.smaller(100)).collect();
+        assert_eq!(modes, [Mode::Full, Mode::Medvram, Mode::Lowvram { resident: 50 }, Mode::LOWVRAM]);
+    }
 
     #[test]
     fn a_mode_tells_its_residents() {

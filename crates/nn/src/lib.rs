@@ -33,8 +33,10 @@ mod linear;
 mod norm;
 mod resample;
 mod resnet;
+mod resnet_strips;
 mod run;
 pub mod shadow;
+pub mod strips;
 
 pub use attention::{Attention, AttentionConfig, AttentionKeys};
 pub use conv2d::Conv2d;

@@ -6,6 +6,7 @@ use kiln_weights::ParamBuilder;
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::shadow::{self, Shadow};
+use crate::strips::{Convolved, Map, Prepare, Stored, rows_of_strip};
 
 /// A 3x3 convolution with stride 2.
 pub struct Downsample {
@@ -18,6 +19,11 @@ impl Downsample {
     pub fn new(p: &ParamBuilder<'_>, channels: usize, padding: usize) -> Self {
         let geometry = kiln_ops::Conv2d { stride: 2, pad_before: padding, pad_after: padding.max(1) };
         Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
+    }
+
+    /// The convolution.
+    pub fn conv(&self) -> &Conv2d {
+        &self.conv
     }
 
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
@@ -57,6 +63,12 @@ impl Upsample {
         let wide = kiln_ops::upsample_nearest(&x, size, None)?;
         drop(x);
         self.conv.forward(&wide)
+    }
+
+    /// The strips of [`Upsample::forward`] of `x` `(1, h, w, c)`, of about `pixels` pixels each.
+    pub fn strips<'a, M: Map>(&'a self, x: &'a M, pixels: usize) -> Convolved<'a, Stored<'a, M>, M> {
+        let rows = rows_of_strip(pixels, 2 * x.shape()[1]) / 2;
+        Convolved::new(Stored::new(x, rows), Prepare::Upsample, &self.conv)
     }
 
     /// [`Upsample::forward`] for shapes.

@@ -28,12 +28,12 @@ pub struct ResnetConfig {
 /// Twice normalise, SiLU, convolve; the time embedding is added between, the input (through a 1x1 convolution where
 /// the channels change) at the end.
 pub struct ResnetBlock {
-    norm1: GroupNorm,
-    conv1: Conv2d,
+    pub(crate) norm1: GroupNorm,
+    pub(crate) conv1: Conv2d,
     time_emb_proj: Option<Linear>,
-    norm2: GroupNorm,
-    conv2: Conv2d,
-    conv_shortcut: Option<Conv2d>,
+    pub(crate) norm2: GroupNorm,
+    pub(crate) conv2: Conv2d,
+    pub(crate) conv_shortcut: Option<Conv2d>,
 }
 
 impl ResnetBlock {

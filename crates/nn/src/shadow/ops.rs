@@ -13,7 +13,7 @@ pub fn conv2d(x: &Shadow, weight: [usize; 4], config: Conv2d, image_bias: bool) 
     let [c_out, kh, kw, _] = weight;
     let size = |size, kernel| config.output_size(size, kernel).unwrap_or(0);
     let y = x.another(&[b, size(h, kh), size(w, kw), c_out]);
-    x.run().takes(conv2d_workspace(x.run().target(), x.dtype(), [b, h, w, c], weight, config, image_bias));
+    x.run().takes(conv2d_workspace(x.run().target(), x.dtype(), [b, h, w, c], weight, config, None, image_bias));
     y
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 
-use super::{Conv2d, Shapes, cpu};
+use super::{Conv2d, Shapes, Strip, cpu};
 use crate::workspace::{Target, Workspace};
 
 /// Pixels up to which a card gathers windows though cuDNN is there.
@@ -13,23 +13,24 @@ pub(super) const WINDOWS: usize = 48 << 20;
 pub(super) const FEW_CHANNELS: usize = 8;
 
 /// What [`crate::conv2d`] takes besides operands and result, for `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw,
-/// c_in)`, all of `dtype`. `image_bias` says whether there is one beside the bias.
+/// c_in)`, all of `dtype`; with a strip `h` counts the rows that it reads. `image_bias` says whether there is one beside
+/// the bias.
 pub fn conv2d_workspace(
     target: Target,
     dtype: DType,
-    [b, h, w, c_in]: [usize; 4],
-    [c_out, kh, kw, _]: [usize; 4],
+    x: [usize; 4],
+    weight: [usize; 4],
     config: Conv2d,
+    strip: Option<&Strip>,
     image_bias: bool,
 ) -> Workspace {
-    let (Some(h_out), Some(w_out)) = (config.output_size(h, kh), config.output_size(w, kw)) else {
+    let Some(shapes) = Shapes::of(x, weight, config, strip) else {
         return Workspace::default(); // refused when it runs
     };
-    let shapes = Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out };
     match target {
         Target::Processor { threads } => Workspace { call: 0, kept: cpu::kept(dtype, config, shapes, threads) },
         Target::Card => {
-            let sum_of_biases = if image_bias { c_out * dtype.size_in_bytes() } else { 0 };
+            let sum_of_biases = if image_bias { shapes.c_out * dtype.size_in_bytes() } else { 0 };
             Workspace::call(sum_of_biases + windows(dtype, config, shapes))
         }
     }

@@ -31,16 +31,16 @@ const PANELS: usize = 4;
 /// Blocks of tiles from which on weights are transformed once for all of them.
 const MANY_BLOCKS: usize = 4;
 
-/// Whether these shapes are computed this way. The number of images has no say: it must not change a bit. Nor is f16,
-/// which four values of a map can leave together.
+/// Whether these shapes are computed this way. The numbers of images and of a strip's rows have no say: they must not
+/// change a bit. Nor is f16, which four values of a map can leave together.
 pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
-    let Shapes { kh, kw, c_in, c_out, h_out, w_out, .. } = shapes;
+    let Shapes { kh, kw, c_in, c_out, map_rows, w_out, .. } = shapes;
     dtype != DType::F16
         && (kh, kw, config.stride) == (3, 3, 1)
         && c_in.is_multiple_of(LANES)
         && c_in >= 2 * LANES
         && c_out >= PANEL
-        && h_out * w_out >= 64
+        && map_rows * w_out >= 64
 }
 
 /// Elements of the transformed weights where they are made once a call: with many tiles.
@@ -212,7 +212,7 @@ impl<T: Element> Task<'_, T> {
     /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the tiles'
     /// positions first.
     fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
-        let Shapes { h, w, c_in, .. } = self.shapes;
+        let Shapes { h, w, c_in, pad_top, .. } = self.shapes;
         let zeros = [T::ZERO; 2 * DEPTH];
         let (upper, lower) = inputs.split_at_mut(self.tiles.len() * STRIDE);
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
@@ -220,7 +220,7 @@ impl<T: Element> Task<'_, T> {
             let (image, i, j) = self.grid.place(tile);
             let mut pixels = [&zeros[..depth]; POSITIONS];
             for (position, pixel) in pixels.iter_mut().enumerate() {
-                let row = (i * OUT + position / TILE).wrapping_sub(self.config.pad_before);
+                let row = (i * OUT + position / TILE).wrapping_sub(pad_top);
                 let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
                 if row < h && column < w {
                     *pixel = &self.x[((image * h + row) * w + column) * c_in + start..][..depth];
