@@ -23,7 +23,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let budget = args.vram_budget.map(|budget| budget.0).or(free);
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     if args.batch_size == BatchSize::Auto {
-        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX))?.batch_size;
+        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX), usize::MAX)?.batch_size;
     }
     let plans = planner.modes(&work, on);
     let chosen = budget.map(|budget| planner.choose(&work, on, budget)).transpose();

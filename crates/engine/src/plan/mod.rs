@@ -10,6 +10,8 @@ mod choice;
 mod dry;
 mod planner;
 mod runs_on;
+#[cfg(test)]
+mod tests;
 mod time;
 
 use kiln_mempool::{HostPool, ProcessMemory};
