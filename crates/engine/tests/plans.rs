@@ -32,7 +32,9 @@ fn plans_are_what_runs_take() {
     let planner = Planner::new(&model, None).unwrap();
     // The larger last: what threads keep of it would be in the peaks of the smaller ones.
     for (dtype, side, batch_size) in [(DTypeChoice::Bf16, 192, 1), (DTypeChoice::F32, 192, 3)] {
-        for (choice, mode) in [(ModeChoice::Full, Mode::Full), (ModeChoice::Medvram, Mode::Medvram)] {
+        for (choice, mode) in
+            [(ModeChoice::Full, Mode::Full), (ModeChoice::Medvram, Mode::Medvram), (ModeChoice::Lowvram, Mode::LOWVRAM)]
+        {
             let memory = MemoryOptions { mode: choice, ..MemoryOptions::default() };
             let setup = Setup { device: DeviceChoice::Cpu, dtype, memory, ..Setup::default() };
             let request = Request {
@@ -46,7 +48,7 @@ fn plans_are_what_runs_take() {
             };
             let [used, reserved] = measured(&model, &setup, &request);
             let work = Work::of(&request.resolve(&model).unwrap());
-            let plan = planner.plan(mode, &work, RunsOn::of(&setup).0);
+            let plan = planner.plan(mode, &work, RunsOn::of(&setup).0, None).unwrap();
             let largest = plan.largest();
             for (what, planned, found) in
                 [("in use", plan.peak() - largest.waiting, used), ("kept", plan.peak(), reserved)]

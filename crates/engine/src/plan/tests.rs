@@ -26,7 +26,7 @@ fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
 #[test]
 fn every_mode_takes_less_than_the_one_before() {
     for (planner, work, on) in cases() {
-        let plans = planner.modes(&work, on);
+        let plans = planner.modes(&work, on).unwrap();
         let peaks: Vec<usize> = plans.iter().map(Plan::peak).collect();
         assert!(peaks.is_sorted_by(|a, b| a >= b) && peaks[0] > peaks[1] && peaks[1] > peaks[5], "{peaks:?}");
         assert!(plans.iter().map(|plan| plan.copied_per_step).is_sorted());
@@ -36,8 +36,8 @@ fn every_mode_takes_less_than_the_one_before() {
 #[test]
 fn what_is_chosen_fits_and_more_memory_is_never_slower() {
     for (planner, work, on) in cases() {
-        let modes = planner.modes(&work, on);
-        let (most, least) = (modes[0].peak(), planner.plan(Mode::LOWVRAM, &work, on).peak());
+        let modes = planner.modes(&work, on).unwrap();
+        let (most, least) = (modes[0].peak(), planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak());
         let mut slowest = f64::INFINITY;
         for i in 0..=20 {
             let budget = least + (most - least) / 20 * i;
