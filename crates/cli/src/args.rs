@@ -114,8 +114,8 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        let taesd = self.taesd.clone();
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd, ..Setup::default() }
+        let Self { device, dtype, threads, .. } = *self;
+        Setup { device, dtype, threads, taesd: self.taesd.clone(), ..Setup::default() }
     }
 
     /// Width and height.

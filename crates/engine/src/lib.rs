@@ -70,7 +70,7 @@ pub use mode::Mode;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
-pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work};
+pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};

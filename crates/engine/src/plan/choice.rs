@@ -56,14 +56,14 @@ impl Planner {
     }
 
     /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger
-    /// batches are faster a picture until they leave less room for weights than they save; `work.batch_size` has no
-    /// say.
+    /// batches are faster a picture until they leave less room for weights than they save. No more than `most` are
+    /// tried; `work.batch_size` has no say.
     ///
     /// # Errors
     /// [`Error::Budget`] where not even one picture fits.
-    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
+    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize, most: usize) -> Result<Plan> {
         let mut best = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
-        for batch_size in 2..=MAX_BATCH {
+        for batch_size in 2..=most.min(MAX_BATCH) {
             // What does not fit with some pictures does not with more.
             let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on)?, budget) else { break };
             if plan.pictures_per_second() > WORTH * best.pictures_per_second() {
@@ -77,13 +77,14 @@ impl Planner {
 impl Plan {
     /// Why it does not fit into `budget` bytes.
     pub(crate) fn refusal(&self, work: &Work, budget: usize) -> Error {
-        let StagePlan { stage, weights, ring, activations, workspace, conditions } = *self.largest();
+        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *self.largest();
         let parts = [
             ("weights", weights),
             ("ring", ring),
             ("activations", activations),
             ("workspace", workspace),
             ("conditions", conditions),
+            ("between blocks", waiting),
         ];
         let told: Vec<String> = parts
             .into_iter()

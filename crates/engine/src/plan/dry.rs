@@ -11,6 +11,7 @@ use super::Work;
 use crate::decoder::Network;
 use crate::denoise;
 use crate::error::Result;
+use crate::host_memory;
 use crate::picture;
 
 /// Bytes beside the weights, in one stage.
@@ -19,6 +20,8 @@ pub(super) struct Beside {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
+    /// Kept by the pool between blocks.
+    pub(super) waiting: usize,
 }
 
 /// Tokens of a chunk.
@@ -41,7 +44,7 @@ pub(super) struct Networks<'a> {
 impl Beside {
     /// All of it.
     pub(super) fn total(&self) -> usize {
-        self.activations + self.workspace + self.conditions
+        self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 
@@ -55,8 +58,10 @@ impl Networks<'_> {
         let conditions = conditioning.bytes();
         let stage = || {
             let (peak, workspace) = (run.ledger().peak(), target.kept() + run.kept());
+            let waiting = run.ledger().peak_reserved().saturating_sub(peak);
+            run.ledger().trim(host_memory::TRIM_ABOVE);
             run.ledger().reset_peak();
-            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions }
+            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);

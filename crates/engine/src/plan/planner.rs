@@ -220,8 +220,8 @@ impl Measures {
             }
         };
         let stage = |stage, beside: Beside, (weights, ring)| {
-            let Beside { activations, workspace, conditions } = beside;
-            StagePlan { stage, weights, ring, activations, workspace, conditions }
+            let Beside { activations, workspace, conditions, waiting } = beside;
+            StagePlan { stage, weights, ring, activations, workspace, conditions, waiting }
         };
         let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
         let decode = |beside: Beside| match mode {

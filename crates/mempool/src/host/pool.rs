@@ -14,7 +14,7 @@ use crate::statistics::Statistics;
 /// Pages, with classes 0.8 % apart: a tensor's size is a small number times a power of two and so its own class, and of
 /// a network's slabs, which have any size, not half a percent is lost. A rest that could serve no request stays with
 /// its block.
-const POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
+pub(super) static POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
 /// Large blocks at a time: networks have some hundred. Requests beyond are the system's.
 const BLOCKS: usize = 8192;
 /// Address space is asked for in multiples of this: a huge page.
