@@ -39,6 +39,12 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tells how much memory a run takes in every mode. Reads no weights.
     Plan(PlanArgs),
+    /// Plays traces of memory back, or draws them (txt2img and bench write them with --memory-trace).
+    Memory {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -129,6 +135,29 @@ impl PlanArgs {
     }
 }
 
+/// `kiln memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    Replay {
+        /// Files that --memory-trace wrote.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draws memory over time, by stage and by what it is for.
+    Plot {
+        /// A file that --memory-trace wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The drawing, an .svg file. Replaced if it exists.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
 /// `kiln bench`.
 #[derive(Debug, ClapArgs)]
 pub struct BenchArgs {
@@ -172,6 +201,9 @@ pub struct BenchArgs {
     /// The ring's size in MiB. Default: the least that does not slow steps down.
     #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
     ring_mib: Option<usize>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -271,6 +303,9 @@ pub struct Txt2img {
     /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]

@@ -1,7 +1,8 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
 use kiln_engine::{
-    BatchSize, Engine, Event, LatentsFile, ModelFolder, Output, Planner, Result, TraceFile, locate_model,
+    BatchSize, Engine, Event, LatentsFile, MemoryTraceFile, ModelFolder, Output, Planner, Result, TraceFile,
+    locate_model,
 };
 
 use crate::args::Txt2img;
@@ -24,6 +25,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
+    let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
 
     let mut progress = Progress::new();
     tell!(
@@ -44,6 +46,7 @@ pub fn run(args: Txt2img) -> Result<()> {
         }
         interrupt::proceed()
     };
+    let memory = memory.map(MemoryTraceFile::start).transpose()?;
     let mut engine = Engine::load(model, &setup, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
@@ -71,6 +74,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     });
     progress.finish();
     result?;
+    memory.map_or(Ok(()), |memory| interrupt::whole(|| memory.write()))?;
     if let Some(latents) = latents {
         interrupt::whole(|| latents.write())?;
     }

@@ -52,7 +52,7 @@ impl Planner {
         let (on, free) = RunsOn::of(setup);
         let room = setup.memory.budget.map(|budget| budget.0).or(free).unwrap_or(usize::MAX);
         let work = Work { vae: setup.memory.vae, ..Work::of(job) };
-        Ok(planner.batch_size(&work, on, room)?.batch_size)
+        Ok(planner.batch_size(&work, on, room, usize::MAX)?.batch_size)
     }
 
     /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger
