@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_mempool::{DevicePool, HostPool};
+use kiln_mempool::{DevicePool, DevicePoolConfig, HostPool};
 use kiln_testkit::Target;
 use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
@@ -158,7 +158,7 @@ fn strips_take_less_and_a_budget_finds_them() {
 #[ignore = "a measurement"]
 fn pictures_of_full_size() {
     let target = Target::from_env();
-    let pool = target.device.is_cuda().then(|| DevicePool::install(0).unwrap());
+    let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
     let sizes = std::env::var("KILN_TEST_SIZES").unwrap_or_else(|_| "128".into());
     let (decoder, encoder) = networks(config, &target);
@@ -180,7 +180,7 @@ fn pictures_of_full_size() {
             let mut whole = None;
             for tiling in [vec![Tiling::Whole], strips.concat()].concat() {
                 let before = pool.as_ref().map(|pool| {
-                    pool.trim().unwrap();
+                    pool.trim(0.0).unwrap();
                     pool.reset_peaks().unwrap();
                     pool.memory().unwrap().used
                 });
