@@ -5,7 +5,7 @@
 //! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
 //! kernel. [`PinnedPool`] is page-locked memory for copies to a card, and [`DevicePool`] a card's memory, which the driver
 //! splits and coalesces. [`Faults`] makes their requests fail, for tests. Beside them the system's own
-//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
+//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`]. A [`Ledger`] counts what a run would take.
 //!
 //! This crate knows no tensor and no network.
 //!
@@ -28,6 +28,7 @@ mod device;
 mod error;
 mod faults;
 mod host;
+mod ledger;
 mod lock;
 mod pinned;
 mod plan;
@@ -45,6 +46,7 @@ pub use device::{Rehearsal, Scratch, ScratchPlan, rehearse};
 pub use error::{Error, Result};
 pub use faults::Faults;
 pub use host::{HostPool, LIMIT};
+pub use ledger::{Held, Ledger, Rounding};
 pub use pinned::{PinnedBlock, PinnedConfig, PinnedPool};
 pub use plan::{Lifetime, Plan};
 pub use policy::Policy;

@@ -7,7 +7,11 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use kiln_mempool::HostPool;
 
 use crate::cpu::Element;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 
 /// Runs `kernel` on the result's memory, a slice of `shape`'s element count in row-major order, and gives the result.
 ///
@@ -55,6 +59,24 @@ fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
     let mut values = HostPool::vector::<T>(len)?;
     values.resize(len, T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }));
     Ok(values)
+}
+
+/// A tensor whose memory holds anything, for operators to write all of it: what is written part by part needs no
+/// clearing before.
+///
+/// # Errors
+/// [`Error::DType`] for types that no operator writes.
+pub fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    fn on_the_processor<T: Element>(shape: &[usize]) -> Result<Tensor> {
+        write::<T>("unwritten", None, shape, &[], |_| ())
+    }
+    match device {
+        Device::Cpu => dispatch!("unwritten", "the result", dtype, on_the_processor(shape)),
+        _ => match cuda::unwritten(shape, dtype, device)? {
+            Some(tensor) => Ok(tensor),
+            None => Ok(Tensor::zeros(shape, dtype, device)?),
+        },
+    }
 }
 
 /// Gives `result`, or copies it into `out`: for the paths that are made of candle's own operators.

@@ -235,6 +235,12 @@ impl<const N: usize> Arena<N> {
         self.table().first().map(|block| block.start)
     }
 
+    /// Starts the peaks anew, from what there is now.
+    pub fn reset_peaks(&mut self) {
+        let statistics = &mut self.statistics;
+        (statistics.peak_used, statistics.peak_reserved) = (statistics.used, statistics.reserved);
+    }
+
     /// The counters of this moment.
     pub fn statistics(&self) -> Statistics {
         let largest_waiting = self.table().iter().filter_map(Block::dirty).max().unwrap_or(0);

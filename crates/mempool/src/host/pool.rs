@@ -15,7 +15,7 @@ use crate::trace::{self, Pool};
 /// Pages, with classes 0.8 % apart: a tensor's size is a small number times a power of two and so its own class, and of
 /// a network's slabs, which have any size, not half a percent is lost. A rest that could serve no request stays with
 /// its block.
-const POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
+pub(super) static POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
 /// Large blocks at a time: networks have some hundred. Requests beyond are the system's.
 const BLOCKS: usize = 8192;
 /// Address space is asked for in multiples of this: a huge page.
@@ -61,6 +61,14 @@ extern "C" fn before_fork() {
 extern "C" fn after_fork() {
     ARENA.release();
     trace::held(false);
+}
+
+pub(super) fn reset_peaks() {
+    ARENA.with(Arena::reset_peaks);
+}
+
+pub(super) fn block_size(bytes: usize) -> usize {
+    if bytes < LIMIT { 0 } else { POLICY.class(bytes).unwrap_or(bytes) }
 }
 
 pub(super) fn statistics() -> Statistics {

@@ -95,6 +95,14 @@ pub(crate) fn output(
     Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
 }
 
+/// A tensor whose memory holds anything, on a card.
+pub(crate) fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+    match device {
+        Device::Cuda(device) => output("unwritten", None, shape, dtype, &[], device).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Whether addresses and a number of elements of `size` bytes allow accesses of 16 bytes.
 pub(crate) fn is_vectored(addresses: &[u64], elements: usize, size: usize) -> bool {
     addresses.iter().all(|address| address % 16 == 0) && (elements * size).is_multiple_of(16)

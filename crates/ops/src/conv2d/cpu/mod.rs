@@ -9,7 +9,7 @@ mod epilogue;
 mod transform;
 mod winograd;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use kiln_mempool::HostPool;
 
 use super::{Conv2d, Conv2dInputs, OP, Shapes};
@@ -19,6 +19,15 @@ use crate::error::Result;
 use crate::output::write;
 use crate::packing::WeightLayout;
 use epilogue::Epilogue;
+
+/// Bytes of the weights that [`winograd`] transforms once a call, in a buffer that the calling thread keeps.
+pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize) -> usize {
+    if winograd::suits(dtype, config, shapes) {
+        winograd::transformed(shapes, threads) * dtype.size_in_bytes()
+    } else {
+        0
+    }
+}
 
 pub(super) fn forward(
     inputs: Conv2dInputs<'_>,
@@ -59,7 +68,7 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
             c_out,
             y: Shared::new(y),
         };
-        if winograd::suits::<T>(config, shapes) {
+        if winograd::suits(T::DTYPE, config, shapes) {
             winograd::run(&x, weight, config, shapes, &epilogue);
         } else {
             direct::run(&x, weight, config, shapes, &epilogue);
