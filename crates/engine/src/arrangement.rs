@@ -79,7 +79,7 @@ impl Arrangement {
             Stage::Decode => (decode, 0, self.on.rates.estimate(&[])),
             _ => (encode, 0, self.on.rates.estimate(&[])),
         };
-        let room = self.options.budget.map_or(usize::MAX, |budget| budget.0.saturating_sub(planned.beside_weights()));
+        let room = self.options.budget.map_or(usize::MAX, |_| planned.weights + planned.ring);
         Keep::Streamed(Share { resident, room }, estimate)
     }
 
