@@ -96,7 +96,7 @@ impl Engine {
         if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
-                tell(Event::Begin(Stage::Load))?;
+                tell(Stage::Load.begin())?;
                 part.enter(&Keep::Whole)?;
             }
         }
@@ -156,7 +156,7 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
         if !self.text.is_known(job, job.batch_size) {
             self.make_room_for(Stage::Encode);
@@ -171,7 +171,7 @@ impl Engine {
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
@@ -269,7 +269,10 @@ impl Engine {
         self.unet_part.leave();
         self.decoder.part().leave();
         HostPool::trim(0.0);
-        self.pool.as_ref().map_or(Ok(()), |pool| Ok(pool.trim()?))
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
@@ -300,20 +303,22 @@ impl Engine {
         host_memory::trim("decode");
         self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
+            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            };
             let image = self.attempt(Stage::Decode, tell, |engine, tell| {
                 let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
-                engine.decoder.decode(&one, &keep, tiling, &mut |Widened { from, to }| {
-                    tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-                })
+                let Self { recorded, decoder, .. } = engine;
+                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;

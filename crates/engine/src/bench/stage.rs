@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
-use kiln_mempool::{DevicePool, SystemMemory};
+use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_vae::Tiling;
@@ -61,8 +61,9 @@ impl Meter<'_, '_> {
     /// Loads a stage's network, measures it, and drops it.
     pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
         self.tell(stage, None)?;
+        mark_stage(stage.id());
         if let Some(pool) = self.pool {
-            pool.trim()?; // what the stage before left
+            pool.trim(0.0)?; // what the stage before left
             pool.reset_peaks()?;
         }
         match stage {
@@ -163,6 +164,7 @@ impl Meter<'_, '_> {
         if self.plan.stream.is_none() {
             check_memory(what, needed, self.device)?;
         }
+        let _weights = Category::Weights.scope();
         for &Weights { segments, dtype, flop } in networks {
             let placement = Placement::new(self.device.clone(), dtype);
             match self.plan.stream {

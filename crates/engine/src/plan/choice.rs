@@ -5,6 +5,9 @@ use super::{Plan, RunsOn, StagePlan, Work};
 use crate::byte_size::ByteSize;
 use crate::error::{Error, Result};
 use crate::mode::Mode;
+use crate::model_folder::ModelFolder;
+use crate::resolved::Job;
+use crate::setup::Setup;
 
 /// Batches that are tried: beyond them a card has long been busy.
 const MAX_BATCH: usize = 64;
@@ -38,6 +41,18 @@ impl Planner {
     /// [`Error::Budget`] with the numbers, where none fits.
     pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
         choose(&self.measure(work, on)?, budget).map_err(|smallest| smallest.refusal(work, budget))
+    }
+
+    /// [`Planner::batch_size`] for pictures of `job`, under the setup's budget or in what is free.
+    ///
+    /// # Errors
+    /// As [`Planner::batch_size`].
+    pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
+        let planner = Self::new(model, setup.taesd.as_deref())?;
+        let (on, free) = RunsOn::of(setup);
+        let room = setup.memory.budget.map(|budget| budget.0).or(free).unwrap_or(usize::MAX);
+        let work = Work { vae: setup.memory.vae, ..Work::of(job) };
+        Ok(planner.batch_size(&work, on, room, usize::MAX)?.batch_size)
     }
 
     /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger

@@ -41,6 +41,9 @@ pub(super) struct Networks<'a> {
     pub(super) downscale: usize,
 }
 
+/// Decoding in every tiling, the fastest first.
+pub(super) type Decoding = Vec<(Tiling, Beside)>;
+
 impl Beside {
     /// All of it.
     pub(super) fn total(&self) -> usize {
@@ -51,7 +54,7 @@ impl Beside {
 impl Networks<'_> {
     /// Encoding and denoising, and decoding in every tiling that there is for `work`. Each network runs once: what it
     /// keeps stays for those after it.
-    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Vec<(Tiling, Beside)>)> {
+    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Decoding)> {
         let run = DryRun::new(target);
         let _kept = run.ledger().hold(target.kept());
         let conditioning = self.encode(&run, work);

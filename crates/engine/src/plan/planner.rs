@@ -9,7 +9,7 @@ use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments};
 
-use super::dry::{Beside, Networks, TOKENS};
+use super::dry::{Beside, Decoding, Networks, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work};
 use crate::bench::{BenchModel, decoder_flop, unet_segment_flop};
 use crate::decoder::{Network, first_dtype, tiny};
@@ -39,8 +39,7 @@ pub struct Planner {
 pub(super) struct Measures {
     /// Encoding and denoising beside the weights.
     beside: [Beside; 2],
-    /// Decoding, in every tiling, the fastest first.
-    decoding: Vec<(Tiling, Beside)>,
+    decoding: Decoding,
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
