@@ -24,6 +24,9 @@ use crate::residency::{Share, on_device, planned, residency};
 /// Steps where nothing is said.
 const USUAL_STEPS: usize = 20;
 
+/// A pool's classes are at least so close that rounding adds one part in so many.
+const ROUNDING: usize = 128;
+
 /// Plans the runs of one model.
 pub struct Planner {
     model: BenchModel,
@@ -197,7 +200,7 @@ impl Measures {
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { unet, decoder, work, on, .. } = self;
         let [encode, denoise] = self.beside;
-        let room = |beside: Beside| budget.saturating_sub(beside.total());
+        let room = |beside: Beside| self.room(budget, beside);
         let resident = match mode {
             Mode::Lowvram { resident } => resident,
             _ => 0,
@@ -273,8 +276,14 @@ impl Measures {
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let room = budget.saturating_sub(self.beside[1].total());
+        let room = self.room(budget, self.beside[1]);
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
+    }
+
+    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    fn room(&self, budget: usize, beside: Beside) -> usize {
+        let room = budget.saturating_sub(beside.total());
+        room - room / ROUNDING
     }
 
     /// Bytes of the U-Net that stream where nothing is resident.
