@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use safetensors::Dtype;
 
 use crate::element::decode;
 use crate::error::{Error, Result};
@@ -68,11 +69,24 @@ impl Factor {
         Ok(Tensor::from_vec(self.values()?, self.dims(), &Device::Cpu)?)
     }
 
-    /// The value of a tensor with a single finite element. `None` where it is none.
-    pub(super) fn scalar(&self) -> Result<Option<f32>> {
+    /// The value of a tensor with a single finite element, which may be a whole number. `None` where it is none.
+    pub(super) fn scalar(&self) -> Result<Option<f64>> {
         if self.elements() != 1 {
             return Ok(None);
         }
-        Ok(self.values()?.first().copied().filter(|value| value.is_finite()))
+        let whole = match self.source.data(&self.key)? {
+            Some(data) if data.info.dtype == Dtype::I64 => {
+                data.bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes) as f64)
+            }
+            Some(data) if data.info.dtype == Dtype::I32 => {
+                data.bytes.first_chunk().map(|bytes| f64::from(i32::from_le_bytes(*bytes)))
+            }
+            _ => None,
+        };
+        let value = match whole {
+            Some(value) => Some(value),
+            None => self.values()?.first().map(|&value| f64::from(value)),
+        };
+        Ok(value.filter(|value| value.is_finite()))
     }
 }

@@ -1,6 +1,6 @@
 //! A LoRA file, read into patches.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -174,13 +174,10 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// The patches of one layer, or the reason why there are none.
     fn group(&self, name: &str, mut factors: Factors, lora: &mut Lora) -> Result<()> {
-        let keys: HashSet<String> = factors.values().map(|factor| factor.key().to_string()).collect();
-        let mut unused = |keys: HashSet<String>, reason| {
-            lora.unused.extend(keys.into_iter().map(|key| Unused { key, reason }));
-        };
+        let keys: Vec<String> = factors.values().map(|factor| factor.key().to_string()).collect();
         let Some(layer) = self.targets.find(name) else {
-            let missing = foreign_network(name).is_some_and(|network| !self.targets.networks().contains(&network));
-            unused(keys, if missing { UnusedReason::Network } else { UnusedReason::Layer });
+            let reason = self.targets.missing(name);
+            lora.unused.extend(keys.into_iter().map(|key| Unused { key, reason }));
             return Ok(());
         };
         let before = lora.patches.len();
@@ -225,7 +222,7 @@ impl Reader<'_> {
     fn number(&self, factor: Option<Factor>) -> Result<Option<f64>> {
         let Some(factor) = factor else { return Ok(None) };
         match factor.scalar()? {
-            Some(value) => Ok(Some(f64::from(value))),
+            Some(value) => Ok(Some(value)),
             None => {
                 let problem = format!(
                     "tensor `{}` has shape {:?}, expected one finite number; the file is damaged",
@@ -270,12 +267,4 @@ impl Reader<'_> {
             }
         }
     }
-}
-
-/// The network that a name is for by its beginning, whether the model has it or not.
-fn foreign_network(name: &str) -> Option<Network> {
-    ["lora_te2_", "oft_te2_", "text_encoder_2."]
-        .iter()
-        .any(|beginning| name.starts_with(beginning))
-        .then_some(Network::TextEncoder2)
 }

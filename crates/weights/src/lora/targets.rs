@@ -3,9 +3,11 @@
 //! The names are made from the declared parameters of the networks rather than taken apart: whether the `_` in
 //! `lora_unet_down_blocks_0_attentions_0_proj_in` is a dot or part of a name cannot be told from the name alone.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
+use super::file::UnusedReason;
 use super::ldm;
+use super::role::{self, Role};
 use crate::segment::Segment;
 
 /// A network that LoRA files change.
@@ -84,6 +86,23 @@ impl Targets {
         targets
     }
 
+    /// The layer that the tensor `name` of a LoRA file is for: its network and declared name, without `.weight`.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn understand(&self, name: &str) -> Result<(Network, String), UnusedReason> {
+        let (name, role) = role::parse(name).ok_or(UnusedReason::Name)?;
+        let layer = self.find(&name).ok_or_else(|| self.missing(&name))?;
+        if role == Role::Unknown { Err(UnusedReason::Form) } else { Ok((layer.network, layer.path.clone())) }
+    }
+
+    /// Why there is no layer with this name.
+    pub(super) fn missing(&self, name: &str) -> UnusedReason {
+        let second = ["lora_te2_", "oft_te2_", "text_encoder_2."].iter().any(|beginning| name.starts_with(beginning));
+        let has_second = self.layers.iter().any(|layer| layer.network == Network::TextEncoder2);
+        if second && !has_second { UnusedReason::Network } else { UnusedReason::Layer }
+    }
+
     fn add(&mut self, layer: Layer, ldm: Option<&str>) {
         let index = self.layers.len();
         for name in names(&layer, ldm) {
@@ -106,11 +125,6 @@ impl Targets {
     /// The declared names of a network's layers, in the order in which they are declared.
     pub(super) fn paths(&self, network: Network) -> Vec<&str> {
         self.layers.iter().filter(|layer| layer.network == network).map(|layer| layer.path.as_str()).collect()
-    }
-
-    /// The networks that are there.
-    pub(super) fn networks(&self) -> HashSet<Network> {
-        self.layers.iter().map(|layer| layer.network).collect()
     }
 }
 
