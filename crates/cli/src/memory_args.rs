@@ -3,6 +3,8 @@
 use clap::Args;
 use kiln_engine::{ByteSize, MemoryOptions, ModeChoice, VaeMemory};
 
+use crate::args::parse_count;
+
 /// What a user may say of memory. Without any of it Kiln takes the fastest mode that fits.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Memory (no flag is needed; no flag changes the picture)")]
@@ -17,7 +19,7 @@ pub struct MemoryArgs {
     #[arg(long, conflicts_with_all = ["medvram", "lowvram"])]
     highvram: bool,
     /// The most memory that Kiln may take, of the card, or of the processor's where it runs there: 6G, 512M, 64K.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     vram_budget: Option<ByteSize>,
     /// Decodes one picture of a batch at a time. Kiln always does; the flag is taken for what others know.
     #[arg(long)]
@@ -27,7 +29,7 @@ pub struct MemoryArgs {
     #[arg(long)]
     vae_tiling: bool,
     /// Rows of a strip, in pixels of the picture. Default: what there is room for.
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     vae_tile_size: Option<usize>,
     /// Keeps the card's memory for the next allocation: on or off.
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",

@@ -5,13 +5,14 @@
 //!
 //! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
 
-use candle_core::{Device, Tensor};
-use kiln_nn::{At, Embedding, LayerNorm, Linear};
+use candle_core::{DType, Device, Tensor};
+use kiln_nn::{At, DryRun, Embedding, LayerNorm, Linear, Shadow, shadow};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::TextEncoderConfig;
 use crate::error::{Error, Result};
 use crate::layer::EncoderLayer;
+use crate::words::Words;
 
 /// The parts' names in the checkpoint. Files of some versions lack the prefix `text_model.`:
 /// `kiln_weights::KeyRule::TEXT_MODEL` finds them all the same.
@@ -61,8 +62,10 @@ impl Embeddings {
     }
 
     /// `b` chunks of `s` ids each to `(b, s, hidden_size)`.
-    fn forward(&self, chunks: &[Vec<u32>], s: usize) -> kiln_nn::Result<Tensor> {
-        let tokens = self.token.forward(&chunks.concat())?; // (b*s, c)
+    fn forward(&self, chunks: &[Vec<u32>], s: usize, words: &Words) -> kiln_nn::Result<Tensor> {
+        let ids = chunks.concat();
+        let rows: Vec<u32> = ids.iter().map(|&id| if words.contains(id) { 0 } else { id }).collect();
+        let tokens = words.fill(self.token.forward(&rows)?, &ids)?; // (b*s, c)
         let positions: Vec<u32> = (0..s as u32).collect();
         let positions = self.position.forward(&positions)?; // (s, c)
         let tokens = tokens.reshape((chunks.len(), s, ()))?;
@@ -144,7 +147,26 @@ impl TextEncoder {
     /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
     /// fit, [`Error::Nn`] where a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.encode_observed(chunks, layer, device, &mut |_, _| ())
+        self.encode_observed(chunks, layer, device, &Words::default(), &mut |_, _| ())
+    }
+
+    /// The same with words that have vectors of their own.
+    ///
+    /// # Errors
+    /// Those of [`Self::encode`].
+    pub fn encode_with(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+    ) -> Result<TextOutput> {
+        self.encode_observed(chunks, layer, device, words, &mut |_, _| ())
+    }
+
+    /// No words yet, for vectors of this encoder.
+    pub fn words(&self) -> Words {
+        Words::new(self.config.vocab_size, self.config.hidden_size)
     }
 
     /// The same, and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
@@ -154,12 +176,13 @@ impl TextEncoder {
         chunks: &[Vec<u32>],
         layer: HiddenLayer,
         device: &Device,
+        words: &Words,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
-        let s = self.check(chunks, layer)?;
+        let s = self.check(chunks, layer, words)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
-        let embeddings = self.embeddings.enter().at(EMBEDDINGS)?;
-        let mut x = embeddings.forward(chunks, s).and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
+        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s, words);
+        let mut x = embedded.and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
         observe("hidden.0", &x);
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
@@ -184,8 +207,34 @@ impl TextEncoder {
         Ok(TextOutput { hidden, pooled })
     }
 
+    /// [`TextEncoder::encode`] for shapes, in `dtype`: the hidden state and the pooled vectors.
+    pub fn shadow(&self, run: &DryRun, chunks: usize, layer: HiddenLayer, dtype: DType) -> [Shadow; 2] {
+        let (s, c) = (self.config.max_position_embeddings, self.config.hidden_size);
+        let tokens = run.tensor(&[chunks * s, c], dtype);
+        let mut x = shadow::elementwise(&tokens).view(&[chunks, s, c]); // with the positions added
+        drop(tokens);
+        let taken = self.layers.len().saturating_sub(layer.from_end);
+        let mut hidden = x.clone();
+        for (i, staged) in self.layers.iter().enumerate() {
+            x = staged.module().shadow(&x);
+            if i == taken {
+                hidden = x.clone();
+            }
+        }
+        let head = self.head.module();
+        let last = head.final_layer_norm.shadow(&x);
+        let rows = last.another(&[chunks, c]);
+        let pooled = head.text_projection.as_ref().map_or(rows.clone(), |projection| projection.shadow(&rows));
+        let hidden = match layer {
+            HiddenLayer { final_layer_norm: false, .. } => hidden,
+            HiddenLayer { from_end: 1, .. } => last,
+            _ => head.final_layer_norm.shadow(&hidden),
+        };
+        [hidden, pooled]
+    }
+
     /// Checks the arguments and gives the chunks' length.
-    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer) -> Result<usize> {
+    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &Words) -> Result<usize> {
         let layers = self.layers.len();
         if layer.from_end == 0 || layer.from_end > layers {
             return Err(Error::Layer { from_end: layer.from_end, layers });
@@ -200,7 +249,7 @@ impl TextEncoder {
             if ids.len() != s {
                 return Err(length_error(format!("{s}, like the first chunk")));
             }
-            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size && !words.contains(id)) {
                 return Err(Error::Token { chunk, id, vocab_size });
             }
         }
@@ -210,8 +259,6 @@ impl TextEncoder {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
-
     use super::*;
 
     fn built(hidden_size: usize, num_hidden_layers: usize, num_attention_heads: usize, class: &str) -> TextEncoder {

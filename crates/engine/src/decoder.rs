@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use kiln_nn::{Shadow, shadow};
 use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segments, open_component};
 
@@ -29,7 +30,7 @@ pub(crate) enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
-    Tiny(TinyConfig, TinyDecoder),
+    Tiny(TinyConfig, Box<TinyDecoder>),
 }
 
 /// A picture overflowed the first type and is decoded in the second.
@@ -148,6 +149,17 @@ impl Network {
         Ok(image.to_dtype(DType::F32)?)
     }
 
+    /// [`Network::decode`] for shapes.
+    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType) -> Shadow {
+        let unscaled = shadow::elementwise(latents).to_dtype(dtype);
+        let image = match self {
+            Self::Kl(_, decoder) => decoder.shadow(&unscaled),
+            Self::Tiny(_, decoder) => decoder.shadow(&unscaled),
+        };
+        drop(unscaled);
+        image.to_dtype(DType::F32)
+    }
+
     fn rules(&self) -> &'static [KeyRule] {
         match self {
             Self::Kl(..) => KeyRule::VAE_ATTENTION,
@@ -157,7 +169,7 @@ impl Network {
 }
 
 /// A file has weights alone, and is TAESD; a folder is in the diffusers layout, with its configuration.
-fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
+pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
     let config = if path.is_dir() {
         let file = path.join("config.json");
         let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
@@ -181,7 +193,7 @@ fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         );
         return Err(Error::model(path, problem));
     }
-    let decoder = TinyDecoder::new(&config);
+    let decoder = Box::new(TinyDecoder::new(&config));
     Ok(Network::Tiny(config, decoder))
 }
 

@@ -1,31 +1,42 @@
-//! How much of a model is in the device's memory at once.
+//! How much of a model is in the device's memory at a time.
 
 use std::fmt;
 
 use serde::Serialize;
 
+use crate::byte_size::ByteSize;
 use crate::memory::ModeChoice;
 
-/// What of a model's weights is in the device's memory (the processor's, where that is the device). The picture is the
-/// same in all modes, bit by bit: only where weights wait differs.
+/// Where a model's weights are while it runs, from the fastest to the smallest. The picture is the same in all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// All networks, from the first picture to the last. On the processor the text encoders go once a prompt is
-    /// encoded: a denoiser that runs for minutes gets their memory, and reading them again takes a fraction of a second.
+    /// All networks stay. On the processor the text encoders go once the prompt is encoded.
     #[default]
     Full,
-    /// The network that runs, whole.
+    /// One of text encoders, U-Net and VAE at a time.
     Medvram,
-    /// Of the network that runs, the segments that run next; they are copied while others run.
+    /// One network at a time, whose segments stream through a ring of bytes.
     Lowvram {
-        /// Bytes of the U-Net's segments that stay in memory.
-        resident_bytes: usize,
+        /// Bytes of the U-Net's weights that stay while it runs; the rest streams.
+        resident: usize,
     },
 }
 
 impl Mode {
-    /// The mode without what it keeps: `full`, `medvram` or `lowvram`.
+    /// The smallest mode.
+    pub const LOWVRAM: Self = Self::Lowvram { resident: 0 };
+
+    /// The mode that was asked for; where none was, [`Mode::Full`].
+    pub(crate) fn asked(choice: ModeChoice) -> Self {
+        match choice {
+            ModeChoice::Auto | ModeChoice::Full => Self::Full,
+            ModeChoice::Medvram => Self::Medvram,
+            ModeChoice::Lowvram => Self::LOWVRAM,
+        }
+    }
+
+    /// The name of its flag; `full` has none.
     pub fn id(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -34,29 +45,46 @@ impl Mode {
         }
     }
 
-    /// The mode that was asked for; where none was, [`Mode::Full`].
-    pub(crate) fn asked(choice: ModeChoice) -> Self {
-        match choice {
-            ModeChoice::Auto | ModeChoice::Full => Self::Full,
-            ModeChoice::Medvram => Self::Medvram,
-            ModeChoice::Lowvram => Self::Lowvram { resident_bytes: 0 },
+    /// The next smaller mode, for a U-Net with weights of `unet_bytes`.
+    pub(crate) fn smaller(self, unet_bytes: usize) -> Option<Self> {
+        match self {
+            Self::Full => Some(Self::Medvram),
+            Self::Medvram => Some(Self::Lowvram { resident: unet_bytes / 2 }),
+            Self::Lowvram { resident } if resident > 0 => Some(Self::LOWVRAM),
+            Self::Lowvram { .. } => None,
         }
     }
 
-    /// Whether the weights of networks that do not run at the moment stay.
-    pub fn keeps_networks(self) -> bool {
+    /// Whether several networks are in memory at once.
+    pub fn keeps_all(self) -> bool {
         self == Self::Full
     }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.id())?;
         match self {
-            Self::Lowvram { resident_bytes } if *resident_bytes > 0 => {
-                write!(f, " ({} MiB of the U-Net stay)", resident_bytes >> 20)
+            Self::Lowvram { resident } if *resident > 0 => {
+                write!(f, "lowvram, {} of the U-Net resident", ByteSize(*resident))
             }
-            _ => Ok(()),
+            other => f.write_str(other.id()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_ends_at_the_smallest() {
+        let modes: Vec<Mode> = std::iter::successors(Some(Mode::Full), |mode| mode.smaller(100)).collect();
+        assert_eq!(modes, [Mode::Full, Mode::Medvram, Mode::Lowvram { resident: 50 }, Mode::LOWVRAM]);
+    }
+
+    #[test]
+    fn a_mode_tells_its_residents() {
+        assert_eq!(Mode::LOWVRAM.to_string(), "lowvram");
+        assert_eq!(Mode::Lowvram { resident: 512 << 20 }.to_string(), "lowvram, 512.0 MiB of the U-Net resident");
     }
 }

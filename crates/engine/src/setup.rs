@@ -68,6 +68,18 @@ impl std::str::FromStr for DTypeChoice {
     }
 }
 
+impl DTypeChoice {
+    /// The type that is meant.
+    pub(crate) fn resolve(self, on_card: bool) -> DType {
+        match self {
+            Self::Auto => Setup::auto_dtype(on_card),
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+}
+
 /// How a model is run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
@@ -131,12 +143,7 @@ impl Setup {
             DeviceChoice::Cuda(number) => kiln_ops::device::open_card(number)
                 .map_err(|error| Error::Device(format!("--device cuda:{number}: {error}")))?,
         };
-        let dtype = match self.dtype {
-            DTypeChoice::Auto => Self::auto_dtype(device.is_cuda()),
-            DTypeChoice::F32 => DType::F32,
-            DTypeChoice::Bf16 => DType::BF16,
-            DTypeChoice::F16 => DType::F16,
-        };
+        let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {
             DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id)
                 .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))

@@ -35,6 +35,7 @@ mod random;
 mod safetensors_file;
 mod segment;
 mod source;
+mod stream;
 mod textual_inversion;
 
 pub use error::{Error, Result};
@@ -47,4 +48,5 @@ pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
+pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};
 pub use textual_inversion::TextualInversion;

@@ -17,6 +17,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::{Error, Result, format_error};
+use crate::words::Words;
 use settings::{Settings, Token};
 use vocabulary::{END_OF_WORD, Vocabulary};
 
@@ -76,7 +77,12 @@ impl Tokenizer {
     /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
     /// text's tokens, an end token, padding. Nothing is cut off; an empty text is one chunk.
     pub fn chunks(&self, text: &str) -> Result<Vec<Vec<u32>>> {
-        let ids = self.encode(text)?;
+        self.chunks_with(text, &Words::default())
+    }
+
+    /// The same with words that have vectors of their own: each takes as many places as it has vectors.
+    pub fn chunks_with(&self, text: &str, words: &Words) -> Result<Vec<Vec<u32>>> {
+        let ids = self.encode_with(text, words)?;
         if ids.is_empty() {
             return Ok(vec![self.empty_chunk()]);
         }
@@ -95,6 +101,21 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, false).map_err(|error| Error::Tokenize(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of `text` with those of `words` in the places of their names.
+    ///
+    /// # Errors
+    /// [`Error::Tokenize`] where the `tokenizers` crate fails.
+    pub fn encode_with(&self, text: &str, words: &Words) -> Result<Vec<u32>> {
+        let (mut ids, mut rest) = (Vec::new(), text);
+        while let Some((place, word)) = words.find(rest) {
+            ids.extend(self.encode(&rest[..place.start])?);
+            ids.extend(word);
+            rest = &rest[place.end..];
+        }
+        ids.extend(self.encode(rest)?);
+        Ok(ids)
     }
 
     /// One more than the largest id: the rows that an encoder's token table needs.
