@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, Preset, Request, Rng, SamplerKind, Setup,
     SigmaSchedule, StreamPlan,
 };
 
@@ -231,6 +231,16 @@ pub struct Txt2img {
     #[arg(long, value_name = "FILE")]
     taesd: Option<PathBuf>,
 
+    /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. In any number.
+    #[arg(long = "lora", value_name = "FILE[:X]")]
+    loras: Vec<LoraUse>,
+    /// Where the LoRA files are that a prompt names: <lora:name:0.8>.
+    #[arg(long, value_name = "DIR", env = "KILN_LORAS")]
+    lora_dir: Option<PathBuf>,
+    /// Where the embeddings (textual inversion) are that a prompt names by their files' names.
+    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
+    embeddings_dir: Option<PathBuf>,
+
     /// Width in pixels, a multiple of 8. Default: the model's.
     #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     width: Option<usize>,
@@ -303,6 +313,7 @@ impl Txt2img {
             sampler: self.sampler,
             scheduler: self.scheduler,
             rng: self.rng,
+            loras: self.loras.clone(),
             batch_count: self.batch_count,
             batch_size: self.batch_size,
         }
@@ -316,6 +327,8 @@ impl Txt2img {
             threads: self.threads,
             taesd: self.taesd.clone(),
             memory: self.memory.options(),
+            lora_dir: self.lora_dir.clone(),
+            embeddings_dir: self.embeddings_dir.clone(),
         }
     }
 }

@@ -36,7 +36,7 @@ pub fn run(args: Txt2img) -> Result<()> {
         }
         interrupt::proceed()
     };
-    let mut engine = Engine::load(model, &setup, &mut on_load)?;
+    let mut engine = Engine::load_with(model, &setup, &job.loras, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
     }

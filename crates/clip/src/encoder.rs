@@ -147,7 +147,7 @@ impl TextEncoder {
     /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
     /// fit, [`Error::Nn`] where a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.encode_observed(chunks, layer, device, &Words::default(), &mut |_, _| ())
+        self.run(chunks, layer, device, &Words::default(), &mut |_, _| ())
     }
 
     /// The same with words that have vectors of their own.
@@ -161,7 +161,7 @@ impl TextEncoder {
         device: &Device,
         words: &Words,
     ) -> Result<TextOutput> {
-        self.encode_observed(chunks, layer, device, words, &mut |_, _| ())
+        self.run(chunks, layer, device, words, &mut |_, _| ())
     }
 
     /// No words yet, for vectors of this encoder.
@@ -169,9 +169,19 @@ impl TextEncoder {
         Words::new(self.config.vocab_size, self.config.hidden_size)
     }
 
-    /// The same, and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
+    /// [`Self::encode`], and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
     /// (the last one's, normalised), `pooled`.
     pub fn encode_observed(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        observe: &mut dyn FnMut(&str, &Tensor),
+    ) -> Result<TextOutput> {
+        self.run(chunks, layer, device, &Words::default(), observe)
+    }
+
+    fn run(
         &self,
         chunks: &[Vec<u32>],
         layer: HiddenLayer,

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, open_component};
+use kiln_weights::{Network, Placement, open_component};
 
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
@@ -17,12 +17,14 @@ use crate::host_memory::{self, Asked};
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
+use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::part::Part;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
 use crate::trace::{StepTrace, TraceFile};
+use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
 pub struct Engine {
@@ -32,6 +34,7 @@ pub struct Engine {
     text: TextEncoders,
     unet: Unet,
     unet_part: Part,
+    loras: AppliedLoras,
     recorded: RecordedStep,
     decoder: Decoder,
     mode: Mode,
@@ -48,6 +51,19 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+        Self::load_with(model, setup, &[], watch)
+    }
+
+    /// The same with LoRAs in the weights from the start: those of the first job, so that it reads nothing twice.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`], and those of [`Self::set_loras`].
+    pub fn load_with(
+        model: ModelFolder,
+        setup: &Setup,
+        loras: &[LoraUse],
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
         let mode = Mode::asked(setup.memory.mode);
@@ -58,10 +74,13 @@ impl Engine {
         let unet = Unet::new(model.unet_config().clone());
         let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
         unet_part.check()?;
-        let text = TextEncoders::open(&model, &placement)?;
+        let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
+        let text = TextEncoders::open(&model, &placement, embeddings)?;
+        let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine =
-            Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, pool };
+            Self { model, device, dtype, text, unet, unet_part, loras: applied, recorded, decoder, mode, timings, trace, pool };
+        engine.set_loras(loras)?;
         let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
         engine.timings.load = start.elapsed();
@@ -96,6 +115,22 @@ impl Engine {
         self.trace = Some(file);
     }
 
+    /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
+    /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
+    /// is found out, nothing has changed yet.
+    pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
+        let result = self.loras.set(loras, &networks(&self.unet_part, &self.text));
+        let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
+        if changed.unet {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+        }
+        self.text.set_loras(self.loras.files(), changed.text);
+        result.map(drop)
+    }
+
     /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -103,6 +138,11 @@ impl Engine {
     /// such picture is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
+        let mut tell = |event| match watch(event)? {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        };
+        self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
             let mut tell = |event| match watch(event)? {
@@ -288,4 +328,9 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The parts that LoRAs change.
+fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
+    std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
 }

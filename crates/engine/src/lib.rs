@@ -34,6 +34,7 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod lora;
 mod memory;
 mod mode;
 mod model_folder;
@@ -48,6 +49,7 @@ mod resolved;
 mod setup;
 mod text;
 mod trace;
+mod words;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
@@ -63,6 +65,7 @@ pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use lora::{LoraName, LoraUse};
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
 pub use model_folder::{Defaults, Family, ModelFolder};
