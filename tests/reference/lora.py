@@ -72,10 +72,10 @@ def layers(nets):
             yield name, declared, module[inside]
 
 
-def random_(parameters, *parts):
+def random_(parameters, *parts, scale=0.2):
     """Fills parameters with numbers that depend on their names alone."""
     for name, parameter in parameters:
-        parameter.data = 0.2 * randn(parameter.shape, "lora", *parts, name)
+        parameter.data = scale * randn(parameter.shape, "lora", *parts, name)
 
 
 def kohya_prefix(net, kind):
@@ -188,7 +188,8 @@ def diffusers_file(nets, kind, old):
 def peft(nets, config, *parts):
     """PEFT's own folder for the denoiser, and what merging it makes."""
     model = get_peft_model(copy.deepcopy(nets["unet"]), config)
-    random_(((n, p) for n, p in model.named_parameters() if p.requires_grad), *parts)
+    trained = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
+    random_(trained, *parts, scale=0.6 if isinstance(config, LoHaConfig) else 0.2)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         file = load_file(Path(folder) / "adapter_model.safetensors")
@@ -208,7 +209,9 @@ def lycoris(nets, kind, make, strength=STRENGTH, paths=None):
         adapter = make(i, name, module)
         if adapter is None:
             continue
-        random_(adapter.named_parameters(), kind, type(adapter).__name__, name)
+        # LoHa multiplies four factors.
+        scale = 0.6 if type(adapter).__name__ == "LohaModule" else 0.2
+        random_(adapter.named_parameters(), kind, type(adapter).__name__, name, scale=scale)
         file |= {f"{name}.{key}": value for key, value in adapter.state_dict().items()}
         if hasattr(adapter, "get_weight"):
             # What the forward of LoHa and LoKr does: their `get_diff_weight` multiplies by the scale twice.
