@@ -189,7 +189,7 @@ def peft(nets, config, *parts):
     """PEFT's own folder for the denoiser, and what merging it makes."""
     model = get_peft_model(copy.deepcopy(nets["unet"]), config)
     trained = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
-    random_(trained, *parts, scale=0.6 if isinstance(config, LoHaConfig) else 0.2)
+    random_(trained, *parts, scale=0.2 if isinstance(config, LoraConfig) else 0.6)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         file = load_file(Path(folder) / "adapter_model.safetensors")
@@ -209,8 +209,8 @@ def lycoris(nets, kind, make, strength=STRENGTH, paths=None):
         adapter = make(i, name, module)
         if adapter is None:
             continue
-        # LoHa multiplies four factors.
-        scale = 0.6 if type(adapter).__name__ == "LohaModule" else 0.2
+        # These multiply up to four factors.
+        scale = 0.6 if type(adapter).__name__ in ("LohaModule", "LokrModule") else 0.2
         random_(adapter.named_parameters(), kind, type(adapter).__name__, name, scale=scale)
         file |= {f"{name}.{key}": value for key, value in adapter.state_dict().items()}
         if hasattr(adapter, "get_weight"):

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, Preset, Request, Rng, SamplerKind, Setup,
-    SigmaSchedule, StreamPlan,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, Preset, Request, Rng, SamplerKind,
+    Setup, SigmaSchedule, StreamPlan,
 };
 
 use crate::memory_args::MemoryArgs;

@@ -24,7 +24,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     if args.batch_size == BatchSize::Auto {
         work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX))?.batch_size;
     }
-    let plans = planner.modes(&work, on);
+    let plans = planner.modes(&work, on)?;
     let chosen = budget.map(|budget| planner.choose(&work, on, budget)).transpose();
     if args.json {
         let chosen = chosen.as_ref().ok().cloned().flatten();

@@ -69,7 +69,9 @@ pub enum Error {
         vocab_size: usize,
     },
     /// The vectors of a word are not for this encoder.
-    #[error("the vectors of `{word}` have shape {found:?}, expected (n, {channels}); are they for another text encoder?")]
+    #[error(
+        "the vectors of `{word}` have shape {found:?}, expected (n, {channels}); are they for another text encoder?"
+    )]
     Vectors {
         /// The word.
         word: String,

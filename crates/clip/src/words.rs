@@ -85,9 +85,8 @@ pub fn mentions(text: &str, name: &str) -> bool {
 
 /// Where `name` first stands in `text` as a word.
 fn place(text: &str, name: &str) -> Option<Range<usize>> {
-    let touches = |a: Option<char>, b: Option<char>| {
-        a.is_some_and(char::is_alphanumeric) && b.is_some_and(char::is_alphanumeric)
-    };
+    let touches =
+        |a: Option<char>, b: Option<char>| a.is_some_and(char::is_alphanumeric) && b.is_some_and(char::is_alphanumeric);
     let is_here = |start: &usize| {
         let end = start + name.len();
         let here = text.get(*start..end).is_some_and(|part| part.eq_ignore_ascii_case(name));

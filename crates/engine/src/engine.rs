@@ -3,23 +3,26 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_mempool::{DevicePool, HostPool};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::Target;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Network, Placement, open_component};
+use kiln_weights::{Network, Placement, StreamReport, open_component};
 
+use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
-use crate::mode::Mode;
+use crate::lora::{AppliedLoras, Changed, LoraUse};
+use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
-use crate::lora::{AppliedLoras, Changed, LoraUse};
-use crate::part::Part;
+use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
@@ -37,7 +40,9 @@ pub struct Engine {
     loras: AppliedLoras,
     recorded: RecordedStep,
     decoder: Decoder,
-    mode: Mode,
+    arrangement: Arrangement,
+    /// Holds the processor's memory under the budget.
+    _ceiling: Option<Ceiling>,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
@@ -66,20 +71,39 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        let mode = Mode::asked(setup.memory.mode);
+        let on = RunsOn::new(Target::of(&device), dtype);
+        let planner = Planner::new(&model, setup.taesd.as_deref())?;
+        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
+        let mode = arrangement.mode();
         tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
+        let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
+        let copies = copies(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype);
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement)?;
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
+        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement, &copies);
         unet_part.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, &placement, embeddings)?;
+        let text = TextEncoders::open(&model, &placement, &copies, embeddings)?;
         let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
-        let mut engine =
-            Self { model, device, dtype, text, unet, unet_part, loras: applied, recorded, decoder, mode, timings, trace, pool };
+        let mut engine = Self {
+            model,
+            device,
+            dtype,
+            text,
+            unet,
+            unet_part,
+            loras: applied,
+            recorded,
+            decoder,
+            arrangement,
+            _ceiling: ceiling,
+            timings,
+            trace,
+            pool,
+        };
         engine.set_loras(loras)?;
         let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
@@ -89,11 +113,11 @@ impl Engine {
 
     /// Reads all weights, where the mode keeps all.
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
                 tell(Event::Begin(Stage::Load))?;
-                part.enter()?;
+                part.enter(&Keep::Whole)?;
             }
         }
         Ok(())
@@ -143,6 +167,10 @@ impl Engine {
             ControlFlow::Break(()) => Err(Error::Interrupted),
         };
         self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
+        if self.arrangement.prepare(Work { chunks: self.text.chunks(job)?, ..Work::of(job) })? {
+            self.clear()?;
+        }
+        self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
             let mut tell = |event| match watch(event)? {
@@ -174,11 +202,12 @@ impl Engine {
         if !self.text.is_known(job, job.batch_size) {
             self.make_room_for(Stage::Encode);
         }
-        let kept = self.mode.keeps_all() && !self.device.is_cpu();
-        let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
+        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
+        let keep = self.arrangement.keep(Stage::Encode);
+        let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter()?;
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
@@ -224,6 +253,9 @@ impl Engine {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };
+        if let Some(streamed) = self.unet_part.streamed()? {
+            log_streamed(&streamed, schedule.points().len());
+        }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
         host_memory::log("denoised");
         match count_not_finite(&latents)? {
@@ -260,10 +292,12 @@ impl Engine {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            let from = self.mode;
-            let Some(to) = from.smaller(self.unet.segments().bytes(self.dtype)) else { return Err(error) };
-            tracing::warn!(stage = stage.doing(), %from, %to, "{error}");
-            self.mode = to;
+            let from = self.arrangement.describe(stage);
+            if self.arrangement.shrink(stage)?.is_none() {
+                return Err(error);
+            }
+            let to = self.arrangement.describe(stage);
+            tracing::warn!(stage = stage.doing(), from, to, "{error}");
             self.clear()?;
             tell(Event::Smaller { stage, from, to })?;
         }
@@ -281,7 +315,7 @@ impl Engine {
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     fn make_room_for(&mut self, stage: Stage) {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             return;
         }
         if stage != Stage::Encode {
@@ -312,7 +346,8 @@ impl Engine {
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
             let image = self.attempt(Stage::Decode, tell, |engine, tell| {
-                engine.decoder.decode(&one, &mut |Widened { from, to }| {
+                let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
+                engine.decoder.decode(&one, &keep, tiling, &mut |Widened { from, to }| {
                     tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
                 })
             })?;
@@ -333,4 +368,33 @@ impl Engine {
 /// The parts that LoRAs change.
 fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
     std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
+}
+
+/// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.
+fn copies(device: &Device, options: &MemoryOptions) -> Copies {
+    let copy_stream = options.cuda_stream;
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Copies { pinned: None, copy_stream } };
+    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+    let config = PinnedConfig { cap: usize::try_from(free).unwrap_or(usize::MAX), write_combined: true };
+    let pinned = options.pin_shared_memory.then(|| PinnedPool::new(gpu_id, config));
+    let refused = |error: &kiln_mempool::Error| tracing::warn!("weights wait in pageable memory: {error}");
+    Copies { pinned: pinned.and_then(|pool| pool.inspect_err(refused).ok()), copy_stream }
+}
+
+/// Logs what streaming did in `steps` steps.
+fn log_streamed(report: &StreamReport, steps: usize) {
+    let per_step = 1.0 / steps.max(1) as f64;
+    tracing::info!(
+        steps,
+        mib = report.bytes >> 20,
+        mib_per_step = (report.bytes >> 20) as f64 * per_step,
+        copy_seconds = report.copy_seconds,
+        copy_seconds_per_step = report.copy_seconds * per_step,
+        hidden_seconds = report.hidden_seconds(),
+        stalls = report.stalls,
+        stall_seconds = report.stall_seconds,
+        stall_seconds_per_step = report.stall_seconds * per_step,
+        resets = report.resets,
+        "streamed"
+    );
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::mode::Mode;
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
@@ -63,10 +62,10 @@ pub enum Event {
     Smaller {
         /// The stage that did not fit.
         stage: Stage,
-        /// How it was run.
-        from: Mode,
+        /// How it was run, in words.
+        from: String,
         /// How it runs now.
-        to: Mode,
+        to: String,
     },
     /// A picture is there.
     Picture(Box<Picture>),

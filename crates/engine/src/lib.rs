@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrangement;
 mod bench;
 mod byte_size;
 mod decoder;
@@ -45,6 +46,7 @@ mod part;
 mod picture;
 mod plan;
 mod request;
+mod residency;
 mod resolved;
 mod setup;
 mod text;

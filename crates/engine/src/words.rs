@@ -78,7 +78,8 @@ fn add(
     origin: &str,
     vectors: impl Fn(Network) -> kiln_weights::Result<Option<Tensor>>,
 ) -> Result<()> {
-    let vectors = TEXT_ENCODERS.into_iter().take(encoders.len()).map(vectors).collect::<kiln_weights::Result<Vec<_>>>()?;
+    let vectors =
+        TEXT_ENCODERS.into_iter().take(encoders.len()).map(vectors).collect::<kiln_weights::Result<Vec<_>>>()?;
     let fits = |(vectors, encoder): (&Option<Tensor>, &&TextEncoder)| {
         vectors.as_ref().is_some_and(|vectors| vectors.dims().last() == Some(&encoder.config().hidden_size))
     };

@@ -12,6 +12,7 @@ use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
 use kiln_unet::{Conditioning, Unet};
+use kiln_vae::Tiling;
 
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode};
@@ -110,7 +111,10 @@ impl Call<'_> {
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
     fn draw(&self, index: usize, latents: &Tensor) -> Result<()> {
-        let image = self.decoder.decode(latents, self.model.decoder_dtype(self.dtype))?.to_device(&Device::Cpu)?;
+        let image = self
+            .decoder
+            .decode(latents, self.model.decoder_dtype(self.dtype), Tiling::Whole)?
+            .to_device(&Device::Cpu)?;
         count_not_finite(&image)?;
         let picture = Picture {
             index,

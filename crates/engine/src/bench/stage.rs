@@ -8,6 +8,7 @@ use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
 use kiln_mempool::{DevicePool, SystemMemory};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_vae::Tiling;
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
@@ -135,7 +136,7 @@ impl Meter<'_, '_> {
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
         let flop = decoder_flop(&model.vae, (h, w));
-        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
+        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype, Tiling::Whole).map(drop))
     }
 
     fn text(&mut self) -> Result<StageReport> {

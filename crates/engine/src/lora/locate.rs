@@ -20,7 +20,8 @@ pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
         if path.is_dir() {
             let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
             waiting.extend(below.map(|entry| (entry.path(), depth + 1)).filter(|(_, depth)| *depth <= MAX_DEPTH));
-        } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known))) {
+        } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+        {
             found.push(path);
         }
     }

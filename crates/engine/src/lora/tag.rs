@@ -81,9 +81,13 @@ mod tests {
 
     #[test]
     fn tags_leave_the_prompt() {
-        let (text, uses) = take_tags("a <lora:ink wash:0.8>cat, <lyco:b><3 <lora:c:1:0.5><lora:d:te=0.2:unet=-1>").unwrap();
+        let (text, uses) =
+            take_tags("a <lora:ink wash:0.8>cat, <lyco:b><3 <lora:c:1:0.5><lora:d:te=0.2:unet=-1>").unwrap();
         assert_eq!(text, "a cat, <3 ");
-        assert_eq!(uses, [named("ink wash", 0.8, 0.8), named("b", 1.0, 1.0), named("c", 1.0, 0.5), named("d", 0.2, -1.0)]);
+        assert_eq!(
+            uses,
+            [named("ink wash", 0.8, 0.8), named("b", 1.0, 1.0), named("c", 1.0, 0.5), named("d", 0.2, -1.0)]
+        );
     }
 
     #[test]

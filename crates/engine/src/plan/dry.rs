@@ -5,10 +5,12 @@ use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_nn::{DryRun, Shadow, shadow};
 use kiln_ops::Target;
 use kiln_unet::{ConditioningShadow, Unet};
+use kiln_vae::Tiling;
 
 use super::Work;
 use crate::decoder::Network;
 use crate::denoise;
+use crate::error::Result;
 use crate::picture;
 
 /// Bytes beside the weights, in one stage.
@@ -20,7 +22,7 @@ pub(super) struct Beside {
 }
 
 /// Tokens of a chunk.
-const TOKENS: usize = 77;
+pub(super) const TOKENS: usize = 77;
 /// Latents of a batch that a sampler keeps at most, with its noise: UniPC's and LMS' history.
 const SAMPLER_STATE: usize = 8;
 
@@ -36,9 +38,17 @@ pub(super) struct Networks<'a> {
     pub(super) downscale: usize,
 }
 
+impl Beside {
+    /// All of it.
+    pub(super) fn total(&self) -> usize {
+        self.activations + self.workspace + self.conditions
+    }
+}
+
 impl Networks<'_> {
-    /// Encode, denoise, decode. Each network runs once: what it keeps stays for those after it.
-    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> [Beside; 3] {
+    /// Encoding and denoising, and decoding in every tiling that there is for `work`. Each network runs once: what it
+    /// keeps stays for those after it.
+    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Vec<(Tiling, Beside)>)> {
         let run = DryRun::new(target);
         let _kept = run.ledger().hold(target.kept());
         let conditioning = self.encode(&run, work);
@@ -51,8 +61,11 @@ impl Networks<'_> {
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);
         let denoised = stage();
-        self.decode(&latents);
-        [encoded, denoised, stage()]
+        let decoded = work.vae.tilings(work.height).into_iter().map(|tiling| {
+            self.decode(&latents, tiling)?;
+            Ok((tiling, stage()))
+        });
+        Ok(([encoded, denoised], decoded.collect::<Result<_>>()?))
     }
 
     /// The texts one after another, then their conditions for every image.
@@ -77,11 +90,12 @@ impl Networks<'_> {
     }
 
     /// One picture, up to its bytes.
-    fn decode(&self, latents: &Shadow) {
+    fn decode(&self, latents: &Shadow, tiling: Tiling) -> Result<()> {
         let one = latents.view(&[&[1], &latents.dims()[1..]].concat());
-        let image = self.decoder.shadow(&one, self.decoder_dtype);
+        let image = self.decoder.shadow(&one, self.decoder_dtype, tiling)?;
         if !image.run().target().is_card() {
             picture::shadow(&shadow::elementwise(&image));
         }
+        Ok(())
     }
 }

@@ -12,11 +12,8 @@ pub struct Networks {
 }
 
 /// The folders of a model, in the order of the networks.
-pub const FOLDERS: [(Network, &str); 3] = [
-    (Network::Unet, "unet"),
-    (Network::TextEncoder, "text_encoder"),
-    (Network::TextEncoder2, "text_encoder_2"),
-];
+pub const FOLDERS: [(Network, &str); 3] =
+    [(Network::Unet, "unet"), (Network::TextEncoder, "text_encoder"), (Network::TextEncoder2, "text_encoder_2")];
 
 impl Networks {
     /// Those of a model folder, by its configurations alone.

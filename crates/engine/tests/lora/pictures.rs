@@ -132,7 +132,8 @@ fn embeddings(kind: &str, folder: &Path) {
     save("apple-emb", "apple");
     save("threefold", "an old red apple tree");
     let wrong = Tensor::zeros((1, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
-    candle_core::safetensors::save(&[("<wrong>", wrong)].into_iter().collect(), folder.join("wrong.safetensors")).unwrap();
+    candle_core::safetensors::save(&[("<wrong>", wrong)].into_iter().collect(), folder.join("wrong.safetensors"))
+        .unwrap();
 }
 
 #[test]

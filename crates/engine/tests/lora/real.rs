@@ -15,7 +15,9 @@ const FILES: [(&str, usize, &[&str]); 4] = [
 
 #[test]
 fn every_tensor_of_real_files_is_used() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else { return };
+    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else {
+        return;
+    };
     let targets = Networks::of(&model).targets();
     for (name, patches, words) in FILES {
         let lora = Lora::open(&folder.join(format!("{name}.safetensors")), &targets).unwrap();
@@ -32,7 +34,9 @@ fn every_tensor_of_real_files_is_used() {
 
 #[test]
 fn the_same_file_in_two_dialects_changes_the_same_layers() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else { return };
+    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else {
+        return;
+    };
     let targets = Networks::of(&model).targets();
     let keys = |name: &str| {
         let lora = Lora::open(&folder.join(format!("{name}.safetensors")), &targets).unwrap();

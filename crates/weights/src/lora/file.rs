@@ -191,6 +191,10 @@ impl Reader<'_> {
             change.check(&layer.weight).map_err(|found| self.misfit(name, layer, found))?;
             let scale = match (&change, change.rank()) {
                 (Change::Rotate { .. }, _) => alpha.unwrap_or(0.0).max(0.0),
+                // Two whole matrices have no rank: LyCORIS' alpha means nothing then, PEFT's has a rank beside it.
+                (Change::Kronecker(..), None) if alpha.is_none() => {
+                    scalar * self.settings.scale(layer.network, &layer.path, 1)
+                }
                 (_, None) => scalar,
                 // No alpha, and one of 0, mean the rank: LyCORIS and kohya's scripts agree.
                 (_, Some(rank)) => match alpha.filter(|&alpha| alpha != 0.0) {
@@ -198,7 +202,8 @@ impl Reader<'_> {
                     None => scalar * self.settings.scale(layer.network, &layer.path, rank),
                 },
             };
-            let magnitude = magnitude.map(|(values, by_rows)| self.magnitude(name, layer, values, by_rows)).transpose()?;
+            let magnitude =
+                magnitude.map(|(values, by_rows)| self.magnitude(name, layer, values, by_rows)).transpose()?;
             if let Some(values) = up_bias {
                 lora.patches.push(self.bias(name, layer, values, scale)?);
             }

@@ -66,9 +66,8 @@ impl Targets {
         let mut targets = Self { layers: Vec::new(), by_name: HashMap::new() };
         for &(network, segments) in networks {
             let params = || segments.iter().flat_map(Segment::params);
-            let biases: HashMap<&str, &[usize]> = params()
-                .filter_map(|param| Some((param.key.strip_suffix(".bias")?, param.shape.as_slice())))
-                .collect();
+            let biases: HashMap<&str, &[usize]> =
+                params().filter_map(|param| Some((param.key.strip_suffix(".bias")?, param.shape.as_slice()))).collect();
             let weights: Vec<(&str, &[usize])> = params()
                 .filter_map(|param| Some((param.key.strip_suffix(".weight")?, param.shape.as_slice())))
                 .collect();

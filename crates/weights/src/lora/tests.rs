@@ -54,7 +54,8 @@ const LINEAR: &str = "lora_unet_mid_block_resnets_0_time_emb_proj";
 
 #[test]
 fn a_file_that_matches_nothing_is_an_error() {
-    let message = refusal(&[("lora_unet_other.lora_up.weight", &[4, 2]), ("lora_unet_other.lora_down.weight", &[2, 6])]);
+    let message =
+        refusal(&[("lora_unet_other.lora_up.weight", &[4, 2]), ("lora_unet_other.lora_down.weight", &[2, 6])]);
     assert!(message.contains("none of its 2 tensors is for one of the model's layers"), "{message}");
     assert!(message.contains("`lora_unet_other.lora_down.weight`: the model has no such layer"), "{message}");
     assert!(refusal(&[("a", &[1])]).contains("its name is none that LoRA files have"));
@@ -160,9 +161,8 @@ fn strength_nothing_is_the_weight_itself() {
         let lora = read(&tensors).unwrap();
         let merged = |strength| values(&lora.patches()[0].merge(&weight, strength).unwrap());
         assert_eq!(merged(0.0), values(&weight), "{form:?}");
-        let far = |values: Vec<f32>, from: &[f32]| {
-            values.iter().zip(from).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max)
-        };
+        let far =
+            |values: Vec<f32>, from: &[f32]| values.iter().zip(from).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(far(merged(1.0), &values(&weight)) > 0.01, "{form:?}");
         assert!(merged(1.0).iter().all(|value| value.is_finite()), "{form:?}");
         assert!(far(merged(0.5), &values(&weight)) > 0.001, "{form:?}");
@@ -174,7 +174,8 @@ fn patches_come_and_go_and_only_what_they_touch_changes() {
     let (segments, block) = network();
     let keys = segments[0].params().iter().map(|param| (param.key.clone(), tensor(&param.shape, param.key.len())));
     let patched = Patched::new(MapSource::from_iter(keys));
-    let names = [format!("{LINEAR}.diff"), format!("{LINEAR}.diff_b"), "lora_unet_mid_block_resnets_0_norm1.w_norm".into()];
+    let names =
+        [format!("{LINEAR}.diff"), format!("{LINEAR}.diff_b"), "lora_unet_mid_block_resnets_0_norm1.w_norm".into()];
     let lora = read(&[(&names[0], &[4, 6]), (&names[1], &[4]), (&names[2], &[4])]).unwrap();
     assert_eq!(lora.patches().len(), 3);
     let loaded = || -> Vec<Vec<f32>> {
