@@ -2,17 +2,17 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji. `stages` and `pipeline` need
-`models`.
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, lora. `stages`, `pipeline` and
+`lora` need `models`.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji")
+PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji", "lora")
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 6_500_000
+LIMIT = 7_300_000
 
 
 def main():
@@ -31,6 +31,7 @@ def main():
     # Imported here so that --help and a wrong argument answer at once.
     import common
     import emoji
+    import lora
     import models
     import pipeline
     import samplers
@@ -44,6 +45,7 @@ def main():
         "samplers": samplers.main,
         "pipeline": pipeline.main,
         "emoji": lambda: emoji.main(args.emoji),
+        "lora": lora.main,
     }
     for part in PARTS:
         if not args.parts or part in args.parts:

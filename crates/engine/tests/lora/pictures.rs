@@ -73,8 +73,12 @@ fn a_lora_changes_the_picture_and_is_gone_without_a_trace() {
 fn modes_and_files_at_load_give_the_same_picture() {
     let kind = "sdxl";
     let expected = pixels(&mut engine(kind), "a red apple<lora:kohya_sgm:0.8>");
-    let mut medvram = engine_in(kind, ModeChoice::Medvram, Some(loras(kind)), None);
-    assert_eq!(pixels(&mut medvram, "a red apple<lora:kohya_sgm:0.8>"), expected);
+    for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+        let mut engine = engine_in(kind, mode, Some(loras(kind)), None);
+        let plain = pixels(&mut engine, "a red apple");
+        assert_eq!(pixels(&mut engine, "a red apple<lora:kohya_sgm:0.8>"), expected, "{mode:?}");
+        assert_eq!(pixels(&mut engine, "a red apple"), plain, "{mode:?}");
+    }
 
     let lora: LoraUse = format!("{}:0.8", loras(kind).join("kohya.safetensors").display()).parse().unwrap();
     let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };

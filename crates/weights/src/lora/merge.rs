@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{CpuStorage, Device, Storage, Tensor};
 
 use super::change::{Change, Matrix, Rotation};
 use super::factor::Factor;
@@ -52,10 +52,12 @@ impl Patch {
         let out = shape.first().copied().unwrap_or(1);
         let flat = weight.reshape((out, ()))?; // (out, in * kh * kw)
         let strength = f64::from(strength);
+        // Where a magnitude follows, the strength comes after it.
+        let scale = if self.magnitude.is_some() { self.scale } else { self.scale * strength };
         let delta = match &self.change {
-            Change::Add(matrix) => matrix.values()?,
-            Change::Hadamard(first, second) => (first.values()? * second.values()?)?,
-            Change::Kronecker(first, second) => kronecker(&first.values()?, &second.values()?, kernel)?,
+            Change::Add(matrix) => matrix.values(scale)?,
+            Change::Hadamard(first, second) => (first.values(scale)? * second.values(1.0)?)?,
+            Change::Kronecker(first, second) => kronecker(&first.values(scale)?, &second.values(1.0)?)?,
             Change::Rotate { rotation, rescale } => {
                 let mut rotated = rotate(&flat, rotation, self.scale, strength)?;
                 if let Some(rescale) = rescale {
@@ -64,13 +66,10 @@ impl Patch {
                 return Ok(rotated.reshape(shape)?);
             }
         };
-        let delta = delta.reshape(flat.dims())?;
+        let changed = (&flat + delta.reshape(flat.dims())?)?;
         let merged = match &self.magnitude {
-            None => (&flat + (delta * (self.scale * strength))?)?,
-            Some(magnitude) => {
-                let whole = magnitude.apply(&(&flat + (delta * self.scale)?)?, kernel)?;
-                (&flat + ((whole - &flat)? * strength)?)?
-            }
+            None => changed,
+            Some(magnitude) => (&flat + ((magnitude.apply(&changed, kernel)? - &flat)? * strength)?)?,
         };
         Ok(merged.reshape(shape)?)
     }
@@ -90,13 +89,14 @@ impl Magnitude {
 }
 
 impl Matrix {
-    /// `(rows, columns)`.
-    fn values(&self) -> Result<Tensor> {
+    /// `(rows, columns)`, times `scale`: of the first factor, which is the smallest thing to multiply.
+    fn values(&self, scale: f64) -> Result<Tensor> {
         match self {
-            Self::Whole(factor) => factor.matrix(),
-            Self::Product { a, b } => Ok(a.matrix()?.matmul(&b.matrix()?)?),
+            Self::Whole(factor) => Ok((factor.matrix()? * scale)?),
+            Self::Product { a, b } => Ok((a.matrix()? * scale)?.matmul(&b.matrix()?)?),
             Self::Tucker { a, core, b, transposed } => {
-                let a = if *transposed { a.matrix()?.t()?.contiguous()? } else { a.matrix()? }; // (rows, p)
+                let a = (a.matrix()? * scale)?;
+                let a = if *transposed { a.t()?.contiguous()? } else { a }; // (rows, p)
                 let (rows, q) = (a.dim(0)?, b.dims().0);
                 let wide = a.matmul(&core.matrix()?)?.reshape((rows, q, ()))?; // (rows, q, kernel)
                 let wide = wide.transpose(1, 2)?.contiguous()?.reshape(((), q))?; // (rows * kernel, q)
@@ -109,12 +109,11 @@ impl Matrix {
 }
 
 /// `first` `(a, c)` and `second` `(b, d * kernel)` to `(a * b, c * d * kernel)`.
-fn kronecker(first: &Tensor, second: &Tensor, kernel: usize) -> Result<Tensor> {
+fn kronecker(first: &Tensor, second: &Tensor) -> Result<Tensor> {
     let ((a, c), (b, columns)) = (first.dims2()?, second.dims2()?);
     let first = first.reshape((a, 1, c, 1))?;
     let second = second.reshape((1, b, 1, columns))?;
     let product = first.broadcast_mul(&second)?; // (a, b, c, d * kernel)
-    debug_assert!(columns.is_multiple_of(kernel.max(1)));
     Ok(product.reshape((a * b, c * columns))?)
 }
 
@@ -210,12 +209,23 @@ fn towards_identity(rotations: &mut [f32], n: usize, strength: f64) {
     }
 }
 
-/// Merges patches into the elements of a parameter, one after another.
-pub(super) fn merge_all(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<f32>> {
+/// The elements of a parameter with patches merged in, one after another, as little-endian bytes.
+pub(super) fn merge_all(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<u8>> {
     let mut weight = Tensor::from_vec(values, shape, &Device::Cpu)?;
     for (patch, strength) in patches {
         weight = patch.merge(&weight, *strength)?;
     }
-    debug_assert_eq!(weight.dtype(), DType::F32);
-    Ok(weight.flatten(0, D::Minus1)?.to_vec1()?)
+    let weight = weight.contiguous()?;
+    let (storage, layout) = weight.storage_and_layout();
+    let values = match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => values.as_slice(),
+        _ => &[],
+    };
+    let (start, end) = layout.contiguous_offsets().unwrap_or_default();
+    let values = values.get(start..end).unwrap_or_default();
+    let mut bytes = vec![0u8; size_of_val(values)];
+    for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+        *bytes = value.to_le_bytes();
+    }
+    Ok(bytes)
 }

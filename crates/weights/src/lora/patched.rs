@@ -72,8 +72,7 @@ impl<S: ParamSource> ParamSource for Patched<S> {
             return Err(Error::StoredDType { origin, key, found: format!("{dtype:?}") });
         }
         drop(data.bytes);
-        let merged = merge_all(values, &shape, patches)?;
-        let bytes = merged.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes = merge_all(values, &shape, patches)?;
         Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32 }, bytes: Cow::Owned(bytes) }))
     }
 
