@@ -6,12 +6,11 @@
 Every stage runs alone, with its own network in memory, in a process of its own: that is the mode medvram. A whole call
 keeps all networks: that is the mode full, in which the processor keeps the text encoders too here. On a card the
 measure is the pool's: the most that was reserved, and that was in use. On the processor it is the process' most
-resident memory (VmHWM) less that of a process which does nothing. Standard library alone.
+resident memory (VmHWM) less what `kiln plan` itself has: code, stacks, tables. Standard library alone.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 
@@ -25,12 +24,6 @@ def command(arguments):
     if done.returncode != 0:
         sys.exit(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return json.loads(done.stdout)
-
-
-def resident_of_nothing(kiln):
-    """Bytes that a process has before it does anything: its code, its threads, its tables."""
-    child = os.posix_spawn(kiln, [kiln, "devices"], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)])
-    return os.wait4(child, 0)[2].ru_maxrss * 1024
 
 
 def planned(stage, plans):
@@ -59,9 +52,8 @@ def main():
     given = parser.parse_args()
     where = ["--device", given.device, "--dtype", given.dtype]
     card = given.device.startswith("cuda")
-    base = 0 if card else resident_of_nothing(given.kiln)
     print(f"{'model':10} {'size':>5} {'batch':>5} {'stage':6} {'mode':8} {'planned':>9} {'measured':>9} {'ratio':>6}"
-          + ("  in use" if card else f"  MiB; a process that does nothing has {base / 2**20:.1f}"))
+          + ("  in use" if card else "  MiB"))
     worst, count = 0.0, 0
     numbers = lambda text: [int(number) for number in text.split(",")]
     for model in given.models.split(","):
@@ -77,7 +69,7 @@ def main():
                     runs = ["--runs", "1", "--warmup", "2" if card else "1"]
                     report = command([given.kiln, "bench", model, *how, *runs, *where, "--json", "-"])
                     memory = report["models"][0]["stages"][0]["card"]
-                    measured = memory["peak_reserved"] if card else report["peak_resident_bytes"] - base
+                    measured = memory["peak_reserved"] if card else report["peak_resident_bytes"] - plan["process"]
                     ratio = expected / measured
                     worst, count = max(worst, abs(ratio - 1)), count + 1
                     used = f"  {memory['peak_used'] / 2**20:.1f} {expected / memory['peak_used']:.3f}" if card else ""

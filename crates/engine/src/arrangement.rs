@@ -15,6 +15,8 @@ use crate::residency::Share;
 
 /// The part of what is free that a plan leaves to others where nobody gave a budget, on the processor.
 const LEFT_FREE: f64 = 0.1;
+/// Plans are within a few hundredths of what runs take: one part in so many of a budget stays free.
+const MARGIN: usize = 32;
 /// Bytes of a card that libraries and kernels take, beside what plans count.
 const LIBRARIES: u64 = 384 << 20;
 
@@ -79,7 +81,7 @@ impl Arrangement {
             Stage::Decode => (decode, 0, self.on.rates.estimate(&[])),
             _ => (encode, 0, self.on.rates.estimate(&[])),
         };
-        let room = self.options.budget.map_or(usize::MAX, |budget| budget.0.saturating_sub(planned.beside_weights()));
+        let room = self.budget().map_or(usize::MAX, |_| planned.weights + planned.ring);
         Keep::Streamed(Share { resident, room }, estimate)
     }
 
@@ -117,7 +119,7 @@ impl Arrangement {
 
     /// The plan for `work` in the mode that was asked for, or the fastest that fits.
     fn choose(&self, work: &Work) -> Result<Plan> {
-        let budget = self.options.budget.map(|budget| budget.0);
+        let budget = self.budget();
         let mode = match (self.options.mode, budget.or(self.free)) {
             (ModeChoice::Auto, Some(room)) => match (self.planner.choose(work, self.on, room), budget) {
                 (Ok(plan), _) => return Ok(plan),
@@ -135,7 +137,12 @@ impl Arrangement {
     }
 
     fn of_mode(&self, mode: Mode, work: &Work) -> Result<Plan> {
-        self.planner.plan(mode, work, self.on, self.options.budget.map(|budget| budget.0))
+        self.planner.plan(mode, work, self.on, self.budget())
+    }
+
+    /// What plans may use of the budget: the rest is for what they are wrong by.
+    fn budget(&self) -> Option<usize> {
+        self.options.budget.map(|budget| budget.0 - budget.0 / MARGIN)
     }
 }
 

@@ -116,7 +116,7 @@ impl Engine {
         if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
-                tell(Event::Begin(Stage::Load))?;
+                tell(Stage::Load.begin())?;
                 part.enter(&Keep::Whole)?;
             }
         }
@@ -197,7 +197,7 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
         if !self.text.is_known(job, job.batch_size) {
             self.make_room_for(Stage::Encode);
@@ -205,14 +205,14 @@ impl Engine {
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
         let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
+        self.after("encoded");
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
-        host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
@@ -257,7 +257,6 @@ impl Engine {
             log_streamed(&streamed, schedule.points().len());
         }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
-        host_memory::log("denoised");
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -270,6 +269,7 @@ impl Engine {
         }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
+        self.after("denoised");
         if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
             let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
             file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
@@ -310,7 +310,18 @@ impl Engine {
         self.unet_part.leave();
         self.decoder.part().leave();
         HostPool::trim(0.0);
-        self.pool.as_ref().map_or(Ok(()), |pool| Ok(pool.trim()?))
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
+    fn after(&self, stage: &str) {
+        host_memory::log(stage);
+        host_memory::log_card(self.pool.as_ref(), stage);
+        let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
@@ -328,6 +339,7 @@ impl Engine {
         if stage != Stage::Decode {
             self.decoder.part().leave();
         }
+        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
@@ -341,20 +353,22 @@ impl Engine {
         host_memory::trim("decode");
         self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
+            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            };
             let image = self.attempt(Stage::Decode, tell, |engine, tell| {
                 let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
-                engine.decoder.decode(&one, &keep, tiling, &mut |Widened { from, to }| {
-                    tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-                })
+                let Self { recorded, decoder, .. } = engine;
+                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
-            host_memory::log("decoded");
+            self.after("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kiln_mempool::mark_stage;
 use serde::Serialize;
 
 use crate::picture::Picture;
@@ -32,6 +33,22 @@ impl Stage {
             Self::Decode => "decoding",
             Self::Save => "saving",
         }
+    }
+    /// The name in logs and traces.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Encode => "encode",
+            Self::Denoise => "denoise",
+            Self::Decode => "decode",
+            Self::Save => "save",
+        }
+    }
+
+    /// The event, which a trace of memory notes too.
+    pub(crate) fn begin(self) -> Event {
+        mark_stage(self.id());
+        Event::Begin(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
-use kiln_mempool::PinnedPool;
+use kiln_mempool::{Category, PinnedPool};
 use kiln_weights::{
     Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
     misfits,
@@ -102,6 +102,7 @@ impl Part {
         if self.segments.iter().all(Segment::is_loaded) {
             return Ok(());
         }
+        let _weights = Category::Weights.scope();
         match keep {
             Keep::Whole => drop(load(&self.segments, self.source.as_ref(), &self.placement)?),
             Keep::Streamed(share, estimate) => {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 
+use crate::element::Stored;
 use crate::error::Result;
 
 /// What is known of a stored tensor before it is read.
@@ -23,6 +24,17 @@ pub struct ParamData<'a> {
     pub info: ParamInfo,
     /// The elements' bytes: `shape` times the type's size.
     pub bytes: Cow<'a, [u8]>,
+}
+
+impl ParamData<'_> {
+    /// The elements as f32. `None` where the type is none of weights, or there are not as many as the shape says.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        let elements = self.info.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
+        let stored = Stored::new(self.info.dtype, &self.bytes, elements)?;
+        let mut values = vec![0f32; elements];
+        stored.read(0, &mut values);
+        Some(values)
+    }
 }
 
 /// Something that has tensors by name: a checkpoint file, a folder of them, a map in a test.

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use crate::element::decode;
 use crate::error::{Error, Result};
 use crate::lora::Network;
 use crate::safetensors_file::SafetensorsFile;
@@ -93,11 +92,10 @@ impl TextualInversion {
     pub fn vectors(&self, network: Network) -> Result<Option<Tensor>> {
         let Some((key, _)) = self.tensors.iter().find(|(_, of)| *of == network) else { return Ok(None) };
         let Some(data) = self.source.data(key)? else { return Ok(None) };
-        let mut values = vec![0f32; data.info.shape.iter().product()];
-        if !decode(data.info.dtype, &data.bytes, &mut values) {
+        let Some(values) = data.to_f32() else {
             let (origin, key) = (self.source.origin(key), key.clone());
             return Err(Error::StoredDType { origin, key, found: format!("{:?}", data.info.dtype) });
-        }
+        };
         Ok(Some(rows(&Tensor::from_vec(values, data.info.shape.as_slice(), &Device::Cpu)?)?))
     }
 

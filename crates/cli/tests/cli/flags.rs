@@ -12,6 +12,7 @@ use crate::sandbox::Sandbox;
 type Bad = (&'static str, &'static str);
 
 const WHOLE: &str = "expected a whole number";
+const AUTO_OR_WHOLE: &str = "expected auto or a whole number";
 const REQUIRED: &str = "a value is required";
 const SIDES: &[Bad] = &[
     ("100", "a multiple of 8 from 8 to 16384; the nearest is 104"),
@@ -103,7 +104,17 @@ const BAD: &[(&str, &[Bad])] = &[
     ),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
     ("--batch-count", PICTURES),
-    ("--batch-size", PICTURES),
+    (
+        "--batch-size",
+        &[
+            ("0", "a number from 1 to 100000"),
+            ("100001", "a number from 1 to 100000"),
+            ("18446744073709551616", AUTO_OR_WHOLE),
+            ("-1", AUTO_OR_WHOLE),
+            ("all", AUTO_OR_WHOLE),
+            ("", AUTO_OR_WHOLE),
+        ],
+    ),
     (
         "--output",
         &[

@@ -11,6 +11,7 @@ use super::Work;
 use crate::decoder::Network;
 use crate::denoise;
 use crate::error::Result;
+use crate::host_memory;
 use crate::picture;
 
 /// Bytes beside the weights, in one stage.
@@ -19,6 +20,8 @@ pub(super) struct Beside {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
+    /// Kept by the pool between blocks.
+    pub(super) waiting: usize,
 }
 
 /// Tokens of a chunk.
@@ -38,25 +41,30 @@ pub(super) struct Networks<'a> {
     pub(super) downscale: usize,
 }
 
+/// Decoding in every tiling, the fastest first.
+pub(super) type Decoding = Vec<(Tiling, Beside)>;
+
 impl Beside {
     /// All of it.
     pub(super) fn total(&self) -> usize {
-        self.activations + self.workspace + self.conditions
+        self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 
 impl Networks<'_> {
     /// Encoding and denoising, and decoding in every tiling that there is for `work`. Each network runs once: what it
     /// keeps stays for those after it.
-    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Vec<(Tiling, Beside)>)> {
+    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Decoding)> {
         let run = DryRun::new(target);
         let _kept = run.ledger().hold(target.kept());
         let conditioning = self.encode(&run, work);
         let conditions = conditioning.bytes();
         let stage = || {
             let (peak, workspace) = (run.ledger().peak(), target.kept() + run.kept());
+            let waiting = run.ledger().peak_reserved().saturating_sub(peak);
+            run.ledger().trim(host_memory::TRIM_ABOVE);
             run.ledger().reset_peak();
-            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions }
+            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);

@@ -10,8 +10,11 @@ mod choice;
 mod dry;
 mod planner;
 mod runs_on;
+#[cfg(test)]
+mod tests;
 mod time;
 
+use kiln_mempool::{HostPool, ProcessMemory};
 use kiln_vae::Tiling;
 use serde::Serialize;
 
@@ -95,6 +98,8 @@ pub struct StagePlan {
     pub workspace: usize,
     /// What encoded prompts take, kept for the next batch.
     pub conditions: usize,
+    /// What the pool keeps between blocks, too scattered for the next request.
+    pub waiting: usize,
 }
 
 fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok, S::Error> {
@@ -104,12 +109,7 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
 impl StagePlan {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.weights + self.ring + self.beside_weights()
-    }
-
-    /// What is there beside weights and ring.
-    pub(crate) fn beside_weights(&self) -> usize {
-        self.activations + self.workspace + self.conditions
+        self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 
@@ -148,4 +148,11 @@ impl Plan {
     pub fn pictures_per_second(&self) -> f64 {
         self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
     }
+}
+
+/// The most physical memory that this process ever had beside the host pool, where the system tells: code, stacks, and
+/// what is too small for the pool. No plan has it.
+pub fn process_bytes() -> Option<u64> {
+    let resident = ProcessMemory::now()?.peak_resident;
+    Some(resident.saturating_sub(HostPool::statistics().peak_reserved as u64))
 }

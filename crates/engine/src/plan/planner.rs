@@ -9,7 +9,7 @@ use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments};
 
-use super::dry::{Beside, Networks, TOKENS};
+use super::dry::{Beside, Decoding, Networks, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work};
 use crate::bench::{BenchModel, decoder_flop, unet_segment_flop};
 use crate::decoder::{Network, first_dtype, tiny};
@@ -24,6 +24,9 @@ use crate::residency::{Share, on_device, planned, residency};
 /// Steps where nothing is said.
 const USUAL_STEPS: usize = 20;
 
+/// A pool's classes are at least so close that rounding adds one part in so many.
+const ROUNDING: usize = 128;
+
 /// Plans the runs of one model.
 pub struct Planner {
     model: BenchModel,
@@ -36,8 +39,7 @@ pub struct Planner {
 pub(super) struct Measures {
     /// Encoding and denoising beside the weights.
     beside: [Beside; 2],
-    /// Decoding, in every tiling, the fastest first.
-    decoding: Vec<(Tiling, Beside)>,
+    decoding: Decoding,
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
@@ -198,7 +200,7 @@ impl Measures {
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { unet, decoder, work, on, .. } = self;
         let [encode, denoise] = self.beside;
-        let room = |beside: Beside| budget.saturating_sub(beside.total());
+        let room = |beside: Beside| self.room(budget, beside);
         let resident = match mode {
             Mode::Lowvram { resident } => resident,
             _ => 0,
@@ -220,8 +222,8 @@ impl Measures {
             }
         };
         let stage = |stage, beside: Beside, (weights, ring)| {
-            let Beside { activations, workspace, conditions } = beside;
-            StagePlan { stage, weights, ring, activations, workspace, conditions }
+            let Beside { activations, workspace, conditions, waiting } = beside;
+            StagePlan { stage, weights, ring, activations, workspace, conditions, waiting }
         };
         let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
         let decode = |beside: Beside| match mode {
@@ -274,8 +276,14 @@ impl Measures {
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let room = budget.saturating_sub(self.beside[1].total());
+        let room = self.room(budget, self.beside[1]);
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
+    }
+
+    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    fn room(&self, budget: usize, beside: Beside) -> usize {
+        let room = budget.saturating_sub(beside.total());
+        room - room / ROUNDING
     }
 
     /// Bytes of the U-Net that stream where nothing is resident.

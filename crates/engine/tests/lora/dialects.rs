@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use candle_core::{DType, Device, Tensor};
 use kiln_testkit::{Fixture, fixtures};
 use kiln_weights::{KeyRule, Lora, Network, ParamSource, Patch, Patched, Renamed, open_component};
 
@@ -23,10 +22,7 @@ fn file_of(kind: &str, dialect: &str) -> PathBuf {
 /// The values of a parameter as f32.
 fn values(source: &dyn ParamSource, key: &str) -> Vec<f32> {
     let data = source.data(key).unwrap().unwrap_or_else(|| panic!("no `{key}`"));
-    let dtype = if format!("{:?}", data.info.dtype) == "F16" { DType::F16 } else { DType::F32 };
-    let elements: usize = data.info.shape.iter().product();
-    let tensor = Tensor::from_raw_buffer(&data.bytes, dtype, &[elements], &Device::Cpu).unwrap();
-    tensor.to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+    data.to_f32().unwrap()
 }
 
 /// All dialects of the fixtures of `kind`, each on the model's own weights.

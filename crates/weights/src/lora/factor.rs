@@ -5,7 +5,6 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use safetensors::Dtype;
 
-use crate::element::decode;
 use crate::error::{Error, Result};
 use crate::source::ParamSource;
 
@@ -50,10 +49,9 @@ impl Factor {
         let Some(data) = self.source.data(&self.key)? else {
             return Err(Error::Missing { origin, key, expected: self.shape.clone() });
         };
-        let mut values = vec![0f32; self.elements()];
-        if !decode(data.info.dtype, &data.bytes, &mut values) {
+        let Some(values) = data.to_f32().filter(|values| values.len() == self.elements()) else {
             return Err(Error::StoredDType { origin, key, found: format!("{:?}", data.info.dtype) });
-        }
+        };
         drop(data);
         self.source.release(&self.key);
         Ok(values)

@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use safetensors::Dtype;
 
 use super::merge::{Patch, merge_all};
-use crate::element::decode;
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
@@ -65,12 +64,11 @@ impl<S: ParamSource> ParamSource for Patched<S> {
         let Some(data) = self.source.data(key)? else { return Ok(None) };
         let patches = self.patches();
         let Some(patches) = patches.get(key) else { return Ok(Some(data)) };
-        let ParamInfo { shape, dtype } = data.info;
-        let mut values = vec![0f32; shape.iter().product()];
-        if !decode(dtype, &data.bytes, &mut values) {
+        let Some(values) = data.to_f32() else {
             let (origin, key) = (self.source.origin(key), key.to_string());
-            return Err(Error::StoredDType { origin, key, found: format!("{dtype:?}") });
-        }
+            return Err(Error::StoredDType { origin, key, found: format!("{:?}", data.info.dtype) });
+        };
+        let ParamInfo { shape, .. } = data.info;
         drop(data.bytes);
         let bytes = merge_all(values, &shape, patches)?;
         Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32 }, bytes: Cow::Owned(bytes) }))
