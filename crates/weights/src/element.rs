@@ -5,6 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
+use crate::formats::blocks;
+use crate::stored_type::StoredType;
+
 /// An element type of slabs.
 pub(crate) trait Element: WithDType + Default {
     /// Rounds f32 values, to the nearest, ties to even.
@@ -35,7 +38,14 @@ const CHUNK: usize = 1024;
 /// Converts the stored elements in `bytes` to `out`, whose length is the number of elements.
 ///
 /// Gives false where `dtype` is no type of weights or the lengths do not fit.
-pub(crate) fn decode<T: Element>(dtype: Dtype, bytes: &[u8], out: &mut [T]) -> bool {
+pub(crate) fn decode<T: Element>(dtype: StoredType, bytes: &[u8], out: &mut [T]) -> bool {
+    match dtype {
+        StoredType::Plain(dtype) => decode_plain(dtype, bytes, out),
+        StoredType::Blocks(block) => blocks::decode(block, bytes, out),
+    }
+}
+
+fn decode_plain<T: Element>(dtype: Dtype, bytes: &[u8], out: &mut [T]) -> bool {
     let size = match dtype {
         Dtype::F64 => 8,
         Dtype::F32 => 4,
@@ -92,9 +102,9 @@ mod tests {
 
     #[test]
     fn every_stored_type_decodes() {
-        let decode_one = |dtype, bytes: &[u8]| {
+        let decode_one = |dtype: Dtype, bytes: &[u8]| {
             let mut out = [0f32];
-            assert!(decode(dtype, bytes, &mut out));
+            assert!(decode(StoredType::from(dtype), bytes, &mut out));
             out[0]
         };
         assert_eq!(decode_one(Dtype::F64, &(-1.5f64).to_le_bytes()), -1.5);
@@ -107,8 +117,8 @@ mod tests {
         assert_eq!(decode_one(Dtype::F8_E4M3, &[0x39]), 1.125);
         assert!(decode_one(Dtype::F8_E4M3, &[0x7f]).is_nan());
         assert_eq!(decode_one(Dtype::F8_E5M2, &[0x7b]), 57344.0);
-        assert!(!decode(Dtype::I64, &[0; 8], &mut [0f32]));
-        assert!(!decode(Dtype::F32, &[0; 3], &mut [0f32]));
+        assert!(!decode(Dtype::I64.into(), &[0; 8], &mut [0f32]));
+        assert!(!decode(Dtype::F32.into(), &[0; 3], &mut [0f32]));
     }
 
     #[test]
@@ -116,7 +126,7 @@ mod tests {
         let stored: Vec<f16> = (0..3000).map(|i| f16::from_f32(i as f32)).collect();
         let bytes: Vec<u8> = stored.iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut out = vec![f16::ZERO; 3000];
-        assert!(decode(Dtype::F16, &bytes, &mut out));
+        assert!(decode(Dtype::F16.into(), &bytes, &mut out));
         assert_eq!(out, stored);
     }
 }

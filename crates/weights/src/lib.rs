@@ -26,17 +26,21 @@
 mod element;
 mod error;
 mod folder;
+mod formats;
 mod header;
 mod keys;
+pub mod ldm;
 mod load;
 mod mmap;
 mod random;
 mod safetensors_file;
 mod segment;
 mod source;
+mod stored_type;
 
 pub use error::{Error, Result};
 pub use folder::open_component;
+pub use formats::{BlockType, Checkpoint, FileFormat, GgufFile, TorchFile};
 pub use keys::{KeyRule, Renamed};
 pub use kiln_ops::Packing;
 pub use load::{LoadReport, Placement, load, misfits};
@@ -44,3 +48,4 @@ pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
+pub use stored_type::StoredType;

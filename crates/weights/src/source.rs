@@ -7,6 +7,7 @@ use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 
 use crate::error::Result;
+use crate::stored_type::StoredType;
 
 /// What is known of a stored tensor before it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct ParamInfo {
     /// The shape in the checkpoint's own order.
     pub shape: Vec<usize>,
     /// The stored type.
-    pub dtype: Dtype,
+    pub dtype: StoredType,
 }
 
 /// A stored tensor: its shape and type, and its elements, little-endian and row-major.
@@ -55,7 +56,7 @@ impl FromIterator<(String, Tensor)> for MapSource {
 
 impl ParamSource for MapSource {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32 })
+        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32.into() })
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
