@@ -36,4 +36,4 @@ mod tokenizer;
 pub use config::TextEncoderConfig;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{ClipPadding, Tokenizer};
