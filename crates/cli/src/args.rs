@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BenchPlan, BenchStage, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup, SigmaSchedule,
+    BenchPlan, BenchStage, DTypeChoice, DeviceChoice, ModelOptions, Prediction, Preset, Request, Rng, SamplerKind,
+    Setup, SigmaSchedule,
 };
 
 /// Stable Diffusion, natively.
@@ -50,7 +51,7 @@ pub struct DevicesArgs {
 /// `kiln inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct InspectArgs {
-    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a .safetensors file.
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a checkpoint file of any format.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is what the processor would run.
@@ -67,8 +68,8 @@ pub struct BenchArgs {
     /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
     #[arg(value_name = "MODEL", conflicts_with = "config")]
     models: Vec<Preset>,
-    /// Another model: a folder in the diffusers layout, whose weights may be missing.
-    #[arg(long, value_name = "DIR")]
+    /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
+    #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// Size of the pictures in pixels, multiples of 8. Default: the model's.
     #[arg(long, value_name = "WxH", value_parser = parse_size)]
@@ -140,9 +141,25 @@ pub struct Txt2img {
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
 
-    /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
-    #[arg(short, long, value_name = "DIR")]
+    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
+    /// Default: the model that comes with Kiln.
+    #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+    /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
+    #[arg(long, value_name = "NAME")]
+    prediction: Option<Prediction>,
+    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    unet: Option<PathBuf>,
+    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    vae: Option<PathBuf>,
+    /// A text encoder in the place of the model's that is as wide: a checkpoint file. Can be repeated.
+    #[arg(long, value_name = "FILE")]
+    text_encoder: Vec<PathBuf>,
     /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE")]
     taesd: Option<PathBuf>,
@@ -218,6 +235,17 @@ impl Txt2img {
             rng: self.rng,
             batch_count: self.batch_count,
             batch_size: self.batch_size,
+        }
+    }
+
+    /// What of the model is not what its folder or file says.
+    pub fn model_options(&self) -> ModelOptions {
+        ModelOptions {
+            config: self.config.clone(),
+            prediction: self.prediction,
+            unet: self.unet.clone(),
+            vae: self.vae.clone(),
+            text_encoders: self.text_encoder.clone(),
         }
     }
 

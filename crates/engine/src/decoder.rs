@@ -8,21 +8,26 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{
-    KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segment, Segments, load, open_component,
-};
+use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segment, Segments, load, open_component};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
+use crate::model_files::ModelFiles;
 use crate::model_folder::{Family, ModelFolder};
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
     network: Network,
-    /// A folder, or a file.
-    weights: PathBuf,
+    weights: Weights,
     /// The type is the model's, or wider.
     placement: Placement,
+}
+
+/// Where its weights are.
+enum Weights {
+    Model(ModelFiles),
+    /// TAESD: a folder, or a file.
+    Tiny(PathBuf),
 }
 
 /// What decodes.
@@ -63,11 +68,11 @@ impl Decoder {
     pub(crate) fn load(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
         let mut placement = placement.clone();
         let (network, weights) = match taesd {
-            Some(path) => (tiny(model, path)?, path.to_path_buf()),
+            Some(path) => (tiny(model, path)?, Weights::Tiny(path.to_path_buf())),
             None => {
                 let config = model.vae_config().clone();
                 placement.dtype = first_dtype(model.family(), &config, placement.dtype);
-                (Network::kl(config), model.path().join("vae"))
+                (Network::kl(config), Weights::Model(model.files().clone()))
             }
         };
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
@@ -106,18 +111,22 @@ impl Decoder {
     }
 
     fn load_weights(&self) -> Result<()> {
-        let source: Box<dyn ParamSource> = match self.weights.is_dir() {
-            true => open_component(&self.weights)?,
-            false => Box::new(SafetensorsFile::open(&self.weights)?),
+        let segments = self.network.segments();
+        let path = match &self.weights {
+            Weights::Model(files) => return Ok(load(segments, &files.vae()?, &self.placement).map(drop)?),
+            Weights::Tiny(path) => path,
         };
-        let (segments, rules) = (self.network.segments(), self.network.rules());
-        load(segments, &Renamed::new(source, rules), &self.placement).map(drop).map_err(|error| match error {
-            kiln_weights::Error::Missing { key, .. } if matches!(self.network, Network::Tiny(..)) => {
+        let source: Box<dyn ParamSource> = match path.is_dir() {
+            true => open_component(path)?,
+            false => Box::new(Checkpoint::open(path)?),
+        };
+        load(segments, &Renamed::new(source, KeyRule::TAESD), &self.placement).map(drop).map_err(|error| match error {
+            kiln_weights::Error::Missing { key, .. } => {
                 let problem = format!(
                     "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
                      taesd_decoder"
                 );
-                Error::model(&self.weights, problem)
+                Error::model(path, problem)
             }
             other => other.into(),
         })
@@ -145,13 +154,6 @@ impl Network {
             Self::Tiny(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
         };
         Ok(image.to_dtype(DType::F32)?)
-    }
-
-    fn rules(&self) -> &'static [KeyRule] {
-        match self {
-            Self::Kl(..) => KeyRule::VAE_ATTENTION,
-            Self::Tiny(..) => KeyRule::TAESD,
-        }
     }
 }
 

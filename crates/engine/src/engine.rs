@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, load, open_component};
+use kiln_weights::{Placement, load};
 
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
@@ -54,7 +54,7 @@ impl Engine {
         let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
         proceed()?;
         let unet = Unet::new(model.unet_config().clone());
-        load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
+        load(unet.segments(), model.files().unet()?.as_ref(), &placement)?;
         proceed()?;
         // Last, since it goes first: the room that it leaves is not between the others' weights.
         let text = TextEncoders::load(&model, &placement)?;

@@ -33,6 +33,7 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod model_files;
 mod model_folder;
 mod output;
 mod pace;
@@ -41,6 +42,7 @@ mod picture;
 mod request;
 mod resolved;
 mod setup;
+mod single_file;
 mod text;
 mod trace;
 
@@ -52,15 +54,19 @@ pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
-pub use inspect::{Component, FileKind, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect};
+pub use inspect::{
+    Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
+};
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};
+pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};

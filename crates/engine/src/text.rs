@@ -1,13 +1,12 @@
 //! Prompts to what steers the denoiser.
 
-use std::path::PathBuf;
-
 use candle_core::{D, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_unet::{AddedConditions, Conditioning};
-use kiln_weights::{KeyRule, Placement, Renamed, Segment, load, open_component};
+use kiln_weights::{Placement, Segment, load};
 
 use crate::error::Result;
+use crate::model_files::ModelFiles;
 use crate::model_folder::{Family, ModelFolder};
 use crate::resolved::Job;
 
@@ -28,8 +27,9 @@ pub(crate) struct TextEncoders {
 struct Encoder {
     tokenizer: Tokenizer,
     encoder: TextEncoder,
-    /// The folder of its weights.
-    weights: PathBuf,
+    /// Where its weights are, and which of the model's encoders it is.
+    files: ModelFiles,
+    index: usize,
 }
 
 /// What conditions depend on.
@@ -46,8 +46,7 @@ impl Encoder {
     /// Reads the weights where they are not there.
     fn load(&self, placement: &Placement) -> Result<()> {
         if !self.encoder.segments().iter().all(Segment::is_loaded) {
-            let source = Renamed::new(open_component(&self.weights)?, KeyRule::TEXT_MODEL);
-            load(self.encoder.segments(), &source, placement)?;
+            load(self.encoder.segments(), &self.files.text_encoder(self.index)?, placement)?;
         }
         Ok(())
     }
@@ -63,10 +62,10 @@ struct Encoded {
 
 impl TextEncoders {
     pub(crate) fn load(model: &ModelFolder, placement: &Placement) -> Result<Self> {
-        let load_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
-            let (weights, tokenizer) = model.text_folders(i);
-            let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
-            let encoder = Encoder { tokenizer, encoder, weights };
+        let load_one = |(index, config): (usize, &TextEncoderConfig)| -> Result<_> {
+            let files = model.files().clone();
+            let (tokenizer, encoder) = (files.tokenizer(index)?, TextEncoder::new(config.clone())?);
+            let encoder = Encoder { tokenizer, encoder, files, index };
             encoder.load(placement)?;
             Ok(encoder)
         };

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 
+use crate::element::decode;
 use crate::error::Result;
 use crate::stored_type::StoredType;
 
@@ -24,6 +25,14 @@ pub struct ParamData<'a> {
     pub info: ParamInfo,
     /// The elements' bytes: `shape` times the type's size.
     pub bytes: Cow<'a, [u8]>,
+}
+
+impl ParamData<'_> {
+    /// The elements as f32. `None` where the type is no type of weights.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        let mut values = vec![0f32; self.info.shape.iter().product()];
+        decode(self.info.dtype, &self.bytes, &mut values).then_some(values)
+    }
 }
 
 /// Something that has tensors by name: a checkpoint file, a folder of them, a map in a test.

@@ -10,7 +10,7 @@ use std::path::Path;
 use kiln_weights::ParamInfo;
 use serde::Serialize;
 
-pub use file::FileReport;
+pub use file::{FileModel, FileReport};
 pub use folder::{Component, FolderReport, SegmentReport};
 pub use kind::FileKind;
 
@@ -24,7 +24,7 @@ use crate::setup::DTypeChoice;
 pub enum Inspection {
     /// A model folder.
     Folder(FolderReport),
-    /// A `.safetensors` file.
+    /// A checkpoint file.
     File(FileReport),
 }
 

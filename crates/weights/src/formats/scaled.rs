@@ -7,7 +7,6 @@ use std::borrow::Cow;
 
 use safetensors::Dtype;
 
-use crate::element::decode;
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
@@ -50,8 +49,8 @@ impl ParamSource for Scaled {
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let Some(data) = self.0.data(key)? else { return Ok(None) };
         let Some(name) = self.factors(key, &data.info) else { return Ok(Some(data)) };
-        let factors = self.0.data(&name)?.map(|factors| floats(&factors)).unwrap_or_default();
-        let mut values = floats(&data);
+        let factors = self.0.data(&name)?.and_then(|factors| factors.to_f32()).unwrap_or_default();
+        let mut values = data.to_f32().unwrap_or_default();
         let rows = data.info.shape.first().copied().unwrap_or(1);
         if values.is_empty() || (factors.len() != 1 && factors.len() != rows) {
             let found = format!("{:?} with {} factors in `{name}`", data.info.dtype, factors.len());
@@ -78,10 +77,4 @@ impl ParamSource for Scaled {
         let is_factor = |key: &String| NAMES.iter().any(|name| below(key, name).is_some()) || key == "scaled_fp8";
         self.0.keys().into_iter().filter(|key| !is_factor(key)).collect()
     }
-}
-
-/// A tensor's elements; none where its type is no type of weights.
-fn floats(data: &ParamData<'_>) -> Vec<f32> {
-    let mut values = vec![0f32; data.info.shape.iter().product()];
-    if decode(data.info.dtype, &data.bytes, &mut values) { values } else { Vec::new() }
 }

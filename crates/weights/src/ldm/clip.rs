@@ -49,6 +49,8 @@ pub enum ClipDialect {
     Bare,
     /// OpenCLIP's.
     OpenClip,
+    /// OpenCLIP's, but the projection as transformers has it: what diffusers' conversion script writes.
+    OpenClipByDiffusers,
     /// stable-diffusion.cpp's for an encoder of OpenCLIP: transformers', but the projections fused.
     Fused,
 }
@@ -78,7 +80,7 @@ impl ClipShape {
         let shape = |name: &str| source.info(name).map(|info| info.shape);
         let has = |name: &str| shape(name).is_some();
         let dialect = if has("token_embedding.weight") {
-            ClipDialect::OpenClip
+            if has(PROJECTION) { ClipDialect::OpenClipByDiffusers } else { ClipDialect::OpenClip }
         } else if has("embeddings.token_embedding.weight") {
             ClipDialect::Bare
         } else if has(&format!("{LAYERS}.0.self_attn.in_proj.weight")) {
@@ -125,11 +127,14 @@ impl ClipDialect {
                 names.add("text_model", "", &[]);
                 names.add("text_projection", "text_projection", &[]);
             }
-            Self::OpenClip => {
+            Self::OpenClip | Self::OpenClipByDiffusers => {
                 names.add(TOKENS, "token_embedding", &[]);
                 names.add(format!("{POSITIONS}.weight"), "positional_embedding", &[]);
                 names.add(FINAL_NORM, "ln_final", &[]);
-                names.add(PROJECTION, "text_projection", TRANSPOSED);
+                match self {
+                    Self::OpenClip => names.add(PROJECTION, "text_projection", TRANSPOSED),
+                    _ => names.add(PROJECTION, PROJECTION, &[]),
+                }
                 for i in 0..MAX_LAYERS {
                     names.add(format!("{LAYERS}.{i}"), format!("transformer.resblocks.{i}"), OPEN_CLIP_LAYER);
                 }

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use super::{Names, Piece};
-use crate::element::decode;
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
@@ -146,9 +145,7 @@ fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
     let bytes = match stored.info.dtype {
         StoredType::Plain(_) => &*stored.bytes,
         StoredType::Blocks(_) => {
-            let mut values = vec![0f32; info.shape.iter().product()];
-            decode(stored.info.dtype, &stored.bytes, &mut values).then_some(())?;
-            decoded = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            decoded = stored.to_f32()?.iter().flat_map(|value| value.to_le_bytes()).collect();
             &decoded
         }
     };
