@@ -40,7 +40,9 @@ mod stored_type;
 
 pub use error::{Error, Result};
 pub use folder::open_component;
-pub use formats::{BlockType, Checkpoint, FileFormat, GgufFile, TorchFile};
+pub use formats::{
+    BlockType, Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
+};
 pub use keys::{KeyRule, Renamed};
 pub use kiln_ops::Packing;
 pub use load::{LoadReport, Placement, load, misfits};

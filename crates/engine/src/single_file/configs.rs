@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use kiln_weights::ldm::{ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
-use super::SingleFile;
 use super::kind::{ModelInput, Prediction};
+use super::{Part, SingleFile};
 use crate::error::{Error, Result};
 
 /// A folder's configurations by their paths in it.
@@ -30,17 +30,11 @@ impl SingleFile {
     /// # Errors
     /// [`Error::Model`] where a part is missing, with what can be done about it.
     pub(crate) fn configs(&self) -> Result<Configs> {
-        let missing = |what: &str, flag: &str| {
-            let problem = format!(
-                "has no {what}; to use it in another model give that model with --model, and this file with {flag}"
-            );
-            Error::model(&self.path, problem)
+        let (Some(unet), Some(Part { shape: vae, .. }), Some(Part { shape: first, .. })) =
+            (self.unet_shape(), &self.vae, &self.text[0])
+        else {
+            return Err(Error::model(&self.path, self.what_is_missing()));
         };
-        let Some(unet) = self.unet_shape() else {
-            return Err(missing("U-Net with the names of a single-file checkpoint", "the flag of its part"));
-        };
-        let vae = &self.vae.as_ref().ok_or_else(|| missing("autoencoder (VAE)", "--unet"))?.shape;
-        let first = &self.text[0].as_ref().ok_or_else(|| missing("text encoder", "--unet"))?.shape;
         let second = self.text[1].as_ref().map(|part| &part.shape);
         let prediction = self.prediction();
         let is_xl = unet.added_dim.is_some();
@@ -57,6 +51,30 @@ impl SingleFile {
         configs.insert("scheduler/scheduler_config.json", scheduler);
         configs.insert("model_index.json", index);
         Ok(configs)
+    }
+
+    /// Why the file is no whole model, and what it can be used for.
+    fn what_is_missing(&self) -> String {
+        let parts = [
+            ("U-Net", "--unet", self.unet.is_some()),
+            ("autoencoder (VAE)", "--vae", self.vae.is_some()),
+            ("text encoder", "--text-encoder", self.text.iter().any(Option::is_some)),
+        ];
+        let list = |there: bool, what: fn(&(&'static str, &'static str, bool)) -> &'static str| {
+            parts.iter().filter(|part| part.2 == there).map(what).collect::<Vec<_>>()
+        };
+        let (missing, flags) = (list(false, |part| part.0), list(true, |part| part.1));
+        match (missing.as_slice(), flags.as_slice()) {
+            (_, []) => "is no model of Stable Diffusion in one file; `kiln inspect` tells what it is".into(),
+            ([], _) => "has a U-Net with the names of diffusers, without its configuration; give the model that it \
+                        belongs to with --model, and this file with --unet"
+                .into(),
+            (missing, flags) => format!(
+                "has no {}; for its part in another model, add {} to that model's --model",
+                missing.join(" and no "),
+                flags.join(" or ")
+            ),
+        }
     }
 }
 
@@ -168,7 +186,7 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
     config
 }
 
-fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
+pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
     let types = |name: &'static str| vec![name; vae.channels.len()];
     let mut config = json!({
         "_class_name": "AutoencoderKL",
@@ -201,7 +219,7 @@ fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
 
 /// `without_last`: Stable Diffusion 2 takes the last layer but one of its encoder, OpenCLIP's ViT-H, so its folders have
 /// one layer less.
-fn text_config(text: &ClipShape, projected: bool, without_last: bool) -> Value {
+pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool) -> Value {
     let is_open = text.hidden_size != OPENAI_WIDTH;
     let layers = text.layers - usize::from(without_last && text.layers == OPENCLIP_H_LAYERS);
     json!({

@@ -2,6 +2,9 @@
 
 pub(crate) mod configs;
 pub(crate) mod kind;
+pub(crate) mod shapes;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -249,25 +249,11 @@ fn q6_k(bytes: &[u8], out: &mut [f32]) {
 mod tests {
     use std::borrow::Cow;
 
-    use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+    use candle_core::quantized::{QStorage, QTensor};
     use candle_core::{Device, Tensor};
 
     use super::*;
-
-    fn candles(block: BlockType) -> GgmlDType {
-        match block {
-            BlockType::Q4_0 => GgmlDType::Q4_0,
-            BlockType::Q4_1 => GgmlDType::Q4_1,
-            BlockType::Q5_0 => GgmlDType::Q5_0,
-            BlockType::Q5_1 => GgmlDType::Q5_1,
-            BlockType::Q8_0 => GgmlDType::Q8_0,
-            BlockType::Q2_K => GgmlDType::Q2K,
-            BlockType::Q3_K => GgmlDType::Q3K,
-            BlockType::Q4_K => GgmlDType::Q4K,
-            BlockType::Q5_K => GgmlDType::Q5K,
-            BlockType::Q6_K => GgmlDType::Q6K,
-        }
-    }
+    use crate::formats::write::candles;
 
     #[test]
     fn every_layout_is_read_as_candle_reads_it() {

@@ -185,26 +185,25 @@ fn too_large(name: &str) -> String {
     format!("gives tensor `{name}` an impossible size")
 }
 
-/// ggml's numbers of types.
+/// ggml's numbers of the types that are no blocks.
+pub(super) const PLAIN_TYPES: [(u32, Dtype); 8] = [
+    (0, Dtype::F32),
+    (1, Dtype::F16),
+    (24, Dtype::I8),
+    (25, Dtype::I16),
+    (26, Dtype::I32),
+    (27, Dtype::I64),
+    (28, Dtype::F64),
+    (30, Dtype::BF16),
+];
+
 fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
-    let plain = match id {
-        0 => Dtype::F32,
-        1 => Dtype::F16,
-        24 => Dtype::I8,
-        25 => Dtype::I16,
-        26 => Dtype::I32,
-        27 => Dtype::I64,
-        28 => Dtype::F64,
-        30 => Dtype::BF16,
-        _ => {
-            let block = BlockType::ALL.into_iter().find(|block| block.gguf_id() == id);
-            return block.map(StoredType::Blocks).ok_or_else(|| {
-                let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
-                format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")
-            });
-        }
-    };
-    Ok(plain.into())
+    let plain = PLAIN_TYPES.into_iter().find(|(plain, _)| *plain == id).map(|(_, dtype)| dtype.into());
+    let block = || BlockType::ALL.into_iter().find(|block| block.gguf_id() == id).map(StoredType::Blocks);
+    plain.or_else(block).ok_or_else(|| {
+        let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
+        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")
+    })
 }
 
 fn string(reader: &mut Reader<'_>) -> Parsed<String> {

@@ -5,6 +5,7 @@ pub(crate) mod bytes;
 mod gguf;
 mod scaled;
 mod torch;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,6 +15,7 @@ use std::path::Path;
 pub use blocks::BlockType;
 pub use gguf::GgufFile;
 pub use torch::TorchFile;
+pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};
 
 use crate::error::{Error, Result};
 use crate::safetensors_file::SafetensorsFile;
