@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
     BenchPlan, BenchStage, DTypeChoice, DeviceChoice, ModelOptions, Prediction, Preset, Request, Rng, SamplerKind,
-    Setup, SigmaSchedule,
+    Setup, SigmaSchedule, WeightType,
 };
 
 /// Stable Diffusion, natively.
@@ -29,6 +29,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Tells what is in a model folder or a checkpoint file. Reads no weights.
     Inspect(InspectArgs),
+    /// Writes a model in another layout: a folder of diffusers, one .safetensors file, or one .gguf file.
+    Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
     /// Prints completions for a shell.
@@ -60,6 +62,27 @@ pub struct InspectArgs {
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `kiln convert`.
+#[derive(Debug, ClapArgs)]
+pub struct ConvertArgs {
+    /// A model folder in the diffusers layout, a checkpoint file of any format, or a name in KILN_MODELS.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// A file that ends in .safetensors or .gguf; any other name is a folder's, in the diffusers layout.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// The weights' type: auto keeps each tensor's; f32, f16, bf16; for .gguf also q8_0, q5_0, q5_1, q4_0, q4_1, q6_k,
+    /// q5_k, q4_k, q3_k, q2_k.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub weight_type: WeightType,
+    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    /// Replaces what is there.
+    #[arg(long)]
+    pub overwrite: bool,
 }
 
 /// `kiln bench`.

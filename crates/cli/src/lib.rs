@@ -9,6 +9,7 @@ mod tell;
 
 mod args;
 mod bench;
+mod convert;
 mod devices;
 mod handover;
 mod inspect;
@@ -56,6 +57,7 @@ fn run(args: Args) -> ExitCode {
         }
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
     match result {

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod convert;
 mod decoder;
 mod denoise;
 mod devices;
@@ -50,6 +51,7 @@ pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
     StageReport, Summary, decoder_flop, text_flop, unet_flop,
 };
+pub use convert::{Converted, WeightType, convert};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::single_file::SingleFile;
-use crate::single_file::configs::{Configs, unet_config};
+use crate::single_file::configs::{Configs, OPENAI_WIDTH, unet_config};
 use crate::single_file::kind::Prediction;
 
 /// What of a model is not what its folder or file says.
@@ -200,16 +200,50 @@ impl ModelFiles {
         Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
     }
 
-    /// The tokenizer of text encoder `i`: the folder's, or CLIP's own, whose padding depends on whose encoder it is.
+    /// The tokenizer of text encoder `i`.
     pub(crate) fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
-        let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
-        let Base::File(file, _) = &self.base else { return Ok(Tokenizer::open(&folder)?) };
-        if folder.is_dir() {
-            return Ok(Tokenizer::open(&folder)?);
-        }
-        let is_openai = file.text[i].as_ref().is_none_or(|part| part.shape.hidden_size == 768);
-        Ok(Tokenizer::clip(if is_openai { ClipPadding::End } else { ClipPadding::Zero })?)
+        Ok(match self.tokenizer_files(i) {
+            TokenizerFiles::Folder(folder) => Tokenizer::open(&folder)?,
+            TokenizerFiles::Clip(padding) => Tokenizer::clip(padding)?,
+        })
     }
+
+    /// Where the tokenizer of text encoder `i` is: in a folder, or it is CLIP's own, whose padding depends on whose
+    /// encoder it is.
+    pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
+        let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
+        match &self.base {
+            Base::File(file, _) if !folder.is_dir() => {
+                let is_openai = file.text[i].as_ref().is_none_or(|part| part.shape.hidden_size == OPENAI_WIDTH);
+                TokenizerFiles::Clip(if is_openai { ClipPadding::End } else { ClipPadding::Zero })
+            }
+            _ => TokenizerFiles::Folder(folder),
+        }
+    }
+
+    /// Whether there is a configuration `name`.
+    pub(crate) fn has_config(&self, name: &str) -> bool {
+        match &self.base {
+            Base::File(_, configs) if self.config.is_none() => configs.contains_key(name),
+            _ => self.config_path(name).exists(),
+        }
+    }
+
+    /// The tensors of a single file that belong to no part of a model.
+    pub(crate) fn unexpected(&self) -> Vec<String> {
+        match &self.base {
+            Base::Folder => Vec::new(),
+            Base::File(file, _) => file.unexpected(),
+        }
+    }
+}
+
+/// Where a tokenizer is.
+pub(crate) enum TokenizerFiles {
+    /// In a folder of its own.
+    Folder(PathBuf),
+    /// In the program.
+    Clip(ClipPadding),
 }
 
 fn read(path: &Path) -> Result<String> {

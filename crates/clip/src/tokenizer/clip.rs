@@ -4,7 +4,9 @@
 //! the same at the end of a word, the merges' products in their order, and two special tokens. They are half a megabyte
 //! as they stand; compressed they would be a fifth of one, and cost a decompressor and a moment at every start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value, json};
 
 use super::settings::{BOS, EOS};
 use super::vocabulary::{END_OF_WORD, Vocabulary};
@@ -29,6 +31,32 @@ impl ClipPadding {
             Self::End => EOS,
             Self::Zero => "!",
         }
+    }
+}
+
+impl super::Tokenizer {
+    /// The files that [`Self::clip`] would be read from: names and contents, for programs that need them in a folder.
+    ///
+    /// # Errors
+    /// None with the tables that are there.
+    pub fn clip_files(padding: ClipPadding) -> Result<[(&'static str, String); 4]> {
+        let ids: BTreeMap<u32, String> = Vocabulary::clip()?.ids.into_iter().map(|(token, id)| (id, token)).collect();
+        let row = |(id, token): (&u32, &String)| format!("{}:{id}", Value::from(token.as_str()));
+        let vocabulary = format!("{{{}}}", ids.iter().map(row).collect::<Vec<_>>().join(","));
+        let token = |text: &str| json!({"content": text, "lstrip": false, "normalized": true, "rstrip": false, "single_word": false});
+        let special = json!({
+            "bos_token": token(BOS),
+            "eos_token": token(EOS),
+            "pad_token": padding.token(),
+            "unk_token": token(EOS),
+        });
+        let config = json!({"do_lower_case": true, "model_max_length": 77, "tokenizer_class": "CLIPTokenizer"});
+        Ok([
+            ("vocab.json", vocabulary),
+            ("merges.txt", MERGES.to_string()),
+            ("special_tokens_map.json", format!("{special:#}\n")),
+            ("tokenizer_config.json", format!("{config:#}\n")),
+        ])
     }
 }
 

@@ -22,7 +22,7 @@ const SD1_HEADS: usize = 8;
 /// Layers of OpenCLIP's ViT-H.
 const OPENCLIP_H_LAYERS: usize = 24;
 /// Channels of CLIP's first text encoder (OpenAI's ViT-L), which has an activation of its own.
-const OPENAI_WIDTH: usize = 768;
+pub(crate) const OPENAI_WIDTH: usize = 768;
 
 impl SingleFile {
     /// The configurations.

@@ -13,7 +13,7 @@ mod view;
 pub use clip::{ClipDialect, ClipShape};
 pub use unet::{UnetLevel, UnetShape};
 pub use vae::{VaeDialect, VaeShape};
-pub use view::{Named, Subset};
+pub use view::{Named, Subset, transpose};
 
 /// What of a stored tensor a declared one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

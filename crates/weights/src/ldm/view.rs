@@ -150,13 +150,18 @@ fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
         }
     };
     let [columns, rows] = info.shape[..] else { return None };
+    Some(transpose(bytes, rows, columns))
+}
+
+/// The elements of a matrix that lies row by row, column by column. Whatever their size is.
+pub fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let size = bytes.len().checked_div(rows * columns).unwrap_or(0);
     let mut out = Vec::with_capacity(bytes.len());
     for column in 0..columns {
         for row in 0..rows {
             let at = (row * columns + column) * size;
-            out.extend_from_slice(bytes.get(at..at + size)?);
+            out.extend_from_slice(&bytes[at..at + size]); // within rows * columns * size, so within the bytes
         }
     }
-    Some(out)
+    out
 }
