@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BenchPlan, BenchStage, DTypeChoice, DeviceChoice, ModelOptions, Prediction, Preset, Request, Rng, SamplerKind,
-    Setup, SigmaSchedule, WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, ModelOptions, Prediction, Preset, Request,
+    Rng, SamplerKind, Setup, SigmaSchedule, StreamPlan, WeightType,
 };
+
+use crate::memory_args::MemoryArgs;
+use crate::tell::LogFormat;
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
@@ -15,6 +18,9 @@ pub struct Args {
     /// Says what is done; twice, in every detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// How lines on the error stream are written: text, or json, an object a line.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -33,6 +39,14 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
+    /// Tells how much memory a run takes in every mode. Reads no weights.
+    Plan(PlanArgs),
+    /// Plays traces of memory back, or draws them (txt2img and bench write them with --memory-trace).
+    Memory {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -85,6 +99,89 @@ pub struct ConvertArgs {
     pub overwrite: bool,
 }
 
+/// `kiln plan`.
+#[derive(Debug, ClapArgs)]
+pub struct PlanArgs {
+    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024.
+    #[arg(value_name = "PRESET", conflicts_with = "model")]
+    pub preset: Option<Preset>,
+    /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes
+    /// with Kiln.
+    #[arg(short, long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// With TAESD in the place of the VAE. A safetensors file, or a folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    taesd: Option<PathBuf>,
+    /// Width in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
+    width: Option<usize>,
+    /// Height in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
+    height: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub batch_size: BatchSize,
+    /// Steps of the sampler: they weigh copies that are made once against those of every step. Default: 20.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    pub steps: Option<usize>,
+    /// The memory that may be used, such as 6G or 512M. Default: what is free.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub vram_budget: Option<ByteSize>,
+    /// Where: auto, cpu, cuda or cuda:N. A card need not be there.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// The type of weights and activations: auto, f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    dtype: DTypeChoice,
+    /// Threads of the processor. Default: one for each core.
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    threads: Option<usize>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanArgs {
+    /// On what and in which type.
+    pub fn setup(&self) -> Setup {
+        let Self { device, dtype, threads, .. } = *self;
+        Setup { device, dtype, threads, taesd: self.taesd.clone(), ..Setup::default() }
+    }
+
+    /// Width and height.
+    pub fn size(&self) -> [Option<usize>; 2] {
+        [self.width, self.height]
+    }
+
+    /// Pictures at once, where a number says so.
+    pub fn batch(&self) -> usize {
+        self.batch_size.number().unwrap_or(1)
+    }
+}
+
+/// `kiln memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    Replay {
+        /// Files that --memory-trace wrote.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draws memory over time, by stage and by what it is for.
+    Plot {
+        /// A file that --memory-trace wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The drawing, an .svg file. Replaced if it exists.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
 /// `kiln bench`.
 #[derive(Debug, ClapArgs)]
 pub struct BenchArgs {
@@ -119,6 +216,18 @@ pub struct BenchArgs {
     /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Streams the weights through a small ring on the device.
+    #[arg(long)]
+    lowvram: bool,
+    /// Streams weights beyond so many MiB of them, which stay on the device.
+    #[arg(long, value_name = "N")]
+    resident_mib: Option<usize>,
+    /// The ring's size in MiB. Default: the least that does not slow steps down.
+    #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
+    ring_mib: Option<usize>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -146,6 +255,10 @@ impl BenchArgs {
             runs: self.runs,
             warmup: self.warmup,
             trace: self.trace.is_some(),
+            stream: (self.lowvram || self.resident_mib.is_some() || self.ring_mib.is_some()).then(|| {
+                let bytes = |mib: usize| mib.saturating_mul(1 << 20);
+                StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
+            }),
             setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
         }
     }
@@ -214,9 +327,9 @@ pub struct Txt2img {
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
-    /// How many pictures at once.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    batch_size: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub batch_size: Option<BatchSize>,
 
     /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
     #[arg(short, long, value_name = "FILE")]
@@ -230,6 +343,9 @@ pub struct Txt2img {
     /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -240,6 +356,9 @@ pub struct Txt2img {
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 impl Txt2img {
@@ -257,7 +376,7 @@ impl Txt2img {
             scheduler: self.scheduler,
             rng: self.rng,
             batch_count: self.batch_count,
-            batch_size: self.batch_size,
+            batch_size: self.batch_size.and_then(BatchSize::number),
         }
     }
 
@@ -274,12 +393,18 @@ impl Txt2img {
 
     /// How the model is run.
     pub fn setup(&self) -> Setup {
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd: self.taesd.clone() }
+        Setup {
+            device: self.device,
+            dtype: self.dtype,
+            threads: self.threads,
+            taesd: self.taesd.clone(),
+            memory: self.memory.options(),
+        }
     }
 }
 
 /// A number of things; its bounds are the request's to check, which knows the model.
-fn parse_count(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 

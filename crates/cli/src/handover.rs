@@ -56,8 +56,13 @@ impl Args {
         let device = match &self.command {
             Subcommand::Txt2img(args) => args.setup().device,
             Subcommand::Bench(args) => args.plan().setup.device,
+            Subcommand::Plan(args) => args.setup().device,
             Subcommand::Devices(_) => DeviceChoice::Auto,
-            Subcommand::Inspect(_) | Subcommand::Completions { .. } | Subcommand::Man => DeviceChoice::Cpu,
+            Subcommand::Inspect(_)
+            | Subcommand::Convert(_)
+            | Subcommand::Completions { .. }
+            | Subcommand::Man
+            | Subcommand::Memory { .. } => DeviceChoice::Cpu,
         };
         device != DeviceChoice::Cpu
     }

@@ -4,30 +4,23 @@
 //! weights are read again in the next wider type, bf16 and then f32, and the picture is decoded again; the wider type
 //! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segment, Segments, load, open_component};
+use kiln_nn::{Shadow, shadow};
+use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
+use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segments, open_component};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
-use crate::model_files::ModelFiles;
 use crate::model_folder::{Family, ModelFolder};
+use crate::part::{Copies, Keep, Part};
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
     network: Network,
-    weights: Weights,
-    /// The type is the model's, or wider.
-    placement: Placement,
-}
-
-/// Where its weights are.
-enum Weights {
-    Model(ModelFiles),
-    /// TAESD: a folder, or a file.
-    Tiny(PathBuf),
+    /// In the model's type, or a wider one.
+    part: Part,
 }
 
 /// What decodes.
@@ -35,7 +28,7 @@ pub(crate) enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
-    Tiny(TinyConfig, TinyDecoder),
+    Tiny(TinyConfig, Box<TinyDecoder>),
 }
 
 /// A picture overflowed the first type and is decoded in the second.
@@ -64,21 +57,31 @@ fn wider(dtype: DType) -> Option<DType> {
 }
 
 impl Decoder {
-    /// Loads `taesd` if it is given, a file or a folder, else the model's own decoder: never both.
-    pub(crate) fn load(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
+    /// Opens `taesd` if it is given, a file or a folder, else the model's own decoder: never both. No weights are read.
+    pub(crate) fn open(
+        model: &ModelFolder,
+        taesd: Option<&Path>,
+        placement: &Placement,
+        copies: &Copies,
+    ) -> Result<Self> {
         let mut placement = placement.clone();
-        let (network, weights) = match taesd {
-            Some(path) => (tiny(model, path)?, Weights::Tiny(path.to_path_buf())),
+        let (network, source) = match taesd {
+            Some(path) => (tiny(model, path)?, tiny_weights(path)?),
             None => {
                 let config = model.vae_config().clone();
                 placement.dtype = first_dtype(model.family(), &config, placement.dtype);
-                (Network::kl(config), Weights::Model(model.files().clone()))
+                (Network::kl(config), model.files().vae()?)
             }
         };
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let decoder = Self { network, weights, placement };
-        decoder.load_weights()?;
-        Ok(decoder)
+        let part = Part::new(network.segments(), source, &placement, copies);
+        part.check().map_err(|error| blame(error, taesd))?;
+        Ok(Self { network, part })
+    }
+
+    /// The weights.
+    pub(crate) fn part(&self) -> &Part {
+        &self.part
     }
 
     /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1, finite,
@@ -89,14 +92,14 @@ impl Decoder {
     pub(crate) fn decode(
         &mut self,
         latents: &Tensor,
+        keep: &Keep,
+        tiling: Tiling,
         widened: &mut dyn FnMut(Widened) -> Result<()>,
     ) -> Result<Tensor> {
-        if !self.network.segments().iter().all(Segment::is_loaded) {
-            self.load_weights()?; // a wider type did not fit the last time
-        }
         loop {
-            let from = self.placement.dtype;
-            let image = self.network.decode(latents, from)?.to_device(&Device::Cpu)?;
+            self.part.enter(keep)?;
+            let from = self.part.placement().dtype;
+            let image = self.network.decode(latents, from, tiling)?.to_device(&Device::Cpu)?;
             let count = count_not_finite(&image)?;
             if count == 0 {
                 return Ok(image);
@@ -104,32 +107,8 @@ impl Decoder {
             let remedy = "its weights are damaged, or belong to another model";
             let to = wider(from).ok_or(Error::NotANumber { stage: "the VAE", count, remedy })?;
             widened(Widened { from, to })?;
-            self.network.segments().unload(); // both do not need to fit at once
-            self.placement.dtype = to;
-            self.load_weights()?;
+            self.part.set_dtype(to); // both do not need to fit at once
         }
-    }
-
-    fn load_weights(&self) -> Result<()> {
-        let segments = self.network.segments();
-        let path = match &self.weights {
-            Weights::Model(files) => return Ok(load(segments, &files.vae()?, &self.placement).map(drop)?),
-            Weights::Tiny(path) => path,
-        };
-        let source: Box<dyn ParamSource> = match path.is_dir() {
-            true => open_component(path)?,
-            false => Box::new(Checkpoint::open(path)?),
-        };
-        load(segments, &Renamed::new(source, KeyRule::TAESD), &self.placement).map(drop).map_err(|error| match error {
-            kiln_weights::Error::Missing { key, .. } => {
-                let problem = format!(
-                    "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
-                     taesd_decoder"
-                );
-                Error::model(path, problem)
-            }
-            other => other.into(),
-        })
     }
 }
 
@@ -147,18 +126,52 @@ impl Network {
         }
     }
 
-    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked.
-    pub(crate) fn decode(&self, latents: &Tensor, dtype: DType) -> Result<Tensor> {
+    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked. A TAESD, whose
+    /// maps are small, is never tiled.
+    pub(crate) fn decode(&self, latents: &Tensor, dtype: DType, tiling: Tiling) -> Result<Tensor> {
         let image = match self {
-            Self::Kl(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
+            Self::Kl(config, decoder) => decoder.decode_with(&config.unscale(latents)?.to_dtype(dtype)?, tiling)?,
             Self::Tiny(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
         };
         Ok(image.to_dtype(DType::F32)?)
     }
+
+    /// [`Network::decode`] for shapes.
+    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType, tiling: Tiling) -> Result<Shadow> {
+        let unscaled = shadow::elementwise(latents).to_dtype(dtype);
+        let image = match self {
+            Self::Kl(_, decoder) => decoder.shadow_with(&unscaled, tiling)?,
+            Self::Tiny(_, decoder) => decoder.shadow(&unscaled),
+        };
+        drop(unscaled);
+        Ok(image.to_dtype(DType::F32))
+    }
+}
+
+/// Where TAESD's weights are: a component's folder, or a file.
+fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
+    let source: Box<dyn ParamSource> = match path.is_dir() {
+        true => open_component(path)?,
+        false => Box::new(Checkpoint::open(path)?),
+    };
+    Ok(Box::new(Renamed::new(source, KeyRule::TAESD)))
+}
+
+/// Says what a `taesd` without a decoder's weights is not.
+fn blame(error: Error, taesd: Option<&Path>) -> Error {
+    match (error, taesd) {
+        (Error::Weights(kiln_weights::Error::Missing { key, .. }), Some(path)) => {
+            let problem = format!(
+                "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or taesd_decoder"
+            );
+            Error::model(path, problem)
+        }
+        (error, _) => error,
+    }
 }
 
 /// A file has weights alone, and is TAESD; a folder is in the diffusers layout, with its configuration.
-fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
+pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
     let config = if path.is_dir() {
         let file = path.join("config.json");
         let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
@@ -182,7 +195,7 @@ fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         );
         return Err(Error::model(path, problem));
     }
-    let decoder = TinyDecoder::new(&config);
+    let decoder = Box::new(TinyDecoder::new(&config));
     Ok(Network::Tiny(config, decoder))
 }
 
@@ -223,14 +236,14 @@ mod tests {
     }
 
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
-        Decoder::load(model, None, &Placement::new(Device::Cpu, dtype)).unwrap()
+        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &Copies::default()).unwrap()
     }
 
     /// The picture, or why there is none, and the types that it was decoded in again.
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
-        let image = decoder.decode(&latents, &mut |widened| {
+        let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |widened| {
             types.push(widened.to);
             Ok(())
         });
@@ -260,7 +273,7 @@ mod tests {
         let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
         let levels = |dtype| {
             let mut decoder = decoder(&model, dtype);
-            let image = decoder.decode(&latents, &mut |_| panic!("overflow")).unwrap();
+            let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |_| panic!("overflow")).unwrap();
             crate::picture::to_rgb(&image).unwrap()
         };
         let differences = |dtype| {
@@ -286,8 +299,8 @@ mod tests {
     fn xl_models_ask_for_a_wider_type_than_f16() {
         let (_folder, model) = louder("sdxl", 1.0);
         assert!(model.vae_config().force_upcast);
-        assert_eq!(decoder(&model, DType::F16).placement.dtype, DType::BF16);
-        assert_eq!(decoder(&model, DType::F32).placement.dtype, DType::F32);
+        assert_eq!(decoder(&model, DType::F16).part.placement().dtype, DType::BF16);
+        assert_eq!(decoder(&model, DType::F32).part.placement().dtype, DType::F32);
         let mut fixed = model.vae_config().clone();
         fixed.force_upcast = false;
         assert_eq!(first_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);

@@ -1,9 +1,10 @@
 //! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
 
 use candle_core::{DType, Device, Tensor};
-use kiln_ops::graph::{Graph, is_recordable, prepare};
+use kiln_nn::{Shadow, shadow};
+use kiln_ops::graph::{Graph, Prepared, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_unet::{AddedConditions, Conditioning, ConditioningShadow, Unet};
 
 use crate::error::Result;
 
@@ -57,7 +58,7 @@ struct Recorded {
 
 enum State {
     /// Ran once, with all that libraries make on their first use.
-    Warm,
+    Warm(Prepared),
     Replayed(Graph),
     /// Something in it cannot be recorded.
     Eager,
@@ -93,7 +94,8 @@ impl<'a> GuidedUnet<'a> {
     fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
         let timestep = Tensor::new(&[timestep as f32], device)?;
-        if !is_recordable(device) {
+        // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
+        if !is_recordable(device) || self.unet.segments().is_streamed() {
             let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
         }
@@ -117,8 +119,12 @@ impl<'a> GuidedUnet<'a> {
                 let constants = self.constants.copy()?;
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
-                let output = prepare(device, || trace_into(trace, device, || inputs.run(self.unet, self.dtype, None)))?;
-                Recorded { inputs, output, dtype: self.dtype, state: State::Warm }
+                // As it will be recorded: with the same requests for memory.
+                let output = inputs.latents.zeros_like()?;
+                let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
+                let (result, prepared) = prepare(device, || trace_into(trace, device, eager));
+                result?;
+                Recorded { inputs, output, dtype: self.dtype, state: State::Warm(prepared) }
             }
         };
         self.written = true;
@@ -128,13 +134,27 @@ impl<'a> GuidedUnet<'a> {
     }
 }
 
+impl RecordedStep {
+    /// Does `run`, which has nothing to do with the step, and lends it the step's memory, which is of no use to anybody
+    /// between two steps. What `run` makes on the card must be gone at its end.
+    pub(crate) fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(Recorded { state: State::Replayed(graph), .. }) => graph.lend(run),
+            _ => run(),
+        }
+    }
+}
+
 impl Recorded {
     /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
     fn step(&mut self, unet: &Unet, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
         let eager = || self.inputs.run(unet, self.dtype, Some(&self.output)).map(drop);
-        if matches!(self.state, State::Warm) {
-            self.state = match Graph::record(device, eager) {
-                Ok(graph) => State::Replayed(graph),
+        if let State::Warm(prepared) = &self.state {
+            self.state = match Graph::record(device, prepared, eager) {
+                Ok(graph) => {
+                    tracing::info!(bytes = graph.bytes(), "recorded a step");
+                    State::Replayed(graph)
+                }
                 Err(error) => {
                     tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
                     State::Eager
@@ -149,7 +169,7 @@ impl Recorded {
                 }
                 trace_into(trace, device, eager)
             }
-            (State::Warm | State::Eager, trace) => trace_into(trace, device, eager),
+            (State::Warm(_) | State::Eager, trace) => trace_into(trace, device, eager),
         }
     }
 }
@@ -221,6 +241,23 @@ fn run(
     };
     let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
     Ok(kiln_ops::guidance(&both, scale, out)?)
+}
+
+/// [`run`] for shapes.
+pub(crate) fn shadow(
+    unet: &Unet,
+    latents: &Shadow,
+    conditioning: &ConditioningShadow,
+    guided: bool,
+    dtype: DType,
+) -> Shadow {
+    let timestep = latents.another(&[1]);
+    let x = latents.to_dtype(dtype);
+    if !guided {
+        return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
+    }
+    let both = unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning);
+    shadow::guidance(&both)
 }
 
 /// How many values of a tensor are infinite or no numbers.

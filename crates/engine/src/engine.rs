@@ -3,20 +3,25 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_mempool::DevicePool;
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::Target;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, load};
+use kiln_weights::{Placement, StreamReport};
 
+use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
+use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
+use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
@@ -29,13 +34,17 @@ pub struct Engine {
     dtype: DType,
     text: TextEncoders,
     unet: Unet,
+    unet_part: Part,
     recorded: RecordedStep,
     decoder: Decoder,
+    arrangement: Arrangement,
+    /// Holds the processor's memory under the budget.
+    _ceiling: Option<Ceiling>,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
     /// Last, so that it is dropped after all that is on the card.
-    _pool: Option<DevicePool>,
+    pool: Option<DevicePool>,
 }
 
 impl Engine {
@@ -46,21 +55,52 @@ impl Engine {
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
-        let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        let on = RunsOn::new(Target::of(&device), dtype);
+        let planner = Planner::new(&model, setup.taesd.as_deref())?;
+        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
+        let mode = arrangement.mode();
+        tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
+        let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
+        let copies = copies(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype);
-        proceed()?;
-        // The smallest part first: a file that the user chose is refused at once.
-        let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
-        proceed()?;
+        // All files are opened and checked first, so that one that does not fit is refused at once.
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        load(unet.segments(), model.files().unet()?.as_ref(), &placement)?;
-        proceed()?;
-        // Last, since it goes first: the room that it leaves is not between the others' weights.
-        let text = TextEncoders::load(&model, &placement)?;
-        let timings = Timings { load: start.elapsed(), ..Timings::default() };
-        let recorded = RecordedStep::default();
-        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, _pool: pool })
+        let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
+        unet_part.check()?;
+        let text = TextEncoders::open(&model, &placement, &copies)?;
+        let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
+        let mut engine = Self {
+            model,
+            device,
+            dtype,
+            text,
+            unet,
+            unet_part,
+            recorded,
+            decoder,
+            arrangement,
+            _ceiling: ceiling,
+            timings,
+            trace,
+            pool,
+        };
+        let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
+        engine.timings.load = start.elapsed();
+        Ok(engine)
+    }
+
+    /// Reads all weights, where the mode keeps all.
+    fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        if self.arrangement.mode().keeps_all() {
+            // The text encoders last, since they go first: the room that they leave is not between the others' weights.
+            for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
+                tell(Stage::Load.begin())?;
+                part.enter(&Keep::Whole)?;
+            }
+        }
+        Ok(())
     }
 
     /// The model's folder.
@@ -86,6 +126,10 @@ impl Engine {
     /// such picture is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
+        if self.arrangement.prepare(Work { chunks: self.text.chunks(job)?, ..Work::of(job) })? {
+            self.clear()?;
+        }
+        self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
             let mut tell = |event| match watch(event)? {
@@ -94,8 +138,10 @@ impl Engine {
             };
             let first = batch * job.batch_size;
             let done = batch * schedule.points().len();
-            let latents =
-                self.latents(job, &schedule, first, &mut tell, &|step| Event::Step { done: done + step, total })?;
+            let step_event = |step| Event::Step { done: done + step, total };
+            let latents = self.attempt(Stage::Denoise, &mut tell, |engine, tell| {
+                engine.latents(job, &schedule, first, tell, &step_event)
+            })?;
             self.decode(job, &latents, first, &mut tell)?;
         }
         Ok(())
@@ -110,15 +156,22 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
-        let conditioning = self.text.conditioning(job, job.batch_size)?;
+        if !self.text.is_known(job, job.batch_size) {
+            self.make_room_for(Stage::Encode);
+        }
+        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
+        let keep = self.arrangement.keep(Stage::Encode);
+        let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        self.make_room_for(Stage::Denoise);
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
@@ -159,6 +212,9 @@ impl Engine {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };
+        if let Some(streamed) = self.unet_part.streamed()? {
+            log_streamed(&streamed, schedule.points().len());
+        }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
         host_memory::log("denoised");
         match count_not_finite(&latents)? {
@@ -180,6 +236,62 @@ impl Engine {
         Ok(latents)
     }
 
+    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
+    ///
+    /// # Errors
+    /// What the stage reports; [`Error::is_out_of_memory`] where the smallest mode has no room either.
+    fn attempt<T>(
+        &mut self,
+        stage: Stage,
+        tell: &mut dyn FnMut(Event) -> Result<()>,
+        mut run: impl FnMut(&mut Self, &mut dyn FnMut(Event) -> Result<()>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let error = match run(self, tell) {
+                Err(error) if error.is_out_of_memory() => error,
+                other => return other,
+            };
+            let from = self.arrangement.describe(stage);
+            if self.arrangement.shrink(stage)?.is_none() {
+                return Err(error);
+            }
+            let to = self.arrangement.describe(stage);
+            tracing::warn!(stage = stage.doing(), from, to, "{error}");
+            self.clear()?;
+            tell(Event::Smaller { stage, from, to })?;
+        }
+    }
+
+    /// Gives back all memory but the conditions of the last job.
+    fn clear(&mut self) -> Result<()> {
+        self.recorded = RecordedStep::default();
+        self.text.parts().for_each(Part::leave);
+        self.unet_part.leave();
+        self.decoder.part().leave();
+        HostPool::trim(0.0);
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
+    fn make_room_for(&mut self, stage: Stage) {
+        if self.arrangement.mode().keeps_all() {
+            return;
+        }
+        if stage != Stage::Encode {
+            self.text.parts().for_each(Part::leave);
+        }
+        if stage != Stage::Denoise {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.unet_part.leave();
+        }
+        if stage != Stage::Decode {
+            self.decoder.part().leave();
+        }
+    }
+
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
     fn decode(
         &mut self,
@@ -189,18 +301,24 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
     ) -> Result<()> {
         host_memory::trim("decode");
+        self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
-            let image = self.decoder.decode(&one, &mut |Widened { from, to }| {
+            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
                 tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            };
+            let image = self.attempt(Stage::Decode, tell, |engine, tell| {
+                let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
+                let Self { recorded, decoder, .. } = engine;
+                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;
@@ -209,4 +327,33 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.
+fn copies(device: &Device, options: &MemoryOptions) -> Copies {
+    let copy_stream = options.cuda_stream;
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Copies { pinned: None, copy_stream } };
+    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+    let config = PinnedConfig { cap: usize::try_from(free).unwrap_or(usize::MAX), write_combined: true };
+    let pinned = options.pin_shared_memory.then(|| PinnedPool::new(gpu_id, config));
+    let refused = |error: &kiln_mempool::Error| tracing::warn!("weights wait in pageable memory: {error}");
+    Copies { pinned: pinned.and_then(|pool| pool.inspect_err(refused).ok()), copy_stream }
+}
+
+/// Logs what streaming did in `steps` steps.
+fn log_streamed(report: &StreamReport, steps: usize) {
+    let per_step = 1.0 / steps.max(1) as f64;
+    tracing::info!(
+        steps,
+        mib = report.bytes >> 20,
+        mib_per_step = (report.bytes >> 20) as f64 * per_step,
+        copy_seconds = report.copy_seconds,
+        copy_seconds_per_step = report.copy_seconds * per_step,
+        hidden_seconds = report.hidden_seconds(),
+        stalls = report.stalls,
+        stall_seconds = report.stall_seconds,
+        stall_seconds_per_step = report.stall_seconds * per_step,
+        resets = report.resets,
+        "streamed"
+    );
 }

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use kiln_mempool::mark_stage;
+use serde::Serialize;
+
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Weights are read, converted and put in their places.
     Load,
@@ -17,6 +21,35 @@ pub enum Stage {
     Decode,
     /// Pixels become files.
     Save,
+}
+
+impl Stage {
+    /// What is done in it: `loading`, `encoding`, ...
+    pub fn doing(self) -> &'static str {
+        match self {
+            Self::Load => "loading",
+            Self::Encode => "encoding",
+            Self::Denoise => "denoising",
+            Self::Decode => "decoding",
+            Self::Save => "saving",
+        }
+    }
+    /// The name in logs and traces.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Encode => "encode",
+            Self::Denoise => "denoise",
+            Self::Decode => "decode",
+            Self::Save => "save",
+        }
+    }
+
+    /// The event, which a trace of memory notes too.
+    pub(crate) fn begin(self) -> Event {
+        mark_stage(self.id());
+        Event::Begin(self)
+    }
 }
 
 /// News of a run.
@@ -41,6 +74,15 @@ pub enum Event {
         from: &'static str,
         /// The type that comes now: `bf16` or `f32`.
         to: &'static str,
+    },
+    /// Memory was out. The stage runs again with less of the model in memory, and so do all that follow.
+    Smaller {
+        /// The stage that did not fit.
+        stage: Stage,
+        /// How it was run, in words.
+        from: String,
+        /// How it runs now.
+        to: String,
     },
     /// A picture is there.
     Picture(Box<Picture>),

@@ -27,7 +27,7 @@ impl Asked {
 }
 
 /// The part of the host pool that may wait for requests when the next stage begins.
-const TRIM_ABOVE: f64 = 0.05;
+pub(crate) const TRIM_ABOVE: f64 = 0.05;
 /// How scattered it may be.
 const SCATTERED: f64 = 0.25;
 

@@ -22,7 +22,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrangement;
 mod bench;
+mod byte_size;
 mod convert;
 mod decoder;
 mod denoise;
@@ -34,13 +36,19 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod memory;
+mod memory_trace;
+mod mode;
 mod model_files;
 mod model_folder;
 mod output;
 mod pace;
 mod parameters;
+mod part;
 mod picture;
+mod plan;
 mod request;
+mod residency;
 mod resolved;
 mod setup;
 mod single_file;
@@ -49,8 +57,9 @@ mod trace;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
-    StageReport, Summary, decoder_flop, text_flop, unet_flop,
+    StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,
 };
+pub use byte_size::ByteSize;
 pub use convert::{Converted, WeightType, convert};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
@@ -63,10 +72,14 @@ pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
+pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
+pub use mode::Mode;
 pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
+pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};

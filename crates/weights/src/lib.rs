@@ -37,6 +37,7 @@ mod safetensors_file;
 mod segment;
 mod source;
 mod stored_type;
+mod stream;
 
 pub use error::{Error, Result};
 pub use folder::open_component;
@@ -51,3 +52,4 @@ pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
+pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

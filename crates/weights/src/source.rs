@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 
-use crate::element::decode;
+use crate::element::Stored;
 use crate::error::Result;
 use crate::stored_type::StoredType;
 
@@ -31,7 +31,8 @@ impl ParamData<'_> {
     /// The elements as f32. `None` where the type is no type of weights.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         let mut values = vec![0f32; self.info.shape.iter().product()];
-        decode(self.info.dtype, &self.bytes, &mut values).then_some(values)
+        Stored::new(self.info.dtype, &self.bytes, values.len())?.read(0, &mut values);
+        Some(values)
     }
 }
 

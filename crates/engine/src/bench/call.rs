@@ -10,15 +10,18 @@ use std::path::Path;
 
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
+use kiln_mempool::mark_stage;
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
 use kiln_unet::{Conditioning, Unet};
+use kiln_vae::Tiling;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, added, encode};
+use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode};
 use super::{BenchModel, BenchStage, decoder_flop, text_flop, unet_flop};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
+use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
 
@@ -56,9 +59,11 @@ impl Meter<'_, '_> {
             decoder: Network::kl(model.vae.clone()),
             schedule: Schedule::new(&schedule, self.plan.steps)?,
         };
-        let mut segments = vec![(call.decoder.segments(), model.decoder_dtype(dtype)), (call.unet.segments(), dtype)];
-        segments.extend(call.encoders.iter().map(|encoder| (encoder.segments(), dtype)));
-        let loaded = self.load("the model", &segments)?;
+        let weights = |segments, dtype| Weights { segments, dtype, flop: &[] };
+        let mut networks =
+            vec![weights(call.decoder.segments(), model.decoder_dtype(dtype)), weights(call.unet.segments(), dtype)];
+        networks.extend(call.encoders.iter().map(|encoder| weights(encoder.segments(), dtype)));
+        let loaded = self.load("the model", &networks)?;
 
         let size = model.latent_size();
         let texts: f64 = model.text_encoders.iter().map(|config| 2.0 * text_flop(config, TOKENS)).sum();
@@ -68,13 +73,15 @@ impl Meter<'_, '_> {
         if self.device.is_cuda() && self.plan.warmup == 0 {
             call.run(&mut recorded)?; // records the step
         }
-        self.time(BenchStage::Call, loaded, flop, &mut || call.run(&mut recorded))
+        self.time(BenchStage::Call, &loaded, flop, &mut || call.run(&mut recorded))
     }
 }
 
 impl Call<'_> {
     fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
+        mark_stage(Stage::Encode.id());
         let conditioning = self.conditioning()?;
+        mark_stage(Stage::Denoise.id());
         let mut unet = GuidedUnet::new(&self.unet, recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
@@ -87,7 +94,8 @@ impl Call<'_> {
         let latents =
             sample::<Error>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
         count_not_finite(&latents)?;
-        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?))
+        mark_stage(Stage::Decode.id());
+        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?, recorded))
     }
 
     /// Both texts, one after another as a pipeline does it, as the conditions of all images.
@@ -107,8 +115,11 @@ impl Call<'_> {
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
-    fn draw(&self, index: usize, latents: &Tensor) -> Result<()> {
-        let image = self.decoder.decode(latents, self.model.decoder_dtype(self.dtype))?.to_device(&Device::Cpu)?;
+    fn draw(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
+        let dtype = self.model.decoder_dtype(self.dtype);
+        let image = recorded.lend(|| -> Result<_> {
+            Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
+        })?;
         count_not_finite(&image)?;
         let picture = Picture {
             index,

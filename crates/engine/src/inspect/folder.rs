@@ -13,7 +13,7 @@ use super::{Stored, stored};
 use crate::error::{Error, Result};
 use crate::model_files::TEXT_FOLDERS;
 use crate::model_folder::{Family, ModelFolder};
-use crate::setup::{DTypeChoice, Setup};
+use crate::setup::DTypeChoice;
 
 /// What a model folder holds.
 #[derive(Debug, Clone, Serialize)]
@@ -67,12 +67,7 @@ pub struct SegmentReport {
 }
 
 pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderReport> {
-    let dtype = match dtype {
-        DTypeChoice::Auto => Setup::auto_dtype(false),
-        DTypeChoice::F32 => DType::F32,
-        DTypeChoice::Bf16 => DType::BF16,
-        DTypeChoice::F16 => DType::F16,
-    };
+    let dtype = dtype.resolve(false);
     let files = model.files();
     let mut components = Vec::new();
     for (i, config) in model.text_encoder_configs().iter().enumerate() {
