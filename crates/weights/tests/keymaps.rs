@@ -75,7 +75,24 @@ fn check(table: &str, parts: &[(&str, &str, Names)]) {
         }
     }
     assert_eq!(seen.len(), map.names.len() + map.pieces.len());
+    damaged(map.names.keys().chain(map.names.values()), parts);
     println!("{table}: {} names", seen.len());
+}
+
+/// Names that are nobody's: whatever a table says is stored under one has its place there.
+fn damaged<'a>(names: impl Iterator<Item = &'a String>, parts: &[(&str, &str, Names)]) {
+    for (i, name) in names.enumerate() {
+        let cut = i * 7 % name.len();
+        let (head, tail) = name.split_at(cut);
+        for damaged in [head.to_string(), tail.to_string(), format!("{tail}.{head}"), name.replacen(".0.", ".17.", 1)] {
+            for (_, _, names) in parts {
+                let _ = names.place(&damaged);
+                for (key, piece) in names.declared(&damaged) {
+                    assert_eq!(names.place(&key).map(|place| place.piece), Some(piece), "{damaged} is {key}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

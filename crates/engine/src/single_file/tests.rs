@@ -8,8 +8,9 @@ use kiln_testkit::shared_data;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
 use kiln_weights::ldm::{ClipDialect, ClipShape, Names, Piece, UnetShape, VaeDialect, VaeShape};
-use kiln_weights::{ParamData, ParamInfo, ParamSource, Result, Segments};
+use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segments, write_safetensors};
 
+use super::SingleFile;
 use super::configs::{text_config, unet_config, vae_config};
 use super::kind::{ModelInput, ModelKind, Prediction};
 use super::shapes::unet_shape;
@@ -143,4 +144,46 @@ fn distilled_shapes_are_known() {
     check_unet(&ssd, ModelKind::Ssd1b, ModelInput::Latents, Prediction::Epsilon);
     let vega = distilled("[1, [1, 1], [2, 2]]", "[[2, 2, 2], [1, 1, 1], 1]");
     check_unet(&vega, ModelKind::Vega, ModelInput::Latents, Prediction::Epsilon);
+}
+
+/// A file with a part of a Stable Diffusion 2: what tells its prediction. `bias` alternates between plus and minus this.
+fn second(extra: &[&str], notes: &[(&str, &str)], channels: usize, bias: f32) -> Prediction {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let f32s = |shape: &[usize], value: f32| -> Vec<u8> {
+        let signs = (0..shape.iter().product()).map(|i: usize| if i % 2 == 0 { value } else { -value });
+        signs.flat_map(f32::to_le_bytes).collect()
+    };
+    let mut tensors = vec![
+        ("input_blocks.0.0.weight".to_string(), vec![2, channels, 1, 1], 0.0),
+        ("input_blocks.1.0.out_layers.3.weight".into(), vec![2, 2, 1, 1], 0.0),
+        ("input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight".into(), vec![2, 1024], 0.0),
+        ("out.2.weight".into(), vec![4, 2, 1, 1], 0.0),
+        ("output_blocks.11.1.transformer_blocks.0.norm1.bias".into(), vec![64], bias),
+    ];
+    for (name, ..) in &mut tensors {
+        *name = format!("model.diffusion_model.{name}");
+    }
+    tensors.extend(extra.iter().map(|name| (name.to_string(), vec![0], 0.0)));
+    let new = tensors.iter().map(|(name, shape, value)| NewTensor {
+        name: name.clone(),
+        shape: shape.clone(),
+        dtype: safetensors::Dtype::F32.into(),
+        bytes: Box::new(|| Ok(f32s(shape, *value).into())),
+    });
+    let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    write_safetensors(&mut std::fs::File::create(&path).unwrap(), new.collect(), &notes).unwrap();
+    SingleFile::open(&path).unwrap().prediction()
+}
+
+#[test]
+fn predictions_are_told_by_notes_markers_and_numbers() {
+    use Prediction::{Epsilon, V};
+    assert_eq!(second(&[], &[], 4, 0.2), V);
+    assert_eq!(second(&[], &[], 4, 0.05), Epsilon);
+    assert_eq!(second(&[], &[], 9, 0.2), Epsilon, "inpainting models of this width predict noise");
+    assert_eq!(second(&[], &[("global_step", "875000")], 4, 0.2), Epsilon);
+    assert_eq!(second(&["v_pred"], &[], 4, 0.05), V);
+    assert_eq!(second(&["v_pred"], &[("modelspec.prediction_type", "epsilon")], 4, 0.2), Epsilon);
+    assert_eq!(second(&[], &[("modelspec.prediction_type", "v")], 9, 0.0), V);
 }

@@ -24,6 +24,8 @@ pub(crate) const MAGIC: &[u8] = b"GGUF";
 const ALIGNMENT: u64 = 32;
 /// ggml's own bound.
 const MAX_DIMS: u32 = 4;
+/// More tensors or notes than any model has: what is kept of one takes more memory than its bytes in the file.
+const MAX_COUNT: u64 = 1 << 16;
 /// Arrays may hold arrays; more than this deep is an attack on the stack.
 const MAX_DEPTH: usize = 8;
 /// ComfyUI's converter stores some tensors in another shape and notes the right one under this prefix.
@@ -111,6 +113,11 @@ impl Header {
             return Err(format!("is a GGUF file of version {version}, expected 2 or 3"));
         }
         let (tensor_count, note_count) = (reader.u64()?, reader.u64()?);
+        if tensor_count.max(note_count) > MAX_COUNT {
+            return Err(format!(
+                "claims {tensor_count} tensors and {note_count} notes, expected at most {MAX_COUNT} of each"
+            ));
+        }
         let mut metadata = BTreeMap::new();
         let mut shapes = HashMap::new();
         let mut alignment = ALIGNMENT;

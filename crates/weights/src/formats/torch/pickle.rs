@@ -15,8 +15,9 @@ use crate::formats::bytes::Reader;
 
 type Parsed<T> = Result<T, String>;
 
-/// Values that a program may push, over its whole run: some 30 a tensor are usual.
-const MAX_VALUES: usize = 1 << 20;
+/// Values that a program may push or remember, over its whole run: some 40 a tensor are usual, and the largest training
+/// checkpoints have some thousand tensors. They take less than 64 MB.
+const MAX_VALUES: usize = 1 << 19;
 
 /// More dimensions than any tensor has.
 const MAX_DIMS: usize = 16;

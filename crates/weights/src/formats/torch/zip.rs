@@ -25,9 +25,15 @@ const IN_64: u64 = 0xffff_ffff;
 /// The mark of the 64-bit record among an entry's extra fields.
 const EXTRA_64: u16 = 1;
 
+/// More entries than any checkpoint has.
+const MAX_ENTRIES: u64 = 1 << 17;
+
 /// The names and places of the entries.
 pub(super) fn entries(bytes: &[u8]) -> Parsed<BTreeMap<String, Range<usize>>> {
     let (start, count) = directory(bytes)?;
+    if count > MAX_ENTRIES {
+        return Err(format!("is a zip archive that claims {count} entries, expected at most {MAX_ENTRIES}"));
+    }
     let mut reader = Reader::new(bytes);
     reader.seek(start)?;
     let mut entries = BTreeMap::new();
