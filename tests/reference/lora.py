@@ -285,9 +285,20 @@ def old_oft(nets):
     return file, merged
 
 
+def embedding():
+    """An embedding as AUTOMATIC1111 saves it, and its vectors alone."""
+    vectors = randn((2, 32), "embedding")
+    whole = {"string_to_token": {"*": 265}, "string_to_param": {"*": vectors}, "name": "embedding", "step": 100,
+             "sd_checkpoint": None, "sd_checkpoint_name": None}
+    torch.save(whole, LORA / "embedding.pt")
+    save_safetensors(LORA / "embedding.safetensors", {"emb_params": vectors})
+
+
 def main():
     """Write everything."""
     shutil.rmtree(LORA, ignore_errors=True)
+    LORA.mkdir()
+    embedding()
     for kind in KINDS:
         nets = networks(kind)
         everything, strengths = {}, {}

@@ -12,7 +12,7 @@ use crate::progress::{Progress, summary};
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(args: Txt2img) -> Result<()> {
     interrupt::listen();
-    let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
+    let model = ModelFolder::open_with(&locate_model(args.model.as_deref())?, &args.model_options())?;
     let mut request = args.request();
     let mut job = request.resolve(&model)?;
     let setup = args.setup();

@@ -37,5 +37,5 @@ mod words;
 pub use config::TextEncoderConfig;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{ClipPadding, Tokenizer};
 pub use words::{Words, mentions};

@@ -8,7 +8,7 @@ use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory}
 use kiln_ops::Target;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Network, Placement, StreamReport, open_component};
+use kiln_weights::{Network, Placement, StreamReport};
 
 use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::{Decoder, Widened};
@@ -82,7 +82,7 @@ impl Engine {
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement, &copies);
+        let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, &placement, &copies, embeddings)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
 use kiln_unet::{AddedConditions, Conditioning};
-use kiln_weights::{KeyRule, Lora, Placement, Renamed, open_component};
+use kiln_weights::{Lora, Placement};
 
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
@@ -68,10 +68,8 @@ impl TextEncoders {
         embeddings: Embeddings,
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
-            let (weights, tokenizer) = model.text_folders(i);
-            let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
-            let source = Renamed::new(open_component(&weights)?, KeyRule::TEXT_MODEL);
-            let part = Part::new(encoder.segments(), source, placement, copies);
+            let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
+            let part = Part::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };

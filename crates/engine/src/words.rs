@@ -17,6 +17,9 @@ use crate::lora::files;
 /// The text encoders, in the order of the model's.
 pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
 
+/// What files of embeddings end with.
+const ENDINGS: [&str; 3] = ["safetensors", "pt", "bin"];
+
 /// The embeddings that a prompt may name. Their vectors are read when one does.
 #[derive(Default)]
 pub(crate) struct Embeddings {
@@ -32,7 +35,7 @@ impl Embeddings {
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         let mut this = Self::default();
-        for path in files(folder, &["safetensors"])? {
+        for path in files(folder, &ENDINGS)? {
             match TextualInversion::open(&path) {
                 Ok(file) => this.files.push(file),
                 Err(error) => tracing::warn!("{error}"),

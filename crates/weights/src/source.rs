@@ -8,6 +8,7 @@ use safetensors::Dtype;
 
 use crate::element::Stored;
 use crate::error::Result;
+use crate::stored_type::StoredType;
 
 /// What is known of a stored tensor before it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct ParamInfo {
     /// The shape in the checkpoint's own order.
     pub shape: Vec<usize>,
     /// The stored type.
-    pub dtype: Dtype,
+    pub dtype: StoredType,
 }
 
 /// A stored tensor: its shape and type, and its elements, little-endian and row-major.
@@ -27,12 +28,10 @@ pub struct ParamData<'a> {
 }
 
 impl ParamData<'_> {
-    /// The elements as f32. `None` where the type is none of weights, or there are not as many as the shape says.
+    /// The elements as f32. `None` where the type is no type of weights.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
-        let elements = self.info.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
-        let stored = Stored::new(self.info.dtype, &self.bytes, elements)?;
-        let mut values = vec![0f32; elements];
-        stored.read(0, &mut values);
+        let mut values = vec![0f32; self.info.shape.iter().product()];
+        Stored::new(self.info.dtype, &self.bytes, values.len())?.read(0, &mut values);
         Some(values)
     }
 }
@@ -67,7 +66,7 @@ impl FromIterator<(String, Tensor)> for MapSource {
 
 impl ParamSource for MapSource {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32 })
+        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32.into() })
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {

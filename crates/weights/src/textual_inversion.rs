@@ -3,8 +3,8 @@
 //! | Dialect | Tensors |
 //! | --- | --- |
 //! | diffusers (`learned_embeds`) | the word itself, `(d)` or `(n, d)` |
-//! | InvokeAI, and AUTOMATIC1111's as safetensors | `emb_params` `(n, d)` |
-//! | AUTOMATIC1111's | `string_to_param` with `*` `(n, d)` |
+//! | InvokeAI | `emb_params` `(n, d)` |
+//! | AUTOMATIC1111's `.pt` | `string_to_param` with `*` `(n, d)` |
 //! | SDXL | `clip_l` `(n, 768)` and `clip_g` `(n, 1280)` |
 //!
 //! AUTOMATIC1111 calls an embedding by its file's name, diffusers by the word inside.
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::formats::Checkpoint;
 use crate::lora::Network;
-use crate::safetensors_file::SafetensorsFile;
 use crate::source::ParamSource;
 
 /// The names that are no words: `(name, text encoder)`.
@@ -40,13 +40,13 @@ pub struct TextualInversion {
 }
 
 impl TextualInversion {
-    /// Opens a `.safetensors` file.
+    /// Opens a file: safetensors, or a `.pt` or `.bin` of PyTorch, which is read without running it.
     ///
     /// # Errors
-    /// What [`SafetensorsFile::open`] and [`Self::read`] say.
+    /// What [`Checkpoint::open`] and [`Self::read`] say.
     pub fn open(path: &Path) -> Result<Self> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self::read(Arc::new(SafetensorsFile::open(path)?), stem)
+        Self::read(Arc::new(Checkpoint::open(path)?), stem)
     }
 
     /// The vectors in `source`, a file of the name `stem`.

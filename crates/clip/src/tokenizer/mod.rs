@@ -4,6 +4,7 @@
 //! word into bytes, and the bytes are merged to tokens by a byte-pair encoding. Special tokens that stand in the text
 //! become their ids.
 
+mod clip;
 mod settings;
 mod vocabulary;
 
@@ -18,6 +19,7 @@ use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::{Error, Result, format_error};
 use crate::words::Words;
+pub use clip::ClipPadding;
 use settings::{Settings, Token};
 use vocabulary::{END_OF_WORD, Vocabulary};
 
@@ -46,6 +48,20 @@ impl Tokenizer {
     pub fn open(folder: &Path) -> Result<Self> {
         let vocabulary = Vocabulary::open(folder)?;
         let settings = Settings::open(folder, &vocabulary)?;
+        Self::of(vocabulary, &settings)
+    }
+
+    /// CLIP's own tokenizer, which is part of the program: single-file checkpoints have none.
+    ///
+    /// # Errors
+    /// None with the tables that are there.
+    pub fn clip(padding: ClipPadding) -> Result<Self> {
+        let vocabulary = Vocabulary::clip()?;
+        let settings = Settings::clip(padding.token(), &vocabulary)?;
+        Self::of(vocabulary, &settings)
+    }
+
+    fn of(vocabulary: Vocabulary, settings: &Settings) -> Result<Self> {
         let path = vocabulary.path.clone();
         let format_error = |problem: String| format_error(&path, problem);
         if let Some(id) = vocabulary.ids.values().chain(settings.added.keys()).find(|&&id| id > LARGEST_ID) {
@@ -58,7 +74,7 @@ impl Tokenizer {
                 return Err(format_error(format!("has no token `{}`, the {name} token", token.content())));
             }
         }
-        let inner = build(vocabulary, &settings).map_err(|error| format_error(format!("cannot be used: {error}")))?;
+        let inner = build(vocabulary, settings).map_err(|error| format_error(format!("cannot be used: {error}")))?;
         let id = |token: &Token| inner.token_to_id(token.content());
         for (&wanted, token) in &settings.added {
             if id(token) != Some(wanted) {

@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 /// How deep folders are looked through: links in circles end somewhere.
 const MAX_DEPTH: usize = 8;
 
+/// What LoRA files end with.
+const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
+
 /// All files of a folder and those below with one of these endings, sorted by path.
 ///
 /// # Errors
@@ -45,7 +48,7 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
                 let looked_for = format!("<lora:{name}>, in the folder of LoRAs; say which one it is with --lora-dir");
                 return Err(Error::NotFound { path: name.into(), looked_for });
             };
-            let files = files(folder, &["safetensors"])?;
+            let files = files(folder, &ENDINGS)?;
             let same = |path: &&PathBuf| stem(path) == *name;
             let alike = |path: &&PathBuf| stem(path).eq_ignore_ascii_case(name);
             files.iter().find(same).or_else(|| files.iter().find(alike)).cloned().ok_or_else(|| {

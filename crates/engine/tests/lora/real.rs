@@ -1,11 +1,13 @@
 //! Files that people trained, on the shape of Stable Diffusion 1.5.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_testkit::shared_data;
-use kiln_weights::{Lora, MapSource, Network, Patched, Placement, RandomSource, Segments, Targets, load};
+use kiln_testkit::{fixtures, shared_data};
+use kiln_weights::{
+    Lora, MapSource, Network, Patched, Placement, RandomSource, Segments, Targets, TextualInversion, load,
+};
 
 use crate::networks::Networks;
 
@@ -61,6 +63,32 @@ fn a_file_for_another_model_says_so() {
     assert!(error.contains("is it from another model") || error.contains("changes nothing of this model"), "{error}");
 }
 
+#[test]
+fn real_embeddings_are_read() {
+    let Some(folder) = shared_data("embeddings") else { return };
+    for (file, names, vectors) in [
+        ("invoke_test_embedding.safetensors", &["invoke_test_embedding"][..], 5),
+        ("fastai_learned_embeds.bin", &["fastai_learned_embeds", "<birb-style>"], 1),
+    ] {
+        let embedding = TextualInversion::open(&folder.join(file)).unwrap();
+        assert_eq!(embedding.names().collect::<Vec<_>>(), names);
+        assert_eq!(embedding.vectors(Network::TextEncoder).unwrap().unwrap().dims(), [vectors, 768]);
+        assert!(embedding.vectors(Network::TextEncoder2).unwrap().is_none());
+    }
+}
+
+/// AUTOMATIC1111's `.pt`, and the same vectors alone.
+#[test]
+fn an_embedding_of_automatic1111_has_its_vectors() {
+    let values = |name: &str| {
+        let embedding = TextualInversion::open(&fixtures("lora").join(name)).unwrap();
+        let vectors = embedding.vectors(Network::TextEncoder).unwrap().unwrap();
+        assert_eq!(vectors.dims(), [2, 32]);
+        vectors.to_vec2::<f32>().unwrap()
+    };
+    assert_eq!(values("embedding.pt"), values("embedding.safetensors"));
+}
+
 /// Seconds of the processor that this process took so far, in all threads: what other programs take does not count.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -112,5 +140,5 @@ fn wide(unet: &Segments, targets: &Targets, rank: usize) -> Lora {
         [(format!("unet.{path}.lora_B.weight"), up), (format!("unet.{path}.lora_A.weight"), tensor(&down))]
     });
     let source = MapSource::from_iter(tensors);
-    Lora::read(Arc::new(source), &HashMap::new(), None, targets).unwrap()
+    Lora::read(Arc::new(source), &BTreeMap::new(), None, targets).unwrap()
 }

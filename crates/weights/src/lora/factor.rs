@@ -73,10 +73,10 @@ impl Factor {
             return Ok(None);
         }
         let whole = match self.source.data(&self.key)? {
-            Some(data) if data.info.dtype == Dtype::I64 => {
+            Some(data) if data.info.dtype == Dtype::I64.into() => {
                 data.bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes) as f64)
             }
-            Some(data) if data.info.dtype == Dtype::I32 => {
+            Some(data) if data.info.dtype == Dtype::I32.into() => {
                 data.bytes.first_chunk().map(|bytes| f64::from(i32::from_le_bytes(*bytes)))
             }
             _ => None,

@@ -1,6 +1,6 @@
 //! A LoRA file, read into patches.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::peft::Settings;
 use super::role::{self, Role};
 use super::targets::{Layer, Network, Targets};
 use crate::error::{Error, Result};
-use crate::safetensors_file::SafetensorsFile;
+use crate::formats::Checkpoint;
 use crate::source::ParamSource;
 
 /// What a file would change in a model.
@@ -68,12 +68,12 @@ impl fmt::Display for UnusedReason {
 }
 
 impl Lora {
-    /// Opens a `.safetensors` file. Its factors are read when weights are.
+    /// Opens a checkpoint file of any format. Its factors are read when weights are.
     ///
     /// # Errors
-    /// What [`SafetensorsFile::open`] and [`Self::read`] say.
+    /// What [`Checkpoint::open`] and [`Self::read`] say.
     pub fn open(path: &Path, targets: &Targets) -> Result<Self> {
-        let file = SafetensorsFile::open(path)?;
+        let file = Checkpoint::open(path)?;
         let metadata = file.metadata().clone();
         Self::read(Arc::new(file), &metadata, Some(path), targets)
     }
@@ -86,7 +86,7 @@ impl Lora {
     /// change is for a layer of another size.
     pub fn read(
         source: Arc<dyn ParamSource>,
-        metadata: &HashMap<String, String>,
+        metadata: &BTreeMap<String, String>,
         path: Option<&Path>,
         targets: &Targets,
     ) -> Result<Self> {
@@ -156,7 +156,7 @@ impl Lora {
 }
 
 /// The word for which a tensor is a vector: cloneofsimo's notes mark them, kohya's bundles have a prefix.
-fn word(key: &str, metadata: &HashMap<String, String>) -> Option<(String, Network)> {
+fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, Network)> {
     if metadata.get(key).is_some_and(|note| note == "<embed>") {
         return Some((key.to_string(), Network::TextEncoder));
     }

@@ -1,80 +1,38 @@
 //! The names that CompVis' code has for a U-Net's layers, as files for SDXL often have them.
 //!
-//! Its blocks are counted through where diffusers nests them: `input_blocks.4.1` is `down_blocks.1.attentions.0`. Which
-//! number a block has follows from how many layers the levels before it have, which the declared names tell.
+//! The table is [`crate::ldm`]'s; here the network's shape is read from the names that it declares.
 
 use std::collections::HashSet;
 
-/// A residual block's layers: `(diffusers, CompVis)`.
-const RESNET: [(&str, &str); 6] = [
-    ("norm1", "in_layers.0"),
-    ("conv1", "in_layers.2"),
-    ("time_emb_proj", "emb_layers.1"),
-    ("norm2", "out_layers.0"),
-    ("conv2", "out_layers.3"),
-    ("conv_shortcut", "skip_connection"),
-];
-
-/// The layers outside of blocks.
-const SINGLE: [(&str, &str); 7] = [
-    ("conv_in", "input_blocks.0.0"),
-    ("time_embedding.linear_1", "time_embed.0"),
-    ("time_embedding.linear_2", "time_embed.2"),
-    ("add_embedding.linear_1", "label_emb.0.0"),
-    ("add_embedding.linear_2", "label_emb.0.2"),
-    ("conv_norm_out", "out.0"),
-    ("conv_out", "out.2"),
-];
-
-/// Beginnings of names: `(diffusers, CompVis)`, for the network with the layers `paths`.
-fn beginnings(paths: &[&str]) -> Vec<(String, String)> {
-    // Every part of every name: is there such a block?
-    let parts: HashSet<&str> =
-        paths.iter().flat_map(|path| path.match_indices('.').map(|(at, _)| &path[..at])).collect();
-    let mut rows: Vec<(String, String)> = SINGLE.map(|(ours, theirs)| (ours.into(), theirs.into())).into();
-    let resnet = |ours: String, theirs: String| RESNET.map(|(a, b)| (format!("{ours}.{a}"), format!("{theirs}.{b}")));
-    let mut block = 1;
-    for i in (0..).take_while(|i| parts.contains(format!("down_blocks.{i}").as_str())) {
-        let level = format!("down_blocks.{i}");
-        for j in (0..).take_while(|j| parts.contains(format!("{level}.resnets.{j}").as_str())) {
-            rows.extend(resnet(format!("{level}.resnets.{j}"), format!("input_blocks.{block}.0")));
-            rows.push((format!("{level}.attentions.{j}"), format!("input_blocks.{block}.1")));
-            block += 1;
-        }
-        if parts.contains(format!("{level}.downsamplers").as_str()) {
-            rows.push((format!("{level}.downsamplers.0.conv"), format!("input_blocks.{block}.0.op")));
-            block += 1;
-        }
-    }
-    rows.extend(resnet("mid_block.resnets.0".into(), "middle_block.0".into()));
-    rows.push(("mid_block.attentions.0".into(), "middle_block.1".into()));
-    rows.extend(resnet("mid_block.resnets.1".into(), "middle_block.2".into()));
-    let mut block = 0;
-    for i in (0..).take_while(|i| parts.contains(format!("up_blocks.{i}").as_str())) {
-        let level = format!("up_blocks.{i}");
-        for j in (0..).take_while(|j| parts.contains(format!("{level}.resnets.{j}").as_str())) {
-            rows.extend(resnet(format!("{level}.resnets.{j}"), format!("output_blocks.{block}.0")));
-            rows.push((format!("{level}.attentions.{j}"), format!("output_blocks.{block}.1")));
-            block += 1;
-        }
-        if parts.contains(format!("{level}.upsamplers").as_str()) {
-            let at = if parts.contains(format!("{level}.attentions").as_str()) { 2 } else { 1 };
-            let theirs = format!("output_blocks.{}.{at}.conv", block.max(1) - 1);
-            rows.push((format!("{level}.upsamplers.0.conv"), theirs));
-        }
-    }
-    rows
-}
+use crate::ldm::{UnetLevel, UnetShape};
 
 /// CompVis' names of the layers `paths`, where they have some: `(path, name)`.
 pub(super) fn names<'a>(paths: &[&'a str]) -> Vec<(&'a str, String)> {
-    let rows = beginnings(paths);
-    let name = |path: &&'a str| {
-        let below = |(ours, theirs): &(String, String)| {
-            let rest = path.strip_prefix(ours.as_str())?;
-            (rest.is_empty() || rest.starts_with('.')).then(|| format!("{theirs}{rest}"))
+    // Every beginning of every name: is there such a block?
+    let blocks: HashSet<&str> =
+        paths.iter().flat_map(|path| path.match_indices('.').map(|(at, _)| &path[..at])).collect();
+    let levels = |way: &str| -> Vec<UnetLevel> {
+        let level = |i: usize| {
+            let has = |block: &str, j: &usize| blocks.contains(format!("{way}.{i}.{block}.{j}").as_str());
+            // Whether there is a transformer counts, and not how deep it is.
+            let layers = (0..).take_while(|j| has("resnets", j));
+            UnetLevel { channels: 0, depths: layers.map(|j| usize::from(has("attentions", &j))).collect() }
         };
-        Some((*path, rows.iter().find_map(below)?))
+        (0..).take_while(|i| blocks.contains(format!("{way}.{i}").as_str())).map(level).collect()
     };
-    paths.iter().filter_map(name).collect()
+    let shape = UnetShape {
+        in_channels: 0,
+        out_channels: 0,
+        down: levels("down_blocks"),
+        middle: None,
+        up: levels("up_blocks"),
+        context_dim: 0,
+        linear_projection: false,
+        added_dim: None,
+        guidance_embedding: false,
+    };
+    let names = shape.names();
+    let name = |path: &&'a str| Some((*path, names.place(&format!("{path}.weight"))?.name));
+    let stripped = |(path, name): (&'a str, String)| Some((path, name.strip_suffix(".weight")?.to_string()));
+    paths.iter().filter_map(name).filter_map(stripped).collect()
 }

@@ -57,7 +57,7 @@ fn same(a: Option<&Vec<(Arc<Patch>, f32)>>, b: Option<&Vec<(Arc<Patch>, f32)>>) 
 impl<S: ParamSource> ParamSource for Patched<S> {
     fn info(&self, key: &str) -> Option<ParamInfo> {
         let info = self.source.info(key)?;
-        Some(if self.patches().contains_key(key) { ParamInfo { dtype: Dtype::F32, ..info } } else { info })
+        Some(if self.patches().contains_key(key) { ParamInfo { dtype: Dtype::F32.into(), ..info } } else { info })
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
@@ -71,7 +71,7 @@ impl<S: ParamSource> ParamSource for Patched<S> {
         let ParamInfo { shape, .. } = data.info;
         drop(data.bytes);
         let bytes = merge_all(values, &shape, patches)?;
-        Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32 }, bytes: Cow::Owned(bytes) }))
+        Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32.into() }, bytes: Cow::Owned(bytes) }))
     }
 
     fn release(&self, key: &str) {

@@ -1,6 +1,7 @@
 //! The settings that PEFT keeps beside its tensors: in `adapter_config.json`, or in the notes of a file that diffusers
 //! wrote. Its files have no `alpha`s.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -19,7 +20,7 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads the notes of a file, or the configuration beside it. What cannot be read counts as missing, as in
     /// diffusers.
-    pub(super) fn read(metadata: &std::collections::HashMap<String, String>, path: Option<&Path>) -> Self {
+    pub(super) fn read(metadata: &BTreeMap<String, String>, path: Option<&Path>) -> Self {
         let parse = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
         let beside = || {
             let config = path?.parent()?.join("adapter_config.json");

@@ -1,6 +1,6 @@
 //! What files are refused, what of them is left out, and what patches leave alone.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -42,7 +42,7 @@ fn source(tensors: &[(&str, &[usize])]) -> Arc<dyn ParamSource> {
 }
 
 fn read(tensors: &[(&str, &[usize])]) -> crate::Result<Lora> {
-    Lora::read(source(tensors), &HashMap::new(), None, &targets())
+    Lora::read(source(tensors), &BTreeMap::new(), None, &targets())
 }
 
 /// What reading such a file says.
