@@ -9,6 +9,7 @@ mod tell;
 
 mod args;
 mod bench;
+mod convert;
 mod devices;
 mod handover;
 mod inspect;
@@ -60,6 +61,7 @@ fn run(args: Args) -> ExitCode {
         }
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Memory { command } => memory::run(&command),

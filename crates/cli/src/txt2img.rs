@@ -12,7 +12,7 @@ use crate::progress::{Progress, summary};
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(args: Txt2img) -> Result<()> {
     interrupt::listen();
-    let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
+    let model = ModelFolder::open_with(&locate_model(args.model.as_deref())?, &args.model_options())?;
     let mut request = args.request();
     let mut job = request.resolve(&model)?;
     let setup = args.setup();
@@ -47,7 +47,7 @@ pub fn run(args: Txt2img) -> Result<()> {
         interrupt::proceed()
     };
     let memory = memory.map(MemoryTraceFile::start).transpose()?;
-    let mut engine = Engine::load(model, &setup, &mut on_load)?;
+    let mut engine = Engine::load_with(model, &setup, &job.loras, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
     }

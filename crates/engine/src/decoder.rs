@@ -4,12 +4,12 @@
 //! weights are read again in the next wider type, bf16 and then f32, and the picture is decoded again; the wider type
 //! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Shadow, shadow};
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segments, open_component};
+use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segments, open_component};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
@@ -21,8 +21,6 @@ pub(crate) struct Decoder {
     network: Network,
     /// In the model's type, or a wider one.
     part: Part,
-    /// A folder, or a file.
-    weights: PathBuf,
 }
 
 /// What decodes.
@@ -67,23 +65,18 @@ impl Decoder {
         copies: &Copies,
     ) -> Result<Self> {
         let mut placement = placement.clone();
-        let (network, weights) = match taesd {
-            Some(path) => (tiny(model, path)?, path.to_path_buf()),
+        let (network, source) = match taesd {
+            Some(path) => (tiny(model, path)?, tiny_weights(path)?),
             None => {
                 let config = model.vae_config().clone();
                 placement.dtype = first_dtype(model.family(), &config, placement.dtype);
-                (Network::kl(config), model.path().join("vae"))
+                (Network::kl(config), model.files().vae()?)
             }
         };
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let source: Box<dyn ParamSource> = match weights.is_dir() {
-            true => open_component(&weights)?,
-            false => Box::new(SafetensorsFile::open(&weights)?),
-        };
-        let part = Part::new(network.segments(), Renamed::new(source, network.rules()), &placement, copies);
-        let decoder = Self { network, part, weights };
-        decoder.blame(decoder.part.check())?;
-        Ok(decoder)
+        let part = Part::new(network.segments(), source, &placement, copies);
+        part.check().map_err(|error| blame(error, taesd))?;
+        Ok(Self { network, part })
     }
 
     /// The weights.
@@ -116,20 +109,6 @@ impl Decoder {
             widened(Widened { from, to })?;
             self.part.set_dtype(to); // both do not need to fit at once
         }
-    }
-
-    /// Says what a file without a decoder's weights is not.
-    fn blame(&self, result: Result<()>) -> Result<()> {
-        result.map_err(|error| match error {
-            Error::Weights(kiln_weights::Error::Missing { key, .. }) if matches!(self.network, Network::Tiny(..)) => {
-                let problem = format!(
-                    "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
-                     taesd_decoder"
-                );
-                Error::model(&self.weights, problem)
-            }
-            other => other,
-        })
     }
 }
 
@@ -176,12 +155,27 @@ impl Network {
         };
         of.first().copied().unwrap_or(1)
     }
+}
 
-    fn rules(&self) -> &'static [KeyRule] {
-        match self {
-            Self::Kl(..) => KeyRule::VAE_ATTENTION,
-            Self::Tiny(..) => KeyRule::TAESD,
+/// Where TAESD's weights are: a component's folder, or a file.
+fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
+    let source: Box<dyn ParamSource> = match path.is_dir() {
+        true => open_component(path)?,
+        false => Box::new(Checkpoint::open(path)?),
+    };
+    Ok(Box::new(Renamed::new(source, KeyRule::TAESD)))
+}
+
+/// Says what a `taesd` without a decoder's weights is not.
+fn blame(error: Error, taesd: Option<&Path>) -> Error {
+    match (error, taesd) {
+        (Error::Weights(kiln_weights::Error::Missing { key, .. }), Some(path)) => {
+            let problem = format!(
+                "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or taesd_decoder"
+            );
+            Error::model(path, problem)
         }
+        (error, _) => error,
     }
 }
 

@@ -8,7 +8,7 @@ use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory}
 use kiln_ops::Target;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, StreamReport, open_component};
+use kiln_weights::{Network, Placement, StreamReport};
 
 use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::{Decoder, Widened};
@@ -16,6 +16,7 @@ use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
+use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
@@ -26,6 +27,7 @@ use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
 use crate::trace::{StepTrace, TraceFile};
+use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
 pub struct Engine {
@@ -35,6 +37,7 @@ pub struct Engine {
     text: TextEncoders,
     unet: Unet,
     unet_part: Part,
+    loras: AppliedLoras,
     recorded: RecordedStep,
     decoder: Decoder,
     arrangement: Arrangement,
@@ -53,6 +56,19 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+        Self::load_with(model, setup, &[], watch)
+    }
+
+    /// The same with LoRAs in the weights from the start: those of the first job, so that it reads nothing twice.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`], and those of [`Self::set_loras`].
+    pub fn load_with(
+        model: ModelFolder,
+        setup: &Setup,
+        loras: &[LoraUse],
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
         let on = RunsOn::new(Target::of(&device), dtype);
@@ -66,9 +82,11 @@ impl Engine {
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement, &copies);
+        let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
-        let text = TextEncoders::open(&model, &placement, &copies)?;
+        let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
+        let text = TextEncoders::open(&model, &placement, &copies, embeddings)?;
+        let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
             model,
@@ -77,6 +95,7 @@ impl Engine {
             text,
             unet,
             unet_part,
+            loras: applied,
             recorded,
             decoder,
             arrangement,
@@ -85,6 +104,7 @@ impl Engine {
             trace,
             pool,
         };
+        engine.set_loras(loras)?;
         let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
         engine.timings.load = start.elapsed();
@@ -119,6 +139,22 @@ impl Engine {
         self.trace = Some(file);
     }
 
+    /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
+    /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
+    /// is found out, nothing has changed yet.
+    pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
+        let result = self.loras.set(loras, &networks(&self.unet_part, &self.text));
+        let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
+        if changed.unet {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+        }
+        self.text.set_loras(self.loras.files(), changed.text);
+        result.map(drop)
+    }
+
     /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -126,6 +162,11 @@ impl Engine {
     /// such picture is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
+        let mut tell = |event| match watch(event)? {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        };
+        self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
         if self.arrangement.prepare(Work { chunks: self.text.chunks(job)?, ..Work::of(job) })? {
             self.clear()?;
         }
@@ -336,6 +377,11 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The parts that LoRAs change.
+fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
+    std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
 }
 
 /// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.

@@ -2,12 +2,13 @@
 
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 
+use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
 
 /// The infotext of a picture of `job` with `seed`.
 pub(crate) fn parameters(job: &Job, model: &str, seed: u64) -> String {
-    let mut text = job.prompt.clone();
+    let mut text = with_tags(&job.prompt, &job.loras);
     if let Some(negative) = job.negative_prompt.as_deref().filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
     }
@@ -70,6 +71,7 @@ mod tests {
             sampler: SamplerKind::Dpmpp2m,
             scheduler: SigmaSchedule::Karras,
             rng: Rng::Cpu,
+            loras: Vec::new(),
             batch_count: 1,
             batch_size: 1,
         };

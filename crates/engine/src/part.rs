@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::DType;
 use kiln_mempool::{Category, PinnedPool};
 use kiln_weights::{
-    Estimate, ParamSource, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load, misfits,
+    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
+    misfits,
 };
 
 use crate::error::Result;
@@ -33,7 +34,7 @@ pub(crate) enum Keep {
 pub(crate) struct Part {
     /// The network's own segments: they share its slabs.
     segments: Segments,
-    source: Arc<dyn ParamSource>,
+    source: Arc<Patched<Box<dyn ParamSource>>>,
     placement: Placement,
     copies: Copies,
     /// Streams the segments, where some do not stay.
@@ -50,11 +51,36 @@ impl Part {
     ) -> Self {
         Self {
             segments: segments.clone(),
-            source: Arc::new(source),
+            source: Arc::new(Patched::new(Box::new(source))),
             placement: placement.clone(),
             copies: copies.clone(),
             stream: Mutex::default(),
         }
+    }
+
+    /// The network's segments.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Takes these patches and strengths in the place of those before. Where weights are there, the segments that
+    /// change are read again, and no others; where they stream, they begin anew. Tells whether any parameter changed.
+    ///
+    /// # Errors
+    /// Those of [`kiln_weights::load`]. Segments that could not be read have no weights then: [`Self::enter`] reads
+    /// them.
+    pub(crate) fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
+        let changed = self.source.set(patches);
+        if !changed.is_empty() && self.stream().is_some() {
+            self.leave();
+        }
+        let is_changed = |segment: &&Segment| segment.params().iter().any(|param| changed.contains(&param.key));
+        let again: Vec<Segment> =
+            self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
+        // All of their memory goes first: old and new weights need not fit at once.
+        again.iter().for_each(Segment::unload);
+        load(&again, self.source.as_ref(), &self.placement)?;
+        Ok(!changed.is_empty())
     }
 
     /// Where the weights are kept, and in which type.

@@ -4,6 +4,7 @@ use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::lora::{LoraUse, take_tags};
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 
@@ -31,6 +32,8 @@ pub struct Request {
     pub scheduler: SigmaSchedule,
     /// Which generator draws the noise.
     pub rng: Rng,
+    /// Changes of the model's weights, besides those that the prompt names with `<lora:name:0.8>`.
+    pub loras: Vec<LoraUse>,
     /// How many batches; `None` is one.
     pub batch_count: Option<usize>,
     /// How many pictures are made at once; `None` is one.
@@ -57,7 +60,7 @@ impl Request {
     /// Fills in every default and checks every value.
     ///
     /// # Errors
-    /// [`Error::Value`] names the flag and the nearest possible value; [`Error::Scheduler`] says what the model's
+    /// [`Error::Value`] names the flag and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says what the model's
     /// schedule does not allow.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
         let defaults = model.defaults();
@@ -66,6 +69,8 @@ impl Request {
         let batch_count = in_range("--batch-count", self.batch_count.unwrap_or(1), 1, MAX_PICTURES)?;
         let batch_size = in_range("--batch-size", self.batch_size.unwrap_or(1), 1, MAX_PICTURES)?;
         in_range("--batch-count times --batch-size", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
+        let mut loras = self.loras.clone();
+        loras.extend(take_tags(&self.prompt)?.1);
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
@@ -80,6 +85,7 @@ impl Request {
             },
             scheduler: self.scheduler,
             rng: self.rng,
+            loras,
             batch_count,
             batch_size,
         };

@@ -4,13 +4,14 @@ use kiln_scheduler::{SamplerKind, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
+use crate::lora::{LoraUse, take_tags};
 use crate::model_folder::ModelFolder;
 use crate::request::Rng;
 
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// What the pictures show.
+    /// What the pictures show, as it was said, with its tags.
     pub prompt: String,
     /// What they do not show, if anything was said.
     pub negative_prompt: Option<String>,
@@ -30,6 +31,8 @@ pub struct Job {
     pub scheduler: SigmaSchedule,
     /// Which generator draws the noise.
     pub rng: Rng,
+    /// What changes the model's weights: what was asked for by file, then what the prompt names.
+    pub loras: Vec<LoraUse>,
     /// How many batches.
     pub batch_count: usize,
     /// How many pictures are made at once.
@@ -45,6 +48,11 @@ impl Job {
     /// The seed of picture `index`.
     pub fn seed_of(&self, index: usize) -> u64 {
         self.seed.wrapping_add(index as u64)
+    }
+
+    /// The prompt without the tags of LoRAs.
+    pub(crate) fn text(&self) -> Result<String> {
+        Ok(take_tags(&self.prompt)?.0)
     }
 
     /// Whether the denoiser runs without prompt too.

@@ -5,6 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
+use crate::formats::{BlockType, blocks};
+use crate::stored_type::StoredType;
+
 /// An element type of slabs.
 pub(crate) trait Element: WithDType + Default {
     /// The same type in a file.
@@ -65,27 +68,39 @@ const CHUNK: usize = 512;
 /// Elements as a file has them.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
-    dtype: Dtype,
-    size: usize,
+    layout: Layout,
     bytes: &'a [u8],
+}
+
+#[derive(Clone, Copy)]
+enum Layout {
+    /// A type, and its size in bytes.
+    Plain(Dtype, usize),
+    Blocks(BlockType),
 }
 
 impl<'a> Stored<'a> {
     /// `elements` elements of `dtype`, little-endian. `None` where that is no type of weights or `bytes` are not as many.
-    pub(crate) fn new(dtype: Dtype, bytes: &'a [u8], elements: usize) -> Option<Self> {
-        let size = match dtype {
-            Dtype::F64 => 8,
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::BF16 => 2,
-            Dtype::F8_E4M3 | Dtype::F8_E5M2 => 1,
-            _ => return None,
+    pub(crate) fn new(dtype: impl Into<StoredType>, bytes: &'a [u8], elements: usize) -> Option<Self> {
+        let dtype = dtype.into();
+        let layout = match dtype {
+            StoredType::Plain(Dtype::F64) => Layout::Plain(Dtype::F64, 8),
+            StoredType::Plain(Dtype::F32) => Layout::Plain(Dtype::F32, 4),
+            StoredType::Plain(dtype @ (Dtype::F16 | Dtype::BF16)) => Layout::Plain(dtype, 2),
+            StoredType::Plain(dtype @ (Dtype::F8_E4M3 | Dtype::F8_E5M2)) => Layout::Plain(dtype, 1),
+            StoredType::Plain(_) => return None,
+            StoredType::Blocks(block) => Layout::Blocks(block),
         };
-        (elements.checked_mul(size)? == bytes.len()).then_some(Self { dtype, size, bytes })
+        (dtype.bytes(&[elements])? == bytes.len()).then_some(Self { layout, bytes })
     }
 
     /// Converts the elements from number `start` on. What is not there leaves `out` as it was.
     pub(crate) fn read<T: Element>(&self, start: usize, out: &mut [T]) {
-        let Self { dtype, size, bytes } = *self;
+        let (dtype, size) = match self.layout {
+            Layout::Plain(dtype, size) => (dtype, size),
+            Layout::Blocks(block) => return blocks::read(block, self.bytes, start, out),
+        };
+        let bytes = self.bytes;
         let Some(bytes) = bytes.get(start * size..(start + out.len()) * size) else { return };
         if dtype == T::STORED {
             return T::copy(bytes, out);

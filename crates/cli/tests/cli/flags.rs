@@ -157,6 +157,9 @@ const BAD: &[(&str, &[Bad])] = &[
     ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
+    ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
+    ("--lora-dir", &[("", REQUIRED)]),
+    ("--embeddings-dir", &[("", REQUIRED)]),
     (
         "--device",
         &[
@@ -306,6 +309,10 @@ fn what_is_not_there_is_named() {
         ("--model", &file, &["model_index.json: is a file, expected a model folder"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
         ("--taesd", &file, &["model_index.json: is no valid safetensors file"]),
+        ("--lora", "nowhere.safetensors:0.5", &["nowhere.safetensors: not found; looked for --lora"]),
+        ("--lora", &file, &["model_index.json: is no valid safetensors file"]),
+        ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
+        ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
         ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the pictures; make it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
         ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
