@@ -35,7 +35,7 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Tells what is in a model folder or a checkpoint file. Reads no weights.
     Inspect(InspectArgs),
-    /// Writes a model in another layout: a folder of diffusers, one .safetensors file, or one .gguf file.
+    /// Writes a model in another layout: a folder, a .safetensors or a .gguf file.
     Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),

@@ -41,6 +41,7 @@ const PICTURES: &[Bad] = &[
 ];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
 const FORMATS: &str = "expected text or json";
+const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
@@ -160,6 +161,11 @@ const BAD: &[(&str, &[Bad])] = &[
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
     ("--embeddings-dir", &[("", REQUIRED)]),
+    ("--config", &[("", REQUIRED)]),
+    ("--unet", &[("", REQUIRED)]),
+    ("--vae", &[("", REQUIRED)]),
+    ("--text-encoder", &[("", REQUIRED)]),
+    ("--prediction", &[("velocity", PREDICTIONS), ("V", PREDICTIONS), ("", PREDICTIONS)]),
     (
         "--device",
         &[
@@ -306,8 +312,11 @@ fn what_is_not_there_is_named() {
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "][..]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),
-        ("--model", &file, &["model_index.json: is a file, expected a model folder"]),
+        ("--model", &file, &["model_index.json: is no valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--unet", "nowhere.gguf", &["nowhere.gguf: not found; looked for --unet"]),
+        ("--vae", "nowhere.pt", &["nowhere.pt: not found; looked for --vae"]),
+        ("--text-encoder", "nowhere", &["nowhere: not found; looked for --text-encoder"]),
         ("--taesd", &file, &["model_index.json: is no valid safetensors file"]),
         ("--lora", "nowhere.safetensors:0.5", &["nowhere.safetensors: not found; looked for --lora"]),
         ("--lora", &file, &["model_index.json: is no valid safetensors file"]),
@@ -356,13 +365,14 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in flags().iter().filter(|flag| !["--verbose", "--help"].contains(&&*flag.long)) {
+    for flag in flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder"].contains(&&*flag.long)) {
         let value = match &*flag.long {
             "--sampler" => "euler",
             "--scheduler" => "default",
             "--rng" | "--device" => "cpu",
             "--dtype" => "f32",
             "--log-format" => "text",
+            "--prediction" => "v",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };
