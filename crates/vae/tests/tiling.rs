@@ -90,10 +90,10 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
     let Posterior { mean, log_variance } = encoder.encode(&pixels).unwrap();
     for tiling in tilings() {
         let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
-        assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, &what);
+        assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, &format!("image, {what}"));
         let posterior = encoder.encode_with(&pixels, tiling).unwrap();
-        assert_same(&posterior.mean, &mean, target, &what);
-        assert_same(&posterior.log_variance, &log_variance, target, &what);
+        assert_same(&posterior.mean, &mean, target, &format!("mean, {what}"));
+        assert_same(&posterior.log_variance, &log_variance, target, &format!("log variance, {what}"));
     }
 }
 
