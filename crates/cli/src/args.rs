@@ -41,7 +41,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tells how much memory a run takes in every mode. Reads no weights.
     Plan(PlanArgs),
-    /// Plays traces of memory back, or draws them (txt2img and bench write them with --memory-trace).
+    /// Plays traces of memory back under other rules, or draws them.
     Memory {
         /// What to do with them.
         #[command(subcommand)]

@@ -81,7 +81,7 @@ impl Arrangement {
             Stage::Decode => (decode, 0, self.on.rates.estimate(&[])),
             _ => (encode, 0, self.on.rates.estimate(&[])),
         };
-        let room = self.budget().map_or(usize::MAX, |budget| budget.saturating_sub(planned.beside_weights()));
+        let room = self.budget().map_or(usize::MAX, |_| planned.weights + planned.ring);
         Keep::Streamed(Share { resident, room }, estimate)
     }
 

@@ -93,7 +93,8 @@ impl<'a> GuidedUnet<'a> {
 
     fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
-        let timestep = Tensor::new(&[timestep as f32], device)?;
+        // Filled by the card: a copy to it would queue behind those of streamed weights.
+        let timestep = Tensor::full(timestep as f32, 1, device)?;
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
         if !is_recordable(device) || self.unet.segments().is_streamed() {
             let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);

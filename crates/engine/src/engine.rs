@@ -164,12 +164,12 @@ impl Engine {
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
         let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
+        self.after("encoded");
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
-        host_memory::log("encoded");
 
         tell(Stage::Denoise.begin())?;
         let start = Instant::now();
@@ -216,7 +216,6 @@ impl Engine {
             log_streamed(&streamed, schedule.points().len());
         }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
-        host_memory::log("denoised");
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -229,6 +228,7 @@ impl Engine {
         }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
+        self.after("denoised");
         if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
             let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
             file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
@@ -275,6 +275,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
+    fn after(&self, stage: &str) {
+        host_memory::log(stage);
+        host_memory::log_card(self.pool.as_ref(), stage);
+        let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
+    }
+
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     fn make_room_for(&mut self, stage: Stage) {
         if self.arrangement.mode().keeps_all() {
@@ -290,6 +298,7 @@ impl Engine {
         if stage != Stage::Decode {
             self.decoder.part().leave();
         }
+        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
@@ -316,7 +325,7 @@ impl Engine {
                 recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
-            host_memory::log("decoded");
+            self.after("decoded");
 
             tell(Stage::Save.begin())?;
             let start = Instant::now();

@@ -11,8 +11,10 @@ use kiln_testkit::repository;
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// How far a plan may be off: the bound for the processor.
+/// How far a plan may be off.
 const BOUND: f64 = 0.1;
+/// The same for what the pool keeps, where slabs of every size come and go between tensors.
+const STREAMING: f64 = 0.15;
 
 /// The most bytes that the host pool has in use, and keeps, during a run.
 fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2] {
@@ -50,12 +52,13 @@ fn plans_are_what_runs_take() {
             let work = Work::of(&request.resolve(&model).unwrap());
             let plan = planner.plan(mode, &work, RunsOn::of(&setup).0, None).unwrap();
             let largest = plan.largest();
-            for (what, planned, found) in
-                [("in use", plan.peak() - largest.waiting, used), ("kept", plan.peak(), reserved)]
+            let kept = if mode == Mode::LOWVRAM { STREAMING } else { BOUND };
+            for (what, planned, found, bound) in
+                [("in use", plan.peak() - largest.waiting, used, BOUND), ("kept", plan.peak(), reserved, kept)]
             {
                 let ratio = planned as f64 / found as f64;
                 println!("{mode}, {dtype:?}, {batch_size} of {side}: {planned} planned, {found} {what}: {ratio:.3}");
-                assert!((ratio - 1.0).abs() <= BOUND, "{mode}, {dtype:?}: {planned} planned, {found} {what}");
+                assert!((ratio - 1.0).abs() <= bound, "{mode}, {dtype:?}: {planned} planned, {found} {what}");
             }
         }
     }

@@ -40,7 +40,7 @@ mod system;
 mod trace;
 
 pub use arena::{Allocation, Arena};
-pub use device::{DeviceMemory, DevicePool, DevicePoolConfig};
+pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
 #[cfg(feature = "cuda")]
 pub use device::{Rehearsal, Scratch, ScratchPlan, rehearse};
 pub use error::{Error, Result};

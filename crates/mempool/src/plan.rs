@@ -37,7 +37,7 @@ impl Plan {
     /// Lays `lifetimes`, sorted by their starts, out at multiples of `alignment` bytes.
     pub fn new(lifetimes: &[Lifetime], alignment: usize) -> Self {
         let size = |life: &Lifetime| life.bytes.max(1).next_multiple_of(alignment.max(1));
-        let length = |life: &Lifetime| life.end - life.start;
+        let length = |life: &Lifetime| life.end.saturating_sub(life.start);
         let keys: [Key; 3] = [
             |bytes, length| (bytes, length),
             |bytes, length| (length, bytes),
@@ -127,6 +127,28 @@ mod tests {
         assert_eq!((plan.bytes, plan.least), (112 + 64, 112 + 64));
         assert_eq!(plan.offsets[0], plan.offsets[2]);
         assert_eq!(check(&[]), Plan::default());
+    }
+
+    #[test]
+    fn random_lives_never_share_memory() {
+        for seed in 0..60u64 {
+            let mut number = seed;
+            let mut below = |bound: usize| {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (number >> 33) as usize % bound
+            };
+            let count = below(80);
+            let mut lifetimes: Vec<Lifetime> = (0..count)
+                .map(|_| {
+                    let start = below(100);
+                    Lifetime { bytes: below(2000), start, end: start + 1 + below(30) }
+                })
+                .collect();
+            lifetimes.sort_by_key(|life| life.start);
+            let plan = check(&lifetimes);
+            assert!(plan.bytes <= 2 * plan.least, "{} of {}", plan.bytes, plan.least);
+            assert_eq!(plan, Plan::new(&lifetimes, 16), "the same every time");
+        }
     }
 
     #[test]

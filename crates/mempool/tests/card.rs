@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result::mem_get_info};
-use kiln_mempool::{DevicePool, DevicePoolConfig, Faults, PinnedConfig, PinnedPool, Scratch, rehearse};
+use kiln_mempool::{DeviceCalls, DevicePool, DevicePoolConfig, Faults, PinnedConfig, PinnedPool, Scratch, rehearse};
 
 const MIB: usize = 1 << 20;
 
@@ -25,6 +25,12 @@ fn tensor(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, cudar
     unsafe { stream.alloc::<u8>(bytes) }
 }
 
+/// Requests, and calls of the driver.
+fn since(before: DeviceCalls) -> (u64, u64) {
+    let now = DevicePool::calls();
+    (now.requests - before.requests, now.driver - before.driver)
+}
+
 #[test]
 fn every_request_is_counted_and_given_back() {
     let Some((stream, _one)) = card() else { return };
@@ -32,11 +38,11 @@ fn every_request_is_counted_and_given_back() {
     stream.synchronize().unwrap();
     let free = mem_get_info().unwrap().0;
     let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
-    let before = pool.memory().unwrap();
+    let before = DevicePool::calls();
     let a = tensor(&stream, 3 * MIB).unwrap();
     let b = tensor(&stream, 40 * MIB).unwrap();
+    assert_eq!(since(before), (2, 2));
     let with = pool.memory().unwrap();
-    assert_eq!((with.allocations - before.allocations, with.driver_calls - before.driver_calls), (2, 2));
     assert!(with.used >= 43 * MIB as u64 && with.reserved >= with.used, "{with:?}");
     drop((a, b));
     assert!(pool.trim(0.0).unwrap() >= 43 * MIB as u64);
@@ -93,8 +99,9 @@ fn a_planned_run_calls_no_driver() {
     result.unwrap();
     let scratch = Scratch::new(&stream, rehearsal.plan()).unwrap();
     assert_eq!(scratch.bytes(), 15 * MIB);
-    let before = pool.memory().unwrap();
-    assert!(before.reserved <= 32 * MIB as u64, "what the rehearsal left is gone: {before:?}");
+    let reserved = pool.memory().unwrap().reserved;
+    assert!(reserved <= 32 * MIB as u64, "what the rehearsal left is gone: {reserved} bytes are kept");
+    let before = DevicePool::calls();
     for _ in 0..3 {
         let (result, problem) = scratch.record(run);
         result.unwrap();
@@ -104,8 +111,7 @@ fn a_planned_run_calls_no_driver() {
     assert!(!scratch.is_idle());
     drop(lent);
     assert!(scratch.is_idle());
-    let after = pool.memory().unwrap();
-    assert_eq!((after.allocations - before.allocations, after.driver_calls - before.driver_calls), (11, 2));
+    assert_eq!(since(before), (11, 2));
     let (result, problem) = scratch.record(|| tensor(&stream, MIB));
     assert!(result.is_err() && problem.is_some_and(|problem| problem.contains("another size")));
 }

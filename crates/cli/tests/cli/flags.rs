@@ -147,6 +147,15 @@ const BAD: &[(&str, &[Bad])] = &[
             ("trace", "a name that ends in .json"),
         ],
     ),
+    (
+        "--memory-trace",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .jsonl"),
+            ("trace", "a name that ends in .jsonl"),
+        ],
+    ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     ("--config", &[("", REQUIRED)]),
@@ -169,7 +178,8 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--vram-budget",
         &[
-            ("-1G", "such as 6G, 1.5G or 512M"),
+            ("-1G", "such as 6G, 512M or 64K"),
+            ("0", "such as 6G"),
             ("6X", "such as 6G"),
             ("lots", "such as 6G"),
             ("1e9", "such as 6G"),

@@ -187,9 +187,9 @@ impl Meter<'_, '_> {
         flop: f64,
         run: &mut dyn FnMut() -> Result<()>,
     ) -> Result<StageReport> {
-        let (mut runs, mut faults, mut pool_calls) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut runs, mut faults, mut pool_calls, mut card_calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for i in 0..self.plan.warmup + self.plan.runs {
-            let (before, start) = (Asked::so_far(), Instant::now());
+            let (before, calls, start) = (Asked::so_far(), DevicePool::calls().driver, Instant::now());
             run()?;
             self.device.synchronize()?; // a card still works when the call returns
             if i >= self.plan.warmup {
@@ -197,6 +197,7 @@ impl Meter<'_, '_> {
                 let asked = Asked::so_far().since(before);
                 faults.push(asked.faults);
                 pool_calls.push(asked.calls);
+                card_calls.push(DevicePool::calls().driver - calls);
             }
             self.tell(stage, Some(i + 1))?;
         }
@@ -217,6 +218,7 @@ impl Meter<'_, '_> {
             runs,
             faults,
             pool_calls,
+            card_calls,
             card: self.pool.map(DevicePool::memory).transpose()?.map(CardMemory::from),
             stream: None,
         })

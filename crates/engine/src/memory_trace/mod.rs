@@ -80,6 +80,10 @@ impl MemoryTraceFile {
     /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
     pub fn plan(path: &Path) -> Result<Self> {
         check_file("--memory-trace", path, "the trace of memory")?;
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            let expected = "a name that ends in .jsonl, the one format that is written".into();
+            return Err(Error::Value { name: "--memory-trace", found: format!("'{}'", path.display()), expected });
+        }
         Ok(Self(path.to_path_buf()))
     }
 
@@ -241,6 +245,8 @@ pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_testkit::fixtures;
+
     use super::*;
 
     fn event(nanos: u64, what: Happened) -> MemoryEvent {
@@ -264,6 +270,17 @@ mod tests {
         let rows = replay_memory(&[path]).unwrap();
         assert!(rows.iter().all(|row| row.peak_used == 5 << 30 && row.ratio >= 1.0));
         assert_eq!(rows.iter().filter(|row| row.pool == "host").count(), ReplayPolicy::all().len());
+    }
+
+    /// Whole calls on an H200, f16: what a card was asked for, but for requests of less than 64 KiB and 1 MiB.
+    #[test]
+    fn kiln_s_policy_holds_little_more_than_is_used() {
+        let files = ["sd15-call", "sdxl-call"].map(|name| fixtures("memory").join(format!("{name}.jsonl")));
+        for rows in replay_memory(&files).unwrap().chunks(ReplayPolicy::all().len()) {
+            let ratio = |policy: &str| rows.iter().find(|row| row.policy == policy).unwrap().ratio;
+            assert!(ratio("kiln") <= 1.03, "{} times what {} used", ratio("kiln"), rows[0].file);
+            assert!(ratio("kiln") < ratio("PyTorch") && ratio("planned") <= 1.001, "{rows:?}");
+        }
     }
 
     #[test]

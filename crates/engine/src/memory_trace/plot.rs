@@ -135,7 +135,7 @@ fn draw(svg: &mut String, panel: &Panel, stages: &[(u64, u64, &str)], title: &st
     );
     for (i, &(start, stop, name)) in stages.iter().enumerate() {
         let (left, width) = (x(start), x(stop) - x(start));
-        let fill = if i % 2 == 0 { "#f2f2f2" } else { "#fafafa" };
+        let fill = if i % 2 == 0 { "#e9e9e9" } else { "#f7f7f7" };
         let _ = writeln!(
             svg,
             "<rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>",

@@ -104,7 +104,7 @@ impl Plan {
 /// The fastest plan that fits, or the smallest one.
 fn choose(measures: &Measures, budget: usize) -> std::result::Result<Plan, Plan> {
     let streamed = Mode::Lowvram { resident: measures.resident(budget) };
-    let modes = [Mode::Full, Mode::Medvram, streamed];
+    let modes = [Mode::Full, Mode::Medvram, streamed, Mode::LOWVRAM];
     let fitting = modes.map(|mode| measures.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
     fitting.ok_or_else(|| measures.plan(Mode::LOWVRAM, budget))
 }

@@ -109,12 +109,7 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
 impl StagePlan {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.weights + self.ring + self.beside_weights()
-    }
-
-    /// What is there beside weights and ring.
-    pub(crate) fn beside_weights(&self) -> usize {
-        self.activations + self.workspace + self.conditions + self.waiting
+        self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 

@@ -24,6 +24,9 @@ use crate::residency::{Share, on_device, planned, residency};
 /// Steps where nothing is said.
 const USUAL_STEPS: usize = 20;
 
+/// A pool's classes are at least so close that rounding adds one part in so many.
+const ROUNDING: usize = 128;
+
 /// Plans the runs of one model.
 pub struct Planner {
     model: BenchModel,
@@ -41,6 +44,8 @@ pub(super) struct Measures {
     text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
+    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    map: usize,
     /// Operations of a step, and of decoding, for one picture.
     step_flop: f64,
     decode_flop: f64,
@@ -174,12 +179,14 @@ impl Planner {
             decoder_dtype,
             downscale,
         };
+        let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
         let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.chunks * TOKENS);
         let (beside, decoding) = networks.beside_weights(target, work)?;
         Ok(Measures {
             beside,
             decoding,
+            map,
             text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
@@ -197,7 +204,7 @@ impl Measures {
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { unet, decoder, work, on, .. } = self;
         let [encode, denoise] = self.beside;
-        let room = |beside: Beside| budget.saturating_sub(beside.total());
+        let room = |beside: Beside| self.room(budget, beside);
         let resident = match mode {
             Mode::Lowvram { resident } => resident,
             _ => 0,
@@ -224,7 +231,7 @@ impl Measures {
         };
         let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
         let decode = |beside: Beside| match mode {
-            Mode::Full => stage(Stage::Decode, beside, denoising),
+            Mode::Full => stage(Stage::Decode, self.beside_recorded(beside), denoising),
             Mode::Medvram => stage(Stage::Decode, beside, (decoder.all(), 0)),
             Mode::Lowvram { .. } => {
                 let Streamed { resident, ring, .. } = streamed(decoder, 0, beside);
@@ -257,6 +264,13 @@ impl Measures {
         }
     }
 
+    /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
+    fn beside_recorded(&self, decode: Beside) -> Beside {
+        let block = if self.on.target.is_card() { self.beside[1].activations } else { 0 };
+        let lent = (block / self.map.max(1) * self.map).min(decode.activations);
+        Beside { activations: block + decode.activations - lent, ..decode }
+    }
+
     /// How a picture is decoded: in the fastest way that takes no more than `before`, the stages before it, and `budget`;
     /// else in the smallest that computes nothing twice; else, where that is over the budget, in the fastest that is not.
     fn tiling(&self, budget: usize, before: usize, decode: impl Fn(Beside) -> StagePlan) -> (Tiling, StagePlan) {
@@ -273,8 +287,14 @@ impl Measures {
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let room = budget.saturating_sub(self.beside[1].total());
+        let room = self.room(budget, self.beside[1]);
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
+    }
+
+    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    fn room(&self, budget: usize, beside: Beside) -> usize {
+        let room = budget.saturating_sub(beside.total());
+        room - room / ROUNDING
     }
 
     /// Bytes of the U-Net that stream where nothing is resident.

@@ -13,7 +13,7 @@ use cudarc::driver::result::{device, mem_get_info, mem_pool};
 use cudarc::driver::sys::{self, CUgraphMem_attribute as GraphAttribute, CUmemPool_attribute as Attribute};
 use cudarc::driver::{CudaContext, DriverError};
 
-use super::{DeviceMemory, DevicePoolConfig, hook};
+use super::{DeviceCalls, DeviceMemory, DevicePoolConfig, hook};
 use crate::error::{Error, Result};
 
 /// What the driver takes from a card at a time.
@@ -68,6 +68,11 @@ impl DevicePool {
         Ok(this)
     }
 
+    /// Requests of the whole process.
+    pub fn calls() -> DeviceCalls {
+        hook::calls()
+    }
+
     /// What the pool holds, and recorded graphs beside it.
     ///
     /// # Errors
@@ -76,10 +81,7 @@ impl DevicePool {
         let refused = |error| Error::driver(self.ordinal, "asking for free memory", error);
         self.context.bind_to_thread().map_err(refused)?;
         let (free, _) = mem_get_info().map_err(refused)?;
-        let (allocations, driver_calls) = hook::calls();
         Ok(DeviceMemory {
-            allocations,
-            driver_calls,
             driver: self.free.saturating_sub(free) as u64,
             used: self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
             peak_used: self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
@@ -153,6 +155,7 @@ impl Drop for DevicePool {
     fn drop(&mut self) {
         let card = self.context.cu_device();
         hook::set_ceiling(card, None);
+        let _ = self.trim(0.0); // what somebody still has keeps the pool alive, and would keep what waits too
         // SAFETY: device and pools are valid. Another pool may have been made current since; that one stays. Destroying
         // takes effect once the last allocation is freed.
         unsafe {

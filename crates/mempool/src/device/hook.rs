@@ -17,7 +17,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
-use super::scratch;
+use super::{DeviceCalls, scratch};
 use crate::faults;
 use crate::trace::{self, Pool};
 
@@ -163,9 +163,13 @@ pub(super) fn set_ceiling(card: sys::CUdevice, ceiling: Option<u64>) {
     table().cards.entry(card).or_default().ceiling = ceiling;
 }
 
-/// Requests since the process began, and calls of the driver that they and their frees needed.
-pub(super) fn calls() -> (u64, u64) {
-    (REQUESTS.load(Ordering::Relaxed), DRIVER_CALLS.load(Ordering::Relaxed))
+/// What a card's tensors have in use, and their bound.
+pub(super) fn usage(card: sys::CUdevice) -> (u64, Option<u64>) {
+    table().cards.get(&card).map_or((0, None), |card| (card.used, card.ceiling))
+}
+
+pub(super) fn calls() -> DeviceCalls {
+    DeviceCalls { requests: REQUESTS.load(Ordering::Relaxed), driver: DRIVER_CALLS.load(Ordering::Relaxed) }
 }
 
 /// Gives back what waits in the card's current pool, once the work before has ended. False where nothing can be done:

@@ -52,8 +52,14 @@ pub struct DeviceMemory {
     pub peak_graphs: u64,
     /// What the driver has less to give than before the pool was made, whoever has it: libraries and code too.
     pub driver: u64,
-    /// Requests since the process began.
-    pub allocations: u64,
-    /// Calls of the driver that these and the frees needed: what a recorded step asks for needs none.
-    pub driver_calls: u64,
+}
+
+/// Requests for the memory of cards since the process began, of whichever card and pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCalls {
+    /// Requests.
+    pub requests: u64,
+    /// Calls of the driver that these and the frees needed: what is served from a recorded step's block needs none, and
+    /// a replay asks for nothing.
+    pub driver: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::{DeviceMemory, DevicePoolConfig};
+use super::{DeviceCalls, DeviceMemory, DevicePoolConfig};
 use crate::error::{Error, Result};
 
 /// The pool of a card's memory: there is none in this build.
@@ -16,6 +16,11 @@ impl DevicePool {
     /// [`Error::NoCuda`].
     pub fn install(_ordinal: usize, _config: DevicePoolConfig) -> Result<Self> {
         Err(Error::NoCuda)
+    }
+
+    /// Requests of the whole process: none in this build.
+    pub fn calls() -> DeviceCalls {
+        DeviceCalls::default()
     }
 
     /// What the pool holds.

@@ -74,3 +74,33 @@ fn first_fit_fills_the_lowest_hole() {
     let replayed = replay(&mib(&[10, 20, 10, -2, 8, 8, 4]), ReplayPolicy::FirstFit);
     assert_eq!(replayed.peak_reserved, 40 * MIB as u64);
 }
+
+#[test]
+fn random_traces_are_replayed_the_same_every_time() {
+    for seed in 1..20u64 {
+        let mut number = seed;
+        let mut below = |bound: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % bound
+        };
+        let (mut steps, mut live, mut count) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..400 {
+            if below(10) < 6 || live.is_empty() {
+                count += 1;
+                live.push(count);
+                let most = 1 << (10 + below(16));
+                steps.push(1 + below(most) as i64);
+            } else {
+                steps.push(-live.swap_remove(below(live.len() as u64) as usize));
+            }
+        }
+        let trace = trace(&steps);
+        for (name, policy) in ReplayPolicy::all() {
+            let (first, second) = (replay(&trace, policy), replay(&trace, policy));
+            assert_eq!(Replayed { time: second.time, ..first }, second, "{name}");
+            assert!(first.peak_reserved >= first.peak_used, "{name}: {first:?}");
+        }
+        let held = |policy| replay(&trace, policy).peak_reserved;
+        assert!(held(ReplayPolicy::Kiln) <= held(ReplayPolicy::Torch(TorchOptions::default())), "seed {seed}");
+    }
+}

@@ -1,4 +1,5 @@
 use candle_core::Tensor;
+use kiln_mempool::DevicePool;
 
 use super::*;
 use crate::test_support::{TARGET, assert_close, exact, random};
@@ -24,7 +25,9 @@ fn a_recorded_run_follows_its_inputs() {
     for _ in 0..3 {
         let input = random(&[3, 40]);
         x.slice_set(&input, 0, 0).unwrap();
+        let before = DevicePool::calls();
         graph.replay().unwrap();
+        assert_eq!(DevicePool::calls(), before, "a replay asks for no memory");
         let expected = exact(&input).relu().unwrap().silu().unwrap();
         assert_close(&y, &expected, 2e-6);
     }
