@@ -151,7 +151,7 @@ fn second(extra: &[&str], notes: &[(&str, &str)], channels: usize, bias: f32) ->
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let f32s = |shape: &[usize], value: f32| -> Vec<u8> {
-        let signs = (0..shape.iter().product()).map(|i: usize| if i % 2 == 0 { value } else { -value });
+        let signs = (0..shape.iter().product()).map(|i: usize| if i.is_multiple_of(2) { value } else { -value });
         signs.flat_map(f32::to_le_bytes).collect()
     };
     let mut tensors = vec![
