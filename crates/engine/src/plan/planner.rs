@@ -271,17 +271,18 @@ impl Measures {
         Beside { activations: block + decode.activations - lent, ..decode }
     }
 
-    /// How a picture is decoded: in the fastest way that takes no more than `before`, the stages before it, and `budget`;
-    /// else in the smallest that computes nothing twice; else, where that is over the budget, in the fastest that is not.
+    /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
+    /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
     fn tiling(&self, budget: usize, before: usize, decode: impl Fn(Beside) -> StagePlan) -> (Tiling, StagePlan) {
         let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
         let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
-        let once = || ways.iter().filter(|(tiling, _)| !tiling.recomputes());
-        let found = once()
-            .find(within(budget.min(before)))
-            .or_else(|| once().min_by_key(|(_, stage)| stage.total()).filter(within(budget)))
-            .or_else(|| ways.iter().find(within(budget)))
-            .or_else(|| ways.iter().min_by_key(|(_, stage)| stage.total()));
+        let smallest = || ways.iter().min_by_key(|(_, stage)| stage.total());
+        let cheap = || ways.iter().filter(|(tiling, _)| tiling.is_cheap(self.on.target));
+        let found = match budget {
+            usize::MAX => cheap().find(within(before)).or_else(|| cheap().min_by_key(|(_, stage)| stage.total())),
+            _ => ways.iter().find(within(budget)),
+        };
+        let found = found.or_else(smallest);
         found.copied().unwrap_or_else(|| (Tiling::Whole, decode(Beside::default())))
     }
 
