@@ -50,7 +50,8 @@ pub struct StreamStage {
     pub compute_only_seconds: f64,
     /// Seconds of a run in simulated time, with the two above.
     pub simulated_seconds: f64,
-    /// Seconds that are hidden of those two, beside what the simulation hides.
+    /// Seconds that are hidden of those two, beside what the simulation hides. It says little on the processor, where
+    /// packing takes cores from computing.
     pub overlap: f64,
 }
 
