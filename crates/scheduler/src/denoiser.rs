@@ -4,9 +4,24 @@ use crate::tensor::linear;
 use crate::{Error, Point, Result};
 use candle_core::{DType, Device, Tensor};
 
-/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, a prediction of the
+/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, predictions of the
 /// same shape out.
-pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Tensor> + 'a;
+pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Answer> + 'a;
+
+/// What a model says about latents (n, c, h, w).
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its prediction, guided where there is guidance, of the latents' shape.
+    pub output: Tensor,
+    /// Its prediction without the prompt, for the samplers with CFG++.
+    pub unconditional: Option<Tensor>,
+}
+
+impl From<Tensor> for Answer {
+    fn from(output: Tensor) -> Self {
+        Self { output, unconditional: None }
+    }
+}
 
 /// What the model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,13 +79,29 @@ impl<'a> Denoiser<'a> {
         self.interpret(&output, x, point)
     }
 
+    /// The same, and the image that the model sees without the prompt, where it says so.
+    pub fn denoise_both(&mut self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
+        let Answer { output, unconditional } = self.answer(x, point)?;
+        let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);
+        let unconditional = unconditional.map(image).transpose()?;
+        Ok((self.interpret(&output, x, point)?, unconditional))
+    }
+
     /// The model's bare answer, in f32.
     pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
-        let output = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
-        if output.dims() != x.dims() {
-            return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
-        }
-        Ok(output.to_dtype(DType::F32)?)
+        Ok(self.answer(x, point)?.output)
+    }
+
+    fn answer(&mut self, x: &Tensor, point: Point) -> Result<Answer> {
+        let answer = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+        let checked = |output: Tensor| {
+            if output.dims() != x.dims() {
+                return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
+            }
+            Ok(output.to_dtype(DType::F32)?)
+        };
+        let unconditional = answer.unconditional.map(checked).transpose()?;
+        Ok(Answer { output: checked(answer.output)?, unconditional })
     }
 
     /// What an answer of the model says about the latents `x` at `point`.
@@ -143,7 +174,7 @@ mod tests {
             let (a, s) = (alpha / point.norm(), sigma / point.norm());
             let v = linear(&[(a, &eps), (-s, &x0)])?;
             for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
-                let mut model = |_: &Tensor, _| Ok(truth.clone());
+                let mut model = |_: &Tensor, _| Ok(truth.clone().into());
                 let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point);
                 if alpha == 0.0 && prediction == Prediction::Epsilon {
                     assert!(matches!(found, Err(Error::ZeroSignal { .. })));
@@ -176,7 +207,7 @@ mod tests {
     #[test]
     fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
-        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?);
+        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?.into());
         let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
         let error = Denoiser::new(&mut model, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
