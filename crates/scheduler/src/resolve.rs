@@ -189,6 +189,7 @@ fn class(kind: SamplerKind) -> Class {
         set_alpha_to_one: true,
     };
     let euler_a = Class { spacing: Spacing::Linspace, clip_sample: None, thresholding: false, ..ddim };
+    let lcm = Class { beta_start: 0.00085, beta_end: 0.012, scaled_linear: true, clip_sample: Some(false), ..ddim };
     match kind {
         SamplerKind::Ddim | SamplerKind::Ddpm => ddim,
         SamplerKind::Pndm => {
@@ -212,9 +213,9 @@ fn class(kind: SamplerKind) -> Class {
             Class { karras: true, final_sigmas_type: true, thresholding: true, ..euler_a }
         }
         SamplerKind::Deis => Class { karras: true, zero_snr: false, thresholding: true, ..euler_a },
-        SamplerKind::Lcm | SamplerKind::Tcd => {
-            Class { beta_start: 0.00085, beta_end: 0.012, scaled_linear: true, clip_sample: Some(false), ..ddim }
-        }
+        SamplerKind::Lcm => lcm,
+        // The keys exist, and diffusers' class does nothing with them.
+        SamplerKind::Tcd => Class { clip_sample: None, thresholding: false, ..lcm },
         // diffusers has no class for these: they read what Euler reads.
         SamplerKind::Dpmpp2sA
         | SamplerKind::Dpmpp2mSde

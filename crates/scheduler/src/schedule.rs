@@ -398,6 +398,11 @@ impl Schedule {
         self.start
     }
 
+    /// The evaluations with which steps begin: where the schedule can be entered.
+    pub fn step_starts(&self) -> &[usize] {
+        &self.step_starts
+    }
+
     /// What unit noise is multiplied by to be the latents at the first point.
     pub fn init_noise_sigma(&self) -> f64 {
         self.init_noise_sigma

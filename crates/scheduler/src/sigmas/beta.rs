@@ -8,9 +8,9 @@ pub(super) fn beta_quantile(p: f64, shape: f64) -> f64 {
     if p <= 0.0 || p >= 1.0 {
         return p.clamp(0.0, 1.0);
     }
-    if p > 0.5 {
-        // The lower half has all of the digits.
-        return 1.0 - beta_quantile(1.0 - p, shape);
+    if p >= 0.5 {
+        // The lower half has all of the digits; the middle is exact.
+        return if p == 0.5 { 0.5 } else { 1.0 - beta_quantile(1.0 - p, shape) };
     }
     let whole = 2.0 * below(0.5, shape);
     let (mut low, mut high) = (0.0, 0.5);
