@@ -15,9 +15,10 @@ const TARGET: &str = "target/cuda";
 /// Where the bundle is made, and its name.
 const BUNDLE: &str = ".bundle";
 const ARCHIVE: &str = "kiln-cuda.tar.xz";
-/// The test programs that run on a card, wherever the environment says: those that compare with diffusers, and the
-/// operators' own, which compare kernels with references.
-const TESTED: [&str; 2] = ["parity", "kiln_ops"];
+/// The test programs that run on a card, wherever the environment says: those that compare with diffusers, those that
+/// compare streamed weights with resident ones and tiled pictures with whole ones, and the operators' own, which compare
+/// kernels with references.
+const TESTED: [&str; 4] = ["parity", "streaming", "kiln_ops", "tiling"];
 /// Always the whole workspace with this feature: another selection would resolve other features and build all again.
 const FEATURES: &str = "kiln-cli/cuda";
 

@@ -4,8 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BenchPlan, BenchStage, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup, SigmaSchedule,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup,
+    SigmaSchedule, StreamPlan,
 };
+
+use crate::memory_args::MemoryArgs;
+use crate::tell::LogFormat;
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
@@ -14,6 +18,9 @@ pub struct Args {
     /// Says what is done; twice, in every detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// How lines on the error stream are written: text, or json, an object a line.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -30,6 +37,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
+    /// Tells how much memory a run takes in every mode. Reads no weights.
+    Plan(PlanArgs),
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -59,6 +68,68 @@ pub struct InspectArgs {
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `kiln plan`.
+#[derive(Debug, ClapArgs)]
+pub struct PlanArgs {
+    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024.
+    #[arg(value_name = "PRESET", conflicts_with = "model")]
+    pub preset: Option<Preset>,
+    /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
+    #[arg(short, long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// With TAESD in the place of the VAE. A safetensors file, or a folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    taesd: Option<PathBuf>,
+    /// Width in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
+    width: Option<usize>,
+    /// Height in pixels, a multiple of 8. Default: the model's.
+    #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
+    height: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub batch_size: BatchSize,
+    /// Steps of the sampler: they weigh copies that are made once against those of every step. Default: 20.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    pub steps: Option<usize>,
+    /// The memory that may be used, such as 6G or 512M. Default: what is free.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub vram_budget: Option<ByteSize>,
+    /// Where: auto, cpu, cuda or cuda:N. A card need not be there.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// The type of weights and activations: auto, f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    dtype: DTypeChoice,
+    /// Threads of the processor. Default: one for each core.
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    threads: Option<usize>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanArgs {
+    /// On what and in which type.
+    pub fn setup(&self) -> Setup {
+        let taesd = self.taesd.clone();
+        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd, ..Setup::default() }
+    }
+
+    /// Width and height.
+    pub fn size(&self) -> [Option<usize>; 2] {
+        [self.width, self.height]
+    }
+
+    /// Pictures at once, where a number says so.
+    pub fn batch(&self) -> usize {
+        match self.batch_size {
+            BatchSize::Auto => 1,
+            BatchSize::Of(n) => n,
+        }
+    }
 }
 
 /// `kiln bench`.
@@ -95,6 +166,15 @@ pub struct BenchArgs {
     /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Streams the weights through a small ring on the device.
+    #[arg(long)]
+    lowvram: bool,
+    /// Streams weights beyond so many MiB of them, which stay on the device.
+    #[arg(long, value_name = "N")]
+    resident_mib: Option<usize>,
+    /// The ring's size in MiB. Default: the least that does not slow steps down.
+    #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
+    ring_mib: Option<usize>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -122,6 +202,10 @@ impl BenchArgs {
             runs: self.runs,
             warmup: self.warmup,
             trace: self.trace.is_some(),
+            stream: (self.lowvram || self.resident_mib.is_some() || self.ring_mib.is_some()).then(|| {
+                let bytes = |mib: usize| mib.saturating_mul(1 << 20);
+                StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
+            }),
             setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
         }
     }
@@ -200,6 +284,9 @@ pub struct Txt2img {
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 impl Txt2img {
@@ -223,12 +310,18 @@ impl Txt2img {
 
     /// How the model is run.
     pub fn setup(&self) -> Setup {
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd: self.taesd.clone() }
+        Setup {
+            device: self.device,
+            dtype: self.dtype,
+            threads: self.threads,
+            taesd: self.taesd.clone(),
+            memory: self.memory.options(),
+        }
     }
 }
 
 /// A number of things; its bounds are the request's to check, which knows the model.
-fn parse_count(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 

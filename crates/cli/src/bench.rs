@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use kiln_engine::{
-    BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, TraceFile, locate_model,
+    BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, StreamStage, TraceFile,
+    locate_model,
 };
 
 use crate::args::BenchArgs;
@@ -38,6 +39,26 @@ fn tell(event: BenchEvent<'_>) {
     if event.done.is_none() {
         tell!("{} {}: {} runs", event.model, event.stage.id(), event.total);
     }
+}
+
+/// What a stream did in a step, beside what it could do.
+fn streamed(stream: &StreamStage) -> String {
+    let [resident, ring, copied] =
+        [stream.resident_bytes, stream.ring_bytes, stream.streamed_bytes].map(|bytes| size(bytes as u64));
+    let [copies, waits, copy_only, compute_only, simulated] = [
+        stream.copy_seconds,
+        stream.stall_seconds,
+        stream.copy_only_seconds,
+        stream.compute_only_seconds,
+        stream.simulated_seconds,
+    ]
+    .map(|seconds| format!("{:.1} ms", seconds * 1e3));
+    format!(
+        "{resident} stay, {copied} a step through a ring of {ring}: copies {copies}, {:.0} waits of {waits} together; \
+         copies alone {copy_only}, computing alone {compute_only}, both simulated {simulated}, overlap {:.0} % of that",
+        stream.stalls,
+        stream.overlap * 100.0
+    )
 }
 
 fn text(report: &BenchReport) -> String {
@@ -78,6 +99,11 @@ fn text(report: &BenchReport) -> String {
                 model.name,
                 stage.stage.id()
             );
+        }
+    }
+    for model in &report.models {
+        for stream in model.stages.iter().filter_map(|stage| stage.stream) {
+            text += &format!("\n{}: {}", model.name, streamed(&stream));
         }
     }
     if let Some(peak) = report.peak_resident_bytes {

@@ -13,7 +13,9 @@ mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod memory_args;
 mod papers;
+mod plan;
 mod progress;
 mod table;
 mod txt2img;
@@ -39,6 +41,7 @@ pub fn main() -> ExitCode {
 /// The arguments; from here on there is a log.
 fn started() -> Args {
     let args = Args::parse();
+    tell::set_format(args.log_format);
     start_log(args.verbose);
     args
 }
@@ -57,6 +60,7 @@ fn run(args: Args) -> ExitCode {
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,19 +75,21 @@ fn run(args: Args) -> ExitCode {
     }
 }
 
-/// Logs to the terminal's error stream: warnings, with `-v` what is done, with `-vv` every detail.
+/// Logs to the error stream: warnings, with `-v` what is done, with `-vv` every detail. A program that reads the log
+/// gets what is done in any case.
 fn start_log(verbose: u8) {
     let level = match verbose {
-        0 => tracing::Level::WARN,
-        1 => tracing::Level::INFO,
+        0 if !tell::is_json() => tracing::Level::WARN,
+        0 | 1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
-    let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        .with_ansi(ansi)
         .with_target(false)
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match tell::is_json() {
+        true => log.json().flatten_event(true).init(),
+        false => log.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
 }

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{Stage, Timings};
 
 use crate::table::print;
+use crate::tell::is_json;
 
 /// The progress of one job, on the error stream.
 pub struct Progress {
@@ -20,7 +21,7 @@ pub struct Progress {
 impl Progress {
     /// Nothing is shown yet.
     pub fn new() -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
             let style = ProgressStyle::with_template("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(0).with_style(style)
@@ -34,13 +35,7 @@ impl Progress {
             return;
         }
         self.stage = Some(stage);
-        let name = match stage {
-            Stage::Load => "loading",
-            Stage::Encode => "encoding",
-            Stage::Denoise => "denoising",
-            Stage::Decode => "decoding",
-            Stage::Save => "saving",
-        };
+        let name = stage.doing();
         match &self.bar {
             Some(bar) => bar.set_message(name),
             None if stage == Stage::Load => tell!("{name}"),

@@ -29,8 +29,10 @@ pub fn run(args: Txt2img) -> Result<()> {
         job.seed
     );
     let mut on_load = |event| {
-        if let Event::Begin(stage) = event {
-            progress.begin(stage);
+        match event {
+            Event::Begin(stage) => progress.begin(stage),
+            Event::Smaller { from, to, .. } => progress.warn(&format!("no memory for {from}; going on with {to}")),
+            _ => {}
         }
         interrupt::proceed()
     };
@@ -46,6 +48,9 @@ pub fn run(args: Txt2img) -> Result<()> {
                 "picture {} (seed {seed}) overflowed {from} in the VAE; it and all that follow are decoded in {to}",
                 index + 1
             )),
+            Event::Smaller { stage, from, to } => {
+                progress.warn(&format!("no memory for {} with {from}; going on with {to}", stage.doing()))
+            }
             Event::Picture(picture) => {
                 let path = interrupt::whole(|| output.save(&picture))?;
                 progress.line(&format!("{} (seed {})", path.display(), picture.seed));

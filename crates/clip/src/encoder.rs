@@ -5,8 +5,8 @@
 //!
 //! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
 
-use candle_core::{Device, Tensor};
-use kiln_nn::{At, Embedding, LayerNorm, Linear};
+use candle_core::{DType, Device, Tensor};
+use kiln_nn::{At, DryRun, Embedding, LayerNorm, Linear, Shadow, shadow};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::TextEncoderConfig;
@@ -158,8 +158,8 @@ impl TextEncoder {
     ) -> Result<TextOutput> {
         let s = self.check(chunks, layer)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
-        let embeddings = self.embeddings.enter().at(EMBEDDINGS)?;
-        let mut x = embeddings.forward(chunks, s).and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
+        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s);
+        let mut x = embedded.and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
         observe("hidden.0", &x);
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
@@ -182,6 +182,32 @@ impl TextEncoder {
             _ => head.final_layer_norm.forward(&hidden).at(FINAL_LAYER_NORM)?,
         };
         Ok(TextOutput { hidden, pooled })
+    }
+
+    /// [`TextEncoder::encode`] for shapes, in `dtype`: the hidden state and the pooled vectors.
+    pub fn shadow(&self, run: &DryRun, chunks: usize, layer: HiddenLayer, dtype: DType) -> [Shadow; 2] {
+        let (s, c) = (self.config.max_position_embeddings, self.config.hidden_size);
+        let tokens = run.tensor(&[chunks * s, c], dtype);
+        let mut x = shadow::elementwise(&tokens).view(&[chunks, s, c]); // with the positions added
+        drop(tokens);
+        let taken = self.layers.len().saturating_sub(layer.from_end);
+        let mut hidden = x.clone();
+        for (i, staged) in self.layers.iter().enumerate() {
+            x = staged.module().shadow(&x);
+            if i == taken {
+                hidden = x.clone();
+            }
+        }
+        let head = self.head.module();
+        let last = head.final_layer_norm.shadow(&x);
+        let rows = last.another(&[chunks, c]);
+        let pooled = head.text_projection.as_ref().map_or(rows.clone(), |projection| projection.shadow(&rows));
+        let hidden = match layer {
+            HiddenLayer { final_layer_norm: false, .. } => hidden,
+            HiddenLayer { from_end: 1, .. } => last,
+            _ => head.final_layer_norm.shadow(&hidden),
+        };
+        [hidden, pooled]
     }
 
     /// Checks the arguments and gives the chunks' length.
@@ -210,8 +236,6 @@ impl TextEncoder {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
-
     use super::*;
 
     fn built(hidden_size: usize, num_hidden_layers: usize, num_attention_heads: usize, class: &str) -> TextEncoder {

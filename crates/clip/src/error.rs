@@ -73,6 +73,16 @@ pub enum Error {
     Nn(#[from] kiln_nn::Error),
 }
 
+impl Error {
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Nn(error) => error.is_out_of_memory(),
+            _ => false,
+        }
+    }
+}
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use kiln_nn::ops::{Activation, activation};
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result};
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result, Shadow, shadow};
 use kiln_weights::ParamBuilder;
 
 use crate::config::TextEncoderConfig;
@@ -47,5 +47,12 @@ impl EncoderLayer {
         let x = self.self_attn.forward(&self.layer_norm1.forward(x)?, None, x)?;
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)
         self.fc2.forward_add(&activation(&hidden, self.activation, None)?, Some(&x))
+    }
+
+    /// [`EncoderLayer::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow) -> Shadow {
+        let x = self.self_attn.shadow(&self.layer_norm1.shadow(x), None);
+        let hidden = self.fc1.shadow(&self.layer_norm2.shadow(&x));
+        self.fc2.shadow(&shadow::activation(&hidden))
     }
 }

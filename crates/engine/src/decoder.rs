@@ -7,22 +7,22 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use kiln_nn::{Shadow, shadow};
 use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{
-    KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segment, Segments, load, open_component,
-};
+use kiln_weights::{KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segments, open_component};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
 use crate::model_folder::{Family, ModelFolder};
+use crate::part::Part;
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
     network: Network,
+    /// In the model's type, or a wider one.
+    part: Part,
     /// A folder, or a file.
     weights: PathBuf,
-    /// The type is the model's, or wider.
-    placement: Placement,
 }
 
 /// What decodes.
@@ -30,7 +30,7 @@ pub(crate) enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
-    Tiny(TinyConfig, TinyDecoder),
+    Tiny(TinyConfig, Box<TinyDecoder>),
 }
 
 /// A picture overflowed the first type and is decoded in the second.
@@ -59,8 +59,8 @@ fn wider(dtype: DType) -> Option<DType> {
 }
 
 impl Decoder {
-    /// Loads `taesd` if it is given, a file or a folder, else the model's own decoder: never both.
-    pub(crate) fn load(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
+    /// Opens `taesd` if it is given, a file or a folder, else the model's own decoder: never both. No weights are read.
+    pub(crate) fn open(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
         let mut placement = placement.clone();
         let (network, weights) = match taesd {
             Some(path) => (tiny(model, path)?, path.to_path_buf()),
@@ -71,9 +71,19 @@ impl Decoder {
             }
         };
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let decoder = Self { network, weights, placement };
-        decoder.load_weights()?;
+        let source: Box<dyn ParamSource> = match weights.is_dir() {
+            true => open_component(&weights)?,
+            false => Box::new(SafetensorsFile::open(&weights)?),
+        };
+        let part = Part::new(network.segments(), Renamed::new(source, network.rules()), &placement);
+        let decoder = Self { network, part, weights };
+        decoder.blame(decoder.part.check())?;
         Ok(decoder)
+    }
+
+    /// The weights.
+    pub(crate) fn part(&self) -> &Part {
+        &self.part
     }
 
     /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1, finite,
@@ -86,11 +96,9 @@ impl Decoder {
         latents: &Tensor,
         widened: &mut dyn FnMut(Widened) -> Result<()>,
     ) -> Result<Tensor> {
-        if !self.network.segments().iter().all(Segment::is_loaded) {
-            self.load_weights()?; // a wider type did not fit the last time
-        }
         loop {
-            let from = self.placement.dtype;
+            self.part.enter()?;
+            let from = self.part.placement().dtype;
             let image = self.network.decode(latents, from)?.to_device(&Device::Cpu)?;
             let count = count_not_finite(&image)?;
             if count == 0 {
@@ -99,27 +107,21 @@ impl Decoder {
             let remedy = "its weights are damaged, or belong to another model";
             let to = wider(from).ok_or(Error::NotANumber { stage: "the VAE", count, remedy })?;
             widened(Widened { from, to })?;
-            self.network.segments().unload(); // both do not need to fit at once
-            self.placement.dtype = to;
-            self.load_weights()?;
+            self.part.set_dtype(to); // both do not need to fit at once
         }
     }
 
-    fn load_weights(&self) -> Result<()> {
-        let source: Box<dyn ParamSource> = match self.weights.is_dir() {
-            true => open_component(&self.weights)?,
-            false => Box::new(SafetensorsFile::open(&self.weights)?),
-        };
-        let (segments, rules) = (self.network.segments(), self.network.rules());
-        load(segments, &Renamed::new(source, rules), &self.placement).map(drop).map_err(|error| match error {
-            kiln_weights::Error::Missing { key, .. } if matches!(self.network, Network::Tiny(..)) => {
+    /// Says what a file without a decoder's weights is not.
+    fn blame(&self, result: Result<()>) -> Result<()> {
+        result.map_err(|error| match error {
+            Error::Weights(kiln_weights::Error::Missing { key, .. }) if matches!(self.network, Network::Tiny(..)) => {
                 let problem = format!(
                     "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
                      taesd_decoder"
                 );
                 Error::model(&self.weights, problem)
             }
-            other => other.into(),
+            other => other,
         })
     }
 }
@@ -147,6 +149,17 @@ impl Network {
         Ok(image.to_dtype(DType::F32)?)
     }
 
+    /// [`Network::decode`] for shapes.
+    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType) -> Shadow {
+        let unscaled = shadow::elementwise(latents).to_dtype(dtype);
+        let image = match self {
+            Self::Kl(_, decoder) => decoder.shadow(&unscaled),
+            Self::Tiny(_, decoder) => decoder.shadow(&unscaled),
+        };
+        drop(unscaled);
+        image.to_dtype(DType::F32)
+    }
+
     fn rules(&self) -> &'static [KeyRule] {
         match self {
             Self::Kl(..) => KeyRule::VAE_ATTENTION,
@@ -156,7 +169,7 @@ impl Network {
 }
 
 /// A file has weights alone, and is TAESD; a folder is in the diffusers layout, with its configuration.
-fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
+pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
     let config = if path.is_dir() {
         let file = path.join("config.json");
         let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
@@ -180,7 +193,7 @@ fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         );
         return Err(Error::model(path, problem));
     }
-    let decoder = TinyDecoder::new(&config);
+    let decoder = Box::new(TinyDecoder::new(&config));
     Ok(Network::Tiny(config, decoder))
 }
 
@@ -221,7 +234,7 @@ mod tests {
     }
 
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
-        Decoder::load(model, None, &Placement::new(Device::Cpu, dtype)).unwrap()
+        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype)).unwrap()
     }
 
     /// The picture, or why there is none, and the types that it was decoded in again.
@@ -284,8 +297,8 @@ mod tests {
     fn xl_models_ask_for_a_wider_type_than_f16() {
         let (_folder, model) = louder("sdxl", 1.0);
         assert!(model.vae_config().force_upcast);
-        assert_eq!(decoder(&model, DType::F16).placement.dtype, DType::BF16);
-        assert_eq!(decoder(&model, DType::F32).placement.dtype, DType::F32);
+        assert_eq!(decoder(&model, DType::F16).part.placement().dtype, DType::BF16);
+        assert_eq!(decoder(&model, DType::F32).part.placement().dtype, DType::F32);
         let mut fixed = model.vae_config().clone();
         fixed.force_upcast = false;
         assert_eq!(first_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);

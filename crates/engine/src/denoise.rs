@@ -1,9 +1,10 @@
 //! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
 
 use candle_core::{DType, Device, Tensor};
+use kiln_nn::{Shadow, shadow};
 use kiln_ops::graph::{Graph, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_unet::{AddedConditions, Conditioning, ConditioningShadow, Unet};
 
 use crate::error::Result;
 
@@ -93,7 +94,8 @@ impl<'a> GuidedUnet<'a> {
     fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
         let timestep = Tensor::new(&[timestep as f32], device)?;
-        if !is_recordable(device) {
+        // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
+        if !is_recordable(device) || self.unet.segments().is_streamed() {
             let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
         }
@@ -221,6 +223,23 @@ fn run(
     };
     let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
     Ok(kiln_ops::guidance(&both, scale, out)?)
+}
+
+/// [`run`] for shapes.
+pub(crate) fn shadow(
+    unet: &Unet,
+    latents: &Shadow,
+    conditioning: &ConditioningShadow,
+    guided: bool,
+    dtype: DType,
+) -> Shadow {
+    let timestep = latents.another(&[1]);
+    let x = latents.to_dtype(dtype);
+    if !guided {
+        return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
+    }
+    let both = unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning);
+    shadow::guidance(&both)
 }
 
 /// How many values of a tensor are infinite or no numbers.

@@ -4,18 +4,20 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_mempool::DevicePool;
+use kiln_mempool::{DevicePool, HostPool};
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, load, open_component};
+use kiln_weights::{Placement, open_component};
 
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
+use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
+use crate::part::Part;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
@@ -29,13 +31,15 @@ pub struct Engine {
     dtype: DType,
     text: TextEncoders,
     unet: Unet,
+    unet_part: Part,
     recorded: RecordedStep,
     decoder: Decoder,
+    mode: Mode,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
     /// Last, so that it is dropped after all that is on the card.
-    _pool: Option<DevicePool>,
+    pool: Option<DevicePool>,
 }
 
 impl Engine {
@@ -46,21 +50,34 @@ impl Engine {
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        tracing::info!(model = %model.path().display(), ?device, ?dtype, "loading");
-        let mut proceed = || if watch(Event::Begin(Stage::Load)).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        let mode = Mode::asked(setup.memory.mode);
+        tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
         let placement = Placement::new(device.clone(), dtype);
-        proceed()?;
-        // The smallest part first: a file that the user chose is refused at once.
-        let decoder = Decoder::load(&model, setup.taesd.as_deref(), &placement)?;
-        proceed()?;
+        // All files are opened and checked first, so that one that does not fit is refused at once.
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement)?;
         let unet = Unet::new(model.unet_config().clone());
-        load(unet.segments(), open_component(&model.path().join("unet"))?.as_ref(), &placement)?;
-        proceed()?;
-        // Last, since it goes first: the room that it leaves is not between the others' weights.
-        let text = TextEncoders::load(&model, &placement)?;
-        let timings = Timings { load: start.elapsed(), ..Timings::default() };
-        let recorded = RecordedStep::default();
-        Ok(Self { model, device, dtype, text, unet, recorded, decoder, timings, trace: None, _pool: pool })
+        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
+        unet_part.check()?;
+        let text = TextEncoders::open(&model, &placement)?;
+        let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
+        let mut engine =
+            Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, pool };
+        let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
+        engine.timings.load = start.elapsed();
+        Ok(engine)
+    }
+
+    /// Reads all weights, where the mode keeps all.
+    fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        if self.mode.keeps_all() {
+            // The text encoders last, since they go first: the room that they leave is not between the others' weights.
+            for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
+                tell(Event::Begin(Stage::Load))?;
+                part.enter()?;
+            }
+        }
+        Ok(())
     }
 
     /// The model's folder.
@@ -94,8 +111,10 @@ impl Engine {
             };
             let first = batch * job.batch_size;
             let done = batch * schedule.points().len();
-            let latents =
-                self.latents(job, &schedule, first, &mut tell, &|step| Event::Step { done: done + step, total })?;
+            let step_event = |step| Event::Step { done: done + step, total };
+            let latents = self.attempt(Stage::Denoise, &mut tell, |engine, tell| {
+                engine.latents(job, &schedule, first, tell, &step_event)
+            })?;
             self.decode(job, &latents, first, &mut tell)?;
         }
         Ok(())
@@ -112,8 +131,14 @@ impl Engine {
     ) -> Result<Tensor> {
         tell(Event::Begin(Stage::Encode))?;
         let start = Instant::now();
-        let conditioning = self.text.conditioning(job, job.batch_size)?;
+        if !self.text.is_known(job, job.batch_size) {
+            self.make_room_for(Stage::Encode);
+        }
+        let kept = self.mode.keeps_all() && !self.device.is_cpu();
+        let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
         let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        self.make_room_for(Stage::Denoise);
+        self.unet_part.enter()?;
         let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
@@ -180,6 +205,57 @@ impl Engine {
         Ok(latents)
     }
 
+    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
+    ///
+    /// # Errors
+    /// What the stage reports; [`Error::is_out_of_memory`] where the smallest mode has no room either.
+    fn attempt<T>(
+        &mut self,
+        stage: Stage,
+        tell: &mut dyn FnMut(Event) -> Result<()>,
+        mut run: impl FnMut(&mut Self, &mut dyn FnMut(Event) -> Result<()>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let error = match run(self, tell) {
+                Err(error) if error.is_out_of_memory() => error,
+                other => return other,
+            };
+            let from = self.mode;
+            let Some(to) = from.smaller(self.unet.segments().bytes(self.dtype)) else { return Err(error) };
+            tracing::warn!(stage = stage.doing(), %from, %to, "{error}");
+            self.mode = to;
+            self.clear()?;
+            tell(Event::Smaller { stage, from, to })?;
+        }
+    }
+
+    /// Gives back all memory but the conditions of the last job.
+    fn clear(&mut self) -> Result<()> {
+        self.recorded = RecordedStep::default();
+        self.text.parts().for_each(Part::leave);
+        self.unet_part.leave();
+        self.decoder.part().leave();
+        HostPool::trim(0.0);
+        self.pool.as_ref().map_or(Ok(()), |pool| Ok(pool.trim()?))
+    }
+
+    /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
+    fn make_room_for(&mut self, stage: Stage) {
+        if self.mode.keeps_all() {
+            return;
+        }
+        if stage != Stage::Encode {
+            self.text.parts().for_each(Part::leave);
+        }
+        if stage != Stage::Denoise {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.unet_part.leave();
+        }
+        if stage != Stage::Decode {
+            self.decoder.part().leave();
+        }
+    }
+
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
     fn decode(
         &mut self,
@@ -189,13 +265,16 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
     ) -> Result<()> {
         host_memory::trim("decode");
+        self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
             tell(Event::Begin(Stage::Decode))?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
-            let image = self.decoder.decode(&one, &mut |Widened { from, to }| {
-                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            let image = self.attempt(Stage::Decode, tell, |engine, tell| {
+                engine.decoder.decode(&one, &mut |Widened { from, to }| {
+                    tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+                })
             })?;
             self.timings.decode += start.elapsed();
             host_memory::log("decoded");

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::byte_size::ByteSize;
+
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +69,23 @@ pub enum Error {
         /// What could be had, in bytes.
         available: u64,
     },
+    /// Nothing fits into the memory that there is.
+    #[error(
+        "{what} needs {needed} in the smallest mode, in the stage {stage} ({parts}), and {budget} are allowed; try a \
+         smaller size, fewer pictures at once, a 16-bit --dtype or --taesd"
+    )]
+    Budget {
+        /// Pictures and their size.
+        what: String,
+        /// The stage that takes the most.
+        stage: String,
+        /// Its bytes.
+        needed: ByteSize,
+        /// What they are.
+        parts: String,
+        /// The bytes that are allowed.
+        budget: ByteSize,
+    },
     /// The numbers went wrong.
     #[error("{stage} gave {count} values that are not numbers; {remedy}")]
     NotANumber {
@@ -116,12 +135,26 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Value { .. } | Self::Exists(_) | Self::Scheduler(_))
+        matches!(self, Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_))
     }
 
     /// The standard output could not be written to.
     pub fn output(source: std::io::Error) -> Self {
         Self::Write { path: "the standard output".into(), source }
+    }
+
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Clip(error) => error.is_out_of_memory(),
+            Self::Unet(error) => error.is_out_of_memory(),
+            Self::Vae(error) => error.is_out_of_memory(),
+            Self::Ops(error) => error.is_out_of_memory(),
+            Self::Pool(error) => error.is_out_of_memory(),
+            Self::Weights(error) => error.is_out_of_memory(),
+            Self::Candle(error) => kiln_ops::is_out_of_memory(error),
+            _ => false,
+        }
     }
 
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::mode::Mode;
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Weights are read, converted and put in their places.
     Load,
@@ -17,6 +21,19 @@ pub enum Stage {
     Decode,
     /// Pixels become files.
     Save,
+}
+
+impl Stage {
+    /// What is done in it: `loading`, `encoding`, ...
+    pub fn doing(self) -> &'static str {
+        match self {
+            Self::Load => "loading",
+            Self::Encode => "encoding",
+            Self::Denoise => "denoising",
+            Self::Decode => "decoding",
+            Self::Save => "saving",
+        }
+    }
 }
 
 /// News of a run.
@@ -41,6 +58,15 @@ pub enum Event {
         from: &'static str,
         /// The type that comes now: `bf16` or `f32`.
         to: &'static str,
+    },
+    /// Memory was out. The stage runs again with less of the model in memory, and so do all that follow.
+    Smaller {
+        /// The stage that did not fit.
+        stage: Stage,
+        /// How it was run.
+        from: Mode,
+        /// How it runs now.
+        to: Mode,
     },
     /// A picture is there.
     Picture(Box<Picture>),

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod byte_size;
 mod decoder;
 mod denoise;
 mod devices;
@@ -33,11 +34,15 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod memory;
+mod mode;
 mod model_folder;
 mod output;
 mod pace;
 mod parameters;
+mod part;
 mod picture;
+mod plan;
 mod request;
 mod resolved;
 mod setup;
@@ -46,8 +51,9 @@ mod trace;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
-    StageReport, Summary, decoder_flop, text_flop, unet_flop,
+    StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,
 };
+pub use byte_size::ByteSize;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
@@ -57,9 +63,12 @@ pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
+pub use mode::Mode;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
+pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work};
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};

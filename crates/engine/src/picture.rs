@@ -1,6 +1,7 @@
 //! A picture that is ready to be saved.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use kiln_nn::{Shadow, shadow};
 
 use crate::error::{Error, Result};
 use crate::model_folder::ModelFolder;
@@ -45,6 +46,13 @@ impl Picture {
 pub(crate) fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
     let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
     Ok(pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect())
+}
+
+/// [`to_rgb`] for shapes: pixels in their order, their values, and a byte for each, on the processor.
+pub(crate) fn shadow(image: &Shadow) {
+    let pixels = shadow::elementwise(image);
+    let _values = shadow::elementwise(&pixels);
+    let _rgb = image.run().tensor(image.dims(), DType::U8);
 }
 
 /// diffusers' rounding: half to even, after the range has been clamped.

@@ -51,7 +51,7 @@ const MAX_SIDE: usize = 16384;
 /// More steps than any model was trained with are mistakes.
 pub(crate) const MAX_STEPS: usize = 1000;
 /// More pictures than anybody waits for in one call are mistakes.
-const MAX_PICTURES: usize = 100_000;
+pub(crate) const MAX_PICTURES: usize = 100_000;
 
 impl Request {
     /// Fills in every default and checks every value.

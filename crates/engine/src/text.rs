@@ -1,25 +1,20 @@
 //! Prompts to what steers the denoiser.
 
-use std::path::PathBuf;
-
-use candle_core::{D, Tensor};
+use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_unet::{AddedConditions, Conditioning};
-use kiln_weights::{KeyRule, Placement, Renamed, Segment, load, open_component};
+use kiln_weights::{KeyRule, Placement, Renamed, open_component};
 
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
+use crate::part::Part;
 use crate::resolved::Job;
 
 /// A model's text encoders with their tokenizers.
-///
-/// On the processor their weights go once a prompt is encoded: a denoiser that runs for minutes gets the memory, and
-/// reading them again for the next prompt takes a fraction of a second. On a card, where a picture takes about as long
-/// as that, they stay.
 pub(crate) struct TextEncoders {
     family: Family,
     zeros_for_no_negative: bool,
-    placement: Placement,
+    device: Device,
     encoders: Vec<Encoder>,
     /// The conditions of the last job: those of its next batch, and often of the next job.
     last: Option<(Asked, Conditioning)>,
@@ -28,8 +23,7 @@ pub(crate) struct TextEncoders {
 struct Encoder {
     tokenizer: Tokenizer,
     encoder: TextEncoder,
-    /// The folder of its weights.
-    weights: PathBuf,
+    part: Part,
 }
 
 /// What conditions depend on.
@@ -42,14 +36,14 @@ struct Asked {
     size: (usize, usize, usize),
 }
 
-impl Encoder {
-    /// Reads the weights where they are not there.
-    fn load(&self, placement: &Placement) -> Result<()> {
-        if !self.encoder.segments().iter().all(Segment::is_loaded) {
-            let source = Renamed::new(open_component(&self.weights)?, KeyRule::TEXT_MODEL);
-            load(self.encoder.segments(), &source, placement)?;
+impl Asked {
+    fn of(job: &Job, n: usize) -> Self {
+        Self {
+            prompt: job.prompt.clone(),
+            negative_prompt: job.negative_prompt.clone(),
+            guided: job.is_guided(),
+            size: (job.width, job.height, n),
         }
-        Ok(())
     }
 }
 
@@ -62,51 +56,54 @@ struct Encoded {
 }
 
 impl TextEncoders {
-    pub(crate) fn load(model: &ModelFolder, placement: &Placement) -> Result<Self> {
-        let load_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
+    /// Opens a model's text encoders. No weights are read.
+    pub(crate) fn open(model: &ModelFolder, placement: &Placement) -> Result<Self> {
+        let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (weights, tokenizer) = model.text_folders(i);
             let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
-            let encoder = Encoder { tokenizer, encoder, weights };
-            encoder.load(placement)?;
-            Ok(encoder)
+            let source = Renamed::new(open_component(&weights)?, KeyRule::TEXT_MODEL);
+            let part = Part::new(encoder.segments(), source, placement);
+            part.check()?;
+            Ok(Encoder { tokenizer, encoder, part })
         };
         let configs = model.text_encoder_configs().iter().enumerate();
         Ok(Self {
             family: model.family(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
-            placement: placement.clone(),
-            encoders: configs.map(load_one).collect::<Result<_>>()?,
+            device: placement.device.clone(),
+            encoders: configs.map(open_one).collect::<Result<_>>()?,
             last: None,
         })
     }
 
+    /// The weights, encoder by encoder.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.encoders.iter().map(|encoder| &encoder.part)
+    }
+
+    /// Whether the conditions for `n` images of `job` are there, so that no weights are needed.
+    pub(crate) fn is_known(&self, job: &Job, n: usize) -> bool {
+        self.last.as_ref().is_some_and(|(last, _)| *last == Asked::of(job, n))
+    }
+
     /// The conditions for `n` images of `job`: the unconditional ones first where the job is guided, so `(2 n, ..)` or
-    /// `(n, ..)`.
-    pub(crate) fn conditioning(&mut self, job: &Job, n: usize) -> Result<Conditioning> {
-        let asked = Asked {
-            prompt: job.prompt.clone(),
-            negative_prompt: job.negative_prompt.clone(),
-            guided: job.is_guided(),
-            size: (job.width, job.height, n),
-        };
+    /// `(n, ..)`. An encoder's weights are read when its turn comes; unless they are to be `kept`, they go after it.
+    pub(crate) fn conditioning(&mut self, job: &Job, n: usize, kept: bool) -> Result<Conditioning> {
+        let asked = Asked::of(job, n);
         if let Some((_, conditioning)) = self.last.as_ref().filter(|(last, _)| *last == asked) {
             return Ok(conditioning.clone());
         }
-        self.encoders.iter().try_for_each(|encoder| encoder.load(&self.placement))?;
-        let conditioning = self.make_conditioning(job, n)?;
-        if self.placement.device.is_cpu() {
-            self.encoders.iter().for_each(|encoder| encoder.encoder.segments().unload());
-        }
+        let conditioning = self.make_conditioning(job, n, kept)?;
         self.last = Some((asked, conditioning.clone()));
         Ok(conditioning)
     }
 
-    fn make_conditioning(&self, job: &Job, n: usize) -> Result<Conditioning> {
+    fn make_conditioning(&self, job: &Job, n: usize, kept: bool) -> Result<Conditioning> {
         let negative = job.is_guided().then_some(job.negative_prompt.as_deref());
         let zeros = negative == Some(None) && self.zeros_for_no_negative;
         let mut texts = vec![job.prompt.as_str()];
         texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
-        let encoded = self.encode(&texts)?;
+        let encoded = self.encode(&texts, kept)?;
 
         let mut parts = vec![&encoded[0]];
         let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
@@ -124,7 +121,7 @@ impl TextEncoders {
             Family::Sdxl => {
                 let (height, width) = (job.height as f32, job.width as f32);
                 let time_ids = [height, width, 0.0, 0.0, height, width]; // original size, crop, target size
-                let time_ids = Tensor::new(&[time_ids], &self.placement.device)?.repeat((parts.len() * n, 1))?; // (b, 6)
+                let time_ids = Tensor::new(&[time_ids], &self.device)?.repeat((parts.len() * n, 1))?; // (b, 6)
                 Some(AddedConditions { text_embeds: repeated(|encoded| &encoded.pooled)?, time_ids })
             }
         };
@@ -132,22 +129,26 @@ impl TextEncoders {
     }
 
     /// Encodes texts in chunks of 75 tokens; all get as many chunks as the longest.
-    fn encode(&self, texts: &[&str]) -> Result<Vec<Encoded>> {
+    fn encode(&self, texts: &[&str], kept: bool) -> Result<Vec<Encoded>> {
         let layer = match self.family {
             Family::Sd => HiddenLayer::LAST,
             Family::Sdxl => HiddenLayer::PENULTIMATE,
         };
         let mut contexts = vec![Vec::new(); texts.len()];
         let mut pooled = Vec::new();
-        for Encoder { tokenizer, encoder, .. } in &self.encoders {
+        for Encoder { tokenizer, encoder, part } in &self.encoders {
             let mut chunks = texts.iter().map(|text| Ok(tokenizer.chunks(text)?)).collect::<Result<Vec<_>>>()?;
             let longest = chunks.iter().map(Vec::len).max().unwrap_or(1);
             pooled.clear();
+            part.enter()?;
             for (chunks, contexts) in chunks.iter_mut().zip(&mut contexts) {
                 chunks.resize(longest, tokenizer.empty_chunk());
-                let output = encoder.encode(chunks, layer, &self.placement.device)?;
+                let output = encoder.encode(chunks, layer, &self.device)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
+            }
+            if !kept {
+                part.leave();
             }
         }
         let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<Encoded> {

@@ -3,8 +3,9 @@
 //! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table
 //! of blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
 //! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
-//! kernel. [`DevicePool`] is a card's memory, which the driver splits and coalesces. Beside them the system's own
-//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`].
+//! kernel. [`PinnedPool`] is page-locked memory for copies to a card, and [`DevicePool`] a card's memory, which the driver
+//! splits and coalesces. [`Faults`] makes their requests fail, for tests. Beside them the system's own
+//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`]. A [`Ledger`] counts what a run would take.
 //!
 //! This crate knows no tensor and no network.
 //!
@@ -25,8 +26,11 @@
 mod arena;
 mod device;
 mod error;
+mod faults;
 mod host;
+mod ledger;
 mod lock;
+mod pinned;
 mod policy;
 mod process;
 mod statistics;
@@ -35,7 +39,10 @@ mod system;
 pub use arena::{Allocation, Arena};
 pub use device::{DeviceMemory, DevicePool};
 pub use error::{Error, Result};
+pub use faults::Faults;
 pub use host::{HostPool, LIMIT};
+pub use ledger::{Held, Ledger, Rounding};
+pub use pinned::{PinnedBlock, PinnedConfig, PinnedPool};
 pub use policy::Policy;
 pub use process::{PageFaults, ProcessMemory};
 pub use statistics::Statistics;

@@ -39,7 +39,33 @@ fn large_blocks_come_back() {
         assert!(after.resident + (60 << 20) < before.resident, "{before:?}, {after:?}");
     }
 
+    ceilings_are_kept();
     forks_do_not_stop();
+}
+
+/// Requests that may fail do so at the ceiling, and what waits makes room for them.
+fn ceilings_are_kept() {
+    let held = HostPool::vector::<u8>(32 << 20).unwrap();
+    drop(std::hint::black_box(vec![1u8; 48 << 20]));
+    let before = HostPool::statistics();
+    HostPool::set_ceiling(Some(before.used + (64 << 20)));
+    assert_eq!(HostPool::ceiling(), Some(before.used + (64 << 20)));
+    let error = HostPool::vector::<u32>(17 << 20).unwrap_err();
+    assert!(
+        error.is_out_of_memory() && error.to_string().starts_with("no room for 68.0 MiB of host memory"),
+        "{error}"
+    );
+    assert_eq!(HostPool::statistics(), before, "a refused request changes nothing");
+    // 48 MiB wait, too few for this request, and with it the pool would hold more than it may.
+    let large = HostPool::vector::<u32>(15 << 20).unwrap();
+    if cfg!(target_os = "linux") {
+        assert!(HostPool::statistics().reserved <= before.used + (64 << 20));
+    }
+    assert!(HostPool::check(5 << 20).is_err() && HostPool::check(3 << 20).is_ok());
+    HostPool::set_ceiling(None);
+    assert!(HostPool::check(5 << 20).is_ok());
+    assert!(HostPool::vector::<u64>(usize::MAX / 4).unwrap_err().is_out_of_memory());
+    drop((held, large));
 }
 
 /// A child has the pool as its parent had it, whatever other threads did at that moment.

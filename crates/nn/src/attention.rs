@@ -5,6 +5,7 @@ use kiln_weights::{ParamBuilder, StackedParam};
 
 use crate::error::Result;
 use crate::linear::Linear;
+use crate::shadow::{self, Shadow};
 
 /// How a family of checkpoints names the projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,33 @@ impl Attention {
         let [q, k, v] = self.project(x, context)?;
         let y = kiln_ops::attention(&q, &k, &v, self.op, None)?;
         self.to_out.forward_add(&y, Some(residual))
+    }
+
+    /// [`Attention::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow, context: Option<&Shadow>) -> Shadow {
+        let [q, k, _v] = self.project_shadow(x, context);
+        let y = shadow::attention(&q, &k, self.op);
+        self.to_out.shadow(&y)
+    }
+
+    /// [`Attention::project`] for shapes.
+    fn project_shadow(&self, x: &Shadow, context: Option<&Shadow>) -> [Shadow; 3] {
+        let in_place = x.run().target().attention_reads_parts(x.dtype());
+        let c = x.channels();
+        match (&self.stacked, context) {
+            (Some(Stacked::QueriesKeysValues(_)), None) if in_place => {
+                let qkv = shadow::linear(x, 3 * c);
+                [0, 1, 2].map(|_| shadow::chunk(&qkv, 3, 2))
+            }
+            (Some(Stacked::KeysValues(_)), Some(context)) if in_place => {
+                let kv = shadow::linear(context, 2 * c);
+                [self.to_q.shadow(x), shadow::chunk(&kv, 2, 2), shadow::chunk(&kv, 2, 2)]
+            }
+            _ => {
+                let context = context.unwrap_or(x);
+                [self.to_q.shadow(x), self.to_k.shadow(context), self.to_v.shadow(context)]
+            }
+        }
     }
 
     /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`: as parts of one product's rows where attention

@@ -31,6 +31,19 @@ pub enum Error {
     Candle(#[from] candle_core::Error),
 }
 
+impl Error {
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::At { source, .. } => source.is_out_of_memory(),
+            Self::Ops(error) => error.is_out_of_memory(),
+            Self::Weights(error) => error.is_out_of_memory(),
+            Self::Candle(error) => kiln_ops::is_out_of_memory(error),
+            _ => false,
+        }
+    }
+}
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 

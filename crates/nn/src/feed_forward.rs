@@ -5,6 +5,7 @@ use kiln_weights::ParamBuilder;
 
 use crate::error::Result;
 use crate::linear::Linear;
+use crate::shadow::{self, Shadow};
 
 /// How much wider the hidden layer is.
 const EXPANSION: usize = 4;
@@ -29,5 +30,11 @@ impl FeedForward {
     pub fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let hidden = kiln_ops::geglu(&self.proj.forward(x)?, None)?;
         self.out.forward_add(&hidden, Some(residual))
+    }
+
+    /// [`FeedForward::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        let hidden = shadow::geglu(&self.proj.shadow(x));
+        self.out.shadow(&hidden)
     }
 }

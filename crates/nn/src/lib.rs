@@ -4,6 +4,8 @@
 //! streamed or patched by a LoRA. A layer is built from numbers alone; building declares its parameters
 //! ([`kiln_weights::ParamBuilder`]), whose names are those of diffusers and transformers.
 //!
+//! Beside `forward` a layer has `shadow`, the same for shapes without values: see [`shadow`].
+//!
 //! This crate knows no files and no whole network.
 //!
 //! ```
@@ -31,7 +33,10 @@ mod linear;
 mod norm;
 mod resample;
 mod resnet;
+mod resnet_strips;
 mod run;
+pub mod shadow;
+pub mod strips;
 
 pub use attention::{Attention, AttentionConfig, AttentionKeys};
 pub use conv2d::Conv2d;
@@ -44,3 +49,4 @@ pub use norm::{GroupNorm, LayerNorm};
 pub use resample::{Downsample, Upsample};
 pub use resnet::{ResnetBlock, ResnetConfig};
 pub use run::Run;
+pub use shadow::{DryRun, Shadow};

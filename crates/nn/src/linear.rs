@@ -4,11 +4,13 @@ use candle_core::Tensor;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
+use crate::shadow::{self, Shadow};
 
 /// `y = x weight^T + bias`.
 pub struct Linear {
     weight: Param,
     bias: Option<Param>,
+    out_channels: usize,
 }
 
 impl Linear {
@@ -17,6 +19,7 @@ impl Linear {
         Self {
             weight: p.param("weight", &[out_channels, in_channels], Packing::Linear),
             bias: bias.then(|| p.param("bias", &[out_channels], Packing::AsStored)),
+            out_channels,
         }
     }
 
@@ -29,5 +32,10 @@ impl Linear {
     pub fn forward_add(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
         Ok(kiln_ops::linear(x, &self.weight.weight()?, bias.as_ref(), residual, None)?)
+    }
+
+    /// [`Linear::forward`] for shapes; a residual costs nothing.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        shadow::linear(x, self.out_channels)
     }
 }

@@ -5,6 +5,8 @@ use kiln_weights::ParamBuilder;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
+use crate::shadow::{self, Shadow};
+use crate::strips::{Convolved, Map, Prepare, Stored, rows_of_strip};
 
 /// A 3x3 convolution with stride 2.
 pub struct Downsample {
@@ -19,9 +21,19 @@ impl Downsample {
         Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
     }
 
+    /// The convolution.
+    pub fn conv(&self) -> &Conv2d {
+        &self.conv
+    }
+
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.conv.forward(x)
+    }
+
+    /// [`Downsample::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow) -> Shadow {
+        self.conv.shadow(x)
     }
 }
 
@@ -51,5 +63,24 @@ impl Upsample {
         let wide = kiln_ops::upsample_nearest(&x, size, None)?;
         drop(x);
         self.conv.forward(&wide)
+    }
+
+    /// The strips of [`Upsample::forward`] of `x` `(1, h, w, c)`, of about `pixels` pixels each.
+    pub fn strips<'a, M: Map>(&'a self, x: &'a M, pixels: usize) -> Convolved<'a, Stored<'a, M>, M> {
+        let rows = rows_of_strip(pixels, 2 * x.shape()[1]) / 2;
+        Convolved::new(Stored::new(x, rows), Prepare::Upsample, &self.conv)
+    }
+
+    /// [`Upsample::forward`] for shapes.
+    pub fn shadow(&self, x: Shadow) -> Shadow {
+        let size = (2 * x.dim(1), 2 * x.dim(2));
+        self.shadow_to(x, size)
+    }
+
+    /// [`Upsample::forward_to`] for shapes.
+    pub fn shadow_to(&self, x: Shadow, size: (usize, usize)) -> Shadow {
+        let wide = shadow::upsample_nearest(&x, size);
+        drop(x);
+        self.conv.shadow(&wide)
     }
 }

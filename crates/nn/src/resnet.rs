@@ -8,6 +8,7 @@ use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::norm::GroupNorm;
+use crate::shadow::Shadow;
 
 /// The configuration of [`ResnetBlock`].
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +28,12 @@ pub struct ResnetConfig {
 /// Twice normalise, SiLU, convolve; the time embedding is added between, the input (through a 1x1 convolution where
 /// the channels change) at the end.
 pub struct ResnetBlock {
-    norm1: GroupNorm,
-    conv1: Conv2d,
+    pub(crate) norm1: GroupNorm,
+    pub(crate) conv1: Conv2d,
     time_emb_proj: Option<Linear>,
-    norm2: GroupNorm,
-    conv2: Conv2d,
-    conv_shortcut: Option<Conv2d>,
+    pub(crate) norm2: GroupNorm,
+    pub(crate) conv2: Conv2d,
+    pub(crate) conv_shortcut: Option<Conv2d>,
 }
 
 impl ResnetBlock {
@@ -64,5 +65,17 @@ impl ResnetBlock {
         h = self.norm2.forward(&h)?;
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
         self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+    }
+
+    /// [`ResnetBlock::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
+        let image_bias = match (&self.time_emb_proj, temb) {
+            (Some(proj), Some(temb)) => Some(proj.shadow(temb)),
+            _ => None,
+        };
+        let mut h = self.conv1.shadow_add(&self.norm1.shadow(x), image_bias.is_some());
+        h = self.norm2.shadow(&h);
+        let _shortcut = self.conv_shortcut.as_ref().map(|conv| conv.shadow(x));
+        self.conv2.shadow(&h)
     }
 }

@@ -48,23 +48,29 @@ pub mod marker;
 mod no_cuda;
 mod output;
 mod packing;
+pub mod stream;
 #[cfg(test)]
 mod test_support;
 mod timestep_embedding;
 pub mod trace;
 mod upsample_nearest;
+mod workspace;
 
 pub use activation::{Activation, activation};
-pub use attention::{Attention, attention, attention_reads_parts};
+pub use attention::{Attention, attention, attention_reads_parts, attention_workspace};
 pub use concat::concat_channels;
-pub use conv2d::{Conv2d, Conv2dInputs, conv2d};
+pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
 pub use cpu::product::peak::peak_flops;
-pub use error::{Error, Result};
+pub use error::{Error, Result, is_out_of_memory};
 pub use geglu::geglu;
-pub use group_norm::{GroupNorm, group_norm};
+pub use group_norm::{
+    GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,
+};
 pub use guidance::guidance;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use output::unwritten;
 pub use packing::{Packing, Weight, WeightLayout};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;
+pub use workspace::{Target, Workspace};

@@ -4,9 +4,14 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
+use kiln_mempool::HostPool;
 
 use crate::cpu::Element;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::error::{Error, Result, expect_shape};
+#[cfg(not(feature = "cuda"))]
+use crate::no_cuda as cuda;
 
 /// Runs `kernel` on the result's memory, a slice of `shape`'s element count in row-major order, and gives the result.
 ///
@@ -20,7 +25,7 @@ pub(crate) fn write<T: Element>(
     kernel: impl FnOnce(&mut [T]),
 ) -> Result<Tensor> {
     let Some(out) = out else {
-        let mut values = uncleared::<T>(shape.iter().product());
+        let mut values = uncleared::<T>(shape.iter().product())?;
         kernel(&mut values);
         return Ok(Tensor::from_vec(values, shape, &Device::Cpu)?);
     };
@@ -34,8 +39,8 @@ pub(crate) fn write<T: Element>(
 ///
 /// In tests they are not numbers, so that an element that a kernel forgets is seen.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri))))]
-fn uncleared<T: Element>(len: usize) -> Vec<T> {
-    let mut values = Vec::<T>::with_capacity(len);
+fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
+    let mut values = HostPool::vector::<T>(len)?;
     // SAFETY: memory that nobody wrote may not be read as numbers, whatever it holds. The empty assembly gets the
     // address and promises nothing, so for the compiler it has written all that the address reaches, and what it wrote
     // is what the memory holds: it stays the same from one read to the next (an allocator may not take memory back, or
@@ -46,12 +51,32 @@ fn uncleared<T: Element>(len: usize) -> Vec<T> {
         std::arch::asm!("/* {0} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
         values.set_len(len);
     }
-    values
+    Ok(values)
 }
 
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri)))))]
-fn uncleared<T: Element>(len: usize) -> Vec<T> {
-    vec![T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }); len]
+fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
+    let mut values = HostPool::vector::<T>(len)?;
+    values.resize(len, T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }));
+    Ok(values)
+}
+
+/// A tensor whose memory holds anything, for operators to write all of it: what is written part by part needs no
+/// clearing before.
+///
+/// # Errors
+/// [`Error::DType`] for types that no operator writes.
+pub fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    fn on_the_processor<T: Element>(shape: &[usize]) -> Result<Tensor> {
+        write::<T>("unwritten", None, shape, &[], |_| ())
+    }
+    match device {
+        Device::Cpu => dispatch!("unwritten", "the result", dtype, on_the_processor(shape)),
+        _ => match cuda::unwritten(shape, dtype, device)? {
+            Some(tensor) => Ok(tensor),
+            None => Ok(Tensor::zeros(shape, dtype, device)?),
+        },
+    }
 }
 
 /// Gives `result`, or copies it into `out`: for the paths that are made of candle's own operators.

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use kiln_nn::ops::concat_channels;
-use kiln_nn::{Downsample, ResnetBlock, ResnetConfig, Result, Run, Upsample};
+use kiln_nn::{Downsample, ResnetBlock, ResnetConfig, Result, Run, Shadow, Upsample, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{BlockConfig, UnetConfig};
@@ -49,6 +49,12 @@ pub(crate) struct BlockContext<'a> {
     pub(crate) tokens: &'a Tensor,
 }
 
+/// [`BlockContext`] for shapes.
+pub(crate) struct ShadowContext<'a> {
+    pub(crate) temb: &'a Shadow,
+    pub(crate) tokens: &'a Shadow,
+}
+
 /// A residual block, then a transformer where the block has cross attention.
 struct Layer {
     resnet: Staged<ResnetBlock>,
@@ -62,6 +68,15 @@ impl Layer {
         match &self.transformer {
             Some(transformer) => transformer.forward(&x, context.tokens),
             None => Ok(x),
+        }
+    }
+
+    /// [`Layer::forward`] for shapes.
+    fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>) -> Shadow {
+        let x = self.resnet.module().shadow(x, Some(context.temb));
+        match &self.transformer {
+            Some(transformer) => transformer.shadow(&x, context.tokens),
+            None => x,
         }
     }
 }
@@ -100,6 +115,20 @@ impl DownBlock {
         }
         Ok(x)
     }
+
+    /// [`DownBlock::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            x = layer.shadow(&x, context);
+            skips.push(x.clone());
+        }
+        if let Some(downsample) = &self.downsample {
+            x = downsample.module().shadow(&x);
+            skips.push(x.clone());
+        }
+        x
+    }
 }
 
 /// A layer and one more residual block, at the smallest size.
@@ -119,6 +148,12 @@ impl MidBlock {
     pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
         let x = self.layer.forward(x, context)?;
         self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))
+    }
+
+    /// [`MidBlock::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>) -> Shadow {
+        let x = self.layer.shadow(x, context);
+        self.resnet.module().shadow(&x, Some(context.temb))
     }
 }
 
@@ -164,5 +199,21 @@ impl UpBlock {
             })?;
         }
         Ok(x)
+    }
+
+    /// [`UpBlock::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            if let Some(skip) = skips.pop() {
+                x = shadow::concat_channels(&x, &skip);
+            }
+            x = layer.shadow(&x, context);
+        }
+        match (&self.upsample, skips.last()) {
+            (None, _) => x,
+            (Some(upsample), Some(skip)) => upsample.module().shadow_to(x, (skip.dim(1), skip.dim(2))),
+            (Some(upsample), None) => upsample.module().shadow(x),
+        }
     }
 }

@@ -48,5 +48,17 @@ pub enum Error {
     Candle(#[from] candle_core::Error),
 }
 
+impl Error {
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Nn(error) => error.is_out_of_memory(),
+            Self::Ops(error) => error.is_out_of_memory(),
+            Self::Candle(error) => kiln_nn::ops::is_out_of_memory(error),
+            _ => false,
+        }
+    }
+}
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

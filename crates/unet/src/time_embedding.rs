@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::{Activation, TimestepEmbedding, activation, concat_channels, timestep_embedding};
-use kiln_nn::{Linear, Result};
+use kiln_nn::{Linear, Result, Shadow, shadow};
 use kiln_weights::ParamBuilder;
 
 use crate::config::{AddedEmbedding, UnetConfig};
@@ -24,6 +24,11 @@ impl EmbeddingMlp {
     /// `x` `(b, in_channels)` to `(b, channels)`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.linear_2.forward(&activation(&self.linear_1.forward(x)?, Activation::Silu, None)?)
+    }
+
+    /// [`EmbeddingMlp::forward`] for shapes.
+    fn shadow(&self, x: &Shadow) -> Shadow {
+        self.linear_2.shadow(&shadow::activation(&self.linear_1.shadow(x)))
     }
 }
 
@@ -61,5 +66,16 @@ impl TimeEmbedding {
         let sizes = embedded.reshape((b, sizes * form.dim))?; // (b, 6 * time_embed_dim)
         let added = mlp.forward(&concat_channels(&pooled.to_dtype(dtype)?, &sizes, None)?)?;
         Ok(added.broadcast_add(&temb)?)
+    }
+
+    /// [`TimeEmbedding::forward`] for shapes.
+    pub(crate) fn shadow(&self, timesteps: &Shadow, added: Option<(&Shadow, &Shadow)>, dtype: DType) -> Shadow {
+        let temb = self.time.shadow(&shadow::timestep_embedding(timesteps, self.form, dtype));
+        let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return temb };
+        let (b, sizes) = (time_ids.dim(0), time_ids.dim(1));
+        let embedded = shadow::timestep_embedding(time_ids, *form, dtype);
+        let sizes = embedded.view(&[b, sizes * form.dim]);
+        let added = mlp.shadow(&shadow::concat_channels(&pooled.to_dtype(dtype), &sizes));
+        shadow::elementwise(&added)
     }
 }

@@ -1,7 +1,9 @@
 //! The transformer after a residual block: every pixel is a token that looks at the others and at the text.
 
 use candle_core::Tensor;
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, Run};
+use kiln_nn::{
+    Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, Run, Shadow,
+};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::TransformerConfig;
@@ -60,6 +62,19 @@ impl Transformer {
         let y = self.proj_out.run(|proj| proj.forward_add(&tokens, Some(&x)))?;
         Ok(y.reshape((b, h, w, c))?)
     }
+
+    /// [`Transformer::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow, context: &Shadow) -> Shadow {
+        let [b, h, w, c] = [0, 1, 2, 3].map(|i| x.dim(i));
+        let x = x.view(&[b, h * w, c]);
+        let entry = self.entry.module();
+        let mut tokens = entry.proj_in.shadow(&entry.norm.shadow(&x));
+        for layer in &self.layers {
+            tokens = layer.module().shadow(&tokens, context);
+        }
+        let y = self.proj_out.module().shadow(&tokens);
+        y.view(&[b, h, w, c])
+    }
 }
 
 /// Self-attention, cross-attention to the text, feed-forward; each after a layer normalisation and around a shortcut.
@@ -98,5 +113,12 @@ impl TransformerLayer {
         let x = self.attn1.forward(&self.norm1.forward(x)?, None, x)?;
         let x = self.attn2.forward(&self.norm2.forward(&x)?, Some(context), &x)?;
         self.ff.forward(&self.norm3.forward(&x)?, &x)
+    }
+
+    /// [`TransformerLayer::forward`] for shapes.
+    fn shadow(&self, x: &Shadow, context: &Shadow) -> Shadow {
+        let x = self.attn1.shadow(&self.norm1.shadow(x), None);
+        let x = self.attn2.shadow(&self.norm2.shadow(&x), Some(context));
+        self.ff.shadow(&self.norm3.shadow(&x))
     }
 }

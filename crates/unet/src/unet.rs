@@ -3,10 +3,10 @@
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
 use kiln_nn::ops::{Activation, activation};
-use kiln_nn::{Conv2d, GroupNorm, Run};
+use kiln_nn::{Conv2d, DryRun, GroupNorm, Run, Shadow, shadow};
 use kiln_weights::{Segments, Staged};
 
-use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
+use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, ShadowContext, UpBlock};
 use crate::config::{NUM_TIME_IDS, UnetConfig};
 use crate::error::{Error, Result};
 use crate::time_embedding::TimeEmbedding;
@@ -28,6 +28,29 @@ pub struct AddedConditions {
     /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
     /// f32 whatever the network's type.
     pub time_ids: Tensor,
+}
+
+/// [`Conditioning`] for shapes.
+#[derive(Clone)]
+pub struct ConditioningShadow {
+    /// The text's tokens, `(b, s, context_dim)`.
+    pub context: Shadow,
+    /// What SDXL adds: the pooled text `(b, pooled_dim)` and the sizes `(b, 6)`.
+    pub added: Option<(Shadow, Shadow)>,
+}
+
+impl ConditioningShadow {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        let added = self.added.iter().map(|(pooled, time_ids)| pooled.bytes() + time_ids.bytes());
+        self.context.bytes() + added.sum::<usize>()
+    }
+
+    /// A copy of all tensors.
+    pub fn copy(&self) -> Self {
+        let added = self.added.as_ref().map(|(pooled, time_ids)| (pooled.copy(), time_ids.copy()));
+        Self { context: self.context.copy(), added }
+    }
 }
 
 /// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
@@ -140,6 +163,42 @@ impl Unet {
         }
         let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
         Ok(to_channels_first(&y)?)
+    }
+
+    /// [`Unet::forward`] for shapes: what it holds on the way is in the dry run's ledger.
+    pub fn shadow(&self, x: &Shadow, timesteps: &Shadow, conditioning: &ConditioningShadow) -> Shadow {
+        let dtype = x.dtype();
+        let added = conditioning.added.as_ref().map(|(pooled, time_ids)| (pooled, time_ids));
+        let temb = self.time_embedding.module().shadow(timesteps, added, dtype);
+        let temb = shadow::activation(&temb);
+        let tokens = conditioning.context.to_dtype(dtype);
+        let context = ShadowContext { temb: &temb, tokens: &tokens };
+
+        let x = shadow::to_channels_last(x);
+        let mut x = self.conv_in.module().shadow(&x);
+        let mut skips = vec![x.clone()];
+        for block in &self.down_blocks {
+            x = block.shadow(&x, &context, &mut skips);
+        }
+        if let Some(block) = &self.mid_block {
+            x = block.shadow(&x, &context);
+        }
+        for block in &self.up_blocks {
+            x = block.shadow(&x, &context, &mut skips);
+        }
+        let head = self.head.module();
+        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
+        shadow::to_channels_first(&y)
+    }
+
+    /// What steers `b` images with `tokens` tokens of text each, in `dtype`, for [`Unet::shadow`].
+    pub fn conditioning_shadow(&self, run: &DryRun, b: usize, tokens: usize, dtype: DType) -> ConditioningShadow {
+        let added = self
+            .config
+            .pooled_dim()
+            .map(|dim| (run.tensor(&[b, dim], dtype), run.tensor(&[b, NUM_TIME_IDS], DType::F32)));
+        let context = run.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
+        ConditioningShadow { context, added }
     }
 
     /// Refuses inputs that do not fit.

@@ -1,13 +1,16 @@
 //! From latents to pixels.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use kiln_nn::ops::Target;
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, Run, Upsample};
+use kiln_nn::strips::{Map, collect, normalise_and_convolve};
+use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, Run, Shadow, Upsample, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
 use crate::mid_block::{MidBlock, resnet};
+use crate::tiling::{StripPlan, Tiling, footprint};
 
 /// The decoder of an `AutoencoderKL`.
 pub struct Decoder {
@@ -84,16 +87,35 @@ impl Decoder {
     /// # Errors
     /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
     pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
+        self.decode_with(latents, Tiling::Whole)
+    }
+
+    /// The same with less in memory at once. On the processor the tiling changes no bit.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn decode_with(&self, latents: &Tensor, tiling: Tiling) -> Result<Tensor> {
         if !matches!(*latents.dims(), [_, c, _, _] if c == self.latent_channels) {
             let expected = format!("(b, {}, h, w)", self.latent_channels);
             return Err(Error::Input { expected, found: latents.dims().to_vec() });
         }
-        let mut x = to_channels_last(latents)?;
-        x = self.conv_in.run(|entry| match &entry.post_quant_conv {
-            Some(conv) => entry.conv_in.forward(&conv.forward(&x)?),
-            None => entry.conv_in.forward(&x),
-        })?;
-        x = self.mid_block.forward(&x)?;
+        tiling.over_images(latents, |latents| {
+            let mut x = to_channels_last(latents)?;
+            x = self.conv_in.run(|entry| match &entry.post_quant_conv {
+                Some(conv) => entry.conv_in.forward(&conv.forward(&x)?),
+                None => entry.conv_in.forward(&x),
+            })?;
+            x = self.mid_block.forward(&x)?;
+            let y = match tiling.strips(self.upscale() * latents.dim(3)?) {
+                Some(plan) => self.enlarge_in_strips(x, plan)?,
+                None => self.enlarge(x)?,
+            };
+            Ok(to_channels_first(&y)?)
+        })
+    }
+
+    /// What the middle block gives, `(b, h, w, c)`, to images `(b, f h, f w, 3)`.
+    fn enlarge(&self, mut x: Tensor) -> kiln_nn::Result<Tensor> {
         for block in &self.up_blocks {
             for resnet in &block.resnets {
                 x = resnet.run(|resnet| resnet.forward(&x, None))?;
@@ -102,7 +124,99 @@ impl Decoder {
                 x = upsample.run(|upsample| upsample.forward(x))?;
             }
         }
-        let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
-        Ok(to_channels_first(&y)?)
+        self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))
+    }
+
+    /// [`Decoder::enlarge`] of one image in strips.
+    fn enlarge_in_strips<M: Map>(&self, mut x: M, StripPlan { pixels, recompute }: StripPlan) -> kiln_nn::Result<M> {
+        let mut upsample: Option<&Staged<Upsample>> = None;
+        for block in &self.up_blocks {
+            let is_largest = block.upsample.is_none();
+            let mut resnets = block.resnets.iter();
+            match upsample {
+                Some(upsample) if recompute && is_largest => {
+                    if let Some(first) = resnets.next() {
+                        x = M::run(upsample, |upsample| {
+                            M::run(first, |first| first.forward_strips_of(|| upsample.strips(&x, pixels), pixels))
+                        })?;
+                    }
+                }
+                Some(upsample) => x = M::run(upsample, |upsample| collect(upsample.strips(&x, pixels)))?,
+                None => (),
+            }
+            for resnet in resnets {
+                x = M::run(resnet, |resnet| match recompute && is_largest {
+                    true => resnet.forward_in_place(x, pixels),
+                    false => resnet.forward_strips(&x, pixels),
+                })?;
+            }
+            upsample = block.upsample.as_ref();
+        }
+        M::run(&self.head, |head| normalise_and_convolve(&head.conv_norm_out, &head.conv_out, &x, pixels))
+    }
+
+    /// [`Decoder::decode`] for shapes.
+    pub fn shadow(&self, latents: &Shadow) -> Shadow {
+        shadow::to_channels_first(&self.enlarge_shadow(self.middle_shadow(latents)))
+    }
+
+    /// [`Decoder::decode_with`] for shapes.
+    ///
+    /// # Errors
+    /// None: shapes alone cannot fail.
+    pub fn shadow_with(&self, latents: &Shadow, tiling: Tiling) -> Result<Shadow> {
+        tiling.over_shadows(latents, |latents| match tiling.strips(self.upscale() * latents.dim(3)) {
+            Some(plan) => Ok(shadow::to_channels_first(&self.enlarge_in_strips(self.middle_shadow(latents), plan)?)),
+            None => Ok(self.shadow(latents)),
+        })
+    }
+
+    /// What the middle block gives, for shapes.
+    fn middle_shadow(&self, latents: &Shadow) -> Shadow {
+        let mut x = shadow::to_channels_last(latents);
+        let entry = self.conv_in.module();
+        x = match &entry.post_quant_conv {
+            Some(conv) => entry.conv_in.shadow(&conv.shadow(&x)),
+            None => entry.conv_in.shadow(&x),
+        };
+        self.mid_block.shadow(&x)
+    }
+
+    /// [`Decoder::enlarge`] for shapes.
+    fn enlarge_shadow(&self, mut x: Shadow) -> Shadow {
+        for block in &self.up_blocks {
+            for resnet in &block.resnets {
+                x = resnet.module().shadow(&x, None);
+            }
+            if let Some(upsample) = &block.upsample {
+                x = upsample.module().shadow(x);
+            }
+        }
+        let head = self.head.module();
+        head.conv_out.shadow(&head.conv_norm_out.shadow(&x))
+    }
+
+    /// The most bytes that decoding latents `(b, h, w)` in `dtype` takes at once besides the weights, the latents and
+    /// the images counted.
+    ///
+    /// # Errors
+    /// As [`Decoder::shadow_with`].
+    pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
+        footprint(target, &[b, self.latent_channels, h, w], dtype, |latents| {
+            self.shadow_with(latents, tiling).map(drop)
+        })
+    }
+
+    /// The fastest tiling whose [`Decoder::footprint`] is at most `bytes`; nothing where none is.
+    ///
+    /// # Errors
+    /// As [`Decoder::shadow_with`].
+    pub fn fitting(&self, latents: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
+        Tiling::fastest(bytes, |tiling| self.footprint(latents, dtype, target, tiling))
+    }
+
+    /// Pixels that a latent is wide.
+    fn upscale(&self) -> usize {
+        1 << (self.up_blocks.len() - 1)
     }
 }

@@ -1,13 +1,16 @@
 //! From pixels to latents.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use kiln_nn::ops::Target;
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run};
+use kiln_nn::strips::Map;
+use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run, Shadow, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
 use crate::mid_block::{MidBlock, resnet};
+use crate::tiling::{StripPlan, Tiling, footprint};
 
 /// The encoder of an `AutoencoderKL`.
 pub struct Encoder {
@@ -101,13 +104,41 @@ impl Encoder {
     /// # Errors
     /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
     pub fn encode(&self, image: &Tensor) -> Result<Posterior> {
+        self.encode_with(image, Tiling::Whole)
+    }
+
+    /// The same with less in memory at once. On the processor the tiling changes no bit.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode`].
+    pub fn encode_with(&self, image: &Tensor, tiling: Tiling) -> Result<Posterior> {
         let (c, f) = (self.in_channels, self.downscale);
         if !matches!(*image.dims(), [_, found, h, w] if found == c && h % f == 0 && w % f == 0 && h * w > 0) {
             let expected = format!("(b, {c}, h, w) with h and w multiples of {f}");
             return Err(Error::Input { expected, found: image.dims().to_vec() });
         }
-        let x = to_channels_last(image)?;
-        let mut x = self.conv_in.run(|conv| conv.forward(&x))?;
+        let moments = tiling.over_images(image, |image| {
+            let mut x = self.conv_in.run(|conv| conv.forward(&to_channels_last(image)?))?;
+            x = match tiling.strips(image.dim(3)?) {
+                Some(plan) => self.reduce_in_strips(x, plan)?,
+                None => self.reduce(x)?,
+            };
+            x = self.mid_block.forward(&x)?;
+            let y = self.head.run(|head| {
+                let y = head.conv_out.forward(&head.conv_norm_out.forward(&x)?)?;
+                head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))
+            })?;
+            Ok(to_channels_first(&y)?)
+        })?;
+        let moments = moments.chunk(2, 1)?;
+        let [mean, log_variance] = &moments[..] else {
+            return Err(Error::Input { expected: "two moments".into(), found: vec![moments.len()] });
+        };
+        Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
+    }
+
+    /// What the first convolution gives, `(b, f h, f w, c)`, to the middle block's input `(b, h, w, c)`.
+    fn reduce(&self, mut x: Tensor) -> kiln_nn::Result<Tensor> {
         for block in &self.down_blocks {
             for resnet in &block.resnets {
                 x = resnet.run(|resnet| resnet.forward(&x, None))?;
@@ -116,15 +147,91 @@ impl Encoder {
                 x = downsample.run(|downsample| downsample.forward(&x))?;
             }
         }
-        x = self.mid_block.forward(&x)?;
-        let y = self.head.run(|head| {
-            let y = head.conv_out.forward(&head.conv_norm_out.forward(&x)?)?;
-            head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))
-        })?;
-        let moments = to_channels_first(&y)?.chunk(2, 1)?;
-        let [mean, log_variance] = &moments[..] else {
-            return Err(Error::Input { expected: "two moments".into(), found: vec![moments.len()] });
-        };
-        Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
+        Ok(x)
     }
+
+    /// [`Encoder::reduce`] of one image in strips. A map and its half are less than a block's two maps, so the halving
+    /// is whole.
+    fn reduce_in_strips<M: Map>(&self, mut x: M, StripPlan { pixels, recompute }: StripPlan) -> kiln_nn::Result<M> {
+        for (i, block) in self.down_blocks.iter().enumerate() {
+            for resnet in &block.resnets {
+                x = M::run(resnet, |resnet| match recompute && i == 0 {
+                    true => resnet.forward_in_place(x, pixels),
+                    false => resnet.forward_strips(&x, pixels),
+                })?;
+            }
+            if let Some(downsample) = &block.downsample {
+                x = M::run(downsample, |downsample| x.convolve(downsample.conv()))?;
+            }
+        }
+        Ok(x)
+    }
+
+    /// [`Encoder::encode`] for shapes: means and logarithms of variances.
+    pub fn shadow(&self, image: &Shadow) -> [Shadow; 2] {
+        halves(&self.finish_shadow(self.reduce_shadow(self.entry_shadow(image))))
+    }
+
+    /// [`Encoder::encode_with`] for shapes.
+    ///
+    /// # Errors
+    /// None: shapes alone cannot fail.
+    pub fn shadow_with(&self, image: &Shadow, tiling: Tiling) -> Result<[Shadow; 2]> {
+        let moments = tiling.over_shadows(image, |image| {
+            let x = self.entry_shadow(image);
+            Ok(self.finish_shadow(match tiling.strips(image.dim(3)) {
+                Some(plan) => self.reduce_in_strips(x, plan)?,
+                None => self.reduce_shadow(x),
+            }))
+        })?;
+        Ok(halves(&moments))
+    }
+
+    fn entry_shadow(&self, image: &Shadow) -> Shadow {
+        self.conv_in.module().shadow(&shadow::to_channels_last(image))
+    }
+
+    /// [`Encoder::reduce`] for shapes.
+    fn reduce_shadow(&self, mut x: Shadow) -> Shadow {
+        for block in &self.down_blocks {
+            for resnet in &block.resnets {
+                x = resnet.module().shadow(&x, None);
+            }
+            if let Some(downsample) = &block.downsample {
+                x = downsample.module().shadow(&x);
+            }
+        }
+        x
+    }
+
+    /// The middle block and the head, for shapes.
+    fn finish_shadow(&self, mut x: Shadow) -> Shadow {
+        x = self.mid_block.shadow(&x);
+        let head = self.head.module();
+        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
+        shadow::to_channels_first(&head.quant_conv.as_ref().map_or(y.clone(), |conv| conv.shadow(&y)))
+    }
+
+    /// The most bytes that encoding images `(b, h, w)` in `dtype` takes at once besides the weights, images and results
+    /// counted.
+    ///
+    /// # Errors
+    /// As [`Encoder::shadow_with`].
+    pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
+        footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.shadow_with(image, tiling).map(drop))
+    }
+
+    /// The fastest tiling whose [`Encoder::footprint`] is at most `bytes`; nothing where none is.
+    ///
+    /// # Errors
+    /// As [`Encoder::shadow_with`].
+    pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
+        Tiling::fastest(bytes, |tiling| self.footprint(image, dtype, target, tiling))
+    }
+}
+
+/// Means and logarithms of variances, for shapes.
+fn halves(moments: &Shadow) -> [Shadow; 2] {
+    let half = shadow::chunk(moments, 2, 1);
+    [half.copy(), half.copy()]
 }

@@ -26,6 +26,7 @@ mod decoder;
 mod encoder;
 mod error;
 mod mid_block;
+mod tiling;
 mod tiny;
 mod tiny_config;
 
@@ -33,5 +34,7 @@ pub use config::VaeConfig;
 pub use decoder::Decoder;
 pub use encoder::{Encoder, Posterior};
 pub use error::{Error, Result};
+pub use kiln_nn::ops::Target;
+pub use tiling::Tiling;
 pub use tiny::{TinyDecoder, TinyEncoder};
 pub use tiny_config::TinyConfig;

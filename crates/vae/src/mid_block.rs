@@ -1,7 +1,7 @@
 //! The block in the middle of both halves, at the latents' size.
 
 use candle_core::Tensor;
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, Run};
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, Run, Shadow};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -45,6 +45,15 @@ impl MidBlock {
         }
         self.resnet_1.run(|resnet| resnet.forward(&x, None))
     }
+
+    /// [`MidBlock::forward`] for shapes.
+    pub(crate) fn shadow(&self, x: &Shadow) -> Shadow {
+        let mut x = self.resnet_0.module().shadow(x, None);
+        if let Some(attention) = &self.attention {
+            x = attention.module().shadow(&x);
+        }
+        self.resnet_1.module().shadow(&x, None)
+    }
 }
 
 /// Attention among all pixels, with one head as wide as the feature map.
@@ -75,5 +84,13 @@ impl PixelAttention {
         let tokens = x.reshape((b, h * w, c))?;
         let y = self.attention.forward(&self.group_norm.forward(&tokens)?, None, &tokens)?;
         Ok(y.reshape((b, h, w, c))?)
+    }
+
+    /// [`PixelAttention::forward`] for shapes.
+    fn shadow(&self, x: &Shadow) -> Shadow {
+        let [b, h, w, c] = [0, 1, 2, 3].map(|i| x.dim(i));
+        let tokens = x.view(&[b, h * w, c]);
+        let y = self.attention.shadow(&self.group_norm.shadow(&tokens), None);
+        y.view(&[b, h, w, c])
     }
 }

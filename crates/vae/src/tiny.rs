@@ -7,7 +7,7 @@
 use candle_core::Tensor;
 use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
 use kiln_nn::ops::{self, Activation, activation, upsample_nearest};
-use kiln_nn::{Conv2d, Run};
+use kiln_nn::{Conv2d, Run, Shadow, shadow};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::error::{Error, Result};
@@ -87,6 +87,24 @@ impl TinyDecoder {
         }
         Ok(to_channels_first(&x)?.affine(2.0, -1.0)?)
     }
+
+    /// [`TinyDecoder::decode`] for shapes.
+    pub fn shadow(&self, latents: &Shadow) -> Shadow {
+        let squeezed = shadow::elementwise(&shadow::elementwise(&shadow::to_channels_last(latents)));
+        let x = shadow::elementwise(&squeezed);
+        drop(squeezed);
+        let mut x = shadow::activation(&self.conv_in.module().shadow(&x));
+        for (i, Stage { blocks, conv }) in self.stages.iter().enumerate() {
+            for block in blocks {
+                x = block.module().shadow(&x);
+            }
+            if i + 1 < self.stages.len() {
+                x = shadow::upsample_nearest(&x, (self.step * x.dim(1), self.step * x.dim(2)));
+            }
+            x = conv.module().shadow(&x);
+        }
+        shadow::elementwise(&shadow::to_channels_first(&x))
+    }
 }
 
 impl TinyEncoder {
@@ -128,6 +146,18 @@ impl TinyEncoder {
             }
         }
         Ok(to_channels_first(&self.conv_out.run(|conv| conv.forward(&x))?)?)
+    }
+
+    /// [`TinyEncoder::encode`] for shapes.
+    pub fn shadow(&self, image: &Shadow) -> Shadow {
+        let mut x = shadow::elementwise(&shadow::to_channels_last(image));
+        for Stage { conv, blocks } in &self.stages {
+            x = conv.module().shadow(&x);
+            for block in blocks {
+                x = block.module().shadow(&x);
+            }
+        }
+        shadow::to_channels_first(&self.conv_out.module().shadow(&x))
     }
 }
 
@@ -175,6 +205,14 @@ impl Block {
         let y = relu(&first.forward(x)?)?;
         let y = relu(&second.forward(&y)?)?;
         relu(&third.forward_add(&y, None, Some(x))?)
+    }
+
+    /// [`Block::forward`] for shapes.
+    fn shadow(&self, x: &Shadow) -> Shadow {
+        let [first, second, third] = &self.convs;
+        let y = shadow::activation(&first.shadow(x));
+        let y = shadow::activation(&second.shadow(&y));
+        shadow::activation(&third.shadow(&y))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The autoencoder against diffusers, both ways.
 
 use candle_core::{DType, Device};
-use kiln_testkit::{Fixture, Parity, Target, fixtures};
-use kiln_vae::{Decoder, Encoder, VaeConfig};
+use kiln_testkit::{Fixture, Parity, Target, deviation, fixtures};
+use kiln_vae::{Decoder, Encoder, Tiling, VaeConfig};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 
 /// Largest error, in standard deviations: f32, f16, bf16 (random networks stretch rounding).
@@ -25,6 +25,11 @@ fn check(kind: &str, folder: &str) {
     for case in 0..2 {
         let image = decoder.decode(&input(format!("d{case}.latents"), &fixture)).unwrap();
         parity.check(&format!("decode {case}"), &image, &fixture.tensor(&format!("d{case}.image")), bound);
+        let strips = Tiling::Strips { rows: 6, recompute: true };
+        let tiled = decoder.decode_with(&input(format!("d{case}.latents"), &fixture), strips).unwrap();
+        if target.device.is_cpu() {
+            assert_eq!(deviation(&tiled, &image).error, 0.0, "in strips");
+        }
 
         let posterior = encoder.encode(&input(format!("e{case}.image"), &fixture)).unwrap();
         parity.check(&format!("mean {case}"), &posterior.mean, &fixture.tensor(&format!("e{case}.mean")), bound);

@@ -68,12 +68,60 @@ pub enum Error {
     /// A network was run before its weights were loaded.
     #[error("segment `{0}` has no weights yet: load them before running the network")]
     NotLoaded(String),
+    /// A budget for weights on a device is too small for any way to run.
+    #[error(
+        "the weights need at least {needed} bytes on the device at once, a ring for the largest part, and may have {given}"
+    )]
+    Budget {
+        /// The least that is possible.
+        needed: usize,
+        /// What was allowed.
+        given: usize,
+    },
+    /// A segment was run inside of another one whose weights lie where its own would be copied to.
+    #[error("segment `{segment}` is to run while `{busy}` does, and a ring of {ring} bytes does not hold both")]
+    RingBusy {
+        /// The segment that was entered.
+        segment: String,
+        /// The one in whose place it belongs.
+        busy: String,
+        /// The ring's size.
+        ring: usize,
+    },
+    /// A stream was asked for other segments, or another type, than its plan was made for.
+    #[error("the plan of what stays on the device is for {planned}, not for {found}")]
+    OtherPlan {
+        /// What the plan is for.
+        planned: String,
+        /// What was to be streamed.
+        found: String,
+    },
+    /// The system gives no thread to read streamed weights.
+    #[error("no thread to read streamed weights: {source}; use fewer threads, or keep the weights in memory")]
+    Thread {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The thread that reads streamed weights is gone.
+    #[error("segment `{0}` cannot be read any more: the thread that reads streamed weights has ended")]
+    StreamEnded(String),
     /// A packed weight does not have the size of its shape.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
     /// candle reported an error: memory that could not be had, or a device's failure.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// Whether there was no memory: less work at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Ops(error) => error.is_out_of_memory(),
+            Self::Candle(error) => kiln_ops::is_out_of_memory(error),
+            _ => false,
+        }
+    }
 }
 
 /// A result with this crate's [`Error`].

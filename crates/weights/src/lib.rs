@@ -34,6 +34,7 @@ mod random;
 mod safetensors_file;
 mod segment;
 mod source;
+mod stream;
 
 pub use error::{Error, Result};
 pub use folder::open_component;
@@ -44,3 +45,4 @@ pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
+pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

@@ -47,20 +47,32 @@ pub struct LoadReport {
 /// [`Error::Missing`], [`Error::Shape`] and [`Error::StoredDType`] name the tensor and the file.
 pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placement) -> Result<LoadReport> {
     let start = Instant::now();
-    for param in segments.iter().flat_map(Segment::params) {
-        check(param, source)?;
-    }
+    check_all(segments, source)?;
     let mut bytes = 0;
     for segment in segments {
-        segment.set_slab(Some(match placement.dtype {
-            DType::F32 => slab::<f32>(segment, source, placement)?,
-            DType::F16 => slab::<f16>(segment, source, placement)?,
-            DType::BF16 => slab::<bf16>(segment, source, placement)?,
-            other => return Err(Error::SlabDType(other)),
-        }));
+        load_one(segment, source, placement)?;
         bytes += segment.bytes(placement.dtype);
     }
     Ok(LoadReport { bytes, time: start.elapsed() })
+}
+
+/// Refuses a source in which a parameter is missing or has another shape. Reads no elements.
+pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Result<()> {
+    segments.iter().flat_map(Segment::params).try_for_each(|param| check(param, source))
+}
+
+/// Fills one segment.
+pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<()> {
+    let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
+    let layout = layout_on(device);
+    let slab = packed(segment, source, placement.dtype, layout)?.to_device(device)?;
+    segment.set_slab(Some(Slab::new(segment, &slab, layout)?));
+    Ok(())
+}
+
+/// How weights are laid out on a device.
+pub(crate) fn layout_on(device: &Device) -> WeightLayout {
+    if device.is_cpu() { WeightLayout::Panels } else { WeightLayout::Plain }
 }
 
 /// The errors with which [`load`] would refuse `source`, one for each tensor that is missing or has another shape.
@@ -90,11 +102,24 @@ fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
     long.starts_with(short) && long[short.len()..].iter().all(|&dim| dim == 1)
 }
 
-fn slab<T: Element>(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<Slab> {
+/// A segment's packed parameters, flat, on the processor.
+pub(crate) fn packed(
+    segment: &Segment,
+    source: &dyn ParamSource,
+    dtype: DType,
+    layout: WeightLayout,
+) -> Result<Tensor> {
+    match dtype {
+        DType::F32 => packed_as::<f32>(segment, source, layout),
+        DType::F16 => packed_as::<f16>(segment, source, layout),
+        DType::BF16 => packed_as::<bf16>(segment, source, layout),
+        other => Err(Error::SlabDType(other)),
+    }
+}
+
+fn packed_as<T: Element>(segment: &Segment, source: &dyn ParamSource, layout: WeightLayout) -> Result<Tensor> {
     let offsets = segment.offsets(size_of::<T>());
     let mut values = vec![T::default(); offsets.last().copied().unwrap_or(0)];
-    let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
-    let layout = if device.is_cpu() { WeightLayout::Panels } else { WeightLayout::Plain };
     let mut rest = values.as_mut_slice();
     let mut places = Vec::new();
     for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
@@ -103,24 +128,30 @@ fn slab<T: Element>(segment: &Segment, source: &dyn ParamSource, placement: &Pla
         rest = after;
     }
     places.into_par_iter().try_for_each(|(param, place)| fill(param, source, layout, place))?;
-
     let length = values.len();
-    let slab = Tensor::from_vec(values, length, &Device::Cpu)?.to_device(device)?;
-    let view = |(param, offset): (&ParamSpec, &usize)| -> Result<View> {
-        let packed = slab.narrow(0, *offset, param.packed_elements())?;
-        Ok(match param.packing {
-            Packing::AsStored => View::Tensor(packed.reshape(param.shape.as_slice())?),
-            packing => View::Weight(Weight::packed(&packed, packing, layout, &param.shape)?),
-        })
-    };
-    let views = segment.params().iter().zip(&offsets).map(view).collect::<Result<_>>()?;
-    let stack = |stack: &Stack| -> Result<Weight> {
-        let param = &segment.params()[stack.first];
-        let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
-        Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
-    };
-    let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
-    Ok(Slab { views, stacks })
+    Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
+}
+
+impl Slab {
+    /// Views into `slab`, the flat memory of `segment` with parameters in `layout`.
+    pub(crate) fn new(segment: &Segment, slab: &Tensor, layout: WeightLayout) -> Result<Self> {
+        let offsets = segment.offsets(slab.dtype().size_in_bytes());
+        let view = |(param, offset): (&ParamSpec, &usize)| -> Result<View> {
+            let packed = slab.narrow(0, *offset, param.packed_elements())?;
+            Ok(match param.packing {
+                Packing::AsStored => View::Tensor(packed.reshape(param.shape.as_slice())?),
+                packing => View::Weight(Weight::packed(&packed, packing, layout, &param.shape)?),
+            })
+        };
+        let views = segment.params().iter().zip(&offsets).map(view).collect::<Result<_>>()?;
+        let stack = |stack: &Stack| -> Result<Weight> {
+            let param = &segment.params()[stack.first];
+            let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
+            Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
+        };
+        let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
+        Ok(Self { views, stacks })
+    }
 }
 
 fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightLayout, place: &mut [T]) -> Result<()> {

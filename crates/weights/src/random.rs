@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::Path;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use safetensors::Dtype;
+use safetensors::{Dtype, View};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::segment::{ParamSpec, Segment};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
@@ -49,6 +50,38 @@ impl RandomSource {
             (param.key.clone(), Made { shape: param.shape.clone(), values })
         };
         Self { params: params.map(made).collect() }
+    }
+}
+
+impl RandomSource {
+    /// Writes all tensors to a safetensors file, one after another: the file may be larger than the memory.
+    ///
+    /// # Errors
+    /// [`Error::Format`] names the file and what the system said.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let failed = |error: safetensors::SafeTensorError| Error::Format {
+            path: path.to_path_buf(),
+            problem: format!("cannot be written: {error}"),
+        };
+        safetensors::serialize_to_file(&self.params, None, path).map_err(failed)
+    }
+}
+
+impl View for &Made {
+    fn dtype(&self) -> Dtype {
+        Dtype::F16
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Owned(self.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * size_of::<f16>()
     }
 }
 
@@ -122,6 +155,7 @@ mod tests {
 
     use super::*;
     use crate::load::{Placement, load};
+    use crate::safetensors_file::SafetensorsFile;
     use crate::segment::{Param, Segments, Staged};
 
     /// A segment with a matrix, a normalisation's weight and a bias.
@@ -162,6 +196,19 @@ mod tests {
         assert!(mean.abs() < 0.003, "mean {mean}");
         assert!((std - 0.125).abs() < 0.003, "standard deviation {std}, expected 1 / sqrt(64)");
         assert!(scale.iter().all(|&value| value == 1.0) && bias.iter().all(|&value| value == 0.0));
+    }
+
+    #[test]
+    fn a_saved_file_holds_the_same_tensors() {
+        let (segments, _) = declared();
+        let (source, folder) = (RandomSource::new(&segments, 3), tempfile::tempdir().unwrap());
+        let path = folder.path().join("random.safetensors");
+        source.save(&path).unwrap();
+        let file = SafetensorsFile::open(&path).unwrap();
+        for key in source.keys() {
+            assert_eq!(file.info(&key), source.info(&key));
+            assert!(file.data(&key).unwrap().unwrap().bytes == source.data(&key).unwrap().unwrap().bytes, "{key}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use kiln_ops::{Packing, Weight};
 use crate::error::{Error, Result};
 
 /// Parameters in a slab start at multiples of this many bytes: what CUDA's widest copies and loads like.
-const ALIGNMENT: usize = 256;
+pub(crate) const ALIGNMENT: usize = 256;
 
 /// A parameter as a network declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,9 +61,27 @@ pub(crate) enum View {
     Weight(Weight),
 }
 
+/// Brings a segment's weights when it is run, and may take them away when it has run: a stream.
+pub(crate) trait Streamer: Send + Sync {
+    /// Segment number `slot` of the stream is about to run: its slab is set when this returns.
+    fn enter(&self, slot: usize) -> Result<()>;
+
+    /// It has run. Follows every `enter` that succeeded.
+    fn leave(&self, slot: usize);
+}
+
+/// A segment's place in a stream.
+#[derive(Clone)]
+pub(crate) struct Streamed {
+    pub(crate) by: Arc<dyn Streamer>,
+    pub(crate) slot: usize,
+}
+
 struct Cell {
     name: String,
     slab: RwLock<Option<Slab>>,
+    /// `None` for a segment whose slab stays where it is.
+    streamed: RwLock<Option<Streamed>>,
 }
 
 /// A part of a network whose parameters live in one contiguous slab: a residual block, a transformer layer, ...
@@ -114,19 +132,34 @@ impl Segment {
         self.offsets(size).last().copied().unwrap_or(0)
     }
 
-    /// Puts a slab in the segment's place, or takes it away.
-    pub(crate) fn set_slab(&self, slab: Option<Slab>) {
-        *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner) = slab;
+    /// Puts a slab in the segment's place, or takes it away; gives the one that was there.
+    pub(crate) fn set_slab(&self, slab: Option<Slab>) -> Option<Slab> {
+        std::mem::replace(&mut *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner), slab)
     }
 
-    /// Drops the slab: its memory is free once no operator uses it any more.
+    /// Has a stream bring the slab whenever the segment runs, or nobody any more.
+    pub(crate) fn set_streamed(&self, streamed: Option<Streamed>) {
+        *self.cell.streamed.write().unwrap_or_else(PoisonError::into_inner) = streamed;
+    }
+
+    fn streamed(&self) -> Option<Streamed> {
+        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Drops the slab: its memory is free once no operator uses it any more. A segment that was streamed no longer is.
     pub fn unload(&self) {
+        self.set_streamed(None);
         self.set_slab(None);
     }
 
-    /// Whether the segment has its weights.
+    /// Whether the segment has its weights when it runs.
     pub fn is_loaded(&self) -> bool {
-        self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.is_streamed() || self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Whether a stream brings the weights when the segment runs ([`crate::Stream`]).
+    pub fn is_streamed(&self) -> bool {
+        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
@@ -250,7 +283,7 @@ impl Segments {
     }
 
     fn declare<M>(&mut self, name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
-        let cell = Arc::new(Cell { name, slab: RwLock::new(None) });
+        let cell = Arc::new(Cell { name, slab: RwLock::default(), streamed: RwLock::default() });
         let (params, stacks) = (RefCell::default(), RefCell::default());
         let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix: String::new() });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
@@ -267,6 +300,11 @@ impl Segments {
     /// How many parameters (numbers, not tensors) the network has.
     pub fn parameters(&self) -> usize {
         self.0.iter().flat_map(|segment| segment.params()).map(ParamSpec::elements).sum()
+    }
+
+    /// Whether a stream brings the weights of some segment: then what a run computes with lies elsewhere each time.
+    pub fn is_streamed(&self) -> bool {
+        self.0.iter().any(Segment::is_streamed)
     }
 
     /// Drops all slabs.
@@ -290,15 +328,26 @@ pub struct Staged<M> {
 }
 
 impl<M> Staged<M> {
-    /// Makes the module ready to run: its weights are there while the guard lives.
+    /// Makes the module ready to run: its weights are there while the guard lives. Where they are streamed, this starts
+    /// what brings them, and the end of the guard what takes their place.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] where the weights were never loaded.
+    /// [`Error::NotLoaded`] where the weights were never loaded; what a stream reports ([`crate::Stream`]).
     pub fn enter(&self) -> Result<Active<'_, M>> {
-        if !self.segment.is_loaded() {
-            return Err(Error::NotLoaded(self.segment.name().to_string()));
-        }
-        Ok(Active { module: &self.module })
+        let lease = match self.segment.streamed() {
+            Some(streamed) => {
+                streamed.by.enter(streamed.slot)?;
+                Some(Lease(streamed))
+            }
+            None if self.segment.is_loaded() => None,
+            None => return Err(Error::NotLoaded(self.segment.name().to_string())),
+        };
+        Ok(Active { module: &self.module, _lease: lease })
+    }
+
+    /// The module without its weights: for what its shapes tell alone.
+    pub fn module(&self) -> &M {
+        &self.module
     }
 
     /// The segment.
@@ -310,6 +359,16 @@ impl<M> Staged<M> {
 /// A module whose weights are there.
 pub struct Active<'a, M> {
     module: &'a M,
+    _lease: Option<Lease>,
+}
+
+/// Leaves a streamed segment when it is dropped.
+struct Lease(Streamed);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.by.leave(self.0.slot);
+    }
 }
 
 impl<M> Deref for Active<'_, M> {

@@ -39,7 +39,10 @@ const PICTURES: &[Bad] = &[
     ("", WHOLE),
 ];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
+const FORMATS: &str = "expected text or json";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
+
+const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
 
 /// Values that are refused with exit status 2. A new flag gets its rows here, or its reason in [`EXEMPT`].
 const BAD: &[(&str, &[Bad])] = &[
@@ -146,6 +149,21 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", DEVICES),
         ],
     ),
+    (
+        "--vram-budget",
+        &[
+            ("-1G", "such as 6G, 1.5G or 512M"),
+            ("6X", "such as 6G"),
+            ("lots", "such as 6G"),
+            ("1e9", "such as 6G"),
+            ("", "such as 6G"),
+        ],
+    ),
+    ("--vae-tile-size", &[("-64", WHOLE), ("64.5", WHOLE), ("64x64", WHOLE), ("", WHOLE)]),
+    ("--cuda-malloc", SWITCH),
+    ("--cuda-stream", SWITCH),
+    ("--pin-shared-memory", SWITCH),
+    ("--log-format", &[("yaml", FORMATS), ("JSON", FORMATS), ("", FORMATS)]),
     ("--dtype", &[("f8", DTYPES), ("float16", DTYPES), ("F32", DTYPES), ("", DTYPES)]),
     (
         "--threads",
@@ -167,6 +185,11 @@ const EXEMPT: &[(&str, &str)] = &[
     ("--prompt", "any text is a prompt"),
     ("--negative-prompt", "any text is a prompt"),
     ("--overwrite", "a switch"),
+    ("--medvram", "a switch"),
+    ("--lowvram", "a switch"),
+    ("--highvram", "a switch"),
+    ("--vae-slicing", "a switch"),
+    ("--vae-tiling", "a switch"),
     ("--verbose", "a switch, given any number of times"),
     ("--help", "a switch that ends the program"),
 ];
@@ -175,7 +198,16 @@ const EXEMPT: &[(&str, &str)] = &[
 struct Flag {
     short: Option<String>,
     long: String,
-    takes_value: bool,
+    value: Value,
+}
+
+/// Whether a flag has a value.
+#[derive(Clone, Copy, PartialEq)]
+enum Value {
+    None,
+    /// Behind an equals sign alone.
+    Optional,
+    Required,
 }
 
 /// The real list of flags.
@@ -187,9 +219,13 @@ fn flags() -> Vec<Flag> {
             Some((short, long)) => (Some(short.to_string()), long),
             None => (None, names),
         };
-        let (long, value) = long.split_once(' ').unwrap_or((long, ""));
+        let (long, value) = match (long.split_once("[="), long.split_once(' ')) {
+            (Some((long, _)), _) => (long, Value::Optional),
+            (_, Some((long, _))) => (long, Value::Required),
+            _ => (long, Value::None),
+        };
         let long = long.trim_end_matches('.').to_string(); // `--verbose...` may be repeated
-        long.starts_with("--").then_some(Flag { short, long, takes_value: !value.is_empty() })
+        long.starts_with("--").then_some(Flag { short, long, value })
     };
     let flags: Vec<Flag> = help.lines().filter(|line| line.trim_start().starts_with('-')).filter_map(flag).collect();
     assert!(flags.len() >= 20, "{help}");
@@ -207,9 +243,13 @@ fn the_table_has_every_flag() {
 #[test]
 fn bad_values_are_refused_before_anything_is_done() {
     let sandbox = Sandbox::new();
+    let flags = flags();
     for (flag, values) in BAD {
+        let apart = flags.iter().any(|known| known.long == *flag && known.value == Value::Required);
         for (value, told) in *values {
-            for args in [&["an apple", flag, value][..], &["an apple", &format!("{flag}={value}")]] {
+            let joined = format!("{flag}={value}");
+            let forms = [&["an apple", &*joined][..], &["an apple", flag, value]];
+            for args in &forms[..if apart { 2 } else { 1 }] {
                 let run = sandbox.txt2img(args).refused(&[told]);
                 let named = run.error().contains(flag) || run.error().contains(&format!("'{value}'"));
                 assert!(named, "neither flag nor value is named: {run}");
@@ -272,13 +312,13 @@ fn a_name_that_is_too_long_is_refused_before_the_model_is_loaded() {
 #[test]
 fn a_flag_without_its_value_is_refused() {
     let sandbox = Sandbox::new();
-    for Flag { short, long, takes_value } in flags() {
+    for Flag { short, long, value } in flags() {
         for name in [Some(long.clone()), short].into_iter().flatten() {
-            if takes_value {
+            if value == Value::Required {
                 sandbox.txt2img(&["an apple", &name]).refused(&[&long, REQUIRED]);
             }
         }
-        if !takes_value {
+        if value == Value::None {
             sandbox.txt2img(&["an apple", &format!("{long}=yes")]).refused(&["'yes'", &long]);
         }
     }
@@ -294,9 +334,10 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--scheduler" => "default",
             "--rng" | "--device" => "cpu",
             "--dtype" => "f32",
+            "--log-format" => "text",
             _ => "8", // a number, a text or a file's name
         };
-        let once = if flag.takes_value { format!("{}={value}", flag.long) } else { flag.long.clone() };
+        let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };
         sandbox.txt2img(&[&once, &once]).refused(&[&flag.long, "multiple times"]);
     }
     assert!(sandbox.names().is_empty());
@@ -325,7 +366,7 @@ fn unknown_flags_get_the_nearest() {
 fn values_that_are_no_utf8_are_refused() {
     let sandbox = Sandbox::new();
     let value = OsStr::from_bytes(b"\xff.png");
-    for flag in flags().into_iter().filter(|flag| flag.takes_value) {
+    for flag in flags().into_iter().filter(|flag| flag.value == Value::Required) {
         let args = [OsString::from("txt2img"), "-p=x".into(), flag.long.clone().into(), value.into()];
         let args = if flag.long == "--prompt" { [&args[..1], &args[2..]].concat() } else { args.to_vec() };
         let run = sandbox.kiln(&args);

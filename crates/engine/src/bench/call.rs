@@ -14,7 +14,7 @@ use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSc
 use kiln_unet::{Conditioning, Unet};
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, added, encode};
+use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode};
 use super::{BenchModel, BenchStage, decoder_flop, text_flop, unet_flop};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
@@ -56,9 +56,11 @@ impl Meter<'_, '_> {
             decoder: Network::kl(model.vae.clone()),
             schedule: Schedule::new(&schedule, self.plan.steps)?,
         };
-        let mut segments = vec![(call.decoder.segments(), model.decoder_dtype(dtype)), (call.unet.segments(), dtype)];
-        segments.extend(call.encoders.iter().map(|encoder| (encoder.segments(), dtype)));
-        let loaded = self.load("the model", &segments)?;
+        let weights = |segments, dtype| Weights { segments, dtype, flop: &[] };
+        let mut networks =
+            vec![weights(call.decoder.segments(), model.decoder_dtype(dtype)), weights(call.unet.segments(), dtype)];
+        networks.extend(call.encoders.iter().map(|encoder| weights(encoder.segments(), dtype)));
+        let loaded = self.load("the model", &networks)?;
 
         let size = model.latent_size();
         let texts: f64 = model.text_encoders.iter().map(|config| 2.0 * text_flop(config, TOKENS)).sum();
@@ -68,7 +70,7 @@ impl Meter<'_, '_> {
         if self.device.is_cuda() && self.plan.warmup == 0 {
             call.run(&mut recorded)?; // records the step
         }
-        self.time(BenchStage::Call, loaded, flop, &mut || call.run(&mut recorded))
+        self.time(BenchStage::Call, &loaded, flop, &mut || call.run(&mut recorded))
     }
 }
 

@@ -16,9 +16,20 @@ type Size = (usize, usize);
 
 /// Floating-point operations of one call of the U-Net for `batch` latents of `size` and `tokens` tokens of text each.
 pub fn unet_flop(config: &UnetConfig, batch: usize, size: Size, tokens: usize) -> f64 {
+    unet_segment_flop(config, batch, size, tokens).iter().sum()
+}
+
+/// Those of each of its segments, in the order of [`kiln_unet::Unet::segments`].
+pub fn unet_segment_flop(config: &UnetConfig, batch: usize, size: Size, tokens: usize) -> Vec<f64> {
     let channels = config.down[0].channels;
-    let mut images = Count { tokens, multiply_adds: 0.0 }; // what every image of the batch costs
+    let mut images = Count { tokens, ..Count::default() }; // what every image of the batch costs
+    if let Some(added) = &config.added_embedding {
+        images.linear(1, added.input_dim, 4 * channels);
+        images.linear(1, 4 * channels, 4 * channels);
+    }
+    images.end_segment();
     images.conv(size, config.in_channels, channels, config.conv_in_kernel);
+    images.end_segment();
     let mut skips = vec![(channels, size)];
     let (mut last, mut size) = (channels, size);
     for (i, block) in config.down.iter().enumerate() {
@@ -30,12 +41,14 @@ pub fn unet_flop(config: &UnetConfig, batch: usize, size: Size, tokens: usize) -
         if i + 1 < config.down.len() {
             size = (size.0.div_ceil(2), size.1.div_ceil(2));
             images.conv(size, last, last, 3);
+            images.end_segment();
             skips.push((last, size));
         }
     }
     if let Some(block) = &config.mid {
         images.layer(size, block, 0, last);
         images.resnet(size, last, last);
+        images.end_segment();
     }
     for (i, block) in config.up.iter().enumerate() {
         for layer in 0..block.layers {
@@ -46,19 +59,17 @@ pub fn unet_flop(config: &UnetConfig, batch: usize, size: Size, tokens: usize) -
         if i + 1 < config.up.len() {
             size = skips.last().map_or(size, |&(_, size)| size);
             images.conv(size, last, last, 3);
+            images.end_segment();
         }
     }
     images.conv(size, last, config.out_channels, config.conv_out_kernel);
-    if let Some(added) = &config.added_embedding {
-        images.linear(1, added.input_dim, 4 * channels);
-        images.linear(1, 4 * channels, 4 * channels);
-    }
-    2.0 * images.multiply_adds * batch as f64
+    images.end_segment();
+    images.segments.iter().map(|multiply_adds| 2.0 * multiply_adds * batch as f64).collect()
 }
 
 /// Floating-point operations of decoding one picture from latents of `size`.
 pub fn decoder_flop(config: &VaeConfig, size: Size) -> f64 {
-    let mut count = Count { tokens: 0, multiply_adds: 0.0 };
+    let mut count = Count::default();
     let (latent, blocks) = (config.latent_channels, config.block_out_channels.len());
     let mut last = config.block_out_channels[blocks - 1];
     let mut size = size;
@@ -88,7 +99,7 @@ pub fn decoder_flop(config: &VaeConfig, size: Size) -> f64 {
 
 /// Floating-point operations of encoding one text of `tokens` tokens.
 pub fn text_flop(config: &TextEncoderConfig, tokens: usize) -> f64 {
-    let mut count = Count { tokens, multiply_adds: 0.0 };
+    let mut count = Count { tokens, ..Count::default() };
     for _ in 0..config.num_hidden_layers {
         count.attention(tokens, tokens, config.hidden_size, config.hidden_size);
         count.linear(tokens, config.hidden_size, config.intermediate_size);
@@ -101,13 +112,22 @@ pub fn text_flop(config: &TextEncoderConfig, tokens: usize) -> f64 {
 }
 
 /// Multiplications with their additions, for one image.
+#[derive(Default)]
 struct Count {
     /// Tokens of the text that steers.
     tokens: usize,
     multiply_adds: f64,
+    /// Those of the segments that were ended.
+    segments: Vec<f64>,
 }
 
 impl Count {
+    /// What was counted since the last segment's end is a segment.
+    fn end_segment(&mut self) {
+        let before: f64 = self.segments.iter().sum();
+        self.segments.push(self.multiply_adds - before);
+    }
+
     fn linear(&mut self, rows: usize, inputs: usize, outputs: usize) {
         self.multiply_adds += rows as f64 * inputs as f64 * outputs as f64;
     }
@@ -135,18 +155,23 @@ impl Count {
     /// A residual block of the U-Net and its transformer.
     fn layer(&mut self, size: Size, block: &BlockConfig, layer: usize, inputs: usize) {
         self.resnet(size, inputs, block.channels);
+        self.end_segment();
         if let Some(transformer) = &block.transformer {
             self.transformer(size.0 * size.1, block.channels, transformer, transformer.layers[layer]);
         }
     }
 
     fn transformer(&mut self, pixels: usize, channels: usize, config: &TransformerConfig, layers: usize) {
-        self.linear(pixels, channels, 2 * channels); // projections in and out
+        self.linear(pixels, channels, channels);
+        self.end_segment();
         for _ in 0..layers {
             self.attention(pixels, pixels, channels, channels);
             self.attention(pixels, self.tokens, channels, config.context_dim);
             self.linear(pixels, channels, 3 * EXPANSION * channels); // values and gates, then back
+            self.end_segment();
         }
+        self.linear(pixels, channels, channels);
+        self.end_segment();
     }
 }
 
@@ -168,6 +193,22 @@ mod tests {
         close(unet_flop(&sdxl.unet, 2, (128, 128), 77), 13.52e12);
         close(decoder_flop(&sd15.vae, (64, 64)), 2.51e12);
         assert!(decoder_flop(&sdxl.vae, (128, 128)) > 4.0 * decoder_flop(&sdxl.vae, (64, 64)));
+    }
+
+    /// A linear layer and a kernel do two operations for each weight and pixel; attention's products come on top.
+    #[test]
+    fn the_segments_are_the_networks() {
+        for preset in Preset::ALL {
+            let config = BenchModel::preset(preset).unwrap().unet;
+            let unet = kiln_unet::Unet::new(config.clone());
+            let flop = unet_segment_flop(&config, 1, (8, 8), 77);
+            assert_eq!(flop.len(), unet.segments().len());
+            for (segment, flop) in unet.segments().iter().zip(&flop).skip(1) {
+                let weights: usize = segment.params().iter().filter(|p| p.shape.len() > 1).map(|p| p.elements()).sum();
+                let pixels = flop / 2.0 / weights as f64;
+                assert!((0.9..80.0).contains(&pixels), "{}: {pixels} pixels of at most 77", segment.name());
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod flops;
 mod model;
 mod report;
 mod stage;
+mod streamed;
 
 use std::ops::ControlFlow;
 use std::str::FromStr;
@@ -16,9 +17,10 @@ use std::str::FromStr;
 use kiln_mempool::ProcessMemory;
 use serde::Serialize;
 
-pub use flops::{decoder_flop, text_flop, unet_flop};
+pub use flops::{decoder_flop, text_flop, unet_flop, unet_segment_flop};
 pub use model::{BenchModel, Preset};
 pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
+pub use streamed::{StreamPlan, StreamStage};
 
 use crate::error::{Error, Result};
 use crate::request::{in_range, side};
@@ -82,6 +84,8 @@ pub struct BenchPlan {
     pub warmup: usize,
     /// Whether one more step of each model is run and traced, after those that are measured.
     pub trace: bool,
+    /// How weights are streamed; `None` where they are resident.
+    pub stream: Option<StreamPlan>,
     /// On what and in which type.
     pub setup: Setup,
 }
@@ -89,7 +93,17 @@ pub struct BenchPlan {
 impl Default for BenchPlan {
     fn default() -> Self {
         let stages = BenchStage::USUAL.to_vec();
-        Self { size: None, batch: 1, steps: 20, stages, runs: 5, warmup: 1, trace: false, setup: Setup::default() }
+        Self {
+            size: None,
+            batch: 1,
+            steps: 20,
+            stages,
+            runs: 5,
+            warmup: 1,
+            trace: false,
+            stream: None,
+            setup: Setup::default(),
+        }
     }
 }
 
@@ -223,6 +237,23 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["models"][2]["stages"][0]["stage"], "step");
         assert!(json["machine"]["threads"].as_u64().unwrap() > 0);
+    }
+
+    #[test]
+    fn streamed_weights_are_measured_beside_what_their_ring_could_do() {
+        let ring = 4 << 20;
+        for stream in [
+            StreamPlan::default(),
+            StreamPlan { resident: 100_000, ring: None },
+            StreamPlan { resident: 0, ring: Some(ring) },
+        ] {
+            let plan = BenchPlan { stages: BenchStage::ALL.to_vec(), steps: 2, stream: Some(stream), ..plan() };
+            let report = plan.run(&[tiny("sdxl")], &mut |_| ControlFlow::Continue(())).unwrap();
+            let step = report.models[0].stages[0].stream.unwrap();
+            assert!(step.resets == 0 && step.copy_only_seconds > 0.0 && step.compute_only_seconds > 0.0, "{step:?}");
+            assert!(step.simulated_seconds >= step.compute_only_seconds * 0.999, "{step:?}");
+            assert!(step.resident_bytes <= stream.resident && step.ring_bytes <= stream.ring.unwrap_or(ring));
+        }
     }
 
     #[test]

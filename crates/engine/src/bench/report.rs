@@ -8,6 +8,7 @@ use kiln_mempool::DeviceMemory;
 use serde::Serialize;
 
 use super::BenchStage;
+use super::streamed::StreamStage;
 use crate::devices::devices;
 use crate::error::{Error, Result};
 use crate::output::{check_file, persist, temporary_beside};
@@ -106,6 +107,8 @@ pub struct StageReport {
     pub pool_calls: Vec<u64>,
     /// Memory of the card, weights among it; `None` on the processor.
     pub card: Option<CardMemory>,
+    /// Of a step whose weights were streamed.
+    pub stream: Option<StreamStage>,
 }
 
 /// Memory of a card in bytes, over one stage.

@@ -11,7 +11,8 @@ use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
-use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_flop};
+use super::streamed::Streamed;
+use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_segment_flop};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
@@ -40,11 +41,19 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) trace: Option<StepTrace>,
 }
 
-/// A network that is loaded.
-#[derive(Clone, Copy)]
+/// Networks that are loaded, or streamed.
 pub(super) struct Loaded {
     parameters: usize,
     seconds: f64,
+    streams: Vec<Streamed>,
+}
+
+/// A network whose weights are made.
+pub(super) struct Weights<'a> {
+    pub(super) segments: &'a Segments,
+    pub(super) dtype: DType,
+    /// Operations of each segment, where they are known.
+    pub(super) flop: &'a [f64],
 }
 
 impl Meter<'_, '_> {
@@ -64,10 +73,12 @@ impl Meter<'_, '_> {
     }
 
     fn step(&mut self) -> Result<StageReport> {
-        let (model, n) = (self.model, self.plan.batch);
+        let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = Unet::new(model.unet.clone());
-        let loaded = self.load("the U-Net", &[(unet.segments(), self.dtype)])?;
         let (h, w) = model.latent_size();
+        let flop = unet_segment_flop(&model.unet, 2 * n, (h, w), TOKENS);
+        let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
+        let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
         let mut guided = GuidedUnet::new(&unet, &mut recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
@@ -75,8 +86,21 @@ impl Meter<'_, '_> {
         for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
             guided.forward(&latents, TIMESTEP)?;
         }
-        let flop = unet_flop(&model.unet, 2 * n, (h, w), TOKENS);
-        let report = self.time(BenchStage::Step, loaded, flop, &mut || guided.forward(&latents, TIMESTEP).map(drop))?;
+        let before = loaded.streams.first().map(Streamed::report).transpose()?;
+        let mut run = || guided.forward(&latents, TIMESTEP).map(drop);
+        let mut report = self.time(BenchStage::Step, &loaded, flop.iter().sum(), &mut run)?;
+        if let (Some(streamed), Some(before)) = (loaded.streams.pop(), before) {
+            let runs = self.plan.warmup + self.plan.runs;
+            let counted = streamed.report()?.since(&before);
+            let copy_only = streamed.copy_only(self.device, self.plan.runs)?;
+            let residency = streamed.residency().clone();
+            drop(streamed);
+            let placement = Placement::new(self.device.clone(), dtype);
+            load(unet.segments(), &RandomSource::new(unet.segments(), SEED), &placement)?;
+            let compute_only = self.compute_only(&unet, &conditioning, &latents)?;
+            let seconds = [report.seconds.median, copy_only, compute_only];
+            report.stream = Some(Streamed::stage(&residency, counted, runs, seconds, &flop));
+        }
         if self.plan.trace {
             let title = format!("{}: guided step, {n} of {}x{}", model.name, model.width, model.height);
             let (_, trace) = guided.traced(&latents, TIMESTEP)?;
@@ -86,23 +110,42 @@ impl Meter<'_, '_> {
         Ok(report)
     }
 
+    /// Seconds of a step with resident weights that is not recorded: as a streamed one is launched.
+    fn compute_only(&self, unet: &Unet, conditioning: &Conditioning, latents: &Tensor) -> Result<f64> {
+        let mut runs = Vec::new();
+        for i in 0..=self.plan.runs {
+            let start = Instant::now();
+            // A recorded step of its own, which is never run a second time.
+            let mut recorded = RecordedStep::default();
+            GuidedUnet::new(unet, &mut recorded, conditioning, Some(CFG_SCALE), self.dtype)?
+                .forward(latents, TIMESTEP)?;
+            self.device.synchronize()?;
+            if i > 0 {
+                runs.push(start.elapsed().as_secs_f64());
+            }
+        }
+        Ok(Summary::of(&runs).median)
+    }
+
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
         let (decoder, dtype) = (Network::kl(model.vae.clone()), model.decoder_dtype(self.dtype));
-        let loaded = self.load("the VAE's decoder", &[(decoder.segments(), dtype)])?;
+        let weights = Weights { segments: decoder.segments(), dtype, flop: &[] };
+        let loaded = self.load("the VAE's decoder", &[weights])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
         let flop = decoder_flop(&model.vae, (h, w));
-        self.time(BenchStage::Vae, loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
+        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
     }
 
     fn text(&mut self) -> Result<StageReport> {
         let (model, device) = (self.model, self.device);
         let encoders = self.encoders()?;
-        let segments: Vec<_> = encoders.iter().map(|encoder| (encoder.segments(), self.dtype)).collect();
-        let loaded = self.load("the text encoders", &segments)?;
+        let segments = encoders.iter().map(TextEncoder::segments);
+        let weights: Vec<_> = segments.map(|segments| Weights { segments, dtype: self.dtype, flop: &[] }).collect();
+        let loaded = self.load("the text encoders", &weights)?;
         let flop = model.text_encoders.iter().map(|config| text_flop(config, TOKENS)).sum();
-        self.time(BenchStage::Text, loaded, flop, &mut || encode(&encoders, model.family, 0, device).map(drop))
+        self.time(BenchStage::Text, &loaded, flop, &mut || encode(&encoders, model.family, 0, device).map(drop))
     }
 
     /// The text encoders, without weights.
@@ -111,25 +154,33 @@ impl Meter<'_, '_> {
         Ok(encoders.collect::<kiln_clip::Result<_>>()?)
     }
 
-    /// Makes the weights of `networks` in their types, one after another.
-    pub(super) fn load(&self, what: &'static str, networks: &[(&Segments, DType)]) -> Result<Loaded> {
-        let needed = networks.iter().map(|(segments, dtype)| segments.bytes(*dtype) as u64).sum();
-        check_memory(what, needed, self.device)?;
+    /// Makes the weights of `networks` in their types, one after another, and streams them where that was asked for.
+    pub(super) fn load(&self, what: &'static str, networks: &[Weights<'_>]) -> Result<Loaded> {
         let start = Instant::now();
-        for &(segments, dtype) in networks {
+        let mut streams = Vec::new();
+        let needed = networks.iter().map(|network| network.segments.bytes(network.dtype) as u64).sum();
+        if self.plan.stream.is_none() {
+            check_memory(what, needed, self.device)?;
+        }
+        for &Weights { segments, dtype, flop } in networks {
             let placement = Placement::new(self.device.clone(), dtype);
-            load(segments, &RandomSource::new(segments, SEED), &placement)?;
+            match self.plan.stream {
+                Some(plan) => streams.push(Streamed::start(plan, segments, &placement, flop)?),
+                None => {
+                    load(segments, &RandomSource::new(segments, SEED), &placement)?;
+                }
+            }
         }
         self.device.synchronize()?;
-        let parameters = networks.iter().map(|(segments, _)| segments.parameters()).sum();
-        Ok(Loaded { parameters, seconds: start.elapsed().as_secs_f64() })
+        let parameters = networks.iter().map(|network| network.segments.parameters()).sum();
+        Ok(Loaded { parameters, seconds: start.elapsed().as_secs_f64(), streams })
     }
 
     /// Runs `run` until it is warm, then measures it.
     pub(super) fn time(
         &mut self,
         stage: BenchStage,
-        loaded: Loaded,
+        loaded: &Loaded,
         flop: f64,
         run: &mut dyn FnMut() -> Result<()>,
     ) -> Result<StageReport> {
@@ -164,6 +215,7 @@ impl Meter<'_, '_> {
             faults,
             pool_calls,
             card: self.pool.map(DevicePool::memory).transpose()?.map(CardMemory::from),
+            stream: None,
         })
     }
 

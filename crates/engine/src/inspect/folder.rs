@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{Stored, stored};
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
-use crate::setup::{DTypeChoice, Setup};
+use crate::setup::DTypeChoice;
 
 /// What a model folder holds.
 #[derive(Debug, Clone, Serialize)]
@@ -66,12 +66,7 @@ pub struct SegmentReport {
 }
 
 pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderReport> {
-    let dtype = match dtype {
-        DTypeChoice::Auto => Setup::auto_dtype(false),
-        DTypeChoice::F32 => DType::F32,
-        DTypeChoice::Bf16 => DType::BF16,
-        DTypeChoice::F16 => DType::F16,
-    };
+    let dtype = dtype.resolve(false);
     let mut components = Vec::new();
     for (i, config) in model.text_encoder_configs().iter().enumerate() {
         let encoder = TextEncoder::new(config.clone())?;

@@ -169,7 +169,7 @@ impl<const N: usize> Arena<N> {
         let (rest, untouched) = (above.size - taken, above.size - dirty);
         self.blocks[i].size += taken;
         if rest == 0 {
-            self.remove(i + 1);
+            self.take_out(i + 1);
         } else {
             let state = State::Free { dirty: dirty.min(rest) };
             self.blocks[i + 1] = Block { start: above.start + taken, size: rest, state };
@@ -209,6 +209,22 @@ impl<const N: usize> Arena<N> {
         true
     }
 
+    /// Takes address space out that was added as one, touches no other, and of which nothing is in use. False, and
+    /// nothing happens, where that is not so.
+    pub fn remove(&mut self, addresses: Range<usize>) -> bool {
+        let Ok(i) = self.table().binary_search_by_key(&addresses.start, |block| block.start) else { return false };
+        let block = self.blocks[i];
+        let Some(dirty) = block.dirty().filter(|_| block.end() == addresses.end) else { return false };
+        self.statistics.reserved -= dirty;
+        self.take_out(i);
+        true
+    }
+
+    /// The largest request's worth of free addresses, touched or not.
+    pub fn largest_free(&self) -> usize {
+        self.table().iter().filter(|block| block.dirty().is_some()).map(|block| block.size).max().unwrap_or(0)
+    }
+
     /// Counts calls of the system that were made for this arena.
     pub fn count_system_calls(&mut self, calls: u64) {
         self.statistics.system_calls += calls;
@@ -217,6 +233,12 @@ impl<const N: usize> Arena<N> {
     /// The lowest address that the arena ever got.
     pub fn lowest(&self) -> Option<usize> {
         self.table().first().map(|block| block.start)
+    }
+
+    /// Starts the peaks anew, from what there is now.
+    pub fn reset_peaks(&mut self) {
+        let statistics = &mut self.statistics;
+        (statistics.peak_used, statistics.peak_reserved) = (statistics.used, statistics.reserved);
     }
 
     /// The counters of this moment.
@@ -246,7 +268,7 @@ impl<const N: usize> Arena<N> {
         self.len += 1;
     }
 
-    fn remove(&mut self, at: usize) {
+    fn take_out(&mut self, at: usize) {
         self.blocks.copy_within(at + 1..self.len, at);
         self.len -= 1;
     }
@@ -271,7 +293,7 @@ impl<const N: usize> Arena<N> {
         }
         let dirty = if lower == 0 { upper } else { lower + above.size };
         self.blocks[i] = Block { size: below.size + above.size, state: State::Free { dirty }, ..below };
-        self.remove(i + 1);
+        self.take_out(i + 1);
         self.reserve(dirty - lower - upper);
     }
 

@@ -40,7 +40,7 @@ impl DevicePool {
     /// # Errors
     /// [`Error::Driver`] where the card has no such pools.
     pub fn install(ordinal: usize) -> Result<Self> {
-        let refused = |call| move |error| failed(ordinal, call, error);
+        let refused = |call| move |error| Error::driver(ordinal, call, error);
         let context = CudaContext::new(ordinal).map_err(refused("opening the card"))?;
         let (free, _) = mem_get_info().map_err(refused("asking for free memory"))?;
         // SAFETY: the properties are plain numbers and a pointer that may be null; zero is valid for all of them.
@@ -67,7 +67,7 @@ impl DevicePool {
     /// # Errors
     /// [`Error::Driver`].
     pub fn memory(&self) -> Result<DeviceMemory> {
-        let refused = |error| failed(self.ordinal, "asking for free memory", error);
+        let refused = |error| Error::driver(self.ordinal, "asking for free memory", error);
         self.context.bind_to_thread().map_err(refused)?;
         let (free, _) = mem_get_info().map_err(refused)?;
         Ok(DeviceMemory {
@@ -94,7 +94,7 @@ impl DevicePool {
         // SAFETY: the attribute is a number of 64 bits, which lives through the call.
         unsafe { sys::cuDeviceSetGraphMemAttribute(self.context.cu_device(), attribute, value(&mut zero)) }
             .result()
-            .map_err(|error| failed(self.ordinal, "resetting the graphs' peak", error))
+            .map_err(|error| Error::driver(self.ordinal, "resetting the graphs' peak", error))
     }
 
     /// Gives the memory that is not in use back to the card, once the work that uses it has ended.
@@ -102,7 +102,7 @@ impl DevicePool {
     /// # Errors
     /// [`Error::Driver`].
     pub fn trim(&self) -> Result<()> {
-        let refused = |error| failed(self.ordinal, "trimming it", error);
+        let refused = |error| Error::driver(self.ordinal, "trimming it", error);
         self.context.synchronize().map_err(refused)?; // memory that was freed behind running work is in use until then
         // SAFETY: the pool is valid.
         unsafe { mem_pool::trim_to(self.pool, 0) }.map_err(refused)
@@ -112,7 +112,7 @@ impl DevicePool {
         let mut number = 0u64;
         // SAFETY: the pool is valid, the attribute a number of 64 bits, and `number` lives through the call.
         unsafe { mem_pool::get_attribute(self.pool, attribute, value(&mut number)) }
-            .map_err(|error| failed(self.ordinal, "reading its counters", error))?;
+            .map_err(|error| Error::driver(self.ordinal, "reading its counters", error))?;
         Ok(number)
     }
 
@@ -121,7 +121,7 @@ impl DevicePool {
         // SAFETY: the attribute is a number of 64 bits, and `number` lives through the call.
         unsafe { sys::cuDeviceGetGraphMemAttribute(self.context.cu_device(), attribute, value(&mut number)) }
             .result()
-            .map_err(|error| failed(self.ordinal, "reading the graphs' counters", error))?;
+            .map_err(|error| Error::driver(self.ordinal, "reading the graphs' counters", error))?;
         Ok(number)
     }
 
@@ -129,7 +129,7 @@ impl DevicePool {
         let mut number = to; // of switches the driver reads the first 32 bits
         // SAFETY: the pool is valid, the attribute a number of 64 bits or less, and `number` lives through the call.
         unsafe { mem_pool::set_attribute(self.pool, attribute, value(&mut number)) }
-            .map_err(|error| failed(self.ordinal, "setting it up", error))
+            .map_err(|error| Error::driver(self.ordinal, "setting it up", error))
     }
 }
 
@@ -149,10 +149,13 @@ impl Drop for DevicePool {
     }
 }
 
-fn value(number: &mut u64) -> *mut c_void {
-    (&raw mut *number).cast()
+impl Error {
+    /// What the driver said to a call for the card of this number.
+    pub(crate) fn driver(ordinal: usize, call: &'static str, error: DriverError) -> Self {
+        Self::Driver { ordinal, call, problem: error.to_string() }
+    }
 }
 
-fn failed(ordinal: usize, call: &'static str, error: DriverError) -> Error {
-    Error::Driver { ordinal, call, problem: error.to_string() }
+fn value(number: &mut u64) -> *mut c_void {
+    (&raw mut *number).cast()
 }

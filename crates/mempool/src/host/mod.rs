@@ -9,6 +9,7 @@
 #[cfg(all(test, unix))]
 mod tests;
 
+mod fallible;
 #[cfg_attr(not(unix), path = "no_map.rs")]
 mod map;
 mod pool;
@@ -39,6 +40,16 @@ impl HostPool {
     /// The counters of this moment; all zeros where the program has another allocator.
     pub fn statistics() -> Statistics {
         pool::statistics()
+    }
+
+    /// Starts the peaks of [`HostPool::statistics`] anew, from what there is now.
+    pub fn reset_peaks() {
+        pool::reset_peaks();
+    }
+
+    /// The bytes that the pool counts for a request of `bytes`: its class, or 0 where the request is the system's.
+    pub fn block_size(bytes: usize) -> usize {
+        pool::block_size(bytes)
     }
 
     /// Gives what waits back to the system where it is more than `threshold`, from 0 to 1, of what the pool keeps, and

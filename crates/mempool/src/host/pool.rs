@@ -60,6 +60,14 @@ extern "C" fn after_fork() {
     ARENA.release();
 }
 
+pub(super) fn reset_peaks() {
+    ARENA.with(Arena::reset_peaks);
+}
+
+pub(super) fn block_size(bytes: usize) -> usize {
+    if bytes < LIMIT { 0 } else { POLICY.class(bytes).unwrap_or(bytes) }
+}
+
 pub(super) fn statistics() -> Statistics {
     ARENA.with(|arena| arena.statistics())
 }

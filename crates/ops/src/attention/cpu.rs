@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
+use kiln_mempool::HostPool;
 use rayon::prelude::*;
 
 use super::{Attention, OP, Shapes};
@@ -46,7 +47,7 @@ fn typed<T: Element>(
             let start = i / config.num_heads * t * c + i % config.num_heads * head_dim;
             Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], config.causal, shapes)
         })
-        .collect();
+        .collect::<Result<_>>()?;
     let blocks = s.div_ceil(QUERIES);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
         let y = Shared::new(y);
@@ -119,13 +120,18 @@ struct Block<'a, T> {
 
 impl<T: Element> Head<T> {
     /// `keys` and `values` begin at the head's first channel of the image's first token; tokens lie `c` apart.
-    fn new(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Self {
-        let mut packed_keys = vec![T::ZERO; packed_len(head_dim, t)];
+    fn new(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self> {
+        let zeros = |len| -> Result<Vec<T>> {
+            let mut zeros = HostPool::vector(len)?;
+            zeros.resize(len, T::ZERO);
+            Ok(zeros)
+        };
+        let mut packed_keys = zeros(packed_len(head_dim, t))?;
         pack(head_dim, t, T::PAIRED, |channel, token| keys[token * c + channel], &mut packed_keys);
-        let mut packed_values = vec![T::ZERO; packed_len(t, head_dim)];
+        let mut packed_values = zeros(packed_len(t, head_dim))?;
         pack(t, head_dim, T::PAIRED, |token, channel| values[token * c + channel], &mut packed_values);
         let width = head_dim.next_multiple_of(PANEL);
-        Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width }
+        Ok(Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width })
     }
 
     /// Attends from the queries `rows`; `finish` gets each query's sum of weighted values and of weights.

@@ -6,6 +6,7 @@ mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -14,6 +15,7 @@ use crate::error::{Error, Result, expect_shape};
 use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::trace::{self, Work};
+pub use workspace::attention_workspace;
 
 const OP: &str = "attention";
 

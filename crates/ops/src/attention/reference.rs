@@ -17,7 +17,7 @@ pub(super) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, sha
     let q = (heads(q, s)? * (1.0 / (head_dim as f64).sqrt()))?;
     let k = heads(k, t)?.transpose(2, 3)?;
     let v = heads(v, t)?;
-    let block = (MAX_SCORES / (b * num_heads * t).max(1)).clamp(1, s.max(1));
+    let block = queries_at_a_time(b * num_heads * t, s);
     let mut blocks = Vec::new();
     for start in (0..s).step_by(block) {
         let rows = block.min(s - start);
@@ -28,6 +28,11 @@ pub(super) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, sha
         blocks.push(softmax_last_dim(&scores)?.to_dtype(v.dtype())?.matmul(&v)?);
     }
     Ok(Tensor::cat(&blocks, 2)?.transpose(1, 2)?.reshape((b, s, c))?)
+}
+
+/// Queries of each head whose scores exist at a time: `scores` are those of one query of every head, `s` the queries.
+pub(super) fn queries_at_a_time(scores: usize, s: usize) -> usize {
+    (MAX_SCORES / scores.max(1)).clamp(1, s.max(1))
 }
 
 /// `(rows, t)`: 0 where query `start + row` may look, minus infinity where it may not.

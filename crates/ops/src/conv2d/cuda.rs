@@ -11,32 +11,25 @@ use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
-use super::{Conv2d, Conv2dInputs, OP};
+use super::workspace::{FEW_CHANNELS, FEW_PIXELS, WINDOWS};
+use super::{Conv2d, Conv2dInputs, OP, Shapes};
 use crate::cuda::{self, Addresses, Convolution, Module, Product};
 use crate::error::Result;
 use crate::packing::WeightLayout;
 
 static KERNELS: Module = cuda::kernels!("conv2d");
-/// Pixels up to which windows are gathered though cuDNN is there.
-const FEW_PIXELS: usize = 256;
-/// Bytes of gathered windows at a time: as much as stays in a large card's second-level cache.
-const WINDOWS: usize = 48 << 20;
 
-/// Output channels up to which our own kernel runs.
-const FEW_CHANNELS: usize = 8;
-
-/// `shape` is the result's.
 pub(super) fn conv2d(
     inputs: Conv2dInputs<'_>,
     config: Conv2d,
-    shape: [usize; 4],
+    shapes: Shapes,
     out: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
     let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
     let (Some(device), WeightLayout::Plain) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
-    let [b, h_out, w_out, c_out] = shape;
+    let Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out, pad_top, pad_bottom, .. } = shapes;
     if b > 1 && image_bias.is_some_and(|image_bias| image_bias.dims()[0] > 1) {
-        return image_by_image(inputs, config, shape, out, &device);
+        return image_by_image(inputs, config, shapes, out, &device);
     }
     let dtype = x.dtype();
     let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
@@ -49,7 +42,7 @@ pub(super) fn conv2d(
     let residual = residual.map(operand).transpose()?;
     let mut operands = vec![&input, &kernel];
     operands.extend([&bias, &residual].into_iter().flatten());
-    let y = cuda::output(OP, out, &shape, dtype, &operands, &device)?;
+    let y = cuda::output(OP, out, &shapes.result(), dtype, &operands, &device)?;
     let addresses = Addresses {
         x: cuda::address(&input)?,
         weight: cuda::address(&kernel)?,
@@ -57,7 +50,6 @@ pub(super) fn conv2d(
         residual: residual.as_ref().map(cuda::address).transpose()?,
         y: cuda::address(&y)?,
     };
-    let [_, kh, kw, c_in] = weight.shape();
     let Conv2d { stride, pad_before, pad_after } = config;
     let pixels = b * h_out * w_out;
     if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
@@ -66,14 +58,13 @@ pub(super) fn conv2d(
         // the launch; the device's stream frees them later than it runs it.
         return Ok(unsafe { cuda::product(OP, &device, product, addresses)? }.then_some(y));
     }
-    let (_, h, w, _) = x.dims4()?;
     let convolution = Convolution {
         x: [b, h, w, c_in],
         weight: weight.shape(),
-        y: shape,
+        y: shapes.result(),
         stride,
-        pad_before,
-        pad_after,
+        pad_before: [pad_top, pad_before],
+        pad_after: [pad_bottom, pad_after],
         dtype,
         bias: bias.is_some(),
         residual: residual.is_some(),
@@ -91,19 +82,19 @@ pub(super) fn conv2d(
 fn image_by_image(
     inputs: Conv2dInputs<'_>,
     config: Conv2d,
-    shape: [usize; 4],
+    shapes: Shapes,
     out: Option<&Tensor>,
     device: &CudaDevice,
 ) -> Result<Option<Tensor>> {
     let mut operands = vec![inputs.x, inputs.weight.tensor()];
     operands.extend([inputs.bias, inputs.image_bias, inputs.residual].into_iter().flatten());
-    let y = cuda::output(OP, out, &shape, inputs.x.dtype(), &operands, device)?;
-    for image in 0..shape[0] {
+    let y = cuda::output(OP, out, &shapes.result(), inputs.x.dtype(), &operands, device)?;
+    for image in 0..shapes.b {
         let of_image = |tensor: &Tensor| tensor.narrow(0, image, 1);
         let (x, image_bias) = (of_image(inputs.x)?, inputs.image_bias.map(of_image).transpose()?);
         let residual = inputs.residual.map(of_image).transpose()?;
         let inputs = Conv2dInputs { x: &x, image_bias: image_bias.as_ref(), residual: residual.as_ref(), ..inputs };
-        if conv2d(inputs, config, [1, shape[1], shape[2], shape[3]], Some(&of_image(&y)?))?.is_none() {
+        if conv2d(inputs, config, Shapes { b: 1, ..shapes }, Some(&of_image(&y)?))?.is_none() {
             return Ok(None);
         }
     }
@@ -138,12 +129,13 @@ unsafe fn through_few_channels(device: &CudaDevice, convolution: Convolution, ad
 }
 
 /// A convolution's geometry as the kernels take it.
-fn geometry(convolution: Convolution) -> Result<[i32; 9]> {
+fn geometry(convolution: Convolution) -> Result<[i32; 10]> {
     let Convolution { x: [_, h, w, c_in], weight: [_, kh, kw, _], y: [_, h_out, w_out, _], stride, .. } = convolution;
     cuda::count(OP, kh * kw * c_in)?; // they count a window's elements,
     cuda::count(OP, convolution.y[0] * h_out * w_out)?; // and pixels
-    let values = [h, w, c_in, kh, kw, h_out, w_out, stride, convolution.pad_before];
-    let mut geometry = [0; 9];
+    let [pad_top, pad_left] = convolution.pad_before;
+    let values = [h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left];
+    let mut geometry = [0; 10];
     for (argument, value) in geometry.iter_mut().zip(values) {
         *argument = cuda::count(OP, value)?;
     }

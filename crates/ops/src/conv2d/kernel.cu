@@ -4,7 +4,7 @@
 namespace {
 
 struct Geometry {
-  int h, w, c_in, kh, kw, h_out, w_out, stride, pad;
+  int h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left;
 };
 
 // Rows (kh, kw, c_in) of windows; zeros where a window lies outside of the image. One block writes one row.
@@ -17,8 +17,8 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, int 
   const int k = g.kh * g.kw * g.c_in;
   for (int i = threadIdx.x * N; i < k; i += blockDim.x * N) {
     const int tap = i / g.c_in;
-    const int y = row * g.stride + tap / g.kw - g.pad;
-    const int z = column * g.stride + tap % g.kw - g.pad;
+    const int y = row * g.stride + tap / g.kw - g.pad_top;
+    const int z = column * g.stride + tap % g.kw - g.pad_left;
     Vector<T, N> values = {};
     if (y >= 0 && y < g.h && z >= 0 && z < g.w) {
       values = Vector<T, N>::load(x + ((image * g.h + y) * g.w + z) * g.c_in + i % g.c_in);
@@ -61,8 +61,8 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
   const T* images[2];
   for (int i = 0; i < 2; i++) {
     const unsigned pixel = min(first + outer + 8 * i, pixels - 1);
-    columns[i] = static_cast<int>(pixel % g.w_out) * g.stride - g.pad;
-    rows[i] = static_cast<int>(pixel / g.w_out % g.h_out) * g.stride - g.pad;
+    columns[i] = static_cast<int>(pixel % g.w_out) * g.stride - g.pad_left;
+    rows[i] = static_cast<int>(pixel / g.w_out % g.h_out) * g.stride - g.pad_top;
     images[i] = x + static_cast<long>(pixel / g.w_out / g.h_out) * g.h * g.w * g.c_in;
   }
   float sums[4] = {};
@@ -105,26 +105,26 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
 
 }  // namespace
 
-#define INSTANCE(T, NAME)                                                                                        \
-  extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, int first, int h, int w, int c_in,   \
-                                                   int kh, int kw, int h_out, int w_out, int stride, int pad,    \
-                                                   int vectored) {                                               \
-    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                   \
-    if (vectored) {                                                                                              \
-      gather<T, kiln::LANES<T>>(x, windows, first, geometry);                                                    \
-    } else {                                                                                                     \
-      gather<T, 1>(x, windows, first, geometry);                                                                 \
-    }                                                                                                            \
+#define INSTANCE(T, NAME)                                                                                           \
+  extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, int first, int h, int w, int c_in, int kh, \
+                                                   int kw, int h_out, int w_out, int stride, int pad_top,              \
+                                                   int pad_left, int vectored) {                                       \
+    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left};                           \
+    if (vectored) {                                                                                                    \
+      gather<T, kiln::LANES<T>>(x, windows, first, geometry);                                                          \
+    } else {                                                                                                           \
+      gather<T, 1>(x, windows, first, geometry);                                                                       \
+    }                                                                                                                  \
   }
 KILN_FOR_EVERY_TYPE(INSTANCE)
 
-#define FEW(T, NAME)                                                                                               \
-  extern "C" __global__ void conv2d_few_channels_##NAME(const T* x, const T* weight, const T* bias,                \
-                                                        const T* residual, T* y, int pixels, int c_out, int h,    \
-                                                        int w, int c_in, int kh, int kw, int h_out, int w_out,     \
-                                                        int stride, int pad) {                                     \
-    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad};                                     \
-    few_channels<T>(x, weight, bias, residual, y, pixels, c_out, geometry);                                        \
+#define FEW(T, NAME)                                                                                                   \
+  extern "C" __global__ void conv2d_few_channels_##NAME(const T* x, const T* weight, const T* bias, const T* residual, \
+                                                        T* y, int pixels, int c_out, int h, int w, int c_in, int kh,   \
+                                                        int kw, int h_out, int w_out, int stride, int pad_top,         \
+                                                        int pad_left) {                                                \
+    const Geometry geometry = {h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left};                           \
+    few_channels<T>(x, weight, bias, residual, y, pixels, c_out, geometry);                                            \
   }
 FEW(__half, f16)
 FEW(__nv_bfloat16, bf16)

@@ -4,8 +4,10 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod reference;
+mod strip;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 use candle_core::{Device, Tensor};
 
@@ -15,6 +17,8 @@ use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::packing::Weight;
 use crate::trace::{self, Work};
+pub use strip::{Strip, conv2d_strip};
+pub use workspace::conv2d_workspace;
 
 const OP: &str = "conv2d";
 
@@ -57,9 +61,9 @@ pub struct Conv2dInputs<'a> {
     pub residual: Option<&'a Tensor>,
 }
 
-/// The shapes of a convolution that has been checked.
+/// The shapes of a convolution that has been checked, of a whole map or of a strip.
 #[derive(Clone, Copy)]
-struct Shapes {
+pub(crate) struct Shapes {
     b: usize,
     h: usize,
     w: usize,
@@ -69,6 +73,40 @@ struct Shapes {
     h_out: usize,
     w_out: usize,
     c_out: usize,
+    /// Rows of zeros above `x`: those of the configuration, unless `x` begins inside of the map.
+    pad_top: usize,
+    /// Rows of zeros below `x`.
+    pad_bottom: usize,
+    /// Rows of the whole result: what decides on an algorithm, so that a strip has the whole map's bits.
+    map_rows: usize,
+}
+
+impl Shapes {
+    /// `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw, c_in)`; `None` where the kernel does not fit.
+    fn of(
+        [b, h, w, c_in]: [usize; 4],
+        [c_out, kh, kw, _]: [usize; 4],
+        config: Conv2d,
+        strip: Option<&Strip>,
+    ) -> Option<Self> {
+        let map_rows = config.output_size(strip.map_or(h, |strip| strip.height), kh)?;
+        let w_out = config.output_size(w, kw)?;
+        let Conv2d { stride, pad_before, pad_after } = config;
+        let (h_out, pad_top, pad_bottom) = match strip {
+            Some(Strip { rows, .. }) => {
+                let above = pad_before.saturating_sub(rows.start * stride);
+                let read = (rows.len().max(1) - 1) * stride + kh;
+                (rows.len(), above, read.saturating_sub(above + h))
+            }
+            None => (map_rows, pad_before, pad_after),
+        };
+        Some(Self { b, h, w, c_in, kh, kw, h_out, w_out, c_out, pad_top, pad_bottom, map_rows })
+    }
+
+    /// The result's shape.
+    fn result(&self) -> [usize; 4] {
+        [self.b, self.h_out, self.w_out, self.c_out]
+    }
 }
 
 /// `y[b, i, j, o] = sum over (di, dj, c) of x[b, s i + di - p, s j + dj - p, c] weight[o, di, dj, c]`
@@ -77,7 +115,10 @@ struct Shapes {
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input.
 pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) -> Result<Tensor> {
-    let shapes = check(&inputs, config)?;
+    run(inputs, config, check(&inputs, config, None)?, out)
+}
+
+fn run(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
     let work = || {
         let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
         let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("image_bias", image_bias);
@@ -86,14 +127,14 @@ pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) ->
     };
     trace::operator(OP, work, || match inputs.x.device() {
         Device::Cpu => cpu::forward(inputs, config, shapes, out),
-        _ => match cuda::conv2d(inputs, config, [shapes.b, shapes.h_out, shapes.w_out, shapes.c_out], out)? {
+        _ => match cuda::conv2d(inputs, config, shapes, out)? {
             Some(y) => Ok(y),
-            None => store(OP, reference::forward(inputs, config)?, out),
+            None => store(OP, reference::forward(inputs, config, shapes)?, out),
         },
     })
 }
 
-fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {
+fn check(inputs: &Conv2dInputs<'_>, config: Conv2d, strip: Option<&Strip>) -> Result<Shapes> {
     let shape_error = |operand, expected: &str, found: &Tensor| Error::Shape {
         op: OP,
         operand,
@@ -101,14 +142,14 @@ fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {
         found: found.dims().to_vec(),
     };
     let (b, h, w, c_in) = inputs.x.dims4().map_err(|_| shape_error("x", "(b, h, w, c_in)", inputs.x))?;
-    let [c_out, kh, kw, c_in_w] = inputs.weight.shape();
+    let weight @ [c_out, kh, kw, c_in_w] = inputs.weight.shape();
     if c_in != c_in_w {
         return Err(shape_error("x", &format!("(b, h, w, {c_in_w})"), inputs.x));
     }
     if config.stride == 0 {
         return Err(Error::Config { op: OP, message: "the stride is 0, expected at least 1".into() });
     }
-    let (Some(h_out), Some(w_out)) = (config.output_size(h, kh), config.output_size(w, kw)) else {
+    let Some(shapes) = Shapes::of([b, h, w, c_in], weight, config, strip) else {
         return Err(Error::Config {
             op: OP,
             message: format!("a {kh}x{kw} kernel does not fit into a {h}x{w} input with {config:?}"),
@@ -123,7 +164,7 @@ fn check(inputs: &Conv2dInputs<'_>, config: Conv2d) -> Result<Shapes> {
         expect_shape(OP, "image_bias", image_bias.dims(), &[b, c_out])?;
     }
     if let Some(residual) = inputs.residual {
-        expect_shape(OP, "residual", residual.dims(), &[b, h_out, w_out, c_out])?;
+        expect_shape(OP, "residual", residual.dims(), &shapes.result())?;
     }
-    Ok(Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out })
+    Ok(shapes)
 }

@@ -1,6 +1,10 @@
 use super::*;
 use crate::test_support::{TARGET, assert_close, exact, exact_weight, random, random_into, weight};
 
+fn expected(inputs: Conv2dInputs<'_>, config: Conv2d) -> Tensor {
+    reference::forward(inputs, config, check(&inputs, config, None).unwrap()).unwrap()
+}
+
 #[test]
 fn kernel_agrees_with_the_reference() {
     // (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after): odd sizes, single pixels, few channels
@@ -47,24 +51,24 @@ fn kernel_agrees_with_the_reference() {
             image_bias: Some(&image_bias_f32),
             residual: Some(&residual_f32),
         };
-        let expected = reference::forward(exact_inputs, config).unwrap();
-        assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
-        random_into(&expected, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
+        let wanted = expected(exact_inputs, config);
+        assert_close(&conv2d(inputs, config, None).unwrap(), &wanted, 1e-5);
+        random_into(&wanted, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
 
         // One row of the time embedding for all images, as the sampler gives it.
         let (row, row_f32) = (image_bias.narrow(0, 0, 1).unwrap(), image_bias_f32.narrow(0, 0, 1).unwrap());
         let inputs = Conv2dInputs { image_bias: Some(&row), ..inputs };
         let exact_inputs = Conv2dInputs { image_bias: Some(&row_f32), ..exact_inputs };
-        let expected = reference::forward(exact_inputs, config).unwrap();
-        assert_close(&conv2d(inputs, config, None).unwrap(), &expected, 1e-5);
+        let wanted = expected(exact_inputs, config);
+        assert_close(&conv2d(inputs, config, None).unwrap(), &wanted, 1e-5);
 
         let biased = Conv2dInputs { image_bias: None, residual: None, ..inputs };
         let exact_biased = Conv2dInputs { image_bias: None, residual: None, ..exact_inputs };
-        assert_close(&conv2d(biased, config, None).unwrap(), &reference::forward(exact_biased, config).unwrap(), 1e-5);
+        assert_close(&conv2d(biased, config, None).unwrap(), &expected(exact_biased, config), 1e-5);
 
         let plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..inputs };
         let exact_plain = Conv2dInputs { bias: None, image_bias: None, residual: None, ..exact_inputs };
-        assert_close(&conv2d(plain, config, None).unwrap(), &reference::forward(exact_plain, config).unwrap(), 1e-5);
+        assert_close(&conv2d(plain, config, None).unwrap(), &expected(exact_plain, config), 1e-5);
     }
 }
 
@@ -82,6 +86,56 @@ fn an_image_has_the_same_bits_in_any_batch() {
     assert_close(&all, &exact(&alone), 0.0);
 }
 
+/// On the processor the same bits, whatever the rows of a strip; on cards the same but for rounding.
+#[test]
+fn strips_are_rows_of_the_whole() {
+    // (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after)
+    let cases = [
+        (1, 13, 9, 7, 5, 3, 1, 1, 1),
+        (2, 9, 13, 48, 40, 3, 1, 1, 1),
+        (1, 32, 31, 80, 96, 3, 1, 1, 1),
+        (1, 4, 17, 64, 32, 3, 1, 1, 1), // the whole goes through Winograd's transforms, a strip alone would not
+        (1, 10, 6, 33, 17, 1, 1, 0, 0),
+        (1, 19, 6, 16, 16, 3, 2, 1, 1),
+        (1, 12, 12, 32, 32, 3, 2, 0, 1),
+        (1, 11, 10, 64, 4, 3, 1, 1, 1),
+    ];
+    for (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after) in cases {
+        let config = Conv2d { stride, pad_before, pad_after };
+        let (h_out, w_out) = (config.output_size(h, kernel).unwrap(), config.output_size(w, kernel).unwrap());
+        let (x, weight, bias) = (random(&[b, h, w, c_in]), weight(&[c_out, kernel, kernel, c_in]), random(&[c_out]));
+        let residual = random(&[b, h_out, w_out, c_out]);
+        let inputs = Conv2dInputs { x: &x, weight: &weight, bias: Some(&bias), image_bias: None, residual: None };
+        let whole = conv2d(Conv2dInputs { residual: Some(&residual), ..inputs }, config, None).unwrap();
+        let tolerance = if TARGET.0.is_cpu() { 0.0 } else { 1e-5 };
+        for rows in [2, 4, 6, h_out.next_multiple_of(2)] {
+            for start in (0..h_out).step_by(rows) {
+                let strip = Strip { height: h, rows: start..(start + rows).min(h_out) };
+                let read = strip.input_rows(config, kernel);
+                let part = x.narrow(1, read.start, read.len()).unwrap();
+                let of = |map: &Tensor| map.narrow(1, start, strip.rows.len()).unwrap();
+                let residual = of(&residual);
+                let inputs = Conv2dInputs { x: &part, residual: Some(&residual), ..inputs };
+                let wanted = exact(&of(&whole));
+                assert_close(&conv2d_strip(inputs, config, &strip, None).unwrap(), &wanted, tolerance);
+                random_into(&wanted, |out| conv2d_strip(inputs, config, &strip, Some(out)).unwrap(), tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_rows_that_are_no_strip() {
+    let (x, weight) = (random(&[1, 4, 4, 3]), weight(&[2, 3, 3, 3]));
+    let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
+    let message =
+        |height, rows| conv2d_strip(inputs, Conv2d::same(3), &Strip { height, rows }, None).unwrap_err().to_string();
+    let expected = "expected some that begin at an even row and end in the result";
+    assert_eq!(message(8, 3..5), format!("conv2d: rows 3..5 of 8 are no strip; {expected}"));
+    assert!(message(8, 6..9).contains(expected) && message(8, 2..2).contains(expected));
+    assert_eq!(message(8, 2..8), "conv2d: x has shape [1, 4, 4, 3], expected (b, 7, w, c_in): rows 1..8 of 8");
+}
+
 #[test]
 fn bf16_stays_close_to_the_reference() {
     let half = |t: Tensor| t.to_dtype(candle_core::DType::BF16).unwrap();
@@ -90,7 +144,7 @@ fn bf16_stays_close_to_the_reference() {
     let run = |x: &Tensor, weight: &Weight, forward: &dyn Fn(Conv2dInputs<'_>) -> Result<Tensor>| {
         forward(Conv2dInputs { x, weight, bias: None, image_bias: None, residual: None }).unwrap()
     };
-    let exact = |inputs: Conv2dInputs<'_>| reference::forward(inputs, Conv2d::same(3));
+    let exact = |inputs: Conv2dInputs<'_>| Ok(expected(inputs, Conv2d::same(3)));
     let expected = run(&wide(&x), &Weight::plain(&wide(&kernel)).unwrap(), &exact);
     let found = run(&x, &Weight::plain(&kernel).unwrap(), &|inputs| conv2d(inputs, Conv2d::same(3), None));
     // Transformed operands keep 8 bits, and their products add up to more than the result.

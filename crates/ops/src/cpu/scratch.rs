@@ -4,6 +4,9 @@
 use std::cell::RefCell;
 
 use half::{bf16, f16};
+use kiln_mempool::HostPool;
+
+use crate::error::Result;
 
 thread_local! {
     static KEPT: RefCell<Vec<Vec<u32>>> = const { RefCell::new(Vec::new()) };
@@ -20,6 +23,17 @@ impl Scratch {
             self.0.resize(words, 0);
         }
         &mut elements(&mut self.0)[..len]
+    }
+
+    /// As [`Scratch::get`], for buffers that are large enough to be refused. In a task that cannot stop half way nothing
+    /// is: its buffers are a few hundred KiB.
+    pub(crate) fn try_get<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
+        let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
+        if self.0.len() < words {
+            self.0 = Vec::new(); // what it held is nothing to anybody, and need not lie beside the new one
+            self.0 = HostPool::vector(words)?;
+        }
+        Ok(self.get(len))
     }
 }
 

@@ -290,5 +290,8 @@ impl Drop for Preference {
 }
 
 fn failed(error: CublasError) -> Error {
-    Error::Driver(format!("cuBLASLt: {error:?}"))
+    match error.0 {
+        sys::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => Error::LibraryMemory("cuBLASLt"),
+        _ => Error::Driver(format!("cuBLASLt: {error:?}")),
+    }
 }

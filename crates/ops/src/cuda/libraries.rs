@@ -13,8 +13,8 @@ use super::cudnn::Cudnn;
 use super::driver;
 use crate::error::Result;
 
-/// Bytes of the workspace: what NVIDIA advises for Hopper. One size always, since algorithms depend on it.
-pub(crate) const WORKSPACE: usize = 32 << 20;
+/// Bytes of the workspace.
+pub(crate) use crate::workspace::LIBRARIES as WORKSPACE;
 
 /// What a device's products need, made on first use: outside of a capture, by the first eager step.
 pub(crate) struct Libraries {

@@ -14,8 +14,10 @@ mod product;
 mod times;
 
 use candle_core::backend::BackendDevice;
+use candle_core::cuda::cudarc::cublas::sys::cublasStatus_t;
+use candle_core::cuda::cudarc::driver::sys::CUresult;
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr, DriverError, LaunchConfig};
-use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice};
+use candle_core::cuda_backend::{CudaDevice, CudaError, CudaStorageSlice};
 use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, Storage, Tensor};
 
@@ -93,6 +95,14 @@ pub(crate) fn output(
     Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
 }
 
+/// A tensor whose memory holds anything, on a card.
+pub(crate) fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+    match device {
+        Device::Cuda(device) => output("unwritten", None, shape, dtype, &[], device).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Whether addresses and a number of elements of `size` bytes allow accesses of 16 bytes.
 pub(crate) fn is_vectored(addresses: &[u64], elements: usize, size: usize) -> bool {
     addresses.iter().all(|address| address % 16 == 0) && (elements * size).is_multiple_of(16)
@@ -124,5 +134,19 @@ pub(crate) fn count(op: &'static str, value: usize) -> Result<i32> {
 
 /// A driver's error as this crate's.
 pub(crate) fn driver(error: DriverError) -> Error {
-    Error::Driver(format!("CUDA's driver: {error}"))
+    match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::LibraryMemory("CUDA's driver"),
+        _ => Error::Driver(format!("CUDA's driver: {error}")),
+    }
+}
+
+/// Whether an error of candle's is that the card has no memory.
+pub(crate) fn driver_is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    match error.downcast_ref::<CudaError>() {
+        Some(CudaError::Cuda(error) | CudaError::Load { cuda: error, .. }) => {
+            error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        }
+        Some(CudaError::Cublas(error)) => error.0 == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED,
+        _ => false,
+    }
 }

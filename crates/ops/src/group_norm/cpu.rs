@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::output::write;
 
 /// Pixels of a block of partial sums.
-const BLOCK: usize = 256;
+pub(super) const BLOCK: usize = 256;
 
 pub(super) fn forward(
     x: &Tensor,
@@ -40,11 +40,38 @@ fn typed<T: Element>(
     write::<T>(OP, out, x.dims(), &[x, gamma, beta], |y| {
         let image = (pixels * c).max(1);
         for (x, y) in input.chunks_exact(image).zip(y.chunks_exact_mut(image)) {
-            let (scale, shift) = affine(x, &gamma_values, &beta_values, config, pixels);
-            let rows = x.par_chunks(BLOCK * c).zip(y.par_chunks_mut(BLOCK * c));
-            rows.for_each(|(x, y)| apply(x, &scale, &shift, config.silu, y));
+            let mut moments = Moments::default();
+            moments.add_pixels(x, c);
+            let (scale, shift) = moments.scale_and_shift(&gamma_values, &beta_values, config, pixels);
+            apply_all(x, &scale, &shift, config.silu, y);
         }
     })
+}
+
+/// Scales, shifts and activates all of `x`, `(.., c)`.
+pub(super) fn apply_known(
+    x: &Tensor,
+    scale: &[f32],
+    shift: &[f32],
+    activate: bool,
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
+    fn typed<T: Element>(
+        x: &Tensor,
+        scale: &[f32],
+        shift: &[f32],
+        activate: bool,
+        out: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let input = View::<T>::new(x)?;
+        write::<T>(OP, out, x.dims(), &[x], |y| apply_all(&input, scale, shift, activate, y))
+    }
+    dispatch!(OP, "x", x.dtype(), typed(x, scale, shift, activate, out))
+}
+
+fn apply_all<T: Element>(x: &[T], scale: &[f32], shift: &[f32], activate: bool, y: &mut [T]) {
+    let block = (BLOCK * scale.len()).max(1);
+    x.par_chunks(block).zip(y.par_chunks_mut(block)).for_each(|(x, y)| apply(x, scale, shift, activate, y));
 }
 
 for_every_isa! {
@@ -75,46 +102,88 @@ for_every_isa! {
     }
 }
 
-/// The scale and shift of every channel of one image: normalisation, gamma and beta in one multiplication.
-fn affine<T: Element>(x: &[T], gamma: &[f32], beta: &[f32], config: GroupNorm, pixels: usize) -> (Vec<f32>, Vec<f32>) {
-    let c = gamma.len();
-    let width = c / config.num_groups;
-    // Sums of x - x[0]: shifting by a value of the channel keeps the difference of squares from cancelling.
-    let origin: Vec<f32> = x[..c].iter().map(|x| x.to_f32()).collect();
-    let partial: Vec<(Vec<f32>, Vec<f32>)> = x
-        .par_chunks(BLOCK * c)
-        .map(|block| {
-            let (mut sums, mut squares) = (vec![0f32; c], vec![0f32; c]);
-            add_moments(block, &origin, &mut sums, &mut squares);
-            (sums, squares)
-        })
-        .collect();
-    let count = (pixels * width) as f64;
-    let (mut scale, mut shift) = (vec![0f32; c], vec![0f32; c]);
-    for group in 0..config.num_groups {
-        let channels = group * width..(group + 1) * width;
-        let mut sum = 0f64;
-        let mut square = 0f64;
-        // A group's reference point is its first channel; moving a channel's sums there is exact enough in f64.
-        let base = f64::from(origin[channels.start]);
-        for channel in channels.clone() {
-            let offset = f64::from(origin[channel]) - base;
-            for (sums, squares) in &partial {
-                let (s, q) = (f64::from(sums[channel]), f64::from(squares[channel]));
-                sum += s;
-                square += q + 2.0 * offset * s;
-            }
-            sum += offset * pixels as f64;
-            square += offset * offset * pixels as f64;
+/// Sums over an image's pixels, in blocks of [`BLOCK`] from its first pixel on, however many pixels come at a time.
+#[derive(Default)]
+pub(super) struct Moments {
+    /// The first pixel's channels. Sums are those of `x - origin`: shifting by a value of the channel keeps the
+    /// difference of squares from cancelling.
+    origin: Vec<f32>,
+    /// Sums and sums of squares of every channel, block by block.
+    blocks: Vec<(Vec<f32>, Vec<f32>)>,
+    /// Pixels that the last block still lacks.
+    missing: usize,
+}
+
+impl Moments {
+    /// Adds the next pixels, `x` `(1, .., c)`.
+    pub(super) fn add(&mut self, x: &Tensor) -> Result<()> {
+        fn typed<T: Element>(moments: &mut Moments, x: &Tensor) -> Result<()> {
+            moments.add_pixels(&View::<T>::new(x)?, x.dims().last().copied().unwrap_or(0));
+            Ok(())
         }
-        let mean = sum / count;
-        let variance = (square / count - mean * mean).max(0.0);
-        let inverse = 1.0 / (variance + config.eps).sqrt();
-        for channel in channels {
-            let factor = f64::from(gamma[channel]) * inverse;
-            scale[channel] = factor as f32;
-            shift[channel] = (f64::from(beta[channel]) - (mean + base) * factor) as f32;
-        }
+        dispatch!(OP, "x", x.dtype(), typed(self, x))
     }
-    (scale, shift)
+
+    fn add_pixels<T: Element>(&mut self, x: &[T], c: usize) {
+        if self.blocks.is_empty() {
+            self.origin = x.iter().take(c).map(|x| x.to_f32()).collect();
+        }
+        let (first, rest) = x.split_at((self.missing * c).min(x.len()));
+        if let Some((sums, squares)) = self.blocks.last_mut() {
+            add_moments(first, &self.origin, sums, squares);
+        }
+        let blocks = rest.par_chunks((BLOCK * c).max(1)).map(|block| {
+            let (mut sums, mut squares) = (vec![0f32; c], vec![0f32; c]);
+            add_moments(block, &self.origin, &mut sums, &mut squares);
+            (sums, squares)
+        });
+        self.blocks.extend(blocks.collect::<Vec<_>>());
+        let (first, rest) = (first.len() / c.max(1), rest.len() / c.max(1));
+        self.missing = self.missing - first + rest.next_multiple_of(BLOCK) - rest;
+    }
+
+    /// The scale and shift of every channel: normalisation, `gamma` and `beta` `(c)` in one multiplication.
+    pub(super) fn affine(
+        &self,
+        gamma: &Tensor,
+        beta: &Tensor,
+        config: GroupNorm,
+        pixels: usize,
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
+        Ok(self.scale_and_shift(&View::<f32>::new(gamma)?, &View::<f32>::new(beta)?, config, pixels))
+    }
+
+    fn scale_and_shift(&self, gamma: &[f32], beta: &[f32], config: GroupNorm, pixels: usize) -> (Vec<f32>, Vec<f32>) {
+        let Self { origin, blocks, .. } = self;
+        let c = gamma.len();
+        let width = c / config.num_groups;
+        let count = (pixels * width) as f64;
+        let (mut scale, mut shift) = (vec![0f32; c], vec![0f32; c]);
+        for group in 0..config.num_groups {
+            let channels = group * width..(group + 1) * width;
+            let mut sum = 0f64;
+            let mut square = 0f64;
+            // A group's reference point is its first channel; moving a channel's sums there is exact enough in f64.
+            let base = f64::from(origin[channels.start]);
+            for channel in channels.clone() {
+                let offset = f64::from(origin[channel]) - base;
+                for (sums, squares) in blocks {
+                    let (s, q) = (f64::from(sums[channel]), f64::from(squares[channel]));
+                    sum += s;
+                    square += q + 2.0 * offset * s;
+                }
+                sum += offset * pixels as f64;
+                square += offset * offset * pixels as f64;
+            }
+            let mean = sum / count;
+            let variance = (square / count - mean * mean).max(0.0);
+            let inverse = 1.0 / (variance + config.eps).sqrt();
+            for channel in channels {
+                let factor = f64::from(gamma[channel]) * inverse;
+                scale[channel] = factor as f32;
+                shift[channel] = (f64::from(beta[channel]) - (mean + base) * factor) as f32;
+            }
+        }
+        (scale, shift)
+    }
 }

@@ -5,22 +5,17 @@ use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg}
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::workspace::{MAX_PARTS, PART, WHOLE};
 use super::{GroupNorm, OP};
 use crate::cuda::{self, Module};
 use crate::error::Result;
 
 static KERNELS: Module = cuda::kernels!("group_norm");
 
-/// Elements of a group up to which one block normalises it in one launch: 16 SD feature maps of 64x64 have more.
-const WHOLE: usize = 32 << 10;
-/// Elements of an image whose moments a block sums: 32 KiB of 16-bit ones.
-const PART: usize = 16 << 10;
 /// Elements of an image that a block of the second launch normalises, where that gives at most [`MAX_BLOCKS`].
 const BLOCK: usize = 16 << 10;
 /// Blocks of the second launch for an image: what two images need to fill an H200. Each reads all parts.
 const MAX_BLOCKS: usize = 256;
-/// Parts of an image at most.
-const MAX_PARTS: usize = 128;
 /// Threads of a block, where a pixel's channels do not need more.
 const THREADS: usize = 512;
 /// Threads of a block at most.
@@ -32,15 +27,31 @@ const MAX_SHARED: usize = 48 << 10;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Norm {
+    /// Those of `x`.
     pixels: i32,
+    /// Those that the statistics are of: those of `x`, unless it is a strip.
+    total: i32,
     c: i32,
     groups: i32,
     silu: i32,
     eps: f32,
 }
 
-// SAFETY: the struct is laid out as the kernels' own: four integers and a float, without padding.
+// SAFETY: the struct is laid out as the kernels' own: five integers and a float, without padding.
 unsafe impl DeviceRepr for Norm {}
+
+impl Norm {
+    fn new(config: GroupNorm, c: usize, pixels: usize, total: usize) -> Result<Self> {
+        Ok(Self {
+            pixels: cuda::count(OP, pixels)?,
+            total: cuda::count(OP, total)?,
+            c: cuda::count(OP, c)?,
+            groups: cuda::count(OP, config.num_groups)?,
+            silu: i32::from(config.silu),
+            eps: config.eps as f32,
+        })
+    }
+}
 
 /// Addresses of the operands.
 #[derive(Clone, Copy)]
@@ -71,17 +82,8 @@ pub(super) fn group_norm(
         beta: cuda::address(&beta)?,
         y: cuda::address(&y)?,
     };
-    // Elements of a group, and of a pixel, that can be accessed as one.
-    let lanes = |channels: usize| {
-        cuda::unit(&[addresses.x, addresses.y], &[channels * dtype.size_in_bytes()]) / dtype.size_in_bytes()
-    };
-    let norm = Norm {
-        pixels: cuda::count(OP, pixels)?,
-        c: cuda::count(OP, c)?,
-        groups: cuda::count(OP, config.num_groups)?,
-        silu: i32::from(config.silu),
-        eps: config.eps as f32,
-    };
+    let lanes = |channels: usize| lanes(&[addresses.x, addresses.y], channels, dtype);
+    let norm = Norm::new(config, c, pixels, pixels)?;
     if pixels * width <= WHOLE {
         whole(&device, addresses, norm, b * config.num_groups, lanes(width), dtype)?;
     } else if let Some(split) = Split::of(pixels, c, lanes(c), dtype) {
@@ -90,6 +92,69 @@ pub(super) fn group_norm(
         return Ok(None); // more channels than a block has threads, in no known network
     }
     Ok(Some(y))
+}
+
+/// The moments of some pixels, `x` `(1, .., c)`, joined with those of as many as `before` says.
+pub(super) fn group_norm_moments(
+    x: &Tensor,
+    config: GroupNorm,
+    c: usize,
+    before: Option<(&Tensor, usize)>,
+) -> Result<Option<Tensor>> {
+    let Some(device) = cuda::card(x)? else { return Ok(None) };
+    let (dtype, pixels) = (x.dtype(), x.elem_count() / c.max(1));
+    let input = cuda::operand(x, dtype)?;
+    let address = cuda::address(&input)?;
+    let Some(split) = Split::of(pixels, c, lanes(&[address], c, dtype), dtype) else { return Ok(None) };
+    let (before, pixels_before) = before.unzip();
+    let pixels_before = cuda::count(OP, pixels_before.unwrap_or(0))?;
+    let norm = Norm::new(config, c, pixels, pixels)?;
+    let parts = split.moments(&device, address, norm, 1, dtype)?;
+    let moments = cuda::output(OP, None, &[config.num_groups, 2], DType::F32, &[], &device)?;
+    let (parts_at, before_at) = (cuda::address(&parts)?, before.map_or(Ok(0), cuda::address)?);
+    let moments_at = cuda::address(&moments)?;
+    let kernel = KERNELS.function(&device, "group_norm_join")?;
+    let (num_parts, pixels_of_part) = (split.parts as i32, split.pixels_of_part as i32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&parts_at).arg(&before_at).arg(&moments_at).arg(&norm);
+    launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_before);
+    // SAFETY: the arguments are those of the kernel, one block of which, a warp, reads the parts of a group and its
+    // moments before, where there are some, and writes its moments.
+    unsafe { launch.launch(cuda::grid(config.num_groups, 32)?) }.map_err(cuda::driver)?;
+    Ok(Some(moments))
+}
+
+/// Normalises `x` `(1, .., c)` by the moments of `total` pixels.
+pub(super) fn group_norm_apply(
+    x: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    (moments, total): (&Tensor, usize),
+    config: GroupNorm,
+    out: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let Some(device) = cuda::card(x)? else { return Ok(None) };
+    let (dtype, c) = (x.dtype(), gamma.elem_count());
+    let pixels = x.elem_count() / c.max(1);
+    let (input, gamma, beta) = (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
+    let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], &device)?;
+    let addresses = Addresses {
+        x: cuda::address(&input)?,
+        gamma: cuda::address(&gamma)?,
+        beta: cuda::address(&beta)?,
+        y: cuda::address(&y)?,
+    };
+    let lanes = lanes(&[addresses.x, addresses.y], c, dtype);
+    let Some(split) = Split::of(pixels, c, lanes, dtype) else { return Ok(None) };
+    let joined = Split { parts: 1, pixels_of_part: total, ..split };
+    joined.apply(&device, addresses, Norm::new(config, c, pixels, total)?, 1, dtype, cuda::address(moments)?)?;
+    Ok(Some(y))
+}
+
+/// Elements of a group, or of a pixel, of `channels` channels, that can be accessed as one.
+fn lanes(addresses: &[u64], channels: usize, dtype: DType) -> usize {
+    cuda::unit(addresses, &[channels * dtype.size_in_bytes()]) / dtype.size_in_bytes()
 }
 
 /// One block for every group of every image; `lanes` elements are accessed as one.
@@ -159,32 +224,51 @@ impl Split {
     }
 
     fn launch(&self, device: &CudaDevice, addresses: Addresses, norm: Norm, b: usize, dtype: DType) -> Result<()> {
-        let (lanes, stream) = (self.lanes, device.cuda_stream());
-        let moments = KERNELS.typed(device, &format!("group_norm_moments_{lanes}"), dtype)?;
-        let apply = KERNELS.typed(device, &format!("group_norm_apply_{lanes}"), dtype)?;
-        let groups = norm.groups as usize;
-        // A mean and a sum of squared differences for every image, group and part.
-        let parts = cuda::output(OP, None, &[b, groups, self.parts, 2], DType::F32, &[], device)?;
-        let parts_address = cuda::address(&parts)?;
-        let config = |blocks: usize, shared: usize| -> Result<LaunchConfig> {
-            let grid_dim = (cuda::count(OP, blocks)? as u32, cuda::count(OP, b)? as u32, 1);
-            Ok(LaunchConfig { grid_dim, block_dim: (self.threads, 1, 1), shared_mem_bytes: shared as u32 })
-        };
-        let (pixels_of_part, num_parts) = (self.pixels_of_part as i32, self.parts as i32);
-        let (pixels_of_block, rows) = (self.pixels_of_block as i32, self.rows as i32);
+        let parts = self.moments(device, addresses.x, norm, b, dtype)?;
+        self.apply(device, addresses, norm, b, dtype, cuda::address(&parts)?)
+    }
 
-        let mut launch = stream.launch_builder(&moments);
-        launch.arg(&addresses.x).arg(&parts_address).arg(&norm).arg(&pixels_of_part).arg(&rows);
+    fn config(&self, blocks: usize, b: usize, shared: usize) -> Result<LaunchConfig> {
+        let grid_dim = (cuda::count(OP, blocks)? as u32, cuda::count(OP, b)? as u32, 1);
+        Ok(LaunchConfig { grid_dim, block_dim: (self.threads, 1, 1), shared_mem_bytes: shared as u32 })
+    }
+
+    /// A mean and a sum of squared differences for every image, group and part.
+    fn moments(&self, device: &CudaDevice, x: u64, norm: Norm, b: usize, dtype: DType) -> Result<Tensor> {
+        let kernel = KERNELS.typed(device, &format!("group_norm_moments_{}", self.lanes), dtype)?;
+        let parts = cuda::output(OP, None, &[b, norm.groups as usize, self.parts, 2], DType::F32, &[], device)?;
+        let parts_at = cuda::address(&parts)?;
+        let (pixels_of_part, rows) = (self.pixels_of_part as i32, self.rows as i32);
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&x).arg(&parts_at).arg(&norm).arg(&pixels_of_part).arg(&rows);
         // SAFETY: the arguments are those of the kernel, whose blocks read the pixels of their part and write one entry
         // a group of `parts`; the tensors live on, and rows of `lanes` elements fill a pixel.
-        unsafe { launch.launch(config(self.parts, self.shared)?) }.map_err(cuda::driver)?;
+        unsafe { launch.launch(self.config(self.parts, b, self.shared)?) }.map_err(cuda::driver)?;
+        Ok(parts)
+    }
 
-        let Addresses { x, gamma, beta, y } = addresses;
-        let mut launch = stream.launch_builder(&apply);
-        launch.arg(&x).arg(&gamma).arg(&beta).arg(&parts_address).arg(&y).arg(&norm);
+    /// Joins the parts at `parts` and normalises the pixels.
+    fn apply(
+        &self,
+        device: &CudaDevice,
+        Addresses { x, gamma, beta, y }: Addresses,
+        norm: Norm,
+        b: usize,
+        dtype: DType,
+        parts: u64,
+    ) -> Result<()> {
+        let kernel = KERNELS.typed(device, &format!("group_norm_apply_{}", self.lanes), dtype)?;
+        let (num_parts, pixels_of_part) = (self.parts as i32, self.pixels_of_part as i32);
+        let (pixels_of_block, rows) = (self.pixels_of_block as i32, self.rows as i32);
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&x).arg(&gamma).arg(&beta).arg(&parts).arg(&y).arg(&norm);
         launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_of_block).arg(&rows);
-        // SAFETY: as above; `parts` was written by the launch before, on the same stream, and is freed on it too.
-        unsafe { launch.launch(config(self.blocks, 2 * groups * size_of::<f32>())?) }.map_err(cuda::driver)?;
+        let shared = 2 * norm.groups as usize * size_of::<f32>();
+        // SAFETY: as in `moments`; the parts were written by a launch before, on the same stream, and are freed on it
+        // too.
+        unsafe { launch.launch(self.config(self.blocks, b, shared)?) }.map_err(cuda::driver)?;
         Ok(())
     }
 }

@@ -14,8 +14,9 @@
 
 namespace {
 
+// `pixels` are those of x, `total` those of the statistics: more, where x is a strip.
 struct Norm {
-  int pixels, c, groups, silu;
+  int pixels, total, c, groups, silu;
   float eps;
 };
 
@@ -130,6 +131,24 @@ __device__ __forceinline__ void moments(const T* x, float2* parts, Norm norm, in
   }
 }
 
+// The moments of a group of `width` channels over `total` pixels, of which every part has `pixels_of_part` and the last
+// one the rest: a warp's work, the result every lane's.
+__device__ __forceinline__ float2 join(const float2* part, int num_parts, int pixels_of_part, int total, int width) {
+  const int lane = threadIdx.x % 32;
+  const float pixels = static_cast<float>(total);
+  float mean = 0.0f, m2 = 0.0f;
+  for (int i = lane; i < num_parts; i += 32) {
+    mean += part[i].x * (min(pixels_of_part, total - i * pixels_of_part) / pixels);
+  }
+  mean = kiln::warp_sum(mean);
+  for (int i = lane; i < num_parts; i += 32) {
+    const float2 p = part[i];
+    const float count = static_cast<float>(min(pixels_of_part, total - i * pixels_of_part)) * width;
+    m2 += p.y + count * (p.x - mean) * (p.x - mean);
+  }
+  return make_float2(mean, kiln::warp_sum(m2));
+}
+
 // Joins the parts of an image and normalises some of its pixels: blockIdx.x is which, blockIdx.y the image. Threads as
 // in `moments`. Shared: 2 * groups floats.
 template <typename T, int N>
@@ -139,23 +158,12 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
   extern __shared__ float shared[];
   float *means = shared, *inverses = shared + norm.groups;
   const int width = norm.c / norm.groups, lane = threadIdx.x % 32;
-  const float pixels = static_cast<float>(norm.pixels);
   for (int group = threadIdx.x / 32; group < norm.groups; group += blockDim.x / 32) {
     const float2* part = parts + (static_cast<size_t>(blockIdx.y) * norm.groups + group) * num_parts;
-    float mean = 0.0f, m2 = 0.0f;
-    for (int i = lane; i < num_parts; i += 32) {
-      mean += part[i].x * (min(pixels_of_part, norm.pixels - i * pixels_of_part) / pixels);
-    }
-    mean = kiln::warp_sum(mean);
-    for (int i = lane; i < num_parts; i += 32) {
-      const float2 p = part[i];
-      const float count = static_cast<float>(min(pixels_of_part, norm.pixels - i * pixels_of_part)) * width;
-      m2 += p.y + count * (p.x - mean) * (p.x - mean);
-    }
-    m2 = kiln::warp_sum(m2);
+    const float2 moments = join(part, num_parts, pixels_of_part, norm.total, width);
     if (lane == 0) {
-      means[group] = mean;
-      inverses[group] = 1.0f / sqrtf(m2 / (pixels * width) + norm.eps);
+      means[group] = moments.x;
+      inverses[group] = 1.0f / sqrtf(moments.y / (static_cast<float>(norm.total) * width) + norm.eps);
     }
   }
   __syncthreads();
@@ -185,6 +193,24 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
 }
 
 }  // namespace
+
+// The moments of a strip's groups, joined with those of the `pixels_before` pixels before it, if there are any: a block
+// of one warp for every group.
+extern "C" __global__ void __launch_bounds__(32)
+    group_norm_join(const float2* parts, const float2* before, float2* moments, Norm norm, int num_parts,
+                    int pixels_of_part, int pixels_before) {
+  const int width = norm.c / norm.groups;
+  float2 joined = join(parts + static_cast<size_t>(blockIdx.x) * num_parts, num_parts, pixels_of_part, norm.pixels, width);
+  if (threadIdx.x > 0) return;
+  if (pixels_before > 0) {
+    const float2 old = before[blockIdx.x];
+    const float difference = joined.x - old.x;
+    const float part = static_cast<float>(norm.pixels) / (static_cast<float>(norm.pixels) + pixels_before);
+    joined.x = old.x + difference * part;
+    joined.y += old.y + difference * difference * part * (static_cast<float>(pixels_before) * width);
+  }
+  moments[blockIdx.x] = joined;
+}
 
 #define WHOLE(T, NAME, N)                                                                                             \
   extern "C" __global__ void __launch_bounds__(512)                                                                   \

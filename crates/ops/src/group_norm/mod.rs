@@ -3,9 +3,11 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod moments;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 use candle_core::{Device, Tensor};
 
@@ -14,6 +16,8 @@ use crate::error::{Error, Result, expect_shape};
 use crate::no_cuda as cuda;
 use crate::output::store;
 use crate::trace::{self, Work};
+pub use moments::{GroupNormMoments, GroupNormStatistics, group_norm_apply};
+pub use workspace::group_norm_workspace;
 
 const OP: &str = "group_norm";
 
@@ -41,15 +45,8 @@ pub fn group_norm(
     config: GroupNorm,
     out: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let (&[b, ..], Some(&c)) = (x.dims(), x.dims().last()) else {
-        return Err(Error::Shape { op: OP, operand: "x", expected: "(b, .., c)".into(), found: x.dims().to_vec() });
-    };
-    if config.num_groups == 0 || c % config.num_groups != 0 {
-        let message = format!("{} groups do not divide {c} channels", config.num_groups);
-        return Err(Error::Config { op: OP, message });
-    }
-    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
-    expect_shape(OP, "beta", beta.dims(), &[c])?;
+    let (b, c) = check(x, config)?;
+    check_affine(gamma, beta, c)?;
     let work = || Work::new(&[("x", x), ("gamma", gamma), ("beta", beta)]).config(config);
     trace::operator(OP, work, || match x.device() {
         Device::Cpu => cpu::forward(x, gamma, beta, config, (b, c), out),
@@ -58,4 +55,21 @@ pub fn group_norm(
             None => store(OP, reference::forward(x, gamma, beta, config)?, out),
         },
     })
+}
+
+/// Images and channels of `x` `(b, .., c)`.
+fn check(x: &Tensor, config: GroupNorm) -> Result<(usize, usize)> {
+    let (&[b, ..], Some(&c)) = (x.dims(), x.dims().last()) else {
+        return Err(Error::Shape { op: OP, operand: "x", expected: "(b, .., c)".into(), found: x.dims().to_vec() });
+    };
+    if config.num_groups == 0 || c % config.num_groups != 0 {
+        let message = format!("{} groups do not divide {c} channels", config.num_groups);
+        return Err(Error::Config { op: OP, message });
+    }
+    Ok((b, c))
+}
+
+fn check_affine(gamma: &Tensor, beta: &Tensor, c: usize) -> Result<()> {
+    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
+    expect_shape(OP, "beta", beta.dims(), &[c])
 }

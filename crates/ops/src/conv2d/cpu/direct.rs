@@ -26,14 +26,14 @@ pub(super) fn run<T: Element>(
 /// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, zeros where it lies outside of
 /// the image.
 fn gather<T: Element>(x: &[T], config: Conv2d, shapes: Shapes, pixel: usize, start: usize, patch: &mut [T]) {
-    let Shapes { h, w, c_in, kw, h_out, w_out, .. } = shapes;
+    let Shapes { h, w, c_in, kw, h_out, w_out, pad_top, .. } = shapes;
     let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);
     let (mut tap, mut channel) = (start / c_in, start % c_in);
     let mut rest = patch;
     while !rest.is_empty() {
         let count = rest.len().min(c_in - channel);
         let (run, after) = rest.split_at_mut(count);
-        let row = (i * config.stride + tap / kw).wrapping_sub(config.pad_before);
+        let row = (i * config.stride + tap / kw).wrapping_sub(pad_top);
         let column = (j * config.stride + tap % kw).wrapping_sub(config.pad_before);
         if row < h && column < w {
             let from = ((image * h + row) * w + column) * c_in + channel;

@@ -9,7 +9,8 @@ mod epilogue;
 mod transform;
 mod winograd;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use kiln_mempool::HostPool;
 
 use super::{Conv2d, Conv2dInputs, OP, Shapes};
 use crate::cpu::product::{Panels, pack, packed_len};
@@ -18,6 +19,15 @@ use crate::error::Result;
 use crate::output::write;
 use crate::packing::WeightLayout;
 use epilogue::Epilogue;
+
+/// Bytes of the weights that [`winograd`] transforms once a call, in a buffer that the calling thread keeps.
+pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize) -> usize {
+    if winograd::suits(dtype, config, shapes) {
+        winograd::transformed(shapes, threads) * dtype.size_in_bytes()
+    } else {
+        0
+    }
+}
 
 pub(super) fn forward(
     inputs: Conv2dInputs<'_>,
@@ -33,10 +43,11 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
     let k = kh * kw * c_in;
     let x = View::<T>::new(inputs.x)?;
     let stored = View::<T>::new(inputs.weight.tensor())?;
-    let mut panels = Vec::new();
+    let mut panels;
     let weight = match inputs.weight.layout() {
         WeightLayout::Panels => Panels::new(&stored, k, c_out),
         WeightLayout::Plain => {
+            panels = HostPool::vector(packed_len(k, c_out))?;
             panels.resize(packed_len(k, c_out), T::ZERO);
             pack(k, c_out, T::PAIRED, |row, column| stored[column * k + row], &mut panels);
             Panels::new(&panels, k, c_out)
@@ -57,7 +68,7 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
             c_out,
             y: Shared::new(y),
         };
-        if winograd::suits::<T>(config, shapes) {
+        if winograd::suits(T::DTYPE, config, shapes) {
             winograd::run(&x, weight, config, shapes, &epilogue);
         } else {
             direct::run(&x, weight, config, shapes, &epilogue);

@@ -18,6 +18,7 @@ use super::{Conv2d, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
 use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
+use crate::error::Result;
 
 /// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
 const DEPTH: usize = 64;
@@ -30,15 +31,23 @@ const PANELS: usize = 4;
 /// Blocks of tiles from which on weights are transformed once for all of them.
 const MANY_BLOCKS: usize = 4;
 
-/// Whether these shapes are computed this way. The number of images has no say: it must not change a bit. Nor is f16,
-/// which four values of a map can leave together.
-pub(super) fn suits<T: Element>(config: Conv2d, Shapes { kh, kw, c_in, c_out, h_out, w_out, .. }: Shapes) -> bool {
-    T::DTYPE != DType::F16
+/// Whether these shapes are computed this way. The numbers of images and of a strip's rows have no say: they must not
+/// change a bit. Nor is f16, which four values of a map can leave together.
+pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
+    let Shapes { kh, kw, c_in, c_out, map_rows, w_out, .. } = shapes;
+    dtype != DType::F16
         && (kh, kw, config.stride) == (3, 3, 1)
         && c_in.is_multiple_of(LANES)
         && c_in >= 2 * LANES
         && c_out >= PANEL
-        && h_out * w_out >= 64
+        && map_rows * w_out >= 64
+}
+
+/// Elements of the transformed weights where they are made once a call: with many tiles.
+pub(super) fn transformed(shapes: Shapes, threads: usize) -> usize {
+    let (tiles, panels) = (Grid::of(shapes).tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
+    let (tile_block, _) = blocks(tiles, panels, threads);
+    if tiles.div_ceil(tile_block) >= MANY_BLOCKS { panels * POSITIONS * shapes.c_in * PANEL } else { 0 }
 }
 
 pub(super) fn run<T: Element>(
@@ -48,14 +57,14 @@ pub(super) fn run<T: Element>(
     shapes: Shapes,
     epilogue: &Epilogue<'_, T>,
 ) {
-    let Shapes { b, h_out, w_out, c_out, .. } = shapes;
-    let grid = Grid { high: h_out.div_ceil(OUT), wide: w_out.div_ceil(OUT) };
-    let (tiles, panels) = (b * grid.high * grid.wide, c_out.div_ceil(PANEL));
+    let grid = Grid::of(shapes);
+    let (tiles, panels) = (grid.tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
     let (tile_block, panel_block) = blocks(tiles, panels, rayon::current_num_threads());
     let weight = Weights { stored: weight, c_in: shapes.c_in, block: Kernel::current::<T>().elements_in(DEPTH) };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
-        MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed),
+        // Where there is no memory for all of them, tasks transform their own: the same numbers, later.
+        MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed).unwrap_or(&[]),
         _ => &[],
     };
     let columns = panels.div_ceil(panel_block);
@@ -101,14 +110,14 @@ impl<T: Element> Weights<'_, T> {
     }
 
     /// All panels, each block of input channels by block.
-    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> &'a [T] {
-        let transformed = transformed.get(panels * POSITIONS * self.c_in * PANEL);
+    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> Result<&'a [T]> {
+        let transformed = transformed.try_get(panels * POSITIONS * self.c_in * PANEL)?;
         transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate().for_each(|(panel, transformed)| {
             for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
                 self.transform(panel, i * self.block, transformed);
             }
         });
-        transformed
+        Ok(transformed)
     }
 }
 
@@ -120,6 +129,15 @@ struct Grid {
 }
 
 impl Grid {
+    fn of(Shapes { h_out, w_out, .. }: Shapes) -> Self {
+        Self { high: h_out.div_ceil(OUT), wide: w_out.div_ceil(OUT) }
+    }
+
+    /// Tiles of a batch.
+    fn tiles(self, b: usize) -> usize {
+        b * self.high * self.wide
+    }
+
     /// Image, row and column of a tile, counted over the whole batch.
     fn place(self, tile: usize) -> (usize, usize, usize) {
         (tile / (self.high * self.wide), tile / self.wide % self.high, tile % self.wide)
@@ -194,7 +212,7 @@ impl<T: Element> Task<'_, T> {
     /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the tiles'
     /// positions first.
     fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
-        let Shapes { h, w, c_in, .. } = self.shapes;
+        let Shapes { h, w, c_in, pad_top, .. } = self.shapes;
         let zeros = [T::ZERO; 2 * DEPTH];
         let (upper, lower) = inputs.split_at_mut(self.tiles.len() * STRIDE);
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
@@ -202,7 +220,7 @@ impl<T: Element> Task<'_, T> {
             let (image, i, j) = self.grid.place(tile);
             let mut pixels = [&zeros[..depth]; POSITIONS];
             for (position, pixel) in pixels.iter_mut().enumerate() {
-                let row = (i * OUT + position / TILE).wrapping_sub(self.config.pad_before);
+                let row = (i * OUT + position / TILE).wrapping_sub(pad_top);
                 let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
                 if row < h && column < w {
                     *pixel = &self.x[((image * h + row) * w + column) * c_in + start..][..depth];

@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 /// A handle, a descriptor or a stream of the library.
 pub(super) type Raw = *mut c_void;
 type Status = i32;
+/// `CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED`, and `.._HOST_..` (`cudnn_graph.h`).
+const NO_MEMORY: [Status; 2] = [4004, 4003];
 
 /// The functions of cuDNN 9's graph interface that convolutions need (`cudnn_graph.h`).
 pub(super) struct Api {
@@ -67,6 +69,9 @@ impl Api {
     pub(super) fn check(&self, status: Status) -> Result<()> {
         if status == 0 {
             return Ok(());
+        }
+        if NO_MEMORY.contains(&status) {
+            return Err(Error::LibraryMemory("cuDNN"));
         }
         // SAFETY: the library gives a text of its own that ends with a zero, for any number.
         let text = unsafe { CStr::from_ptr((self.error_string)(status)) };

@@ -21,8 +21,10 @@ pub(crate) struct Convolution {
     /// `(b, h_out, w_out, c_out)`.
     pub(crate) y: [usize; 4],
     pub(crate) stride: usize,
-    pub(crate) pad_before: usize,
-    pub(crate) pad_after: usize,
+    /// Rows of zeros above and columns of zeros on the left.
+    pub(crate) pad_before: [usize; 2],
+    /// Rows of zeros below and columns of zeros on the right.
+    pub(crate) pad_after: [usize; 2],
     /// f16 or bf16.
     pub(crate) dtype: DType,
     pub(crate) bias: bool,
@@ -148,8 +150,8 @@ impl Convolution {
         geometry.set(Attribute::ConvolutionSpatialDims, Type::Int64, &[2i64])?;
         geometry.set(Attribute::ConvolutionComputeType, Type::Element, &[FLOAT])?;
         geometry.set(Attribute::ConvolutionMode, Type::ConvolutionMode, &[CROSS_CORRELATION])?;
-        geometry.set(Attribute::ConvolutionPrePaddings, Type::Int64, &both(self.pad_before))?;
-        geometry.set(Attribute::ConvolutionPostPaddings, Type::Int64, &both(self.pad_after))?;
+        geometry.set(Attribute::ConvolutionPrePaddings, Type::Int64, &self.pad_before.map(|pad| pad as i64))?;
+        geometry.set(Attribute::ConvolutionPostPaddings, Type::Int64, &self.pad_after.map(|pad| pad as i64))?;
         geometry.set(Attribute::ConvolutionDilations, Type::Int64, &both(1))?;
         geometry.set(Attribute::ConvolutionStrides, Type::Int64, &both(self.stride))?;
         geometry.finalize()

@@ -1,0 +1,93 @@
+//! `kiln plan`: how much memory a run takes in every mode, before anything is loaded.
+
+use kiln_engine::{
+    BatchSize, BenchModel, ByteSize, ModelFolder, Plan, Planner, Result, RunsOn, StagePlan, Work, locate_model,
+};
+
+use crate::args::PlanArgs;
+use crate::table::{print, table};
+
+/// Runs the command. That nothing fits is an error, told after the table.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let setup = args.setup();
+    setup.check()?;
+    let (name, planner) = match args.preset {
+        Some(preset) => (preset.id().into(), Planner::of_configurations(&BenchModel::preset(preset)?)?),
+        None => {
+            let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
+            (model.name(), Planner::new(&model, setup.taesd.as_deref())?)
+        }
+    };
+    let (on, free) = RunsOn::of(&setup);
+    let budget = args.vram_budget.map(|budget| budget.0).or(free);
+    let mut work = planner.work(args.size(), args.steps, args.batch())?;
+    if args.batch_size == BatchSize::Auto {
+        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX))?.batch_size;
+    }
+    let plans = planner.modes(&work, on);
+    let chosen = budget.map(|budget| planner.choose(&work, on, budget)).transpose();
+    if args.json {
+        let chosen = chosen.as_ref().ok().cloned().flatten();
+        print(&format!(
+            "{:#}\n",
+            serde_json::json!({
+                "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
+                "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(), "rates": on.rates,
+                "budget": budget, "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
+                "chosen": chosen.as_ref().map(with_peak),
+            })
+        ));
+    } else {
+        print(&text(&name, &work, &on, &plans, budget, chosen.as_ref().ok().and_then(Option::as_ref)));
+    }
+    chosen.map(drop)
+}
+
+/// A plan with the figure that it is made for.
+fn with_peak(plan: &Plan) -> serde_json::Value {
+    let mut value = serde_json::json!(plan);
+    value["peak"] = plan.peak().into();
+    value
+}
+
+fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usize>, chosen: Option<&Plan>) -> String {
+    let Work { width, height, batch_size, .. } = *work;
+    let pictures = if batch_size == 1 { "one picture".into() } else { format!("{batch_size} pictures") };
+    let mut text = format!("{name}: {pictures} of {width}x{height}, {} on {}\n\n", on.dtype.as_str(), on.device());
+    let heads = [
+        "mode",
+        "in the stage",
+        "peak",
+        "weights",
+        "ring",
+        "activations",
+        "workspace",
+        "conditions",
+        "copied a step",
+        "",
+    ];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(plans.iter().map(|plan| row(plan, budget)));
+    text += &table(&rows, 2);
+    text += &match (budget, chosen) {
+        (Some(budget), Some(plan)) => {
+            format!("\nof {}: {}, {}\n", ByteSize(budget), plan.mode, ByteSize(plan.peak()))
+        }
+        (Some(_), None) => String::new(),
+        (None, _) => "\nthere is no such card here; --vram-budget says what it has\n".into(),
+    };
+    text
+}
+
+fn row(plan: &Plan, budget: Option<usize>) -> Vec<String> {
+    let StagePlan { stage, weights, ring, activations, workspace, conditions } = *plan.largest();
+    let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
+    let copied = match plan.copied_per_step {
+        0 => "-".into(),
+        bytes => format!("{}, {:.1} ms", ByteSize(bytes), 1e3 * plan.copy_seconds_per_step),
+    };
+    let fits = budget.map_or("", |budget| if plan.peak() <= budget { "fits" } else { "too large" });
+    let sizes = [plan.peak(), weights, ring, activations, workspace, conditions].map(size);
+    let words = [plan.mode.to_string(), format!("{stage:?}").to_lowercase()];
+    [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
+}

@@ -1,0 +1,152 @@
+//! Networks of a measurement whose weights are streamed, and what their ring can do beside what it did.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::{Device, DeviceLocation};
+use kiln_mempool::{PinnedConfig, PinnedPool, SystemMemory};
+use kiln_weights::{
+    Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
+    StreamConfig, StreamReport,
+};
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use super::report::Summary;
+use super::stage::SEED;
+use crate::error::{Error, Result};
+
+/// How the weights of a measurement are streamed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// Bytes of weights that stay on the device, of every network.
+    pub resident: usize,
+    /// Bytes of the ring for the others; `None` is the least that does not slow steps down.
+    pub ring: Option<usize>,
+}
+
+/// What a stream did, and what it could have done at best.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StreamStage {
+    /// Bytes of slabs that stayed on the device.
+    pub resident_bytes: usize,
+    /// Bytes of the ring.
+    pub ring_bytes: usize,
+    /// Bytes that a run copies.
+    pub streamed_bytes: usize,
+    /// Seconds of copying of a run, on average.
+    pub copy_seconds: f64,
+    /// Seconds of a run in which computing waited for copies, on average.
+    pub stall_seconds: f64,
+    /// How often it waited, on average.
+    pub stalls: f64,
+    /// How often copies started anew because segments ran in another order, in all.
+    pub resets: u64,
+    /// Seconds of a pass that only copies.
+    pub copy_only_seconds: f64,
+    /// Seconds of a run with all weights resident, launched operator by operator as a streamed one is.
+    pub compute_only_seconds: f64,
+    /// Seconds of a run in simulated time, with the two above.
+    pub simulated_seconds: f64,
+    /// Seconds that are hidden of those two, beside what the simulation hides.
+    pub overlap: f64,
+}
+
+/// What is assumed of a device before anything is measured: operations and copied bytes a second. A card as PCI Express
+/// of the fifth generation connects it, a processor of two cores.
+const CARD: (f64, f64) = (3e14, 5.5e10);
+const PROCESSOR: (f64, f64) = (4e11, 2e9);
+
+/// The streamed weights of one network. The file lives as long as the stream reads it.
+pub(super) struct Streamed {
+    stream: Stream,
+    residency: Residency,
+    _file: Option<NamedTempFile>,
+}
+
+impl Streamed {
+    /// Streams random weights: to a card from host memory, page-locked where half of what is free allows it, to the
+    /// processor from a file. `flop` are the operations of each segment in a run, as far as they are known.
+    pub(super) fn start(plan: StreamPlan, segments: &Segments, placement: &Placement, flop: &[f64]) -> Result<Self> {
+        let (flops, bytes_per_second) = if placement.device.is_cpu() { PROCESSOR } else { CARD };
+        let estimate = Estimate { seconds: flop.iter().map(|flop| flop / flops).collect(), bytes_per_second };
+        let mut residency = match plan.ring {
+            Some(ring) => Residency::none(segments, placement, ring)?,
+            None => Residency::least(segments, placement, &estimate),
+        };
+        if plan.resident > 0 {
+            let bytes = plan.resident + residency.ring_bytes();
+            residency = Residency::plan(segments, placement, bytes, &estimate)?;
+        }
+        let random = RandomSource::new(segments, SEED);
+        let (source, file): (Arc<dyn ParamSource>, _) = match placement.device {
+            Device::Cpu => {
+                let folder = std::env::temp_dir();
+                let file = NamedTempFile::new_in(&folder).map_err(Error::write(&folder))?;
+                random.save(file.path())?;
+                (Arc::new(SafetensorsFile::open(file.path())?), Some(file))
+            }
+            _ => (Arc::new(random), None),
+        };
+        let pinned = match placement.device.location() {
+            DeviceLocation::Cuda { gpu_id } => {
+                let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+                let cap = usize::try_from(free).unwrap_or(usize::MAX);
+                Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?)
+            }
+            _ => None,
+        };
+        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true };
+        Ok(Self { stream: Stream::start(segments, source, placement, config)?, residency, _file: file })
+    }
+
+    pub(super) fn report(&self) -> Result<StreamReport> {
+        Ok(self.stream.report()?)
+    }
+
+    /// Seconds of a pass that only copies.
+    pub(super) fn copy_only(&self, device: &Device, passes: usize) -> Result<f64> {
+        let mut runs = Vec::new();
+        for _ in 0..=passes {
+            let start = Instant::now();
+            self.stream.pass()?;
+            device.synchronize()?;
+            runs.push(start.elapsed().as_secs_f64());
+        }
+        Ok(Summary::of(&runs[1..]).median) // the first begins with what is in the ring
+    }
+
+    /// What a measured run of `seconds` was, beside a simulated one.
+    pub(super) fn stage(
+        residency: &Residency,
+        counted: StreamReport,
+        runs: usize,
+        [seconds, copy_only, compute_only]: [f64; 3],
+        flop: &[f64],
+    ) -> StreamStage {
+        let total: f64 = flop.iter().sum();
+        let share = |flop: &f64| compute_only * flop / total.max(f64::MIN_POSITIVE);
+        let streamed = residency.streamed_bytes() as f64;
+        let estimate = Estimate { seconds: flop.iter().map(share).collect(), bytes_per_second: streamed / copy_only };
+        let SimulatedStep { seconds: simulated, .. } = residency.simulate(&estimate);
+        let hidden = |seconds: f64| (copy_only + compute_only - seconds).max(0.0);
+        let each = |value: f64| value / runs.max(1) as f64;
+        StreamStage {
+            resident_bytes: residency.resident_bytes(),
+            ring_bytes: residency.ring_bytes(),
+            streamed_bytes: residency.streamed_bytes(),
+            copy_seconds: each(counted.copy_seconds),
+            stall_seconds: each(counted.stall_seconds),
+            stalls: each(counted.stalls as f64),
+            resets: counted.resets,
+            copy_only_seconds: copy_only,
+            compute_only_seconds: compute_only,
+            simulated_seconds: simulated,
+            overlap: hidden(seconds) / hidden(simulated).max(f64::MIN_POSITIVE),
+        }
+    }
+
+    pub(super) fn residency(&self) -> &Residency {
+        &self.residency
+    }
+}

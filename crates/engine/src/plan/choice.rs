@@ -1,0 +1,86 @@
+//! Which mode, and how many pictures at once.
+
+use super::planner::{Measures, Planner};
+use super::{Plan, RunsOn, StagePlan, Work};
+use crate::byte_size::ByteSize;
+use crate::error::{Error, Result};
+use crate::mode::Mode;
+
+/// Batches that are tried: beyond them a card has long been busy.
+const MAX_BATCH: usize = 64;
+/// A larger batch must be so much faster a picture to be worth its memory and the wait for it.
+const WORTH: f64 = 1.01;
+
+impl Planner {
+    /// The plan for `mode`, with everything at its best size.
+    pub fn plan(&self, mode: Mode, work: &Work, on: RunsOn) -> Plan {
+        self.measure(work, on).plan(mode, usize::MAX)
+    }
+
+    /// The plans for all modes and for some numbers of resident bytes between, the fastest first.
+    pub fn modes(&self, work: &Work, on: RunsOn) -> Vec<Plan> {
+        let measures = self.measure(work, on);
+        let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
+        let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
+        modes.map(|mode| measures.plan(mode, usize::MAX)).collect()
+    }
+
+    /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget decides how much of the U-Net is
+    /// resident.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] with the numbers, where none fits.
+    pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
+        choose(&self.measure(work, on), budget).map_err(|smallest| refusal(&smallest, work, budget))
+    }
+
+    /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger
+    /// batches are faster a picture until they leave less room for weights than they save; `work.batch_size` has no
+    /// say.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where not even one picture fits.
+    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
+        let mut best = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
+        for batch_size in 2..=MAX_BATCH {
+            // What does not fit with some pictures does not with more.
+            let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on), budget) else { break };
+            if plan.pictures_per_second() > WORTH * best.pictures_per_second() {
+                best = plan;
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// The fastest plan that fits, or the smallest one.
+fn choose(measures: &Measures, budget: usize) -> std::result::Result<Plan, Plan> {
+    let streamed = Mode::Lowvram { resident: measures.resident(budget) };
+    let modes = [Mode::Full, Mode::Medvram, streamed];
+    let fitting = modes.map(|mode| measures.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
+    fitting.ok_or_else(|| measures.plan(Mode::LOWVRAM, budget))
+}
+
+/// Why nothing fits.
+fn refusal(smallest: &Plan, work: &Work, budget: usize) -> Error {
+    let StagePlan { stage, weights, ring, activations, workspace, conditions } = *smallest.largest();
+    let parts = [
+        ("weights", weights),
+        ("ring", ring),
+        ("activations", activations),
+        ("workspace", workspace),
+        ("conditions", conditions),
+    ];
+    let told: Vec<String> = parts
+        .into_iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
+        .collect();
+    Error::Budget {
+        what: format!("{} of {}x{}", work.batch_size, work.width, work.height),
+        stage: format!("{stage:?}").to_lowercase(),
+        needed: ByteSize(smallest.peak()),
+        parts: told.join(", "),
+        budget: ByteSize(budget),
+    }
+}

@@ -1,0 +1,117 @@
+//! How much memory a run will have at most, before it runs: per stage and mode, from configurations alone.
+//!
+//! Weights are exact: segments know their bytes. All else is counted by walking through the networks with shapes in the
+//! place of tensors ([`kiln_nn::shadow`]), in the order and with the lifetimes of a run. What is counted is what pools
+//! count: on a card the tensors and the libraries' workspace, on the processor slabs, tensors and buffers. Code, the
+//! driver's context and mapped files are not in it.
+
+mod batch_size;
+mod choice;
+mod dry;
+mod planner;
+mod runs_on;
+mod time;
+
+use serde::Serialize;
+
+use crate::event::Stage;
+use crate::mode::Mode;
+use crate::resolved::Job;
+
+pub use batch_size::BatchSize;
+pub use planner::Planner;
+pub use runs_on::RunsOn;
+pub use time::Rates;
+
+/// How much there is to do, as far as memory depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Width of the pictures in pixels.
+    pub width: usize,
+    /// Height of the pictures in pixels.
+    pub height: usize,
+    /// Pictures at a time.
+    pub batch_size: usize,
+    /// Steps of the sampler.
+    pub steps: usize,
+    /// Whether the U-Net runs without the prompt too.
+    pub guided: bool,
+    /// Chunks of tokens of the longest text.
+    pub chunks: usize,
+}
+
+impl Work {
+    /// One batch of a job, whose texts have one chunk.
+    pub fn of(job: &Job) -> Self {
+        let Job { width, height, batch_size, steps, .. } = *job;
+        Self { width, height, batch_size, steps, guided: job.is_guided(), chunks: 1 }
+    }
+
+    /// Images that the U-Net sees at once.
+    fn images(&self) -> usize {
+        self.batch_size * if self.guided { 2 } else { 1 }
+    }
+}
+
+/// What a run in one mode takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The mode.
+    pub mode: Mode,
+    /// Pictures at a time.
+    pub batch_size: usize,
+    /// The stages, in their order: encode, denoise, decode.
+    pub stages: [StagePlan; 3],
+    /// Bytes of weights that are copied to the device in every step of the sampler.
+    pub copied_per_step: usize,
+    /// Bytes of weights that are copied besides, once a batch.
+    pub copied_per_batch: usize,
+    /// How long a step's copying takes.
+    pub copy_seconds_per_step: f64,
+    /// How long a batch would take, by a simple model: for comparing plans, not for telling.
+    pub seconds_per_batch: f64,
+}
+
+/// What one stage has at most, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StagePlan {
+    /// The stage.
+    pub stage: Stage,
+    /// Weights that are there all the time.
+    pub weights: usize,
+    /// The ring through which other weights stream.
+    pub ring: usize,
+    /// Tensors of the networks and of the sampler.
+    pub activations: usize,
+    /// What operators keep: buffers of threads, the workspace of a card's libraries.
+    pub workspace: usize,
+    /// What encoded prompts take, kept for the next batch.
+    pub conditions: usize,
+}
+
+impl StagePlan {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.weights + self.ring + self.activations + self.workspace + self.conditions
+    }
+}
+
+impl Plan {
+    /// The stage that has the most.
+    pub fn largest(&self) -> &StagePlan {
+        let [encode, denoise, decode] = &self.stages;
+        [denoise, decode]
+            .into_iter()
+            .fold(encode, |most, stage| if stage.total() > most.total() { stage } else { most })
+    }
+
+    /// The most bytes at any time.
+    pub fn peak(&self) -> usize {
+        self.largest().total()
+    }
+
+    /// Pictures a second, by the same model as [`Plan::seconds_per_batch`].
+    pub fn pictures_per_second(&self) -> f64 {
+        self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
+    }
+}

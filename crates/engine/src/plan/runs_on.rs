@@ -1,0 +1,56 @@
+//! On what a run would take place, known without opening a device.
+
+use candle_core::DType;
+use kiln_mempool::SystemMemory;
+use kiln_ops::Target;
+use kiln_ops::device::{Card, cards, processor};
+
+use super::time::Rates;
+use crate::setup::{DeviceChoice, Setup};
+
+/// On what and in which type a run would take place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunsOn {
+    /// The kind of device.
+    pub target: Target,
+    /// The type of weights and activations.
+    pub dtype: DType,
+    /// What it does in a second.
+    pub rates: Rates,
+}
+
+impl RunsOn {
+    /// With the rates that may be expected.
+    pub fn new(target: Target, dtype: DType) -> Self {
+        Self { target, dtype, rates: Rates::of(target, dtype) }
+    }
+
+    /// The device in words.
+    pub fn device(&self) -> String {
+        match self.target {
+            Target::Card => "a card".into(),
+            Target::Processor { threads } => format!("the processor ({threads} threads)"),
+        }
+    }
+
+    /// What `setup` asks for on this machine, and the bytes that are free there. A card that is asked for and is not here
+    /// is planned for all the same, with nothing known of its memory.
+    pub fn of(setup: &Setup) -> (Self, Option<usize>) {
+        let card =
+            |number: usize| -> Option<Card> { cards().ok()?.cards.into_iter().find(|card| card.ordinal == number) };
+        let on = |target: Target| {
+            let dtype = setup.dtype.resolve(target.is_card());
+            Self::new(target, dtype)
+        };
+        let on_processor = || {
+            let threads = setup.threads.unwrap_or_else(|| processor().threads);
+            let free = SystemMemory::now().map(|memory| memory.available as usize);
+            (on(Target::Processor { threads }), free)
+        };
+        match setup.device {
+            DeviceChoice::Cpu => on_processor(),
+            DeviceChoice::Cuda(number) => (on(Target::Card), card(number).map(|card| card.memory_free)),
+            DeviceChoice::Auto => card(0).map_or_else(on_processor, |card| (on(Target::Card), Some(card.memory_free))),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Every allocation of a run fails once, and from there on: the right picture comes out or a clear error, and all memory
+//! comes back.
+
+use std::ops::ControlFlow;
+
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, Engine, Event, HostPool, Job, MemoryOptions, ModeChoice, ModelFolder, Request, Result,
+    Setup,
+};
+use kiln_mempool::Faults;
+use kiln_testkit::fixtures;
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+fn model() -> ModelFolder {
+    ModelFolder::open(&fixtures("models/sd1")).unwrap()
+}
+
+fn job(model: &ModelFolder) -> Job {
+    let (width, height) = (Some(32), Some(32));
+    let request =
+        Request { prompt: "a pear".into(), seed: Some(3), steps: Some(1), width, height, ..Request::default() };
+    request.resolve(model).unwrap()
+}
+
+/// The picture, and how often the run went on with less memory.
+fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
+    let memory = MemoryOptions { mode, ..MemoryOptions::default() };
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };
+    let (mut rgb, mut smaller) = (Vec::new(), 0);
+    let mut count = |event: &Event| smaller += usize::from(matches!(event, Event::Smaller { .. }));
+    let mut engine = Engine::load(model(), &setup, &mut |event| {
+        count(&event);
+        ControlFlow::Continue(())
+    })?;
+    let job = job(engine.model());
+    engine.txt2img(&job, &mut |event| {
+        count(&event);
+        if let Event::Picture(picture) = event {
+            rgb = picture.rgb;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok((rgb, smaller))
+}
+
+/// All requests in the usual mode; in the others every eighth, and of lasting failures every fifth: the suite has to
+/// stay quick.
+const STRIDES: [(ModeChoice, usize); 3] = [(ModeChoice::Full, 1), (ModeChoice::Medvram, 8), (ModeChoice::Lowvram, 8)];
+const LASTING: u64 = 5;
+
+#[test]
+fn every_failure_ends_with_the_right_picture_or_a_clear_error() {
+    for (mode, stride) in STRIDES {
+        let (expected, _) = run(mode).unwrap();
+        let counter = Faults::count();
+        run(mode).unwrap();
+        let requests = counter.seen();
+        drop(counter);
+        assert!(requests > 100, "{mode:?}: {requests} requests");
+        let (mut runs, mut met, mut refused, mut used) = (0, 0, 0, Vec::new());
+        for n in (0..requests).step_by(stride) {
+            let lasting = Some(Faults::fail_from as fn(u64) -> Faults).filter(|_| n % LASTING == 0);
+            for (i, faults) in [Some(Faults::fail_once as fn(u64) -> Faults), lasting].into_iter().flatten().enumerate()
+            {
+                let faults = faults(n);
+                let result = run(mode);
+                drop(faults);
+                runs += 1;
+                match result {
+                    Ok((rgb, smaller)) => {
+                        assert!(i == 0, "{mode:?}: a picture without memory from request {n} of {requests}");
+                        assert!(rgb == expected, "{mode:?}: request {n} of {requests} failed, another picture");
+                        met += usize::from(smaller > 0);
+                    }
+                    Err(error) => {
+                        let message = error.to_string();
+                        assert!(error.is_out_of_memory(), "{mode:?}: request {n} of {requests}: {message}");
+                        assert!(message.contains("take a smaller picture or batch"), "{message}");
+                        refused += 1;
+                    }
+                }
+                used.push(HostPool::statistics().used);
+            }
+        }
+        println!(
+            "{mode:?}: of {requests} requests {runs} failed: {met} runs went on with less, {refused} were refused"
+        );
+        assert!(met + refused == runs, "a failure went unseen");
+        // A thread keeps the largest buffer that it had; what a run loses, hundreds of runs lose hundreds of times.
+        let (half, end) = (used[used.len() / 2], used[used.len() - 1]);
+        assert!(end <= half + (256 << 10), "{mode:?}: {half} bytes in use after half of the runs, {end} at the end");
+    }
+}

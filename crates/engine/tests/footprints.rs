@@ -1,0 +1,131 @@
+//! What a network will hold at most is known before it runs: dry runs against the host pool's own count.
+#![allow(missing_docs)]
+
+use candle_core::{DType, Device, Tensor};
+use kiln_clip::{HiddenLayer, TextEncoder};
+use kiln_engine::{HostPool, ModelFolder};
+use kiln_nn::DryRun;
+use kiln_ops::Target;
+use kiln_testkit::{fixtures, repository};
+use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_vae::{Decoder, Encoder, TinyConfig, TinyDecoder, TinyEncoder};
+use kiln_weights::{Placement, RandomSource, Segments, load};
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+fn fill(segments: &Segments, dtype: DType) {
+    load(segments, &RandomSource::new(segments, 1), &Placement::new(Device::Cpu, dtype)).unwrap();
+}
+
+fn tensor(shape: &[usize], dtype: DType) -> Tensor {
+    Tensor::zeros(shape, dtype, &Device::Cpu).unwrap()
+}
+
+/// Bytes that `run` has at most beyond what there was before, once threads have their buffers.
+fn measured<T>(run: impl Fn() -> T) -> f64 {
+    drop(run());
+    HostPool::reset_peaks();
+    let before = HostPool::statistics().used;
+    drop(run());
+    (HostPool::statistics().peak_used - before) as f64
+}
+
+/// The same of a dry run with `inputs`.
+fn predicted<I, T>(inputs: impl Fn(&DryRun) -> I, run: impl Fn(&I) -> T) -> f64 {
+    let dry = DryRun::new(Target::of(&Device::Cpu));
+    let inputs = inputs(&dry);
+    drop(run(&inputs));
+    dry.ledger().reset_peak();
+    let before = dry.ledger().now();
+    drop(run(&inputs));
+    (dry.ledger().peak() - before) as f64
+}
+
+/// Buffers under the pool's limit, the system's, are not counted.
+const SMALL: f64 = 100e3;
+
+fn check(what: &str, predicted: f64, measured: f64) {
+    println!("{what}: predicted {predicted}, measured {measured}, ratio {:.3}", predicted / measured);
+    assert!((predicted - measured).abs() <= 0.05 * measured + SMALL, "{what}: {predicted}, measured {measured}");
+}
+
+/// One test: the counters are the process's.
+#[test]
+fn dry_runs_know_what_networks_hold() {
+    let models = [
+        (repository().join("models/emoji"), (192, 128)),
+        (fixtures("models").join("sd1"), (384, 384)),
+        (fixtures("models").join("sdxl"), (384, 448)),
+    ];
+    for (path, (height, width)) in models {
+        let model = ModelFolder::open(&path).unwrap();
+        let name = model.name();
+        for dtype in [DType::F32, DType::BF16] {
+            let f = model.vae_config().downscale();
+            let (h, w) = (height / f, width / f);
+            let unet = Unet::new(model.unet_config().clone());
+            fill(unet.segments(), dtype);
+            for b in [1, 4] {
+                let dims = [b, unet.config().in_channels, h, w];
+                let (dim, pooled) = (unet.config().context_dim().unwrap(), unet.config().pooled_dim());
+                let x = tensor(&dims, dtype);
+                let conditioning = Conditioning {
+                    context: tensor(&[b, 77, dim], dtype),
+                    added: pooled.map(|pooled| AddedConditions {
+                        text_embeds: tensor(&[b, pooled], dtype),
+                        time_ids: tensor(&[b, 6], DType::F32),
+                    }),
+                };
+                let timestep = tensor(&[1], DType::F32);
+                let real = measured(|| unet.forward(&x, &timestep, &conditioning).unwrap());
+                let inputs = |run: &DryRun| {
+                    let (x, timestep) = (run.tensor(&dims, dtype), run.tensor(&[1], DType::F32));
+                    (x, timestep, unet.conditioning_shadow(run, b, 77, dtype))
+                };
+                let dry = predicted(inputs, |(x, timestep, conditioning)| unet.shadow(x, timestep, conditioning));
+                check(&format!("{name} {dtype:?} U-Net of {b}"), dry, real);
+            }
+            unet.segments().unload();
+
+            let decoder = Decoder::new(model.vae_config());
+            fill(decoder.segments(), dtype);
+            let dims = [1, model.vae_config().latent_channels, h, w];
+            let z = tensor(&dims, dtype);
+            let real = measured(|| decoder.decode(&z).unwrap());
+            let dry = predicted(|run| run.tensor(&dims, dtype), |z| decoder.shadow(z));
+            check(&format!("{name} {dtype:?} decoder"), dry, real);
+
+            let encoder = Encoder::new(model.vae_config());
+            fill(encoder.segments(), dtype);
+            let dims = [1, 3, height, width];
+            let image = tensor(&dims, dtype);
+            let real = measured(|| encoder.encode(&image).unwrap());
+            let dry = predicted(|run| run.tensor(&dims, dtype), |image| encoder.shadow(image));
+            check(&format!("{name} {dtype:?} encoder"), dry, real);
+
+            for config in model.text_encoder_configs() {
+                let text = TextEncoder::new(config.clone()).unwrap();
+                fill(text.segments(), dtype);
+                let chunks = vec![vec![1; config.max_position_embeddings]; 2];
+                let layer = HiddenLayer::PENULTIMATE;
+                let real = measured(|| text.encode(&chunks, layer, &Device::Cpu).unwrap());
+                let dry = predicted(DryRun::clone, |run| text.shadow(run, 2, layer, dtype));
+                check(&format!("{name} {dtype:?} text"), dry, real);
+            }
+        }
+    }
+    let config = TinyConfig::default();
+    let (decoder, encoder) = (TinyDecoder::new(&config), TinyEncoder::new(&config));
+    fill(decoder.segments(), DType::F32);
+    fill(encoder.segments(), DType::F32);
+    let run = |dims: [usize; 4]| move |run: &DryRun| run.tensor(&dims, DType::F32);
+    let latents = [1, 4, 16, 16];
+    let z = tensor(&latents, DType::F32);
+    let dry = predicted(run(latents), |z| decoder.shadow(z));
+    check("TAESD decoder", dry, measured(|| decoder.decode(&z).unwrap()));
+    let pixels = [1, 3, 128, 128];
+    let image = tensor(&pixels, DType::F32);
+    let dry = predicted(run(pixels), |image| encoder.shadow(image));
+    check("TAESD encoder", dry, measured(|| encoder.encode(&image).unwrap()));
+}

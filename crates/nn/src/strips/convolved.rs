@@ -1,0 +1,130 @@
+//! The strips that a convolution makes.
+
+use std::ops::Range;
+
+use kiln_ops::Strip;
+
+use super::{Map, Residual, Strips};
+use crate::conv2d::Conv2d;
+use crate::error::Result;
+
+/// What is done to a map on its way into a convolution.
+pub enum Prepare<'a, M: Map> {
+    /// Nothing.
+    Nothing,
+    /// Group normalisation, with its activation.
+    Normalise(&'a M::Statistics),
+    /// Every pixel is taken four times.
+    Upsample,
+}
+
+/// The strips of a convolution of another map's strips.
+///
+/// A strip of the source goes, prepared, into a window, below the rows of the one before that are read once more; then
+/// all rows of the result are computed whose windows are complete. So the result's strips lag some rows behind: a result
+/// may overwrite a map in memory that its source reads.
+pub struct Convolved<'a, S, M: Map> {
+    source: S,
+    prepare: Prepare<'a, M>,
+    conv: &'a Conv2d,
+    residual: Option<Residual<'a, M>>,
+    /// The rows of the prepared map, up to `seen`, that are still to be read.
+    kept: Option<M>,
+    /// Rows of the prepared map that were in a window.
+    seen: usize,
+    /// Rows of the result that were given.
+    done: usize,
+}
+
+impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
+    /// What `conv` makes of `source` once it is prepared.
+    pub fn new(source: S, prepare: Prepare<'a, M>, conv: &'a Conv2d) -> Self {
+        Self { source, prepare, conv, residual: None, kept: None, seen: 0, done: 0 }
+    }
+
+    /// Adds the rows that `residual` gives to those of the result. It is asked for all rows in their order, once.
+    pub fn add(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
+        Self { residual: Some(Box::new(residual)), ..self }
+    }
+
+    /// Rows of the result that were given.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// The next strip, written to its rows of `map`, the whole result, where that is given.
+    pub fn next_into(&mut self, map: Option<&M>) -> Result<Option<M>> {
+        let (height, rows) = (self.prepared()[0], self.shape()[0]);
+        while self.done < rows {
+            let Some((window, first)) = self.window()? else { break };
+            let ready = self.conv.rows_ready(self.seen, height);
+            let end = if ready == rows { rows } else { ready / 2 * 2 }; // the next strip begins at an even row
+            let y = if end > self.done { Some(self.convolve(&window, first, self.done..end, map)?) } else { None };
+            self.done = self.done.max(end);
+            let next = Strip { height, rows: self.done..rows };
+            let unread = self.conv.input_rows(&next).start.clamp(first, self.seen);
+            self.kept =
+                (self.done < rows).then(|| window.rows(unread - first..self.seen - first)?.copy()).transpose()?;
+            if y.is_some() {
+                return Ok(y);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The source's shape once it is prepared.
+    fn prepared(&self) -> [usize; 3] {
+        let [h, w, c] = self.source.shape();
+        match self.prepare {
+            Prepare::Upsample => [2 * h, 2 * w, c],
+            _ => [h, w, c],
+        }
+    }
+
+    /// The rows that were kept and a further strip, prepared, and which row is the first; nothing where all were seen.
+    fn window(&mut self) -> Result<Option<(M, usize)>> {
+        let Some(strip) = self.source.next()? else { return Ok(None) };
+        let ([height, w, c], [rows, ..]) = (self.prepared(), strip.shape());
+        let new = rows * height / self.source.shape()[0].max(1);
+        let kept = self.kept.take();
+        let old = kept.as_ref().map_or(0, |kept| kept.shape()[0]);
+        let window = self.source.unwritten([old + new, w, c])?;
+        if let Some(kept) = &kept {
+            window.put(0, kept)?;
+        }
+        let place = window.rows(old..old + new)?;
+        match &self.prepare {
+            Prepare::Nothing => window.put(old, &strip)?,
+            Prepare::Normalise(statistics) => strip.normalise_into(statistics, &place)?,
+            Prepare::Upsample => strip.upsample_into(&place)?,
+        }
+        let first = self.seen - old;
+        self.seen += new;
+        Ok(Some((window, first)))
+    }
+
+    /// Rows `rows` of the result, of a window that begins at row `first`.
+    fn convolve(&mut self, window: &M, first: usize, rows: Range<usize>, map: Option<&M>) -> Result<M> {
+        let out = map.map(|map| map.rows(rows.clone())).transpose()?;
+        let residual = self.residual.as_mut().map(|residual| residual(rows.clone())).transpose()?;
+        let strip = Strip { height: self.prepared()[0], rows };
+        let read = self.conv.input_rows(&strip);
+        let x = window.rows(read.start - first..read.end - first)?;
+        x.convolve_strip(self.conv, &strip, residual.as_ref(), out)
+    }
+}
+
+impl<M: Map, S: Strips<M>> Strips<M> for Convolved<'_, S, M> {
+    fn shape(&self) -> [usize; 3] {
+        let [h, w, _] = self.prepared();
+        self.conv.output_shape([h, w])
+    }
+
+    fn next(&mut self) -> Result<Option<M>> {
+        self.next_into(None)
+    }
+
+    fn unwritten(&self, shape: [usize; 3]) -> Result<M> {
+        self.source.unwritten(shape)
+    }
+}

@@ -1,0 +1,52 @@
+//! A convolution of a strip: some rows of the result, from the rows of the input that they read.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use super::{Conv2d, Conv2dInputs, OP, check, run};
+use crate::error::{Error, Result};
+
+/// Rows of a convolution's result, and the map that they are rows of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strip {
+    /// Rows of the whole input.
+    pub height: usize,
+    /// Rows of the result. They begin at an even one, since the processor computes two rows at a time.
+    pub rows: Range<usize>,
+}
+
+impl Strip {
+    /// The rows of the input that the strip reads, for a kernel of `kh` rows.
+    pub fn input_rows(&self, config: Conv2d, kh: usize) -> Range<usize> {
+        let Conv2d { stride, pad_before, .. } = config;
+        let first = (self.rows.start * stride).saturating_sub(pad_before);
+        let last = (self.rows.end.saturating_sub(1) * stride + kh).saturating_sub(pad_before);
+        first..last.clamp(first, self.height.max(first))
+    }
+}
+
+/// Rows `strip.rows` of what [`crate::conv2d`] gives for a whole map, as `(b, rows, w_out, c_out)`: on the processor
+/// the same bits, on cards the same but for rounding, since libraries choose their algorithms by the strip's shape.
+///
+/// `inputs.x` is the map's rows [`Strip::input_rows`], `(b, rows, w, c_in)`, and `inputs.residual` of the strip's shape.
+///
+/// # Errors
+/// [`Error::Config`] for a strip that begins at an odd row or ends outside of the result; else as [`crate::conv2d`].
+pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out: Option<&Tensor>) -> Result<Tensor> {
+    let shapes = check(&inputs, config, Some(strip))?;
+    let Strip { height, rows } = strip;
+    if rows.is_empty() || rows.start % 2 == 1 || rows.end > shapes.map_rows {
+        let message = format!(
+            "rows {rows:?} of {} are no strip; expected some that begin at an even row and end in the result",
+            shapes.map_rows
+        );
+        return Err(Error::Config { op: OP, message });
+    }
+    let read = strip.input_rows(config, shapes.kh);
+    if shapes.h != read.len() {
+        let expected = format!("(b, {}, w, c_in): rows {read:?} of {height}", read.len());
+        return Err(Error::Shape { op: OP, operand: "x", expected, found: inputs.x.dims().to_vec() });
+    }
+    run(inputs, config, shapes, out)
+}

@@ -1,0 +1,236 @@
+//! Copies through a second stream of CUDA's, ordered by events.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use candle_core::cuda::cudarc::driver::sys::CUevent_flags;
+use candle_core::cuda::cudarc::driver::{CudaEvent, CudaStream, result};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
+use kiln_mempool::{PinnedBlock, PinnedConfig, PinnedPool};
+use rayon::prelude::*;
+
+use super::{HostSlab, Memory};
+use crate::cuda::{address, driver, output};
+use crate::error::{Error, Result};
+
+/// What slabs in pageable memory go through, twice: one is filled while the other is copied. Large enough that a copy's
+/// start costs nothing beside it.
+const STAGING: usize = 8 << 20;
+/// Bytes that one task moves into a staging buffer.
+const MOVED: usize = 1 << 20;
+
+/// A ring of bytes on a card, and the slabs that are copied into it.
+pub struct Ring {
+    // Dropped in this order, once the copies have ended.
+    slabs: Vec<HostSlab>,
+    staging: Option<Staging>,
+    memory: Tensor,
+    base: u64,
+    bytes: usize,
+    compute: Arc<CudaStream>,
+    /// The same as `compute` where copies have no stream of their own.
+    copies: Arc<CudaStream>,
+}
+
+/// A copy that was given to the card.
+pub struct Copy {
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+/// A point in the card's work.
+pub struct Point(CudaEvent);
+
+struct Staging {
+    buffers: [PinnedBlock; 2],
+    /// The last copy out of each.
+    ends: [Option<CudaEvent>; 2],
+    next: usize,
+}
+
+impl Ring {
+    /// A ring of `elements` elements of `dtype` on `device`, and `slabs` to copy into it, on a stream of their own or
+    /// between the card's other work.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] and [`Error::Candle`] where memory cannot be had.
+    pub fn new(device: &Device, dtype: DType, elements: usize, slabs: Vec<HostSlab>, own_stream: bool) -> Result<Self> {
+        let card = device.as_cuda_device()?;
+        let compute = card.cuda_stream();
+        let memory = output("stream", None, &[elements], dtype, &[], card)?;
+        // The fork waits for the allocation, which is work of the compute stream.
+        let copies = if own_stream { compute.fork().map_err(driver)? } else { compute.clone() };
+        let staging = if slabs.iter().all(HostSlab::is_pinned) { None } else { Some(Staging::new(&compute)?) };
+        let (base, bytes) = (address(&memory)?, elements * dtype.size_in_bytes());
+        Ok(Self { slabs, staging, memory, base, bytes, compute, copies })
+    }
+
+    /// The ring's memory, flat: what a copy has filled, and anything elsewhere.
+    pub fn tensor(&self) -> &Tensor {
+        &self.memory
+    }
+
+    /// Starts copying slab number `slab` to `offset` bytes from the ring's start, after the work before the points
+    /// `after`. The host waits for nothing but a free staging buffer where the slab is not page-locked.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where there is no such slab or it would not fit, [`Error::Driver`].
+    pub fn copy(&mut self, slab: usize, offset: usize, after: &[Point]) -> Result<Copy> {
+        let Self { slabs, staging, base, bytes, copies, .. } = self;
+        let memory = slabs.get(slab).map(|slab| &slab.0);
+        let outside = || Error::Config { op: "stream", message: format!("slab {slab} does not fit at {offset}") };
+        let len = match memory.ok_or_else(outside)? {
+            Memory::Pinned(block) => block.len(),
+            Memory::Pageable(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+        };
+        if offset.checked_add(len).is_none_or(|end| end > *bytes) {
+            return Err(outside());
+        }
+        for point in after {
+            copies.wait(&point.0).map_err(driver)?;
+        }
+        let to = *base + offset as u64;
+        let start = timed(copies)?;
+        match (memory.ok_or_else(outside)?, staging) {
+            (Memory::Pinned(block), _) => {
+                // SAFETY: the bytes lie in the ring, whose memory and the block live until this value is dropped, which
+                // waits for the copy; nobody writes the block.
+                unsafe { result::memcpy_htod_async(to, &block[..], copies.cu_stream()) }.map_err(driver)?;
+            }
+            (Memory::Pageable(tensor), Some(staging)) => bytes_of(tensor, |bytes| staging.copy(bytes, to, copies))??,
+            (Memory::Pageable(_), None) => return Err(outside()),
+        }
+        Ok(Copy { start, end: timed(copies)? })
+    }
+
+    /// Has the work that the card is given from now on wait for a copy.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn wait(&self, copy: &Copy) -> Result<()> {
+        self.compute.wait(&copy.end).map_err(driver)
+    }
+
+    /// The point after the work that the card was given so far.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn point(&self) -> Result<Point> {
+        timed(&self.compute).map(Point)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Copies read the slabs and write the ring's memory, which is freed behind the compute stream's work alone.
+        if let Err(error) = self.copies.synchronize() {
+            tracing::warn!("the last copy of weights: {error}");
+        }
+    }
+}
+
+impl Copy {
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn is_done(&self) -> Result<bool> {
+        is_done(&self.end)
+    }
+
+    /// Seconds that it took, without what it waited for. The host waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn seconds(&self) -> Result<f64> {
+        between(&self.start, &self.end)
+    }
+
+    /// Seconds from `point` to its end, negative where that was before. The host waits for both.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn seconds_after(&self, point: &Point) -> Result<f64> {
+        between(&point.0, &self.end)
+    }
+}
+
+impl Point {
+    /// Whether the card has come to it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn is_done(&self) -> Result<bool> {
+        is_done(&self.0)
+    }
+}
+
+impl Staging {
+    fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+        let locked = |error: kiln_mempool::Error| Error::Driver(error.to_string());
+        let config = PinnedConfig::with_cap(4 * STAGING);
+        let pool = PinnedPool::new(stream.context().ordinal(), config).map_err(locked)?;
+        let buffers = [pool.allocate(STAGING).map_err(locked)?, pool.allocate(STAGING).map_err(locked)?];
+        Ok(Self { buffers, ends: [None, None], next: 0 })
+    }
+
+    fn copy(&mut self, bytes: &[u8], to: u64, copies: &CudaStream) -> Result<()> {
+        for (i, part) in bytes.chunks(STAGING).enumerate() {
+            let (buffer, end) = (&mut self.buffers[self.next], &mut self.ends[self.next]);
+            if let Some(end) = end.take() {
+                end.synchronize().map_err(driver)?;
+            }
+            let buffer = &mut buffer[..part.len()];
+            buffer.par_chunks_mut(MOVED).zip(part.par_chunks(MOVED)).for_each(|(to, from)| to.copy_from_slice(from));
+            // SAFETY: the caller holds that the bytes from `to` on lie in the ring; the buffer is not written again
+            // before the event behind this copy, and is freed after the ring waited for all of them.
+            unsafe { result::memcpy_htod_async(to + (i * STAGING) as u64, buffer, copies.cu_stream()) }
+                .map_err(driver)?;
+            let flags = CUevent_flags::CU_EVENT_BLOCKING_SYNC;
+            *end = Some(copies.record_event(Some(flags)).map_err(driver)?);
+            self.next = 1 - self.next;
+        }
+        Ok(())
+    }
+}
+
+/// An event that keeps the time: without flags, which cudarc's own default is not.
+fn timed(stream: &CudaStream) -> Result<CudaEvent> {
+    stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver)
+}
+
+fn is_done(event: &CudaEvent) -> Result<bool> {
+    event.context().bind_to_thread().map_err(driver)?;
+    event.try_is_complete().map_err(driver)
+}
+
+fn between(start: &CudaEvent, end: &CudaEvent) -> Result<f64> {
+    Ok(f64::from(start.elapsed_ms(end).map_err(driver)?) * 1e-3)
+}
+
+/// Writes a flat tensor's elements as they lie in memory.
+pub(super) fn write_bytes(slab: &Tensor, to: &mut [u8]) -> Result<()> {
+    bytes_of(slab, |bytes| {
+        to.par_chunks_mut(MOVED).zip(bytes.par_chunks(MOVED)).for_each(|(to, from)| to.copy_from_slice(from));
+    })
+}
+
+/// Shows the elements of a flat tensor on the processor as bytes.
+fn bytes_of<R>(tensor: &Tensor, show: impl FnOnce(&[u8]) -> R) -> Result<R> {
+    fn bytes<T>(values: &[T]) -> &[u8] {
+        // SAFETY: the callers below have numbers, which have no gaps; any byte of them may be read.
+        unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+    }
+    let (storage, layout) = tensor.storage_and_layout();
+    let bytes = match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => bytes(values.as_slice()),
+        Storage::Cpu(CpuStorage::F16(values)) => bytes(values.as_slice()),
+        Storage::Cpu(CpuStorage::BF16(values)) => bytes(values.as_slice()),
+        _ => return Err(Error::Config { op: "stream", message: "a slab is f32, f16 or bf16 on the processor".into() }),
+    };
+    let size = tensor.dtype().size_in_bytes();
+    let (start, end) = layout
+        .contiguous_offsets()
+        .ok_or_else(|| Error::Config { op: "stream", message: "a slab is contiguous".into() })?;
+    Ok(show(&bytes[start * size..end * size]))
+}

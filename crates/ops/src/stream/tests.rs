@@ -1,0 +1,46 @@
+use candle_core::{DType, Device, Tensor};
+use kiln_mempool::{PinnedConfig, PinnedPool};
+
+use super::*;
+use crate::test_support::{TARGET, exact};
+
+/// Two slabs of different values; the second is too large for one staging buffer.
+fn slabs(pool: Option<&PinnedPool>) -> [(Tensor, HostSlab); 2] {
+    [(1000usize, 1f32), (3 << 20, 2.0)].map(|(elements, start)| {
+        let values: Vec<f32> = (0..elements).map(|i| start + (i % 1009) as f32).collect();
+        let slab = Tensor::from_vec(values, elements, &Device::Cpu).unwrap();
+        (slab.clone(), HostSlab::new(slab, pool).unwrap())
+    })
+}
+
+#[test]
+fn copies_come_in_order_from_locked_and_from_other_memory() {
+    let device = &TARGET.0;
+    if !device.is_cuda() {
+        let slab = HostSlab::new(Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(), None).unwrap();
+        assert!(!slab.is_pinned() && Ring::new(device, DType::F32, 4, vec![slab], true).is_err());
+        return;
+    }
+    let elements = 4 << 20;
+    for (cap, own_stream) in [(64 << 20, true), (64 << 20, false), (1 << 10, true)] {
+        let pool = PinnedPool::new(0, PinnedConfig::with_cap(cap)).unwrap();
+        let [(first, a), (second, b)] = slabs(Some(&pool));
+        assert_eq!(a.is_pinned(), cap > 1 << 20);
+        let mut ring = Ring::new(device, DType::F32, elements, vec![a, b], own_stream).unwrap();
+        for lap in 0..5 {
+            // The same place for both, so that each copy must wait for the sum before it.
+            for (slab, expected) in [(0, &first), (1, &second)] {
+                let after = if lap == 0 && slab == 0 { vec![] } else { vec![ring.point().unwrap()] };
+                let copy = ring.copy(slab, 1024, &after).unwrap();
+                ring.wait(&copy).unwrap();
+                let place = ring.tensor().narrow(0, 256, expected.elem_count()).unwrap();
+                let found = (place + 0.0).unwrap();
+                let difference = (exact(&found) - exact(expected)).unwrap().abs().unwrap();
+                assert_eq!(difference.max_all().unwrap().to_scalar::<f32>().unwrap(), 0.0, "lap {lap}");
+                assert!(copy.is_done().unwrap() && copy.seconds().unwrap() > 0.0);
+                assert!(copy.seconds_after(&ring.point().unwrap()).unwrap() <= 0.0);
+            }
+        }
+        assert!(ring.copy(1, 8 << 20, &[]).is_err() && ring.copy(2, 0, &[]).is_err());
+    }
+}

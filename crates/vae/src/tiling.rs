@@ -1,0 +1,95 @@
+//! How much of a batch and of a picture an autoencoder works on at once.
+//!
+//! Not the network is tiled but its operators: they go over strips of rows, each with the rows around it that it reads,
+//! and statistics are those of the whole map. So there are no seams, and on the processor a picture has the same bits in
+//! every tiling.
+
+use candle_core::{DType, Tensor};
+use kiln_nn::ops::Target;
+use kiln_nn::{DryRun, Shadow};
+
+use crate::error::Result;
+
+/// How much of a batch and of a picture is in memory at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tiling {
+    /// All of it.
+    #[default]
+    Whole,
+    /// One image of the batch.
+    Sliced,
+    /// One image, and what lies between its feature maps in strips: a residual block holds its input and its result.
+    Strips {
+        /// Rows of the picture in a strip; of smaller maps as many as have as many pixels.
+        rows: usize,
+        /// Whether the block at the picture's size holds one map alone. It computes most convolutions twice then, and
+        /// that before it three times.
+        recompute: bool,
+    },
+}
+
+/// Rows of strips that [`Tiling::fastest`] tries.
+const ROWS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
+
+/// The strips of a picture.
+#[derive(Clone, Copy)]
+pub(crate) struct StripPlan {
+    /// Pixels of a strip.
+    pub(crate) pixels: usize,
+    pub(crate) recompute: bool,
+}
+
+impl Tiling {
+    /// The fastest tiling whose footprint is at most `bytes`, if there is one.
+    pub(crate) fn fastest(bytes: usize, footprint: impl Fn(Self) -> Result<usize>) -> Result<Option<Self>> {
+        let strips = |recompute| ROWS.map(|rows| Self::Strips { rows, recompute });
+        let all = [Self::Whole, Self::Sliced].into_iter().chain(strips(false)).chain(strips(true));
+        for tiling in all {
+            if footprint(tiling)? <= bytes {
+                return Ok(Some(tiling));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The strips of pictures that are `width` wide.
+    pub(crate) fn strips(self, width: usize) -> Option<StripPlan> {
+        match self {
+            Self::Strips { rows, recompute } => Some(StripPlan { pixels: rows.saturating_mul(width), recompute }),
+            _ => None,
+        }
+    }
+
+    /// Runs `f` over the images of `batch` `(b, ..)`, one after another unless they run as one.
+    pub(crate) fn over_images(self, batch: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let b = batch.dims().first().copied().unwrap_or(0);
+        if self == Self::Whole || b <= 1 {
+            return f(batch);
+        }
+        let images = (0..b).map(|image| f(&batch.narrow(0, image, 1)?)).collect::<Result<Vec<_>>>()?;
+        Ok(Tensor::cat(&images, 0)?)
+    }
+
+    /// [`Tiling::over_images`] for shapes.
+    pub(crate) fn over_shadows(self, batch: &Shadow, f: impl Fn(&Shadow) -> Result<Shadow>) -> Result<Shadow> {
+        let b = batch.dim(0);
+        if self == Self::Whole || b <= 1 {
+            return f(batch);
+        }
+        let with_images = |shadow: &Shadow, count| [&[count], &shadow.dims()[1..]].concat();
+        let images = (0..b).map(|_| f(&batch.view(&with_images(batch, 1)))).collect::<Result<Vec<_>>>()?;
+        Ok(images.first().map_or_else(|| batch.clone(), |image| image.another(&with_images(image, b))))
+    }
+}
+
+/// The most bytes that `run` holds at once, its input of `shape` in `dtype` counted.
+pub(crate) fn footprint(
+    target: Target,
+    shape: &[usize],
+    dtype: DType,
+    run: impl FnOnce(&Shadow) -> Result<()>,
+) -> Result<usize> {
+    let dry = DryRun::new(target);
+    run(&dry.tensor(shape, dtype))?;
+    Ok(dry.ledger().peak())
+}

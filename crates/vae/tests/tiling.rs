@@ -1,0 +1,136 @@
+//! Sliced and tiled runs against whole ones.
+//!
+//! On the processor all bits are equal. On a card (`KILN_TEST_DEVICE=cuda`) pictures are within a level of 255, in bf16
+//! within two.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_testkit::Target;
+use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
+use kiln_weights::{Placement, RandomSource, Segments, load};
+
+/// Channels as of Stable Diffusion, fewer: enough for every algorithm of the processor's convolutions.
+const WIDE: &str = r#"{"block_out_channels": [32, 64, 64], "layers_per_block": 1, "norm_num_groups": 8,
+    "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+    "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]}"#;
+/// Channels that fill no vector, an odd number of them in a group, and one block alone.
+const ODD: &str = r#"{"block_out_channels": [6, 9], "layers_per_block": 2, "norm_num_groups": 3}"#;
+const SINGLE: &str = r#"{"block_out_channels": [32], "norm_num_groups": 4, "mid_block_add_attention": false}"#;
+
+fn networks(config: &str, target: &Target) -> (Decoder, Encoder) {
+    let config = VaeConfig::from_json(config).unwrap();
+    let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
+    let fill = |segments: &Segments, seed| {
+        let placement = Placement::new(target.device.clone(), target.dtype);
+        load(segments, &RandomSource::new(segments, seed), &placement).unwrap();
+    };
+    fill(decoder.segments(), 1);
+    fill(encoder.segments(), 2);
+    (decoder, encoder)
+}
+
+fn normal(shape: [usize; 4], target: &Target) -> Tensor {
+    let count = shape.iter().product::<usize>();
+    // A low-discrepancy sequence through the inverse of a logistic distribution: close enough to a normal one.
+    let value = |i: usize| {
+        let u = ((i + 1) as f64 * 0.618_033_988_749_895).fract().clamp(1e-3, 1.0 - 1e-3);
+        ((u / (1.0 - u)).ln() * 0.55) as f32
+    };
+    target.tensor(&Tensor::from_vec((0..count).map(value).collect::<Vec<_>>(), &shape, &Device::Cpu).unwrap())
+}
+
+/// All but the whole: strips of the fewest rows, of a number that divides nothing, and of more rows than there are.
+fn tilings() -> Vec<Tiling> {
+    let rows = [1, 11, 500];
+    let strips = rows.into_iter().flat_map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
+    [Tiling::Sliced].into_iter().chain(strips).collect()
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Fails unless all values are equal, or on a card unless they are within the levels that are allowed.
+#[track_caller]
+fn assert_same(found: &Tensor, expected: &Tensor, target: &Target, what: &str) {
+    let (found, expected) = (values(found), values(expected));
+    assert!(expected.iter().all(|value| value.is_finite()), "{what}");
+    if target.device.is_cpu() {
+        let differing = found.iter().zip(&expected).filter(|(found, expected)| found.to_bits() != expected.to_bits());
+        assert_eq!(differing.count(), 0, "{what}: values that differ");
+        return;
+    }
+    let scale = expected.iter().fold(1f32, |most, value| most.max(value.abs()));
+    let worst = found.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs() / scale));
+    let levels = f64::from(worst) * 127.5;
+    assert!(levels <= target.bound(1.0, 1.0, 2.0), "{what}: {levels:.3} levels");
+}
+
+fn check(config: &str, target: &Target, latents: [usize; 3]) {
+    let [b, h, w] = latents;
+    let (decoder, encoder) = networks(config, target);
+    let z = normal([b, 4, h, w], target);
+    let image = decoder.decode(&z).unwrap();
+    let [_, _, height, width] = *image.dims() else { panic!("{:?}", image.dims()) };
+    let pixels = normal([b, 3, height, width], target);
+    let Posterior { mean, log_variance } = encoder.encode(&pixels).unwrap();
+    for tiling in tilings() {
+        let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
+        assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, &what);
+        let posterior = encoder.encode_with(&pixels, tiling).unwrap();
+        assert_same(&posterior.mean, &mean, target, &what);
+        assert_same(&posterior.log_variance, &log_variance, target, &what);
+    }
+}
+
+#[test]
+fn every_tiling_gives_the_same_picture() {
+    let Target { device, .. } = Target::from_env();
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let target = Target { device: device.clone(), dtype };
+        check(WIDE, &target, [1, 9, 6]);
+        check(ODD, &target, [2, 7, 5]);
+        check(SINGLE, &target, [1, 21, 13]);
+    }
+}
+
+#[test]
+fn a_batch_is_sliced() {
+    check(WIDE, &Target::from_env(), [2, 5, 6]);
+}
+
+#[test]
+fn every_tiling_gives_the_same_picture_with_every_instruction_set() {
+    if !Target::from_env().device.is_cpu() {
+        return println!("skipped: cards have no KILN_ISA");
+    }
+    for isa in ["portable", "avx2", "avx512"] {
+        for dtype in ["f32", "bf16"] {
+            let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+            let program = program.args(["--exact", "a_batch_is_sliced"]).env("KILN_ISA", isa);
+            let output = program.env("KILN_TEST_DTYPE", dtype).output().unwrap();
+            assert!(output.status.success(), "{isa} {dtype}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+}
+
+#[test]
+fn strips_take_less_and_a_budget_finds_them() {
+    let decoder = Decoder::new(&VaeConfig::from_json(WIDE).unwrap());
+    let target = kiln_vae::Target::Processor { threads: 2 };
+    let (latents, dtype) = ([2, 64, 64], DType::F32);
+    let footprint = |tiling| decoder.footprint(latents, dtype, target, tiling).unwrap();
+    let strips = |rows, recompute| Tiling::Strips { rows, recompute };
+    let ladder = [Tiling::Whole, Tiling::Sliced, strips(32, false), strips(32, true)];
+    for pair in ladder.windows(2) {
+        assert!(footprint(pair[1]) < footprint(pair[0]), "{pair:?}");
+    }
+    // A map at the picture's size, 256 x 256, has 8 MiB. The block there has 64 channels that go in: 24 MiB.
+    assert!(footprint(strips(8, false)) < 30 << 20, "{}", footprint(strips(8, false)));
+    assert!(footprint(strips(8, true)) < 20 << 20, "{}", footprint(strips(8, true)));
+    let fitting = |bytes| decoder.fitting(latents, dtype, target, bytes).unwrap();
+    assert_eq!(fitting(usize::MAX), Some(Tiling::Whole));
+    assert_eq!(fitting(footprint(Tiling::Sliced)), Some(Tiling::Sliced));
+    let found = fitting(footprint(strips(16, false))).unwrap();
+    assert!(matches!(found, Tiling::Strips { rows: 16.., recompute: false }), "{found:?}");
+    assert_eq!(fitting(1 << 20), None);
+}

@@ -1,0 +1,209 @@
+//! Streaming to the processor: a thread that reads, converts and packs ahead.
+//!
+//! The ring counts bytes here, in the same places and by the same rules as on a card, and a slab is a tensor of its own:
+//! memory that was freed serves the next slab (`kiln_mempool::HostPool`), and what somebody still holds stays what it
+//! is. The thread packs with all threads of the processor where nobody else has work for them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use candle_core::{DType, Device};
+
+use super::places::Places;
+use super::report::StreamReport;
+use super::window::{Entry, Start, Window};
+use crate::error::{Error, Result};
+use crate::load::{layout_on, packed};
+use crate::segment::{Segment, Slab, Streamer};
+use crate::source::ParamSource;
+
+/// The streamed segments of a network on the processor.
+pub(super) struct HostStream {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    segments: Vec<Segment>,
+    source: Arc<dyn ParamSource>,
+    dtype: DType,
+    ring_bytes: usize,
+    state: Mutex<State>,
+    /// A slab is there, or there is something to pack, or the stream ends.
+    changed: Condvar,
+}
+
+struct State {
+    window: Window,
+    /// Segments to pack, in this order.
+    wanted: VecDeque<usize>,
+    /// The one that is being packed, and whether its place is still its own.
+    packing: Option<(usize, bool)>,
+    /// Segments whose slabs are there, or why they are not.
+    there: Vec<Option<Result<()>>>,
+    report: StreamReport,
+    stopped: bool,
+}
+
+impl HostStream {
+    pub(super) fn start(
+        segments: Vec<Segment>,
+        source: Arc<dyn ParamSource>,
+        dtype: DType,
+        ring_bytes: usize,
+    ) -> Result<Arc<Self>> {
+        let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(dtype)).collect();
+        let state = State {
+            window: Window::new(Places::new(&sizes, ring_bytes)),
+            wanted: VecDeque::new(),
+            packing: None,
+            there: segments.iter().map(|_| None).collect(),
+            report: StreamReport::default(),
+            stopped: false,
+        };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { segments, source, dtype, ring_bytes, state, changed });
+        shared.pack_ahead(&mut shared.state());
+        let worker = shared.clone();
+        let thread = std::thread::Builder::new().name("kiln-weights".into()).spawn(move || worker.work());
+        let thread = thread.map_err(|source| Error::Thread { source })?;
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+    }
+
+    pub(super) fn report(&self) -> StreamReport {
+        let state = self.shared.state();
+        StreamReport { resets: state.window.resets(), ..state.report }
+    }
+
+    /// Ends the thread, and drops what it has packed.
+    pub(super) fn stop(&self) {
+        self.shared.end();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that reads streamed weights panicked");
+        }
+        for segment in &self.shared.segments {
+            segment.set_slab(None);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.state().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Orders all slabs that have room, and drops those whose room they take.
+    fn pack_ahead(&self, state: &mut State) {
+        while let Some(Start { slot, evicted }) = state.window.next() {
+            for evicted in evicted {
+                state.wanted.retain(|&wanted| wanted != evicted);
+                if let Some((packing, is_its_own)) = &mut state.packing
+                    && *packing == evicted
+                {
+                    *is_its_own = false;
+                }
+                state.there[evicted] = None;
+                self.segments[evicted].set_slab(None);
+            }
+            state.wanted.push_back(slot);
+        }
+        self.changed.notify_all();
+    }
+
+    /// The thread: packs what is wanted until the stream ends.
+    fn work(&self) {
+        /// However the thread ends, whoever waits for it must hear of it.
+        struct End<'a>(&'a Shared);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+        let _end = End(self);
+        let layout = layout_on(&Device::Cpu);
+        let mut state = self.state();
+        while !state.stopped {
+            let Some(slot) = state.wanted.pop_front() else {
+                state = self.wait(state);
+                continue;
+            };
+            state.packing = Some((slot, true));
+            drop(state);
+            let (segment, start) = (&self.segments[slot], Instant::now());
+            let slab = packed(segment, self.source.as_ref(), self.dtype, layout);
+            let slab = slab.and_then(|slab| Slab::new(segment, &slab, layout));
+            let seconds = start.elapsed().as_secs_f64();
+            state = self.state();
+            state.report.bytes += segment.bytes(self.dtype) as u64;
+            state.report.copies += 1;
+            state.report.copy_seconds += seconds;
+            if let Some((_, true)) = state.packing.take() {
+                state.there[slot] = Some(slab.map(|slab| {
+                    segment.set_slab(Some(slab));
+                }));
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    fn enter(&self, slot: usize) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            match state.window.enter(slot) {
+                Entry::Ready => break,
+                Entry::Restart => self.pack_ahead(&mut state),
+                Entry::Busy(busy) => {
+                    return Err(Error::RingBusy {
+                        segment: self.segments[slot].name().into(),
+                        busy: self.segments[busy].name().into(),
+                        ring: self.ring_bytes,
+                    });
+                }
+            }
+        }
+        let start = Instant::now();
+        let mut waited = false;
+        while state.there[slot].is_none() && !state.stopped {
+            waited = true;
+            state = self.wait(state);
+        }
+        if waited {
+            state.report.stalls += 1;
+            state.report.stall_seconds += start.elapsed().as_secs_f64();
+        }
+        let failure = match state.there[slot].take() {
+            Some(Ok(())) => {
+                state.there[slot] = Some(Ok(()));
+                return Ok(());
+            }
+            Some(Err(error)) => error,
+            None => Error::StreamEnded(self.segments[slot].name().into()),
+        };
+        state.window.forget(slot); // whoever tries again has it read again
+        Err(failure)
+    }
+}
+
+impl Streamer for HostStream {
+    fn enter(&self, slot: usize) -> Result<()> {
+        self.shared.enter(slot)
+    }
+
+    fn leave(&self, slot: usize) {
+        let mut state = self.shared.state();
+        state.window.leave(slot);
+        self.shared.pack_ahead(&mut state);
+    }
+}

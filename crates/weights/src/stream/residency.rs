@@ -1,0 +1,223 @@
+//! Which segments stay on the device, and how large the ring for the others is.
+
+use candle_core::DType;
+
+use super::simulate::{SegmentTimes, SimulatedStep, simulate};
+use crate::error::{Error, Result};
+use crate::load::Placement;
+use crate::segment::Segment;
+
+/// What is known of the times of a step before it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// Seconds that each segment computes, in running order; what is missing counts as none.
+    pub seconds: Vec<f64>,
+    /// The rate of copies.
+    pub bytes_per_second: f64,
+}
+
+/// Which segments of a network stay on the device; the others share a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Residency {
+    /// Bytes of every segment that count: none of one that stays on the host anyway.
+    sizes: Vec<usize>,
+    resident: Vec<bool>,
+    ring: usize,
+    dtype: DType,
+}
+
+/// Ring sizes that are tried, in quarters of the largest streamed segment. Beyond, memory does more for a step as
+/// resident segments.
+const RINGS: std::ops::RangeInclusive<usize> = 4..=12;
+/// Largest streamed segments that are tried, in quarters of the largest of all: a few large resident segments make the
+/// ring smaller.
+const LIMITS: [usize; 3] = [4, 3, 2];
+/// A larger ring must make a step at least so much faster than a smaller one.
+const WORTH: f64 = 0.995;
+
+/// How near a small ring must come to the best, as a ratio of times.
+const NEAR: f64 = 1.05;
+
+impl Residency {
+    /// All segments stay on the device.
+    pub fn all(segments: &[Segment], placement: &Placement) -> Self {
+        let sizes = sizes(segments, placement);
+        Self { resident: vec![true; sizes.len()], sizes, ring: 0, dtype: placement.dtype }
+    }
+
+    /// All segments go through a ring of `ring` bytes, but for those that stay on the host anyway.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where the ring does not hold the largest.
+    pub fn none(segments: &[Segment], placement: &Placement, ring: usize) -> Result<Self> {
+        Self::chosen(segments, placement, ring, |_| false)
+    }
+
+    /// The segments for which `stays` says so stay on the device, the others go through a ring of `ring` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where the ring does not hold the largest of those.
+    pub fn chosen(
+        segments: &[Segment],
+        placement: &Placement,
+        ring: usize,
+        stays: impl Fn(usize) -> bool,
+    ) -> Result<Self> {
+        let sizes = sizes(segments, placement);
+        let resident: Vec<bool> = sizes.iter().enumerate().map(|(i, &size)| size == 0 || stays(i)).collect();
+        let largest = largest_streamed(&sizes, &resident);
+        if largest > ring {
+            return Err(Error::Budget { needed: largest, given: ring });
+        }
+        let ring = if largest == 0 { 0 } else { aligned(ring) };
+        Ok(Self { sizes, resident, ring, dtype: placement.dtype })
+    }
+
+    /// As little on the device as does not slow steps down by more than a twentieth: all segments go through a ring, the
+    /// smallest whose simulated steps are that near to those of the best.
+    pub fn least(segments: &[Segment], placement: &Placement, estimate: &Estimate) -> Self {
+        let all = Self::all(segments, placement);
+        let largest = all.sizes.iter().copied().max().unwrap_or(0);
+        let resident: Vec<bool> = all.sizes.iter().map(|&size| size == 0).collect();
+        if largest == 0 {
+            return all;
+        }
+        let rings = RINGS.map(|quarters| Self {
+            resident: resident.clone(),
+            ring: aligned(largest * quarters / 4),
+            ..all.clone()
+        });
+        let rings: Vec<(f64, Self)> = rings.map(|ring| (ring.simulate(estimate).seconds, ring)).collect();
+        let best = rings.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
+        rings.into_iter().find(|(seconds, _)| *seconds <= best * NEAR).map_or(all, |(_, ring)| ring)
+    }
+
+    /// The best use of `device_bytes` bytes for slabs and ring, by simulated steps: everything resident where that fits,
+    /// else a ring as small as does not slow steps down, and segments that stay in all that is left, spread over the
+    /// running order so that copies come evenly.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where not even a ring for the largest segment fits.
+    pub fn plan(segments: &[Segment], placement: &Placement, device_bytes: usize, estimate: &Estimate) -> Result<Self> {
+        let all = Self::all(segments, placement);
+        if all.device_bytes() <= device_bytes {
+            return Ok(all);
+        }
+        let largest = all.sizes.iter().copied().max().unwrap_or(0);
+        if largest > device_bytes {
+            return Err(Error::Budget { needed: largest, given: device_bytes });
+        }
+        let mut best: Option<(f64, Self)> = None;
+        let limits = LIMITS.map(|quarters| largest * quarters / 4);
+        for (limit, quarters) in limits.into_iter().flat_map(|limit| RINGS.map(move |quarters| (limit, quarters))) {
+            let ring = aligned(limit * quarters / 4).min(device_bytes);
+            let Some(resident) = spread(&all.sizes, device_bytes - ring, limit) else { continue };
+            let largest = largest_streamed(&all.sizes, &resident);
+            if largest > ring {
+                continue;
+            }
+            let candidate = Self { resident, ring, ..all.clone() };
+            let seconds = candidate.simulate(estimate).seconds;
+            if best.as_ref().is_none_or(|(least, _)| seconds < *least * WORTH) {
+                best = Some((seconds, candidate));
+            }
+        }
+        match best {
+            Some((_, residency)) => Ok(residency),
+            None => Self::none(segments, placement, device_bytes),
+        }
+    }
+
+    /// A step with these segments resident, in simulated time.
+    pub fn simulate(&self, estimate: &Estimate) -> SimulatedStep {
+        let times = (0..self.sizes.len()).map(|i| SegmentTimes {
+            bytes: if self.resident[i] { 0 } else { self.sizes[i] },
+            seconds: estimate.seconds.get(i).copied().unwrap_or(0.0),
+        });
+        simulate(&times.collect::<Vec<_>>(), self.ring, estimate.bytes_per_second)
+    }
+
+    /// Whether segment `i` stays on the device.
+    pub fn is_resident(&self, i: usize) -> bool {
+        self.resident.get(i).copied().unwrap_or(true)
+    }
+
+    /// Bytes of the ring; 0 where all segments are resident.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring
+    }
+
+    /// Bytes that are copied in every step.
+    pub fn streamed_bytes(&self) -> usize {
+        self.sum(false)
+    }
+
+    /// Bytes of slabs that stay on the device.
+    pub fn resident_bytes(&self) -> usize {
+        self.sum(true)
+    }
+
+    /// Bytes on the device: slabs that stay, and the ring.
+    pub fn device_bytes(&self) -> usize {
+        self.resident_bytes() + self.ring
+    }
+
+    /// The type of the slabs for which it was made.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many segments it is for.
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    fn sum(&self, resident: bool) -> usize {
+        self.sizes.iter().zip(&self.resident).filter(|(_, is)| **is == resident).map(|(size, _)| size).sum()
+    }
+}
+
+/// What every segment takes on the device.
+fn sizes(segments: &[Segment], placement: &Placement) -> Vec<usize> {
+    let on_card = !placement.device.is_cpu();
+    let size = |segment: &Segment| if on_card && segment.on_host() { 0 } else { segment.bytes(placement.dtype) };
+    segments.iter().map(size).collect()
+}
+
+fn largest_streamed(sizes: &[usize], resident: &[bool]) -> usize {
+    sizes.iter().zip(resident).filter(|(_, resident)| !**resident).map(|(size, _)| *size).max().unwrap_or(0)
+}
+
+/// Rings begin and end where slabs do.
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(crate::segment::ALIGNMENT)
+}
+
+/// Chooses segments that stay, of at most `room` bytes together: all above `limit` bytes, and of the others a share that
+/// is the same all along the running order; then the largest that still fit. `None` where those above do not fit.
+fn spread(sizes: &[usize], room: usize, limit: usize) -> Option<Vec<bool>> {
+    let mut resident: Vec<bool> = sizes.iter().map(|&size| size == 0 || size > limit).collect();
+    let sum = |wanted: bool, resident: &[bool]| -> usize {
+        sizes.iter().zip(resident).filter(|(_, is)| **is == wanted).map(|(size, _)| size).sum()
+    };
+    let mut room = room.checked_sub(sum(true, &resident))?;
+    let share = room as f64 / sum(false, &resident).max(1) as f64;
+    let mut due = 0.0;
+    for (resident, &size) in resident.iter_mut().zip(sizes).filter(|(resident, _)| !**resident) {
+        due += share * size as f64;
+        if due >= size as f64 / 2.0 && size <= room {
+            *resident = true;
+            room -= size;
+            due -= size as f64;
+        }
+    }
+    let mut rest: Vec<usize> = (0..sizes.len()).filter(|&i| !resident[i]).collect();
+    rest.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
+    for i in rest {
+        if sizes[i] <= room {
+            resident[i] = true;
+            room -= sizes[i];
+        }
+    }
+    Some(resident)
+}
