@@ -38,6 +38,7 @@ mod config;
 mod denoiser;
 mod error;
 mod kind;
+mod mimic;
 mod names;
 mod noise;
 mod options;
@@ -54,7 +55,7 @@ mod tensor;
 mod training;
 
 pub use config::SchedulerConfig;
-pub use denoiser::{Answer, Denoised, Denoiser, Limit, Model, Prediction};
+pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};

@@ -17,7 +17,8 @@ fn plain(name: &str) -> String {
 /// The three names nearest to `name`, for a message. Each comes with the name that is told.
 pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);
-    let mut by_distance: Vec<_> = known.map(|(spelled, told)| (edit_distance(&wanted, &plain(spelled)), told)).collect();
+    let mut by_distance: Vec<_> =
+        known.map(|(spelled, told)| (edit_distance(&wanted, &plain(spelled)), told)).collect();
     by_distance.sort_by_key(|&(distance, _)| distance);
     let mut nearest: Vec<&str> = Vec::new();
     for (_, told) in by_distance {

@@ -5,7 +5,9 @@ use crate::samplers::second_evaluation;
 use crate::sigmas::{Range, distilled_timesteps};
 use crate::spacing::{Grid, interpolate, lu, timestep_of};
 use crate::training::Training;
-use crate::{BetaSchedule, Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, SigmaSchedule, Spacing, tensor};
+use crate::{
+    BetaSchedule, Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, SigmaSchedule, Spacing, tensor,
+};
 use candle_core::Tensor;
 
 /// A noise level: the latents there are `x = alpha * x0 + sigma * eps`.
@@ -174,16 +176,18 @@ impl Schedule {
         let levels: Vec<(f64, f64)> = match self.config.sigmas {
             SigmaGrid::Training => self.visited(),
             // Between the first and the last level that would be visited, as in diffusers.
-            SigmaGrid::Karras
-            | SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas) => {
+            SigmaGrid::Karras | SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas) => {
                 let visited: Vec<f64> = self.visited().into_iter().rev().map(|(_, sigma)| sigma).collect();
                 // diffusers rounds for these two alone.
                 let rounds = matches!(self.config.sampler, SamplerKind::Dpm2 | SamplerKind::Dpm2A)
                     && self.config.sigmas == SigmaGrid::Karras;
-                let timestep = |sigma| if rounds { self.timestep_of(sigma).round_ties_even() } else { self.timestep_of(sigma) };
+                let timestep =
+                    |sigma| if rounds { self.timestep_of(sigma).round_ties_even() } else { self.timestep_of(sigma) };
                 self.levels(&visited)?.into_iter().map(|sigma| (timestep(sigma), sigma)).collect()
             }
-            _ => self.levels(&self.training.sigmas)?.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect(),
+            _ => {
+                self.levels(&self.training.sigmas)?.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect()
+            }
         };
         let mut points: Vec<Point> =
             levels.iter().map(|&(t, sigma)| Point::exploding(round_to_f32(t), round_to_f32(sigma))).collect();

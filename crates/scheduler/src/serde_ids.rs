@@ -33,7 +33,10 @@ mod tests {
             assert_eq!(json, format!("\"{kind}\""));
             assert_eq!(serde_json::from_str::<SamplerKind>(&json).unwrap(), kind);
         }
-        assert_eq!(serde_json::to_string(&"DPM++ 2M Karras".parse::<SamplerChoice>().unwrap()).unwrap(), "\"dpmpp_2m_karras\"");
+        assert_eq!(
+            serde_json::to_string(&"DPM++ 2M Karras".parse::<SamplerChoice>().unwrap()).unwrap(),
+            "\"dpmpp_2m_karras\""
+        );
         assert!(serde_json::from_str::<SigmaSchedule>("\"karas\"").is_err());
     }
 }

@@ -165,7 +165,7 @@ fn a_failed_step_can_be_taken_again() -> Result<()> {
                     let mut model = |_: &Tensor, t: f64| Err::<Tensor, _>(Failure::OutOfMemory(t));
                     assert!(stepper.step(&x, &mut model, &mut noise).is_err());
                 }
-                let both = |x: Tensor| Answer { unconditional: Some(x.clone()), output: x };
+                let both = |x: Tensor| Answer { unconditional: Some(x.clone()), ..x.into() };
                 let mut model = |x: &Tensor, _| Ok::<_, Error>(both(x.tanh()?));
                 x = stepper.step(&x, &mut model, &mut noise)?;
             }

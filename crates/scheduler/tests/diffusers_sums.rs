@@ -4,7 +4,9 @@
 //! latents for the model and then take the step from the *scaled* latents, so a run here does that too.
 
 use candle_core::{Device, Tensor};
-use kiln_scheduler::{CpuRng, ImageNoise, NoiseSource, Result, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, Stepper};
+use kiln_scheduler::{
+    CpuRng, ImageNoise, NoiseSource, Result, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
+};
 
 /// diffusers' own tolerances.
 const SUM_TOLERANCE: f64 = 1e-2;

@@ -52,7 +52,7 @@ fn model(x: &Tensor, t: f64) -> Result<Answer> {
     let wave = x.affine(1.7, 0.0)?.sin()?.affine(0.6, 0.05 * (t / 100.0).cos())?;
     let output = (wave + x.affine(0.1, 0.0)?)?;
     let unconditional = Some(x.affine(1.3, 0.0)?.sin()?.affine(0.5, 0.0)?);
-    Ok(Answer { output, unconditional })
+    Ok(Answer { unconditional, ..output.into() })
 }
 
 #[test]

@@ -93,9 +93,8 @@ impl BrownianTree {
                 let seed = first_seed(self.seed, &[number, depth]);
                 let noise = Rng::new(self.kind, u64::from(seed)).normals(self.values);
                 let parts = node.increment.iter().zip(noise);
-                let left: Arc<[f32]> = parts
-                    .map(|(&whole, noise)| left as f32 * whole * reciprocal as f32 + deviation * noise)
-                    .collect();
+                let left: Arc<[f32]> =
+                    parts.map(|(&whole, noise)| left as f32 * whole * reciprocal as f32 + deviation * noise).collect();
                 let right = node.increment.iter().zip(left.iter()).map(|(whole, left)| whole - left).collect();
                 [left, right]
             }

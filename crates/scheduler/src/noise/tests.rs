@@ -24,8 +24,5 @@ fn an_image_of_a_batch_is_the_image_alone() -> Result<()> {
 fn a_batch_of_another_size_is_refused() {
     let like = Tensor::zeros((3, 1, 4, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
     let error = ImageNoise::new(0, 2).sample(&like).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "3 images for 2 noise generators; make one generator for each image of the batch"
-    );
+    assert_eq!(error.to_string(), "3 images for 2 noise generators; make one generator for each image of the batch");
 }

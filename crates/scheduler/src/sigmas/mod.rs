@@ -133,6 +133,10 @@ mod tests {
     fn a_list_of_the_right_length_is_taken_as_it_is() {
         assert_eq!(resampled(&[8.0, 4.0, 2.0, 1.0], 3), [8.0, 4.0, 2.0]);
         let more = resampled(&[8.0, 4.0, 2.0, 1.0], 6);
-        assert!(more.iter().zip([8.0, 32f64.sqrt(), 4.0, 8f64.sqrt(), 2.0, 2f64.sqrt()]).all(|(a, b)| (a - b).abs() < 1e-12));
+        assert!(
+            more.iter()
+                .zip([8.0, 32f64.sqrt(), 4.0, 8f64.sqrt(), 2.0, 2f64.sqrt()])
+                .all(|(a, b)| (a - b).abs() < 1e-12)
+        );
     }
 }
