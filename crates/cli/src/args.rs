@@ -324,9 +324,9 @@ pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
 
 /// A seed, or none for a random one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seed(Option<u64>);
+pub(crate) struct Seed(pub(crate) Option<u64>);
 
-fn parse_seed(text: &str) -> Result<Seed, String> {
+pub(crate) fn parse_seed(text: &str) -> Result<Seed, String> {
     match text.parse::<i128>() {
         Ok(seed) if seed < 0 => Ok(Seed(None)),
         Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),

@@ -3,7 +3,7 @@
 use clap::Args;
 use kiln_engine::{Request, Rng, SamplerChoice, SamplerKind, SigmaSchedule};
 
-use crate::args::{parse_number, parse_size};
+use crate::args::{Seed, parse_number, parse_seed, parse_size};
 
 /// What a user may say about the way from noise to a picture.
 #[derive(Debug, Clone, Args)]
@@ -14,8 +14,8 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "NAME", default_value = "default", help = schedules())]
     scheduler: SigmaSchedule,
     /// The noise levels themselves, the noisiest first: 14.6,6.5,2.7,1,0.4,0.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "scheduler")]
-    sigmas: Option<Vec<f64>>,
+    #[arg(long, value_name = "LIST", conflicts_with = "scheduler", value_parser = parse_levels)]
+    sigmas: Option<Levels>,
     /// How much of the noise is drawn again at each step, 0 to 1. Default: the sampler's.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
     eta: Option<f64>,
@@ -57,9 +57,10 @@ pub struct SamplingArgs {
     /// Added to the seed for the noise after the first: AUTOMATIC1111's eta noise seed delta.
     #[arg(long, value_name = "N", allow_hyphen_values = true, visible_alias = "eta-noise-seed-delta")]
     ensd: Option<i64>,
-    /// The seed of a second noise that is mixed into the first. Default: a random one, where there is a strength.
-    #[arg(long, value_name = "N", visible_alias = "variation-seed")]
-    subseed: Option<u64>,
+    /// The seed of a second noise that is mixed into the first. Negative: a random one.
+    #[arg(long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed,
+          visible_alias = "variation-seed")]
+    subseed: Seed,
     /// How much of the second noise, 0 to 1. The pictures are then variations of one.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number,
           visible_alias = "variation-strength")]
@@ -74,7 +75,7 @@ impl SamplingArgs {
     pub fn apply(&self, request: &mut Request) {
         request.sampler = self.sampler;
         request.scheduler = self.scheduler;
-        request.sigmas.clone_from(&self.sigmas);
+        request.sigmas = self.sigmas.as_ref().map(|Levels(levels)| levels.clone());
         request.eta = self.eta;
         request.s_churn = self.s_churn;
         request.s_tmin = self.s_tmin;
@@ -88,7 +89,7 @@ impl SamplingArgs {
         request.mimic_scale = self.mimic_scale;
         request.rng = self.rng;
         request.ensd = self.ensd;
-        request.subseed = self.subseed;
+        request.subseed = self.subseed.0;
         request.subseed_strength = self.subseed_strength;
         request.seed_resize_from = self.seed_resize_from;
     }
@@ -105,6 +106,15 @@ fn samplers() -> String {
 fn schedules() -> String {
     let ids: Vec<_> = SigmaSchedule::ALL.into_iter().map(SigmaSchedule::id).collect();
     format!("How noise levels are spaced: {}", ids.join(", "))
+}
+
+/// Noise levels; which ones are possible is the sampler's to say.
+#[derive(Debug, Clone)]
+struct Levels(Vec<f64>);
+
+fn parse_levels(text: &str) -> Result<Levels, String> {
+    let levels: Result<_, _> = text.split(',').map(|level| level.trim().parse()).collect();
+    levels.map(Levels).map_err(|_| "expected noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0".into())
 }
 
 fn parse_rng(text: &str) -> Result<Rng, String> {
