@@ -250,11 +250,11 @@ impl FromStr for SamplerChoice {
             Err(unknown) => unknown,
         };
         let parts = name.char_indices().filter(|(_, c)| matches!(c, ' ' | '_' | '-'));
-        let named = parts.filter_map(|(at, _)| {
+        let mut named = parts.filter_map(|(at, _)| {
             let (kind, schedule) = (SamplerKind::named(&name[..at])?, name[at + 1..].parse().ok()?);
             Some(Self { kind, schedule: Some(schedule) })
         });
-        named.last().ok_or(unknown)
+        named.next_back().ok_or(unknown)
     }
 }
 
