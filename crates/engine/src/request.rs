@@ -99,7 +99,8 @@ impl Request {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         let steps = in_range("--steps", self.steps.unwrap_or(defaults.steps), 1, MAX_STEPS)?;
-        let steps = self.steps_of_sigmas()?.unwrap_or(steps);
+        let sampling = self.sampling();
+        let steps = self.steps_of_sigmas(&sampling)?.unwrap_or(steps);
         let batch_count = in_range("--batch-count", self.batch_count.unwrap_or(1), 1, MAX_PICTURES)?;
         let batch_size = in_range("--batch-size", self.batch_size.unwrap_or(1), 1, MAX_PICTURES)?;
         in_range("--batch-count times --batch-size", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
@@ -120,7 +121,7 @@ impl Request {
                 (SigmaSchedule::Default, Some(named)) => named,
                 (asked, _) => asked,
             },
-            sampling: self.sampling(),
+            sampling,
             guidance: self.guidance()?,
             rng: self.rng,
             seeds: self.seeds(multiple)?,
@@ -131,17 +132,15 @@ impl Request {
         Ok(job)
     }
 
-    /// How many steps the noise levels make, where they are given; the sampler checks their values.
-    fn steps_of_sigmas(&self) -> Result<Option<usize>> {
-        let Some(sigmas) = &self.sigmas else { return Ok(None) };
-        let end = usize::from(sigmas.last() == Some(&0.0));
-        let steps = sigmas.len() - end;
-        match self.steps {
-            Some(asked) if asked != steps => {
+    /// How many steps the noise levels make, where they are given.
+    fn steps_of_sigmas(&self, sampling: &SamplerOptions) -> Result<Option<usize>> {
+        let made = sampling.steps()?;
+        match (self.steps, made) {
+            (Some(asked), Some(steps)) if asked != steps => {
                 let expected = format!("none, or {steps}: that is how many --sigmas has");
                 Err(Error::Value { name: "--steps", found: asked.to_string(), expected })
             }
-            _ => Ok(Some(steps)),
+            _ => Ok(made),
         }
     }
 

@@ -23,6 +23,16 @@ pub struct SamplerOptions {
     pub sigmas: Option<Vec<f64>>,
 }
 
+impl SamplerOptions {
+    /// How many steps the noise levels make, where they are given.
+    ///
+    /// # Errors
+    /// [`Error::Option`] where they do not fall.
+    pub fn steps(&self) -> Result<Option<usize>> {
+        self.sigmas.as_deref().map(|sigmas| Ok(custom(sigmas)?.len())).transpose()
+    }
+}
+
 /// How much the noise level is raised before a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Churn {
