@@ -156,6 +156,30 @@ impl TextEncoder {
         device: &Device,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
+        self.run(chunks, None, layer, device, observe)
+    }
+
+    /// Encodes one chunk in which no token sees those whose `seen` is 0; the others' is 1.
+    pub(crate) fn encode_seeing(
+        &self,
+        ids: &[u32],
+        seen: &[f32],
+        layer: HiddenLayer,
+        device: &Device,
+    ) -> Result<TextOutput> {
+        let seen = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).and_then(|seen| seen.to_device(device));
+        let seen = seen.map_err(kiln_nn::Error::from)?;
+        self.run(&[ids.to_vec()], Some(&seen), layer, device, &mut |_, _| ())
+    }
+
+    fn run(
+        &self,
+        chunks: &[Vec<u32>],
+        seen: Option<&Tensor>,
+        layer: HiddenLayer,
+        device: &Device,
+        observe: &mut dyn FnMut(&str, &Tensor),
+    ) -> Result<TextOutput> {
         let s = self.check(chunks, layer)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
         let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s);
@@ -164,7 +188,7 @@ impl TextEncoder {
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
             let name = staged.segment().name();
-            x = staged.enter().at(name)?.forward(&x).at(name)?;
+            x = staged.enter().at(name)?.forward(&x, seen).at(name)?;
             observe(&format!("hidden.{}", i + 1), &x);
             if i == taken {
                 hidden = x.clone();

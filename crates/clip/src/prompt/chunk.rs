@@ -1,0 +1,111 @@
+//! Spans to chunks of tokens, cut where AUTOMATIC1111 cuts them.
+
+use crate::error::Result;
+use crate::prompt::Span;
+use crate::tokenizer::Tokenizer;
+
+/// A chunk that is full is cut behind its last comma if that is at most this many tokens back, so that what belongs
+/// together stays together. AUTOMATIC1111's default.
+const COMMA_BACKTRACK: usize = 20;
+
+/// Tokens that are encoded together, with their weights. All three have the tokenizer's length of a chunk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// A begin token, the text's, an end token, padding.
+    pub ids: Vec<u32>,
+    /// What each weighs; begin, end and padding weigh 1.
+    pub weights: Vec<f32>,
+    /// Which span of the prompt each is of; begin, end and padding are of none.
+    pub spans: Vec<Option<usize>>,
+}
+
+/// Words that stand for vectors of their own (textual inversion).
+pub trait PromptEmbeddings {
+    /// If the tokens `ids` begin with the name of an embedding: how many tokens that name is, and the ids that stand for
+    /// its vectors. Such ids lie behind the vocabulary's.
+    fn find(&self, ids: &[u32]) -> Option<(usize, &[u32])>;
+}
+
+/// No word stands for anything but itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoEmbeddings;
+
+impl PromptEmbeddings for NoEmbeddings {
+    fn find(&self, _ids: &[u32]) -> Option<(usize, &[u32])> {
+        None
+    }
+}
+
+/// The chunks of a prompt. There is always one. `BREAK` ends a chunk; an embedding lies in one chunk whole.
+///
+/// # Errors
+/// [`crate::Error::Tokenize`] where the `tokenizers` crate fails.
+pub fn chunks(tokenizer: &Tokenizer, spans: &[Span], embeddings: &dyn PromptEmbeddings) -> Result<Vec<Chunk>> {
+    let mut builder = Builder { tokenizer, chunks: Vec::new(), open: Vec::new(), last_comma: None };
+    for (span, Span { text, weight }) in spans.iter().enumerate() {
+        if spans[span].is_break() {
+            builder.end_chunk();
+            continue;
+        }
+        let ids = tokenizer.encode(text)?;
+        let mut rest = &ids[..];
+        while let Some(&id) = rest.first() {
+            builder.make_room(id);
+            let (length, put_in) = embeddings.find(rest).unwrap_or((1, &rest[..1]));
+            if builder.open.len() + put_in.len() > builder.capacity() {
+                builder.end_chunk();
+            }
+            let put_in = &put_in[..put_in.len().min(builder.capacity())];
+            builder.open.extend(put_in.iter().map(|&id| (id, *weight as f32, span)));
+            rest = &rest[length.clamp(1, rest.len())..];
+        }
+    }
+    if !builder.open.is_empty() || builder.chunks.is_empty() {
+        builder.end_chunk();
+    }
+    Ok(builder.chunks)
+}
+
+struct Builder<'a> {
+    tokenizer: &'a Tokenizer,
+    chunks: Vec<Chunk>,
+    /// Id, weight and span of the tokens of the chunk that is under way.
+    open: Vec<(u32, f32, usize)>,
+    /// Where its last comma is.
+    last_comma: Option<usize>,
+}
+
+impl Builder<'_> {
+    /// Tokens of a text that a chunk holds.
+    fn capacity(&self) -> usize {
+        self.tokenizer.max_length() - 2
+    }
+
+    /// Ends the chunk if it is full, behind its last comma where that is near. A comma itself is never moved.
+    fn make_room(&mut self, id: u32) {
+        let full = self.open.len() == self.capacity();
+        if self.tokenizer.comma() == Some(id) {
+            self.last_comma = Some(self.open.len());
+        } else if let Some(comma) = self.last_comma.filter(|comma| full && self.open.len() - comma <= COMMA_BACKTRACK) {
+            let moved = self.open.split_off(comma + 1);
+            self.end_chunk();
+            self.open = moved;
+        }
+        if self.open.len() == self.capacity() {
+            self.end_chunk();
+        }
+    }
+
+    fn end_chunk(&mut self) {
+        let tokens = std::mem::take(&mut self.open);
+        self.last_comma = None;
+        let ids: Vec<u32> = tokens.iter().map(|&(id, ..)| id).collect();
+        let length = self.tokenizer.max_length();
+        let mut chunk =
+            Chunk { ids: self.tokenizer.frame(&ids), weights: vec![1.0; length], spans: vec![None; length] };
+        for (i, (_, weight, span)) in tokens.into_iter().enumerate() {
+            (chunk.weights[i + 1], chunk.spans[i + 1]) = (weight, Some(span));
+        }
+        self.chunks.push(chunk);
+    }
+}
