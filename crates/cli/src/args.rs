@@ -9,6 +9,7 @@ use kiln_engine::{
 };
 
 use crate::memory_args::MemoryArgs;
+use crate::prompt_args::PromptArgs;
 use crate::tell::LogFormat;
 
 /// Stable Diffusion, natively.
@@ -223,6 +224,8 @@ pub struct Txt2img {
     /// What it does not show. For SDXL, none at all is not the same as an empty one.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
+    #[command(flatten)]
+    prompts: PromptArgs,
 
     /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
     #[arg(short, long, value_name = "DIR")]
@@ -292,7 +295,7 @@ pub struct Txt2img {
 impl Txt2img {
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
-        Request {
+        self.prompts.apply(Request {
             prompt: self.prompt.clone().or_else(|| self.prompt_flag.clone()).unwrap_or_default(),
             negative_prompt: self.negative_prompt.clone(),
             width: self.width,
@@ -305,7 +308,8 @@ impl Txt2img {
             rng: self.rng,
             batch_count: self.batch_count,
             batch_size: self.batch_size,
-        }
+            ..Request::default()
+        })
     }
 
     /// How the model is run.
@@ -316,6 +320,7 @@ impl Txt2img {
             threads: self.threads,
             taesd: self.taesd.clone(),
             memory: self.memory.options(),
+            prompt_cache: self.prompts.prompt_cache,
         }
     }
 }

@@ -5,8 +5,11 @@
 use std::f64::consts::FRAC_PI_2;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// How weights are applied to a chunk's hidden states `z` `(tokens, d)`, with a weight `w` for each token.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Emphasis {
     /// `z w`, then scaled so that the chunk's mean is what it was: AUTOMATIC1111's "Original".
     #[default]

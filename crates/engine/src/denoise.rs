@@ -32,6 +32,9 @@ struct Constants {
     conditioning: Conditioning,
     /// Strength of the guidance `(1)` in f32, where there is any.
     cfg_scale: Option<Tensor>,
+    /// How strongly each conditional part of an image steers, `(k n, 1, 1, 1)` in f32, where there is more to say than
+    /// that there is one, of weight 1.
+    weights: Option<Tensor>,
 }
 
 /// What a step reads besides the weights.
@@ -76,8 +79,22 @@ impl<'a> GuidedUnet<'a> {
     ) -> Result<Self> {
         let device = conditioning.context.device();
         let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
-        let constants = Constants { conditioning: conditioning.to_dtype(dtype)?, cfg_scale };
+        let constants = Constants { conditioning: conditioning.to_dtype(dtype)?, cfg_scale, weights: None };
         Ok(Self { unet, recorded, constants, written: false, dtype })
+    }
+
+    /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, 1, 1, 1)` weigh. The
+    /// conditioning's batch is `(1 + k) n` then.
+    pub(crate) fn with_weights(mut self, weights: Option<Tensor>) -> Self {
+        self.constants.weights = weights;
+        self
+    }
+
+    /// Changes what steers, from the next call on; the shapes stay.
+    pub(crate) fn set_conditioning(&mut self, conditioning: &Conditioning) -> Result<()> {
+        self.constants.conditioning = conditioning.to_dtype(self.dtype)?;
+        self.written = false;
+        Ok(())
     }
 
     /// The model's output for scaled latents `(n, c, h, w)`, in f32.
@@ -168,13 +185,15 @@ impl Constants {
         let Conditioning { context, added } = &self.conditioning;
         let mut tensors = vec![context];
         tensors.extend(&self.cfg_scale);
+        tensors.extend(&self.weights);
         tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
         tensors
     }
 
     fn same_shapes(&self, other: &Self) -> bool {
         let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
-        self.cfg_scale.is_some() == other.cfg_scale.is_some() && shapes(self) == shapes(other)
+        let kinds = |all: &Self| [all.cfg_scale.is_some(), all.weights.is_some()];
+        kinds(self) == kinds(other) && shapes(self) == shapes(other)
     }
 
     /// Writes the values of `other`, which has the same shapes.
@@ -193,7 +212,8 @@ impl Constants {
         });
         let conditioning = Conditioning { context: context.force_contiguous()?, added: added.transpose()? };
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
-        Ok(Self { conditioning, cfg_scale })
+        let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
+        Ok(Self { conditioning, cfg_scale, weights })
     }
 }
 
@@ -221,8 +241,29 @@ fn run(
         out.slice_set(&y, 0, 0)?;
         return Ok(out.clone());
     };
-    let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
-    Ok(kiln_ops::guidance(&both, scale, out)?)
+    let Some(weights) = &constants.weights else {
+        let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
+        return Ok(kiln_ops::guidance(&both, scale, out)?);
+    };
+    let copies = 1 + weights.dim(0)? / x.dim(0)?;
+    let all = unet.forward(&Tensor::cat(&vec![&x; copies], 0)?, timestep, &constants.conditioning)?;
+    Ok(kiln_ops::guidance(&compose(&all, weights)?, scale, out)?)
+}
+
+/// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
+/// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
+/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, 1, 1, 1)`.
+fn compose(all: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    let parts = weights.dim(0)?;
+    let n = all.dim(0)? - parts;
+    let all = all.to_dtype(DType::F32)?;
+    let uncond = all.narrow(0, 0, n)?;
+    let mut composed = uncond.clone();
+    for start in (0..parts).step_by(n) {
+        let step = (all.narrow(0, n + start, n)? - &uncond)?;
+        composed = (composed + step.broadcast_mul(&weights.narrow(0, start, n)?)?)?;
+    }
+    Ok(Tensor::cat(&[&uncond, &composed], 0)?)
 }
 
 /// [`run`] for shapes.
@@ -246,4 +287,18 @@ pub(crate) fn shadow(
 pub(crate) fn count_not_finite(tensor: &Tensor) -> Result<usize> {
     let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     Ok(values.iter().filter(|value| !value.is_finite()).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_steer_by_their_weights() {
+        // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.
+        let all = Tensor::new(&[1f32, 2., 3., 5., 0., 10.], &Device::Cpu).unwrap().reshape((6, 1, 1, 1)).unwrap();
+        let weights = Tensor::new(&[1f32, 0.5, 2., -1.], &Device::Cpu).unwrap().reshape((4, 1, 1, 1)).unwrap();
+        let found: Vec<f32> = compose(&all, &weights).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(found, [1.0, 2.0, 1.0 + 2.0 - 2.0, 2.0 + 1.5 - 8.0]);
+    }
 }

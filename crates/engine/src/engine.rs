@@ -9,6 +9,7 @@ use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, open_component};
 
+use crate::conditioning::step_of;
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
 use crate::part::Part;
 use crate::picture::Picture;
+use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
@@ -58,7 +60,7 @@ impl Engine {
         let unet = Unet::new(model.unet_config().clone());
         let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
         unet_part.check()?;
-        let text = TextEncoders::open(&model, &placement)?;
+        let text = TextEncoders::open(&model, &placement, setup.cached_texts())?;
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine =
             Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, pool };
@@ -131,15 +133,19 @@ impl Engine {
     ) -> Result<Tensor> {
         tell(Event::Begin(Stage::Encode))?;
         let start = Instant::now();
-        if !self.text.is_known(job, job.batch_size) {
+        let steering = self.text.steering(job, first, job.batch_size);
+        if !self.text.knows(job, &steering) {
             self.make_room_for(Stage::Encode);
         }
         let kept = self.mode.keeps_all() && !self.device.is_cpu();
-        let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
-        let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        let mut conditions = self.text.conditions(job, steering, kept)?;
+        let CacheCounts { encoded, known } = self.text.counts();
+        (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
+        let cfg_scale = conditions.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter()?;
-        let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
+        let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditions.at(0)?, cfg_scale, self.dtype)?;
+        let mut unet = unet.with_weights(conditions.weights(&self.device)?);
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
@@ -173,6 +179,10 @@ impl Engine {
         let mut calls = 0..;
         let model = |x: &Tensor, timestep: f64| {
             let call = calls.next();
+            let step = step_of(call.unwrap_or_default(), schedule.points().len(), job.steps);
+            if let Some(changed) = conditions.change_at(step)? {
+                unet.set_conditioning(&changed)?;
+            }
             if call != trace_at || call.is_none() {
                 return unet.forward(x, timestep);
             }
@@ -229,7 +239,7 @@ impl Engine {
         }
     }
 
-    /// Gives back all memory but the conditions of the last job.
+    /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded = RecordedStep::default();
         self.text.parts().for_each(Part::leave);

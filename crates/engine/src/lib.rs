@@ -24,6 +24,7 @@
 
 mod bench;
 mod byte_size;
+mod conditioning;
 mod decoder;
 mod denoise;
 mod devices;
@@ -43,11 +44,13 @@ mod parameters;
 mod part;
 mod picture;
 mod plan;
+mod prompt_cache;
 mod request;
 mod resolved;
 mod setup;
 mod text;
 mod trace;
+mod wildcards;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
@@ -59,6 +62,7 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use inspect::{Component, FileKind, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect};
+pub use kiln_clip::Emphasis;
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;

@@ -177,6 +177,11 @@ impl ModelFolder {
         &self.text_encoders
     }
 
+    /// Layers that all text encoders have.
+    pub(crate) fn text_layers(&self) -> usize {
+        self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
+    }
+
     /// The folders of text encoder `i` and of its tokenizer.
     pub(crate) fn text_folders(&self, i: usize) -> (PathBuf, PathBuf) {
         let (encoder, tokenizer) = TEXT_FOLDERS[i];

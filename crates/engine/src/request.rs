@@ -1,11 +1,15 @@
 //! What somebody wants, as plain data: the same for the command line, a batch file, PNG metadata and HTTP.
 
+use std::path::PathBuf;
+
+use kiln_clip::Emphasis;
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
+use crate::wildcards::Wildcards;
 
 /// Pictures to make. What is `None` is left to the model folder's defaults, then to Kiln's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +39,12 @@ pub struct Request {
     pub batch_count: Option<usize>,
     /// How many pictures are made at once; `None` is one.
     pub batch_size: Option<usize>,
+    /// What the weights of words do.
+    pub emphasis: Emphasis,
+    /// The text encoders' layer that steers, from the end; `None` is the family's: 1, for SDXL 2.
+    pub clip_skip: Option<usize>,
+    /// A folder of lists: `__name__` in a prompt is a line of `name.txt`.
+    pub wildcards_dir: Option<PathBuf>,
 }
 
 /// The generator that draws the noise.
@@ -58,7 +68,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Value`] names the flag and the nearest possible value; [`Error::Scheduler`] says what the model's
-    /// schedule does not allow.
+    /// schedule does not allow; [`Error::NotFound`] and [`Error::Read`] name a folder or list of wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
@@ -82,6 +92,14 @@ impl Request {
             rng: self.rng,
             batch_count,
             batch_size,
+            emphasis: self.emphasis,
+            clip_skip: self.clip_skip.map(|skip| in_range("--clip-skip", skip, 1, model.text_layers())).transpose()?,
+            wildcards: match &self.wildcards_dir {
+                None => Wildcards::default(),
+                Some(folder) => {
+                    Wildcards::read(folder, &[&self.prompt, self.negative_prompt.as_deref().unwrap_or("")])?
+                }
+            },
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)

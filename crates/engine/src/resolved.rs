@@ -1,11 +1,13 @@
 //! A request with every value filled in.
 
+use kiln_clip::Emphasis;
 use kiln_scheduler::{SamplerKind, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
 use crate::model_folder::ModelFolder;
 use crate::request::Rng;
+use crate::wildcards::Wildcards;
 
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,6 +36,13 @@ pub struct Job {
     pub batch_count: usize,
     /// How many pictures are made at once.
     pub batch_size: usize,
+    /// What the weights of words do.
+    pub emphasis: Emphasis,
+    /// The text encoders' layer that steers, from the end, if anything was said.
+    pub clip_skip: Option<usize>,
+    /// The lists that the prompts name.
+    #[serde(skip)]
+    pub(crate) wildcards: Wildcards,
 }
 
 impl Job {

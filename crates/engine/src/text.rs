@@ -1,13 +1,15 @@
 //! Prompts to what steers the denoiser.
 
 use candle_core::{D, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
-use kiln_unet::{AddedConditions, Conditioning};
+use kiln_clip::prompt::{self, Chunk, NoEmbeddings, Span};
+use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_weights::{KeyRule, Placement, Renamed, open_component};
 
+use crate::conditioning::{Conditions, Steering};
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
 use crate::part::Part;
+use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::resolved::Job;
 
 /// A model's text encoders with their tokenizers.
@@ -16,8 +18,7 @@ pub(crate) struct TextEncoders {
     zeros_for_no_negative: bool,
     device: Device,
     encoders: Vec<Encoder>,
-    /// The conditions of the last job: those of its next batch, and often of the next job.
-    last: Option<(Asked, Conditioning)>,
+    cache: PromptCache,
 }
 
 struct Encoder {
@@ -26,38 +27,9 @@ struct Encoder {
     part: Part,
 }
 
-/// What conditions depend on.
-#[derive(PartialEq)]
-struct Asked {
-    prompt: String,
-    negative_prompt: Option<String>,
-    guided: bool,
-    /// Width and height in pixels, and images.
-    size: (usize, usize, usize),
-}
-
-impl Asked {
-    fn of(job: &Job, n: usize) -> Self {
-        Self {
-            prompt: job.prompt.clone(),
-            negative_prompt: job.negative_prompt.clone(),
-            guided: job.is_guided(),
-            size: (job.width, job.height, n),
-        }
-    }
-}
-
-/// One prompt, encoded.
-struct Encoded {
-    /// `(1, chunks * 77, d)`.
-    context: Tensor,
-    /// `(1, d)`: the last encoder's pooled output of the first chunk.
-    pooled: Tensor,
-}
-
 impl TextEncoders {
-    /// Opens a model's text encoders. No weights are read.
-    pub(crate) fn open(model: &ModelFolder, placement: &Placement) -> Result<Self> {
+    /// Opens a model's text encoders, which remember `cached_texts` texts. No weights are read.
+    pub(crate) fn open(model: &ModelFolder, placement: &Placement, cached_texts: usize) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (weights, tokenizer) = model.text_folders(i);
             let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
@@ -72,7 +44,7 @@ impl TextEncoders {
             zeros_for_no_negative: model.zeros_for_no_negative(),
             device: placement.device.clone(),
             encoders: configs.map(open_one).collect::<Result<_>>()?,
-            last: None,
+            cache: PromptCache::new(cached_texts),
         })
     }
 
@@ -81,69 +53,101 @@ impl TextEncoders {
         self.encoders.iter().map(|encoder| &encoder.part)
     }
 
-    /// Whether the conditions for `n` images of `job` are there, so that no weights are needed.
-    pub(crate) fn is_known(&self, job: &Job, n: usize) -> bool {
-        self.last.as_ref().is_some_and(|(last, _)| *last == Asked::of(job, n))
+    /// What steers `n` images of `job` from image `first` on, before any text is encoded.
+    pub(crate) fn steering(&self, job: &Job, first: usize, n: usize) -> Steering {
+        Steering::of(job, first, n, self.zeros_for_no_negative)
     }
 
-    /// The conditions for `n` images of `job`: the unconditional ones first where the job is guided, so `(2 n, ..)` or
-    /// `(n, ..)`. An encoder's weights are read when its turn comes; unless they are to be `kept`, they go after it.
-    pub(crate) fn conditioning(&mut self, job: &Job, n: usize, kept: bool) -> Result<Conditioning> {
-        let asked = Asked::of(job, n);
-        if let Some((_, conditioning)) = self.last.as_ref().filter(|(last, _)| *last == asked) {
-            return Ok(conditioning.clone());
-        }
-        let conditioning = self.make_conditioning(job, n, kept)?;
-        self.last = Some((asked, conditioning.clone()));
-        Ok(conditioning)
+    /// Whether all texts are encoded already, so that no weights are needed.
+    pub(crate) fn knows(&self, job: &Job, steering: &Steering) -> bool {
+        steering.texts.iter().all(|text| self.cache.has(&self.key(job, text)))
     }
 
-    fn make_conditioning(&self, job: &Job, n: usize, kept: bool) -> Result<Conditioning> {
-        let negative = job.is_guided().then_some(job.negative_prompt.as_deref());
-        let zeros = negative == Some(None) && self.zeros_for_no_negative;
-        let mut texts = vec![job.prompt.as_str()];
-        texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
-        let encoded = self.encode(&texts, kept)?;
+    /// How often a text was encoded, and how often it was there.
+    pub(crate) fn counts(&self) -> CacheCounts {
+        self.cache.counts()
+    }
 
-        let mut parts = vec![&encoded[0]];
-        let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
-        match encoded.get(1) {
-            Some(negative) => parts.insert(0, negative),
-            None if zeros => parts.insert(0, &nothing),
-            None => {}
+    /// Encodes the texts that are not known; all get as many chunks as the longest, with empty ones behind. An encoder's
+    /// weights are read when its turn comes; unless they are to be `kept`, they go after it.
+    pub(crate) fn conditions(&mut self, job: &Job, mut steering: Steering, kept: bool) -> Result<Conditions> {
+        let mut encoded = self.encode(job, &steering.texts, kept)?;
+        let length = |encoded: &Encoded| encoded.context.dim(1);
+        let lengths = encoded.iter().map(length).collect::<candle_core::Result<Vec<_>>>()?;
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        if lengths.iter().any(|&length| length < longest) {
+            let number = steering.number("");
+            if number == encoded.len() {
+                encoded.extend(self.encode(job, &[String::new()], kept)?);
+            }
+            let empty = encoded[number].context.clone();
+            let chunk = empty.dim(1)?;
+            for encoded in &mut encoded {
+                let missing = (longest - length(encoded)?) / chunk;
+                let mut chunks = vec![&encoded.context];
+                chunks.extend(vec![&empty; missing]);
+                encoded.context = Tensor::cat(&chunks, 1)?; // (1, longest, d)
+            }
         }
-        let repeated = |part: fn(&Encoded) -> &Tensor| -> Result<Tensor> {
-            let copies: Vec<&Tensor> = parts.iter().flat_map(|&encoded| vec![part(encoded); n]).collect();
-            Ok(Tensor::cat(&copies, 0)?)
-        };
-        let added = match self.family {
+        let time_ids = match self.family {
             Family::Sd => None,
             Family::Sdxl => {
                 let (height, width) = (job.height as f32, job.width as f32);
                 let time_ids = [height, width, 0.0, 0.0, height, width]; // original size, crop, target size
-                let time_ids = Tensor::new(&[time_ids], &self.device)?.repeat((parts.len() * n, 1))?; // (b, 6)
-                Some(AddedConditions { text_embeds: repeated(|encoded| &encoded.pooled)?, time_ids })
+                Some(Tensor::new(&[time_ids], &self.device)?)
             }
         };
-        Ok(Conditioning { context: repeated(|encoded| &encoded.context)?, added })
+        Conditions::new(steering, encoded, time_ids)
     }
 
-    /// Encodes texts in chunks of 75 tokens; all get as many chunks as the longest.
-    fn encode(&self, texts: &[&str], kept: bool) -> Result<Vec<Encoded>> {
-        let layer = match self.family {
-            Family::Sd => HiddenLayer::LAST,
-            Family::Sdxl => HiddenLayer::PENULTIMATE,
+    fn key(&self, job: &Job, text: &str) -> Key {
+        let layer = match (self.family, job.clip_skip) {
+            (Family::Sd, None) => HiddenLayer::LAST,
+            (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
+            (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
         };
-        let mut contexts = vec![Vec::new(); texts.len()];
+        Key { text: text.into(), emphasis: job.emphasis, layer }
+    }
+
+    /// The texts, from the cache or from the encoders.
+    fn encode(&mut self, job: &Job, texts: &[String], kept: bool) -> Result<Vec<Encoded>> {
+        let keys: Vec<Key> = texts.iter().map(|text| self.key(job, text)).collect();
+        let mut known: Vec<Option<Encoded>> = keys.iter().map(|key| self.cache.get(key)).collect();
+        let new: Vec<&Key> = keys.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(key, _)| key).collect();
+        let mut fresh = self.run(&new, kept)?.into_iter();
+        for (key, known) in keys.iter().zip(&mut known) {
+            if known.is_none() {
+                *known = fresh.next();
+                known.iter().for_each(|encoded| self.cache.put(key.clone(), encoded.clone()));
+            }
+        }
+        Ok(known.into_iter().flatten().collect())
+    }
+
+    /// Runs the encoders, one after another.
+    fn run(&self, keys: &[&Key], kept: bool) -> Result<Vec<Encoded>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let texts = |encoder: &Encoder| keys.iter().map(|key| encoder.chunks(key)).collect::<Result<Vec<_>>>();
+        let mut chunks = self.encoders.iter().map(texts).collect::<Result<Vec<_>>>()?;
+        let mut contexts = vec![Vec::new(); keys.len()];
         let mut pooled = Vec::new();
-        for Encoder { tokenizer, encoder, part } in &self.encoders {
-            let mut chunks = texts.iter().map(|text| Ok(tokenizer.chunks(text)?)).collect::<Result<Vec<_>>>()?;
-            let longest = chunks.iter().map(Vec::len).max().unwrap_or(1);
+        for i in 0..keys.len() {
+            // Tokenizers may disagree about a text; its chunks must not.
+            let longest = chunks.iter().map(|texts| texts[i].len()).max().unwrap_or(1);
+            for (texts, Encoder { tokenizer, .. }) in chunks.iter_mut().zip(&self.encoders) {
+                let empty = prompt::chunks(tokenizer, &[], &NoEmbeddings)?;
+                let missing = longest - texts[i].len();
+                texts[i].extend(empty.iter().cycle().take(missing).cloned());
+            }
+        }
+        for (texts, Encoder { tokenizer, encoder, part }) in chunks.iter().zip(&self.encoders) {
             pooled.clear();
             part.enter()?;
-            for (chunks, contexts) in chunks.iter_mut().zip(&mut contexts) {
-                chunks.resize(longest, tokenizer.empty_chunk());
-                let output = encoder.encode(chunks, layer, &self.device)?;
+            for ((chunks, key), contexts) in texts.iter().zip(keys).zip(&mut contexts) {
+                let empty = tokenizer.empty_chunk();
+                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, &self.device)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }
@@ -155,5 +159,16 @@ impl TextEncoders {
             Ok(Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
         };
         contexts.into_iter().zip(pooled).map(join).collect()
+    }
+}
+
+impl Encoder {
+    /// A text in chunks, with its brackets read as its emphasis says.
+    fn chunks(&self, key: &Key) -> Result<Vec<Chunk>> {
+        let spans = match key.emphasis {
+            Emphasis::None => vec![Span::plain(&*key.text)],
+            _ => prompt::spans(&key.text),
+        };
+        Ok(prompt::chunks(&self.tokenizer, &spans, &NoEmbeddings)?)
     }
 }
