@@ -1,8 +1,9 @@
 """Make the fixtures in `tests/fixtures`.
 
-    python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR]
+    python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji. `stages` and `pipeline` need
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji. `prompts` is made where it is
+named; it needs a checkout of AUTOMATIC1111's web UI and the packages lark and compel. `stages` and `pipeline` need
 `models`.
 """
 
@@ -23,9 +24,12 @@ def main():
     parser.add_argument("--merges", type=Path, help="a CLIP merges.txt (default: the emoji model's)")
     taesd_default = ROOT.parent / "shared" / "data" / "taesd"
     parser.add_argument("--taesd", type=Path, default=taesd_default, help="the folder with TAESD's real weights")
+    parser.add_argument("--webui", type=Path, help="a checkout of AUTOMATIC1111's web UI, for the part prompts")
     args = parser.parse_args()
-    if unknown := set(args.parts) - set(PARTS):
+    if unknown := set(args.parts) - set(PARTS) - {"prompts"}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if "prompts" in args.parts and not args.webui:
+        parser.error("prompts needs --webui")
 
     sys.dont_write_bytecode = True
     # Imported here so that --help and a wrong argument answer at once.
@@ -33,6 +37,7 @@ def main():
     import emoji
     import models
     import pipeline
+    import prompts
     import samplers
     import stages
     import taesd
@@ -49,6 +54,9 @@ def main():
         if not args.parts or part in args.parts:
             print(f"{part} ...", flush=True)
             runs[part]()
+    if "prompts" in args.parts:
+        print("prompts ...", flush=True)
+        prompts.main(args.webui)
     size = sum(path.stat().st_size for path in common.FIXTURES.rglob("*") if path.is_file())
     print(f"{size / 1e6:.2f} MB in tests/fixtures")
     if size > LIMIT:

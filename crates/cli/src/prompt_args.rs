@@ -17,6 +17,9 @@ pub struct PromptArgs {
     /// The text encoder's layer that steers, counted from the last, which is 1. Default: 1, for SDXL 2.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     clip_skip: Option<usize>,
+    /// A chunk of 75 tokens that is full ends at its last comma where that is at most N tokens back; 0: never. Default: 20.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    comma_backtrack: Option<usize>,
     /// A folder of lists: __name__ in a prompt is a line of name.txt, by the picture's seed, as is one of {a|b|c}.
     #[arg(long, value_name = "DIR")]
     wildcards_dir: Option<PathBuf>,
@@ -31,6 +34,7 @@ impl PromptArgs {
         Request {
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
+            comma_backtrack: self.comma_backtrack,
             wildcards_dir: self.wildcards_dir.clone(),
             ..request
         }

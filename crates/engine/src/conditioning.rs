@@ -126,13 +126,15 @@ impl Conditions {
         self.steering.guided
     }
 
-    /// How strongly each conditional row steers, `(k n, 1, 1, 1)` in f32, where that is not 1 for a single one.
-    pub(crate) fn weights(&self, device: &Device) -> Result<Option<Tensor>> {
+    /// How strongly each conditional row of latents `(c, h, w)` steers, `(k n, c, h, w)` in f32, where that is not 1 for a
+    /// single one.
+    pub(crate) fn weights(&self, (c, h, w): (usize, usize, usize), device: &Device) -> Result<Option<Tensor>> {
         let weights = &self.steering.weights;
         if weights.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Tensor::from_slice(weights, (weights.len(), 1, 1, 1), &Device::Cpu)?.to_device(device)?))
+        let rows = Tensor::from_slice(weights, (weights.len(), 1, 1, 1), &Device::Cpu)?;
+        Ok(Some(rows.broadcast_as((weights.len(), c, h, w))?.contiguous()?.to_device(device)?))
     }
 
     /// What steers at `step`, counted from 0, if that is not what was handed out last.

@@ -32,8 +32,8 @@ struct Constants {
     conditioning: Conditioning,
     /// Strength of the guidance `(1)` in f32, where there is any.
     cfg_scale: Option<Tensor>,
-    /// How strongly each conditional part of an image steers, `(k n, 1, 1, 1)` in f32, where there is more to say than
-    /// that there is one, of weight 1.
+    /// How strongly each conditional part of an image steers, `(k n, c, h, w)` in f32, where there is more to say than that
+    /// there is one, of weight 1. A value for each element: candle sends strides to the card, which cannot be recorded.
     weights: Option<Tensor>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> GuidedUnet<'a> {
         Ok(Self { unet, recorded, constants, written: false, dtype })
     }
 
-    /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, 1, 1, 1)` weigh. The
+    /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, c, h, w)` weigh. The
     /// conditioning's batch is `(1 + k) n` then.
     pub(crate) fn with_weights(mut self, weights: Option<Tensor>) -> Self {
         self.constants.weights = weights;
@@ -252,7 +252,7 @@ fn run(
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
 /// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
-/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, 1, 1, 1)`.
+/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`.
 fn compose(all: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let parts = weights.dim(0)?;
     let n = all.dim(0)? - parts;
@@ -261,7 +261,7 @@ fn compose(all: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let mut composed = uncond.clone();
     for start in (0..parts).step_by(n) {
         let step = (all.narrow(0, n + start, n)? - &uncond)?;
-        composed = (composed + step.broadcast_mul(&weights.narrow(0, start, n)?)?)?;
+        composed = (composed + (step * weights.narrow(0, start, n)?)?)?;
     }
     Ok(Tensor::cat(&[&uncond, &composed], 0)?)
 }

@@ -144,15 +144,15 @@ impl Engine {
         let cfg_scale = conditions.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter()?;
+        let f = self.model.vae_config().downscale();
+        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditions.at(0)?, cfg_scale, self.dtype)?;
-        let mut unet = unet.with_weights(conditions.weights(&self.device)?);
+        let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
         tell(Event::Begin(Stage::Denoise))?;
         let start = Instant::now();
-        let f = self.model.vae_config().downscale();
-        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let mut noise = ImageNoise::new(job.seed_of(first), job.batch_size);
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;

@@ -83,6 +83,7 @@ mod tests {
             batch_size: 2,
             emphasis: Emphasis::Original,
             clip_skip: None,
+            comma_backtrack: 20,
             wildcards: Default::default(),
         }
     }

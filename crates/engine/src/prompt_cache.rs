@@ -11,6 +11,7 @@ pub(crate) struct Key {
     pub(crate) text: String,
     pub(crate) emphasis: Emphasis,
     pub(crate) layer: HiddenLayer,
+    pub(crate) comma_backtrack: usize,
 }
 
 /// One text, encoded.
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> Key {
-        Key { text: text.into(), emphasis: Emphasis::Original, layer: HiddenLayer::LAST }
+        Key { text: text.into(), emphasis: Emphasis::Original, layer: HiddenLayer::LAST, comma_backtrack: 20 }
     }
 
     #[test]

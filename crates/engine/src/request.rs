@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_clip::Emphasis;
+use kiln_clip::prompt::COMMA_BACKTRACK;
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,8 @@ pub struct Request {
     pub emphasis: Emphasis,
     /// The text encoders' layer that steers, from the end; `None` is the family's: 1, for SDXL 2.
     pub clip_skip: Option<usize>,
+    /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it; `None` is 20, 0 is never.
+    pub comma_backtrack: Option<usize>,
     /// A folder of lists: `__name__` in a prompt is a line of `name.txt`.
     pub wildcards_dir: Option<PathBuf>,
 }
@@ -60,6 +63,8 @@ pub enum Rng {
 const MAX_SIDE: usize = 16384;
 /// More steps than any model was trained with are mistakes.
 pub(crate) const MAX_STEPS: usize = 1000;
+/// Tokens of a chunk's text.
+const MAX_BACKTRACK: usize = 75;
 /// More pictures than anybody waits for in one call are mistakes.
 pub(crate) const MAX_PICTURES: usize = 100_000;
 
@@ -94,6 +99,10 @@ impl Request {
             batch_size,
             emphasis: self.emphasis,
             clip_skip: self.clip_skip.map(|skip| in_range("--clip-skip", skip, 1, model.text_layers())).transpose()?,
+            comma_backtrack: {
+                let backtrack = self.comma_backtrack.unwrap_or(COMMA_BACKTRACK);
+                in_range("--comma-backtrack", backtrack, 0, MAX_BACKTRACK)?
+            },
             wildcards: match &self.wildcards_dir {
                 None => Wildcards::default(),
                 Some(folder) => {

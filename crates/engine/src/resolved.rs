@@ -40,6 +40,8 @@ pub struct Job {
     pub emphasis: Emphasis,
     /// The text encoders' layer that steers, from the end, if anything was said.
     pub clip_skip: Option<usize>,
+    /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it.
+    pub comma_backtrack: usize,
     /// The lists that the prompts name.
     #[serde(skip)]
     pub(crate) wildcards: Wildcards,

@@ -106,7 +106,8 @@ impl TextEncoders {
             (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
             (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
         };
-        Key { text: text.into(), emphasis: job.emphasis, layer }
+        let Job { emphasis, comma_backtrack, .. } = *job;
+        Key { text: text.into(), emphasis, layer, comma_backtrack }
     }
 
     /// The texts, from the cache or from the encoders.
@@ -137,7 +138,7 @@ impl TextEncoders {
             // Tokenizers may disagree about a text; its chunks must not.
             let longest = chunks.iter().map(|texts| texts[i].len()).max().unwrap_or(1);
             for (texts, Encoder { tokenizer, .. }) in chunks.iter_mut().zip(&self.encoders) {
-                let empty = prompt::chunks(tokenizer, &[], &NoEmbeddings)?;
+                let empty = prompt::chunks(tokenizer, &[], 0, &NoEmbeddings)?;
                 let missing = longest - texts[i].len();
                 texts[i].extend(empty.iter().cycle().take(missing).cloned());
             }
@@ -169,6 +170,6 @@ impl Encoder {
             Emphasis::None => vec![Span::plain(&*key.text)],
             _ => prompt::spans(&key.text),
         };
-        Ok(prompt::chunks(&self.tokenizer, &spans, &NoEmbeddings)?)
+        Ok(prompt::chunks(&self.tokenizer, &spans, key.comma_backtrack, &NoEmbeddings)?)
     }
 }

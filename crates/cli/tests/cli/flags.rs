@@ -148,6 +148,7 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", WHOLE),
         ],
     ),
+    ("--comma-backtrack", &[("76", "a number from 0 to 75"), ("-1", WHOLE), ("near", WHOLE), ("", WHOLE)]),
     ("--wildcards-dir", &[("", REQUIRED)]),
     (
         "--prompt-cache",

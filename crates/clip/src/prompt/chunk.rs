@@ -4,9 +4,8 @@ use crate::error::Result;
 use crate::prompt::Span;
 use crate::tokenizer::Tokenizer;
 
-/// A chunk that is full is cut behind its last comma if that is at most this many tokens back, so that what belongs
-/// together stays together. AUTOMATIC1111's default.
-const COMMA_BACKTRACK: usize = 20;
+/// How near the last comma of a chunk is behind which AUTOMATIC1111 cuts it by default.
+pub const COMMA_BACKTRACK: usize = 20;
 
 /// Tokens that are encoded together, with their weights. All three have the tokenizer's length of a chunk.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,12 +35,19 @@ impl PromptEmbeddings for NoEmbeddings {
     }
 }
 
-/// The chunks of a prompt. There is always one. `BREAK` ends a chunk; an embedding lies in one chunk whole.
+/// The chunks of a prompt. There is always one. A chunk that is full is cut behind its last comma if that is at most
+/// `backtrack` tokens back, so that what belongs together stays together; with 0 it is cut where it is full. `BREAK` ends
+/// a chunk; an embedding lies in one chunk whole.
 ///
 /// # Errors
 /// [`crate::Error::Tokenize`] where the `tokenizers` crate fails.
-pub fn chunks(tokenizer: &Tokenizer, spans: &[Span], embeddings: &dyn PromptEmbeddings) -> Result<Vec<Chunk>> {
-    let mut builder = Builder { tokenizer, chunks: Vec::new(), open: Vec::new(), last_comma: None };
+pub fn chunks(
+    tokenizer: &Tokenizer,
+    spans: &[Span],
+    backtrack: usize,
+    embeddings: &dyn PromptEmbeddings,
+) -> Result<Vec<Chunk>> {
+    let mut builder = Builder { tokenizer, backtrack, chunks: Vec::new(), open: Vec::new(), last_comma: None };
     for (span, Span { text, weight }) in spans.iter().enumerate() {
         if spans[span].is_break() {
             builder.end_chunk();
@@ -68,6 +74,7 @@ pub fn chunks(tokenizer: &Tokenizer, spans: &[Span], embeddings: &dyn PromptEmbe
 
 struct Builder<'a> {
     tokenizer: &'a Tokenizer,
+    backtrack: usize,
     chunks: Vec<Chunk>,
     /// Id, weight and span of the tokens of the chunk that is under way.
     open: Vec<(u32, f32, usize)>,
@@ -86,7 +93,7 @@ impl Builder<'_> {
         let full = self.open.len() == self.capacity();
         if self.tokenizer.comma() == Some(id) {
             self.last_comma = Some(self.open.len());
-        } else if let Some(comma) = self.last_comma.filter(|comma| full && self.open.len() - comma <= COMMA_BACKTRACK) {
+        } else if let Some(comma) = self.last_comma.filter(|comma| full && self.open.len() - comma <= self.backtrack) {
             let moved = self.open.split_off(comma + 1);
             self.end_chunk();
             self.open = moved;

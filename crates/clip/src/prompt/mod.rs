@@ -21,7 +21,7 @@ mod tags;
 mod weigh;
 
 pub use choices::expand;
-pub use chunk::{Chunk, NoEmbeddings, PromptEmbeddings, chunks};
+pub use chunk::{COMMA_BACKTRACK, Chunk, NoEmbeddings, PromptEmbeddings, chunks};
 pub use schedule::{PromptSchedule, Stretch};
 pub use subprompt::{Subprompt, subprompts};
 pub use tags::{Tag, take_tags};
