@@ -40,6 +40,12 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tells how much memory a run takes in every mode. Reads no weights.
     Plan(PlanArgs),
+    /// Plays traces of memory back under other rules, or draws them.
+    Memory {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -115,8 +121,8 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        let taesd = self.taesd.clone();
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd, ..Setup::default() }
+        let Self { device, dtype, threads, .. } = *self;
+        Setup { device, dtype, threads, taesd: self.taesd.clone(), ..Setup::default() }
     }
 
     /// Width and height.
@@ -126,11 +132,31 @@ impl PlanArgs {
 
     /// Pictures at once, where a number says so.
     pub fn batch(&self) -> usize {
-        match self.batch_size {
-            BatchSize::Auto => 1,
-            BatchSize::Of(n) => n,
-        }
+        self.batch_size.number().unwrap_or(1)
     }
+}
+
+/// `kiln memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    Replay {
+        /// Files that --memory-trace wrote.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draws memory over time, by stage and by what it is for.
+    Plot {
+        /// A file that --memory-trace wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The drawing, an .svg file. Replaced if it exists.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
 }
 
 /// `kiln bench`.
@@ -176,6 +202,9 @@ pub struct BenchArgs {
     /// The ring's size in MiB. Default: the least that does not slow steps down.
     #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
     ring_mib: Option<usize>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -261,9 +290,9 @@ pub struct Txt2img {
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
-    /// How many pictures at once.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    batch_size: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub batch_size: Option<BatchSize>,
 
     /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
     #[arg(short, long, value_name = "FILE")]
@@ -277,6 +306,9 @@ pub struct Txt2img {
     /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -307,7 +339,7 @@ impl Txt2img {
             scheduler: self.scheduler,
             rng: self.rng,
             batch_count: self.batch_count,
-            batch_size: self.batch_size,
+            batch_size: self.batch_size.and_then(BatchSize::number),
             ..Request::default()
         })
     }

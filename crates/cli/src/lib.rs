@@ -13,6 +13,7 @@ mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod memory;
 mod memory_args;
 mod papers;
 mod plan;
@@ -62,6 +63,7 @@ fn run(args: Args) -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Memory { command } => memory::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

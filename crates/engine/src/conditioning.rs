@@ -64,6 +64,11 @@ impl Steering {
         steering
     }
 
+    /// The conditional rows of each of `n` images.
+    pub(crate) fn parts(&self, n: usize) -> usize {
+        (self.weights.len() / n.max(1)).max(1)
+    }
+
     fn row(&mut self, prompt: &str, steps: usize) -> Row {
         let schedule = PromptSchedule::new(prompt, steps);
         let texts = schedule.stretches().iter().map(|stretch| self.number(&stretch.text)).collect();

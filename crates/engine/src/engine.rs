@@ -3,23 +3,26 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_mempool::{DevicePool, HostPool};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::Target;
 use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, open_component};
+use kiln_weights::{Placement, StreamReport, open_component};
 
+use crate::arrangement::{Arrangement, Ceiling};
 use crate::conditioning::step_of;
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory::{self, Asked};
-use crate::mode::Mode;
+use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
-use crate::part::Part;
+use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::plan::{Planner, RunsOn};
 use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
@@ -36,7 +39,9 @@ pub struct Engine {
     unet_part: Part,
     recorded: RecordedStep,
     decoder: Decoder,
-    mode: Mode,
+    arrangement: Arrangement,
+    /// Holds the processor's memory under the budget.
+    _ceiling: Option<Ceiling>,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
@@ -52,18 +57,36 @@ impl Engine {
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        let mode = Mode::asked(setup.memory.mode);
+        let on = RunsOn::new(Target::of(&device), dtype);
+        let planner = Planner::new(&model, setup.taesd.as_deref())?;
+        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
+        let mode = arrangement.mode();
         tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
+        let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
+        let copies = copies(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype);
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement)?;
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
+        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement, &copies);
         unet_part.check()?;
-        let text = TextEncoders::open(&model, &placement, setup.cached_texts())?;
+        let text = TextEncoders::open(&model, &placement, &copies, setup.cached_texts())?;
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
-        let mut engine =
-            Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, pool };
+        let mut engine = Self {
+            model,
+            device,
+            dtype,
+            text,
+            unet,
+            unet_part,
+            recorded,
+            decoder,
+            arrangement,
+            _ceiling: ceiling,
+            timings,
+            trace,
+            pool,
+        };
         let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
         engine.timings.load = start.elapsed();
@@ -72,11 +95,11 @@ impl Engine {
 
     /// Reads all weights, where the mode keeps all.
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
-                tell(Event::Begin(Stage::Load))?;
-                part.enter()?;
+                tell(Stage::Load.begin())?;
+                part.enter(&Keep::Whole)?;
             }
         }
         Ok(())
@@ -105,6 +128,10 @@ impl Engine {
     /// such picture is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
+        if self.arrangement.prepare(self.text.work(job)?)? {
+            self.clear()?;
+        }
+        self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
             let mut tell = |event| match watch(event)? {
@@ -131,27 +158,28 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
         let steering = self.text.steering(job, first, job.batch_size);
         if !self.text.knows(job, &steering) {
             self.make_room_for(Stage::Encode);
         }
-        let kept = self.mode.keeps_all() && !self.device.is_cpu();
-        let mut conditions = self.text.conditions(job, steering, kept)?;
+        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
+        let keep = self.arrangement.keep(Stage::Encode);
+        let mut conditions = self.text.conditions(job, steering, &keep, kept)?;
         let CacheCounts { encoded, known } = self.text.counts();
         (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
+        self.after("encoded");
         let cfg_scale = conditions.is_guided().then_some(job.cfg_scale);
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter()?;
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditions.at(0)?, cfg_scale, self.dtype)?;
         let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
         self.timings.encode += start.elapsed();
-        host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let mut noise = ImageNoise::new(job.seed_of(first), job.batch_size);
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
@@ -194,8 +222,10 @@ impl Engine {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };
+        if let Some(streamed) = self.unet_part.streamed()? {
+            log_streamed(&streamed, schedule.points().len());
+        }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
-        host_memory::log("denoised");
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -208,6 +238,7 @@ impl Engine {
         }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
+        self.after("denoised");
         if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
             let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
             file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
@@ -230,10 +261,12 @@ impl Engine {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            let from = self.mode;
-            let Some(to) = from.smaller(self.unet.segments().bytes(self.dtype)) else { return Err(error) };
-            tracing::warn!(stage = stage.doing(), %from, %to, "{error}");
-            self.mode = to;
+            let from = self.arrangement.describe(stage);
+            if self.arrangement.shrink(stage)?.is_none() {
+                return Err(error);
+            }
+            let to = self.arrangement.describe(stage);
+            tracing::warn!(stage = stage.doing(), from, to, "{error}");
             self.clear()?;
             tell(Event::Smaller { stage, from, to })?;
         }
@@ -246,12 +279,23 @@ impl Engine {
         self.unet_part.leave();
         self.decoder.part().leave();
         HostPool::trim(0.0);
-        self.pool.as_ref().map_or(Ok(()), |pool| Ok(pool.trim()?))
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
+    fn after(&self, stage: &str) {
+        host_memory::log(stage);
+        host_memory::log_card(self.pool.as_ref(), stage);
+        let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     fn make_room_for(&mut self, stage: Stage) {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             return;
         }
         if stage != Stage::Encode {
@@ -264,6 +308,7 @@ impl Engine {
         if stage != Stage::Decode {
             self.decoder.part().leave();
         }
+        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
@@ -277,19 +322,22 @@ impl Engine {
         host_memory::trim("decode");
         self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
+            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            };
             let image = self.attempt(Stage::Decode, tell, |engine, tell| {
-                engine.decoder.decode(&one, &mut |Widened { from, to }| {
-                    tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-                })
+                let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
+                let Self { recorded, decoder, .. } = engine;
+                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
-            host_memory::log("decoded");
+            self.after("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;
@@ -298,4 +346,33 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.
+fn copies(device: &Device, options: &MemoryOptions) -> Copies {
+    let copy_stream = options.cuda_stream;
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Copies { pinned: None, copy_stream } };
+    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+    let config = PinnedConfig { cap: usize::try_from(free).unwrap_or(usize::MAX), write_combined: true };
+    let pinned = options.pin_shared_memory.then(|| PinnedPool::new(gpu_id, config));
+    let refused = |error: &kiln_mempool::Error| tracing::warn!("weights wait in pageable memory: {error}");
+    Copies { pinned: pinned.and_then(|pool| pool.inspect_err(refused).ok()), copy_stream }
+}
+
+/// Logs what streaming did in `steps` steps.
+fn log_streamed(report: &StreamReport, steps: usize) {
+    let per_step = 1.0 / steps.max(1) as f64;
+    tracing::info!(
+        steps,
+        mib = report.bytes >> 20,
+        mib_per_step = (report.bytes >> 20) as f64 * per_step,
+        copy_seconds = report.copy_seconds,
+        copy_seconds_per_step = report.copy_seconds * per_step,
+        hidden_seconds = report.hidden_seconds(),
+        stalls = report.stalls,
+        stall_seconds = report.stall_seconds,
+        stall_seconds_per_step = report.stall_seconds * per_step,
+        resets = report.resets,
+        "streamed"
+    );
 }

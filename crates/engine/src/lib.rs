@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrangement;
 mod bench;
 mod byte_size;
 mod conditioning;
@@ -36,6 +37,7 @@ mod inspect;
 mod latents_file;
 mod locate;
 mod memory;
+mod memory_trace;
 mod mode;
 mod model_folder;
 mod output;
@@ -46,6 +48,7 @@ mod picture;
 mod plan;
 mod prompt_cache;
 mod request;
+mod residency;
 mod resolved;
 mod setup;
 mod text;
@@ -68,11 +71,12 @@ pub use kiln_scheduler::{SamplerKind, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
+pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
-pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work};
+pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};

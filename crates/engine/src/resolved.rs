@@ -63,6 +63,12 @@ impl Job {
         self.cfg_scale != 1.0
     }
 
+    /// Whether pictures may have different prompts.
+    pub(crate) fn has_choices(&self) -> bool {
+        let texts = [Some(&self.prompt), self.negative_prompt.as_ref()];
+        texts.into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
+    }
+
     /// The noise levels, by diffusers' `from_config` on the folder's own configuration.
     pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Schedule> {
         let blame = |error| model.scheduler_error(error);

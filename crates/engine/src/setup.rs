@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
-use kiln_mempool::DevicePool;
+use kiln_mempool::{DevicePool, DevicePoolConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -141,6 +141,11 @@ impl Setup {
         self.prompt_cache.unwrap_or(CACHED_TEXTS)
     }
 
+    /// How a card's memory is kept, and how much there is.
+    fn device_pool(&self) -> DevicePoolConfig {
+        DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling: self.memory.budget.map(|budget| budget.0 as u64) }
+    }
+
     /// Starts the threads and opens the device.
     pub(crate) fn resolve(&self) -> Result<Place> {
         self.check()?;
@@ -157,7 +162,7 @@ impl Setup {
         };
         let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {
-            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id)
+            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())
                 .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))
                 .ok(),
             _ => None,

@@ -8,7 +8,8 @@ use kiln_weights::{KeyRule, Placement, Renamed, open_component};
 use crate::conditioning::{Conditions, Steering};
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
-use crate::part::Part;
+use crate::part::{Copies, Keep, Part};
+use crate::plan::Work;
 use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::resolved::Job;
 
@@ -29,12 +30,17 @@ struct Encoder {
 
 impl TextEncoders {
     /// Opens a model's text encoders, which remember `cached_texts` texts. No weights are read.
-    pub(crate) fn open(model: &ModelFolder, placement: &Placement, cached_texts: usize) -> Result<Self> {
+    pub(crate) fn open(
+        model: &ModelFolder,
+        placement: &Placement,
+        copies: &Copies,
+        cached_texts: usize,
+    ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (weights, tokenizer) = model.text_folders(i);
             let (tokenizer, encoder) = (Tokenizer::open(&tokenizer)?, TextEncoder::new(config.clone())?);
             let source = Renamed::new(open_component(&weights)?, KeyRule::TEXT_MODEL);
-            let part = Part::new(encoder.segments(), source, placement);
+            let part = Part::new(encoder.segments(), source, placement, copies);
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };
@@ -58,6 +64,24 @@ impl TextEncoders {
         Steering::of(job, first, n, self.zeros_for_no_negative)
     }
 
+    /// What a batch of `job` takes: the most of its batches, the first ones where each picture has choices of its own.
+    pub(crate) fn work(&self, job: &Job) -> Result<Work> {
+        const LOOKED_AT: usize = 8;
+        let mut work = Work::of(job);
+        let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
+        for batch in 0..looked_at {
+            let steering = self.steering(job, batch * job.batch_size, job.batch_size);
+            work.guided |= steering.guided;
+            work.parts = work.parts.max(steering.parts(job.batch_size));
+            for (encoder, text) in
+                self.encoders.iter().flat_map(|one| steering.texts.iter().map(move |text| (one, text)))
+            {
+                work.chunks = work.chunks.max(encoder.chunks(&self.key(job, text))?.len());
+            }
+        }
+        Ok(work)
+    }
+
     /// Whether all texts are encoded already, so that no weights are needed.
     pub(crate) fn knows(&self, job: &Job, steering: &Steering) -> bool {
         steering.texts.iter().all(|text| self.cache.has(&self.key(job, text)))
@@ -70,15 +94,21 @@ impl TextEncoders {
 
     /// Encodes the texts that are not known; all get as many chunks as the longest, with empty ones behind. An encoder's
     /// weights are read when its turn comes; unless they are to be `kept`, they go after it.
-    pub(crate) fn conditions(&mut self, job: &Job, mut steering: Steering, kept: bool) -> Result<Conditions> {
-        let mut encoded = self.encode(job, &steering.texts, kept)?;
+    pub(crate) fn conditions(
+        &mut self,
+        job: &Job,
+        mut steering: Steering,
+        keep: &Keep,
+        kept: bool,
+    ) -> Result<Conditions> {
+        let mut encoded = self.encode(job, &steering.texts, keep, kept)?;
         let length = |encoded: &Encoded| encoded.context.dim(1);
         let lengths = encoded.iter().map(length).collect::<candle_core::Result<Vec<_>>>()?;
         let longest = lengths.iter().copied().max().unwrap_or_default();
         if lengths.iter().any(|&length| length < longest) {
             let number = steering.number("");
             if number == encoded.len() {
-                encoded.extend(self.encode(job, &[String::new()], kept)?);
+                encoded.extend(self.encode(job, &[String::new()], keep, kept)?);
             }
             let empty = encoded[number].context.clone();
             let chunk = empty.dim(1)?;
@@ -111,11 +141,11 @@ impl TextEncoders {
     }
 
     /// The texts, from the cache or from the encoders.
-    fn encode(&mut self, job: &Job, texts: &[String], kept: bool) -> Result<Vec<Encoded>> {
+    fn encode(&mut self, job: &Job, texts: &[String], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
         let keys: Vec<Key> = texts.iter().map(|text| self.key(job, text)).collect();
         let mut known: Vec<Option<Encoded>> = keys.iter().map(|key| self.cache.get(key)).collect();
         let new: Vec<&Key> = keys.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(key, _)| key).collect();
-        let mut fresh = self.run(&new, kept)?.into_iter();
+        let mut fresh = self.run(&new, keep, kept)?.into_iter();
         for (key, known) in keys.iter().zip(&mut known) {
             if known.is_none() {
                 *known = fresh.next();
@@ -126,7 +156,7 @@ impl TextEncoders {
     }
 
     /// Runs the encoders, one after another.
-    fn run(&self, keys: &[&Key], kept: bool) -> Result<Vec<Encoded>> {
+    fn run(&self, keys: &[&Key], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -145,7 +175,7 @@ impl TextEncoders {
         }
         for (texts, Encoder { tokenizer, encoder, part }) in chunks.iter().zip(&self.encoders) {
             pooled.clear();
-            part.enter()?;
+            part.enter(keep)?;
             for ((chunks, key), contexts) in texts.iter().zip(keys).zip(&mut contexts) {
                 let empty = tokenizer.empty_chunk();
                 let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, &self.device)?;

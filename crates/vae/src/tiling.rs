@@ -4,6 +4,8 @@
 //! and statistics are those of the whole map. So there are no seams, and on the processor a picture has the same bits in
 //! every tiling.
 
+use std::fmt;
+
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Target;
 use kiln_nn::{DryRun, Shadow};
@@ -28,6 +30,18 @@ pub enum Tiling {
     },
 }
 
+impl fmt::Display for Tiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Sliced => f.write_str("picture by picture"),
+            Self::Strips { rows, recompute } => {
+                write!(f, "strips of {rows} rows{}", if *recompute { ", computed twice" } else { "" })
+            }
+        }
+    }
+}
+
 /// Rows of strips that [`Tiling::fastest`] tries.
 const ROWS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 
@@ -40,10 +54,23 @@ pub(crate) struct StripPlan {
 }
 
 impl Tiling {
+    /// Whether it computes some convolutions more than once.
+    pub fn recomputes(self) -> bool {
+        matches!(self, Self::Strips { recompute: true, .. })
+    }
+
+    /// All that one picture may need, the fastest first.
+    pub fn of_a_picture() -> impl Iterator<Item = Self> {
+        let strips = |recompute| ROWS.map(|rows| Self::Strips { rows, recompute });
+        [Self::Whole].into_iter().chain(strips(false)).chain(strips(true))
+    }
+
     /// The fastest tiling whose footprint is at most `bytes`, if there is one.
     pub(crate) fn fastest(bytes: usize, footprint: impl Fn(Self) -> Result<usize>) -> Result<Option<Self>> {
-        let strips = |recompute| ROWS.map(|rows| Self::Strips { rows, recompute });
-        let all = [Self::Whole, Self::Sliced].into_iter().chain(strips(false)).chain(strips(true));
+        let all = Self::of_a_picture().flat_map(|tiling| match tiling {
+            Self::Whole => vec![Self::Whole, Self::Sliced],
+            strips => vec![strips],
+        });
         for tiling in all {
             if footprint(tiling)? <= bytes {
                 return Ok(Some(tiling));

@@ -12,6 +12,7 @@ use crate::sandbox::Sandbox;
 type Bad = (&'static str, &'static str);
 
 const WHOLE: &str = "expected a whole number";
+const AUTO_OR_WHOLE: &str = "expected auto or a whole number";
 const REQUIRED: &str = "a value is required";
 const SIDES: &[Bad] = &[
     ("100", "a multiple of 8 from 8 to 16384; the nearest is 104"),
@@ -104,7 +105,17 @@ const BAD: &[(&str, &[Bad])] = &[
     ),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
     ("--batch-count", PICTURES),
-    ("--batch-size", PICTURES),
+    (
+        "--batch-size",
+        &[
+            ("0", "a number from 1 to 100000"),
+            ("100001", "a number from 1 to 100000"),
+            ("18446744073709551616", AUTO_OR_WHOLE),
+            ("-1", AUTO_OR_WHOLE),
+            ("all", AUTO_OR_WHOLE),
+            ("", AUTO_OR_WHOLE),
+        ],
+    ),
     (
         "--output",
         &[
@@ -154,6 +165,15 @@ const BAD: &[(&str, &[Bad])] = &[
         "--prompt-cache",
         &[("10001", "a number from 0 to 10000"), ("-1", WHOLE), ("0.5", WHOLE), ("all", WHOLE), ("", WHOLE)],
     ),
+    (
+        "--memory-trace",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .jsonl"),
+            ("trace", "a name that ends in .jsonl"),
+        ],
+    ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     (
@@ -171,7 +191,8 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--vram-budget",
         &[
-            ("-1G", "such as 6G, 1.5G or 512M"),
+            ("-1G", "such as 6G, 512M or 64K"),
+            ("0", "such as 6G"),
             ("6X", "such as 6G"),
             ("lots", "such as 6G"),
             ("1e9", "such as 6G"),

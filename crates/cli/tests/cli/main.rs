@@ -11,6 +11,7 @@ mod help;
 mod models;
 mod output;
 mod pictures;
+mod plans;
 mod sandbox;
 mod signals;
 mod traces;

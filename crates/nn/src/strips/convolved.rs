@@ -43,7 +43,7 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
     }
 
     /// Adds the rows that `residual` gives to those of the result. It is asked for all rows in their order, once.
-    pub fn add(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
+    pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
         Self { residual: Some(Box::new(residual)), ..self }
     }
 
