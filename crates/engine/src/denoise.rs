@@ -297,11 +297,11 @@ pub(crate) fn shadow(
     let Some(parts) = guided else {
         return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
     };
+    if parts == 1 {
+        return shadow::guidance(&unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning));
+    }
     let times = |count: usize| [&[count * x.dim(0)], &x.dims()[1..]].concat();
     let all = unet.shadow(&x.another(&times(1 + parts)), &timestep, conditioning);
-    if parts == 1 {
-        return shadow::guidance(&all);
-    }
     let all = all.to_dtype(DType::F32);
     let (_composed, _step) = (latents.copy(), latents.copy());
     shadow::guidance(&all.another(&times(2)))

@@ -52,9 +52,9 @@ impl PromptCache {
         self.counts
     }
 
-    /// Whether a text is there; that counts as no use.
-    pub(crate) fn has(&self, key: &Key) -> bool {
-        self.entries.contains_key(key)
+    /// A text if it is there; that counts as no use.
+    pub(crate) fn peek(&self, key: &Key) -> Option<&Encoded> {
+        self.entries.get(key).map(|(_, encoded)| encoded)
     }
 
     /// A text that is there.
@@ -97,12 +97,12 @@ mod tests {
         cache.put(key("b"), encoded.clone());
         assert!(cache.get(&key("a")).is_some());
         cache.put(key("c"), encoded.clone());
-        assert_eq!(["a", "b", "c"].map(|text| cache.has(&key(text))), [true, false, true]);
+        assert_eq!(["a", "b", "c"].map(|text| cache.peek(&key(text)).is_some()), [true, false, true]);
         assert!(cache.get(&key("b")).is_none());
         assert_eq!(cache.counts(), CacheCounts { encoded: 3, known: 1 });
 
         let mut none = PromptCache::new(0);
         none.put(key("a"), encoded);
-        assert!(!none.has(&key("a")));
+        assert!(none.peek(&key("a")).is_none());
     }
 }

@@ -82,9 +82,11 @@ impl TextEncoders {
         Ok(work)
     }
 
-    /// Whether all texts are encoded already, so that no weights are needed.
+    /// Whether all texts are encoded already, and the empty one if it is needed behind them, so that no weights are.
     pub(crate) fn knows(&self, job: &Job, steering: &Steering) -> bool {
-        steering.texts.iter().all(|text| self.cache.has(&self.key(job, text)))
+        let length = |text: &str| self.cache.peek(&self.key(job, text)).map(|encoded| encoded.context.dims()[1]);
+        let lengths: Option<Vec<usize>> = steering.texts.iter().map(|text| length(text)).collect();
+        lengths.is_some_and(|lengths| lengths.windows(2).all(|pair| pair[0] == pair[1]) || length("").is_some())
     }
 
     /// How often a text was encoded, and how often it was there.
