@@ -16,7 +16,7 @@ import random
 import subprocess
 import sys
 
-HASH_SEEDS = range(6)
+HASH_SEEDS = range(24)
 STEPS = 10
 
 WELL_FORMED = [
