@@ -30,7 +30,7 @@ struct Expansion<'a, 'l> {
 impl Expansion<'_, '_> {
     fn add(&mut self, prompt: &str, depth: usize) {
         let choices = choices(prompt);
-        let mut open = vec![0..prompt.len()];
+        let mut open: Vec<Range<usize>> = std::iter::once(0..prompt.len()).collect();
         while let Some(Range { start, end }) = open.pop() {
             let next = choices.partition_point(|choice| choice.start < start);
             let choice = choices.get(next).filter(|choice| choice.start < end);

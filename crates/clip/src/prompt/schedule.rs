@@ -108,7 +108,7 @@ impl<'a> Constructs<'a> {
     /// is read next.
     fn walk(&self, mut plain: impl FnMut(&str), mut change: impl FnMut(&Construct<'a>, &mut Vec<Range<usize>>)) {
         let bytes = self.text.as_bytes();
-        let mut open = vec![0..bytes.len()];
+        let mut open: Vec<Range<usize>> = std::iter::once(0..bytes.len()).collect();
         while let Some(Range { start, end }) = open.pop() {
             let mut i = start;
             let construct = loop {
@@ -199,7 +199,7 @@ fn bracket<'a>(text: &'a str, run: &[usize], i: usize) -> Option<(usize, Option<
     match bytes.get(first)? {
         b']' => Some((first + 1, None)),
         b'|' => {
-            let (mut branches, mut bar) = (vec![i + 1..first], first);
+            let (mut branches, mut bar) = (Vec::from_iter(std::iter::once(i + 1..first)), first);
             while bytes.get(bar) == Some(&b'|') {
                 let end = run[bar + 1];
                 branches.push(bar + 1..end);
