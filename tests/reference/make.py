@@ -1,9 +1,10 @@
 """Make the fixtures in `tests/fixtures`.
 
-    python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR]
+    python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
 Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, single_file, lora. `stages`,
-`pipeline`, `single_file` and `lora` need `models`; `single_file` needs `--scripts`, and is left out without.
+`pipeline`, `single_file` and `lora` need `models`; `single_file` needs `--scripts`, and is left out without. `prompts` is
+made where it is named; it needs a checkout of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
 import argparse
@@ -24,9 +25,12 @@ def main():
     taesd_default = ROOT.parent / "shared" / "data" / "taesd"
     parser.add_argument("--taesd", type=Path, default=taesd_default, help="the folder with TAESD's real weights")
     parser.add_argument("--scripts", type=Path, help="the folder `scripts` of diffusers' repository")
+    parser.add_argument("--webui", type=Path, help="a checkout of AUTOMATIC1111's web UI, for the part prompts")
     args = parser.parse_args()
-    if unknown := set(args.parts) - set(PARTS):
+    if unknown := set(args.parts) - set(PARTS) - {"prompts"}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if "prompts" in args.parts and not args.webui:
+        parser.error("prompts needs --webui")
 
     sys.dont_write_bytecode = True
     # Imported here so that --help and a wrong argument answer at once.
@@ -35,6 +39,7 @@ def main():
     import lora
     import models
     import pipeline
+    import prompts
     import samplers
     import single_file
     import stages
@@ -58,6 +63,9 @@ def main():
         if part in runs and (not args.parts or part in args.parts):
             print(f"{part} ...", flush=True)
             runs[part]()
+    if "prompts" in args.parts:
+        print("prompts ...", flush=True)
+        prompts.main(args.webui)
     size = sum(path.stat().st_size for path in common.FIXTURES.rglob("*") if path.is_file())
     print(f"{size / 1e6:.2f} MB in tests/fixtures")
     if size > LIMIT:

@@ -9,6 +9,7 @@ use kiln_engine::{
 };
 
 use crate::memory_args::MemoryArgs;
+use crate::prompt_args::PromptArgs;
 use crate::sampling_args::SamplingArgs;
 use crate::tell::LogFormat;
 
@@ -277,6 +278,8 @@ pub struct Txt2img {
     /// What it does not show. For SDXL, none at all is not the same as an empty one.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
+    #[command(flatten)]
+    prompts: PromptArgs,
 
     /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
     /// Default: the model that comes with Kiln.
@@ -368,7 +371,7 @@ pub struct Txt2img {
 impl Txt2img {
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
-        let mut request = Request {
+        let mut request = self.prompts.apply(Request {
             prompt: self.prompt.clone().or_else(|| self.prompt_flag.clone()).unwrap_or_default(),
             negative_prompt: self.negative_prompt.clone(),
             width: self.width,
@@ -380,7 +383,7 @@ impl Txt2img {
             batch_count: self.batch_count,
             batch_size: self.batch_size.and_then(BatchSize::number),
             ..Request::default()
-        };
+        });
         self.sampling.apply(&mut request);
         request
     }
@@ -406,6 +409,7 @@ impl Txt2img {
             memory: self.memory.options(),
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
+            prompt_cache: self.prompts.prompt_cache,
         }
     }
 }

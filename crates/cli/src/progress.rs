@@ -103,9 +103,11 @@ impl Progress {
 pub fn summary(timings: &Timings) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.2} s", duration.as_secs_f64());
     format!(
-        "load {}, encode {}, denoise {} ({} steps, {:.3} s each), decode {}, save {}",
+        "load {}, encode {} ({} texts, {} more were known), denoise {} ({} steps, {:.3} s each), decode {}, save {}",
         seconds(timings.load),
         seconds(timings.encode),
+        timings.texts_encoded,
+        timings.texts_known,
         seconds(timings.denoise),
         timings.steps,
         timings.per_step().as_secs_f64(),

@@ -147,7 +147,7 @@ impl TextEncoder {
     /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
     /// fit, [`Error::Nn`] where a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.run(chunks, layer, device, &Words::default(), &mut |_, _| ())
+        self.run(chunks, None, layer, device, &Words::default(), &mut |_, _| ())
     }
 
     /// The same with words that have vectors of their own.
@@ -161,7 +161,7 @@ impl TextEncoder {
         device: &Device,
         words: &Words,
     ) -> Result<TextOutput> {
-        self.run(chunks, layer, device, words, &mut |_, _| ())
+        self.run(chunks, None, layer, device, words, &mut |_, _| ())
     }
 
     /// No words yet, for vectors of this encoder.
@@ -178,12 +178,27 @@ impl TextEncoder {
         device: &Device,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
-        self.run(chunks, layer, device, &Words::default(), observe)
+        self.run(chunks, None, layer, device, &Words::default(), observe)
+    }
+
+    /// Encodes one chunk in which no token sees those whose `seen` is 0; the others' is 1.
+    pub(crate) fn encode_seeing(
+        &self,
+        ids: &[u32],
+        seen: &[f32],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+    ) -> Result<TextOutput> {
+        let seen = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).and_then(|seen| seen.to_device(device));
+        let seen = seen.map_err(kiln_nn::Error::from)?;
+        self.run(&[ids.to_vec()], Some(&seen), layer, device, words, &mut |_, _| ())
     }
 
     fn run(
         &self,
         chunks: &[Vec<u32>],
+        seen: Option<&Tensor>,
         layer: HiddenLayer,
         device: &Device,
         words: &Words,
@@ -197,7 +212,7 @@ impl TextEncoder {
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
             let name = staged.segment().name();
-            x = staged.enter().at(name)?.forward(&x).at(name)?;
+            x = staged.enter().at(name)?.forward(&x, seen).at(name)?;
             observe(&format!("hidden.{}", i + 1), &x);
             if i == taken {
                 hidden = x.clone();

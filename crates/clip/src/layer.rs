@@ -42,9 +42,13 @@ impl EncoderLayer {
         }
     }
 
-    /// `x` `(b, s, hidden_size)`, same shape.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.self_attn.forward(&self.layer_norm1.forward(x)?, None, x)?;
+    /// `x` `(b, s, hidden_size)`, same shape. With `seen` `(b, s)`, tokens are seen by none where it is 0.
+    pub(crate) fn forward(&self, x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
+        let normed = self.layer_norm1.forward(x)?;
+        let x = match seen {
+            None => self.self_attn.forward(&normed, None, x)?,
+            Some(seen) => self.self_attn.forward_seeing(&normed, seen, x)?,
+        };
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)
         self.fc2.forward_add(&activation(&hidden, self.activation, None)?, Some(&x))
     }

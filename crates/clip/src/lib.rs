@@ -1,5 +1,6 @@
 //! Floor 4: from a prompt's text to the tensors that condition the denoiser: the tokenizer and CLIP's text encoders.
 //!
+//! [`prompt`] reads AUTOMATIC1111's dialect: what of a prompt is text, at which steps, and how much each word weighs.
 //! A [`Tokenizer`] cuts a text of any length into chunks of 75 tokens, each framed to the 77 that the encoders were
 //! trained with. A [`TextEncoder`] gives the hidden states of every chunk and its pooled vector. Both follow what
 //! transformers does, to the id and within rounding.
@@ -28,13 +29,17 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod emphasis;
 mod encoder;
 mod error;
 mod layer;
+pub mod prompt;
 mod tokenizer;
+mod weighted;
 mod words;
 
 pub use config::TextEncoderConfig;
+pub use emphasis::Emphasis;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
 pub use tokenizer::{ClipPadding, Tokenizer};

@@ -55,6 +55,12 @@ impl Words {
         id >= self.first && self.names.last().is_some_and(|(_, ids)| id < ids.end)
     }
 
+    /// How many vectors a word has from that of `id` on; 0 for the id of a token.
+    pub(crate) fn vectors_from(&self, id: u32) -> usize {
+        let word = self.names.iter().find(|(_, ids)| ids.contains(&id));
+        word.map_or(0, |(_, ids)| (ids.end - id) as usize)
+    }
+
     /// The first word in `text`, where it stands, and its ids. Of those that begin there the longest.
     ///
     /// A name counts where no letter or digit touches a letter or digit at its ends; upper and lower case of the ASCII
@@ -123,6 +129,12 @@ mod tests {
         assert_eq!(words.find("ça cat"), Some((4..7, 100..101)));
         assert!(words.contains(105) && !words.contains(106) && !words.contains(99));
         assert!(mentions("x<s1>x", "<s1>") && !mentions("", "cat") && !mentions("cat", ""));
+    }
+
+    #[test]
+    fn ids_tell_how_many_vectors_follow() {
+        let words = words(&[("one", 1), ("three", 3)]);
+        assert_eq!([99, 100, 101, 102, 103, 104].map(|id| words.vectors_from(id)), [0, 1, 3, 2, 1, 0]);
     }
 
     #[test]

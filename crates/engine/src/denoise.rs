@@ -32,6 +32,9 @@ struct Constants {
     conditioning: Conditioning,
     /// Strength of the guidance `(1)` in f32, where there is any.
     cfg_scale: Option<Tensor>,
+    /// How strongly each conditional part of an image steers, `(k n, c, h, w)` in f32, where there is more to say than that
+    /// there is one, of weight 1. A value for each element: candle sends strides to the card, which cannot be recorded.
+    weights: Option<Tensor>,
 }
 
 /// What a step reads besides the weights.
@@ -50,7 +53,7 @@ pub(crate) struct RecordedStep(Option<Recorded>);
 struct Recorded {
     /// The tensors that the recorded launches read.
     inputs: Inputs,
-    /// `(n, c, h, w)` in f32.
+    /// `(n, c, h, w)` in f32, or `(2 n, c, h, w)` where the step gives both halves.
     output: Tensor,
     dtype: DType,
     state: State,
@@ -78,9 +81,17 @@ impl<'a> GuidedUnet<'a> {
         Ok(Self { unet, recorded, constants, written: false, dtype })
     }
 
-    /// The same step with other conditions or another guidance.
+    /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, c, h, w)` weigh. The
+    /// conditioning's batch is `(1 + k) n` then.
+    pub(crate) fn with_weights(mut self, weights: Option<Tensor>) -> Self {
+        self.constants.weights = weights;
+        self
+    }
+
+    /// The same step with other conditions or another guidance, from the next call on; the weights stay.
     pub(crate) fn condition(&mut self, conditioning: &Conditioning, cfg_scale: Option<f64>) -> Result<()> {
-        self.constants = Constants::new(conditioning, cfg_scale, self.dtype)?;
+        let weights = self.constants.weights.take();
+        self.constants = Constants { weights, ..Constants::new(conditioning, cfg_scale, self.dtype)? };
         self.written = false;
         Ok(())
     }
@@ -127,7 +138,8 @@ impl<'a> GuidedUnet<'a> {
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
                 // As it will be recorded: with the same requests for memory.
-                let output = inputs.latents.zeros_like()?;
+                let halves = inputs.constants.halves(inputs.latents.dim(0)?)?;
+                let output = Tensor::cat(&vec![&inputs.latents; halves], 0)?.zeros_like()?;
                 let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
                 let (result, prepared) = prepare(device, || trace_into(trace, device, eager));
                 result?;
@@ -191,7 +203,17 @@ impl Constants {
     fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
         let device = conditioning.context.device();
         let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
-        Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale })
+        Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale, weights: None })
+    }
+
+    /// How many times the network sees each of `n` images: as often as there are conditions for it.
+    fn copies(&self, n: usize) -> Result<usize> {
+        Ok(self.conditioning.context.dim(0)? / n.max(1))
+    }
+
+    /// How many halves the step gives for each of `n` images: both where no strength joins them.
+    fn halves(&self, n: usize) -> Result<usize> {
+        Ok(if self.cfg_scale.is_none() { self.copies(n)?.min(2) } else { 1 })
     }
 
     /// All tensors, in one order.
@@ -199,13 +221,15 @@ impl Constants {
         let Conditioning { context, added } = &self.conditioning;
         let mut tensors = vec![context];
         tensors.extend(&self.cfg_scale);
+        tensors.extend(&self.weights);
         tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
         tensors
     }
 
     fn same_shapes(&self, other: &Self) -> bool {
         let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
-        self.cfg_scale.is_some() == other.cfg_scale.is_some() && shapes(self) == shapes(other)
+        let kinds = |all: &Self| [all.cfg_scale.is_some(), all.weights.is_some()];
+        kinds(self) == kinds(other) && shapes(self) == shapes(other)
     }
 
     /// Writes the values of `other`, which has the same shapes.
@@ -224,7 +248,8 @@ impl Constants {
         });
         let conditioning = Conditioning { context: context.force_contiguous()?, added: added.transpose()? };
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
-        Ok(Self { conditioning, cfg_scale })
+        let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
+        Ok(Self { conditioning, cfg_scale, weights })
     }
 }
 
@@ -247,38 +272,77 @@ fn run(
     out: Option<&Tensor>,
 ) -> Result<Tensor> {
     let x = latents.to_dtype(dtype)?;
+    let copies = constants.copies(x.dim(0)?)?;
+    let x = if copies == 1 { x } else { Tensor::cat(&vec![&x; copies], 0)? };
+    let mut y = unet.forward(&x, timestep, &constants.conditioning)?;
+    if let Some(weights) = &constants.weights {
+        y = compose(&y, weights)?;
+    }
     let Some(scale) = &constants.cfg_scale else {
         // Conditions for both halves: what guidance makes of them is decided outside of the step.
-        let both = constants.conditioning.context.dim(0)? > x.dim(0)?;
-        let x = if both { Tensor::cat(&[&x, &x], 0)? } else { x };
-        let y = unet.forward(&x, timestep, &constants.conditioning)?.to_dtype(DType::F32)?;
+        let y = y.to_dtype(DType::F32)?;
         let Some(out) = out else { return Ok(y) };
         out.slice_set(&y, 0, 0)?;
         return Ok(out.clone());
     };
-    let both = unet.forward(&Tensor::cat(&[&x, &x], 0)?, timestep, &constants.conditioning)?;
-    Ok(kiln_ops::guidance(&both, scale, out)?)
+    Ok(kiln_ops::guidance(&y, scale, out)?)
 }
 
-/// [`run`] for shapes.
+/// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
+/// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
+/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`.
+fn compose(all: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    let parts = weights.dim(0)?;
+    let n = all.dim(0)? - parts;
+    let all = all.to_dtype(DType::F32)?;
+    let uncond = all.narrow(0, 0, n)?;
+    let mut composed = uncond.clone();
+    for start in (0..parts).step_by(n) {
+        let step = (all.narrow(0, n + start, n)? - &uncond)?;
+        composed = (composed + (step * weights.narrow(0, start, n)?)?)?;
+    }
+    Ok(Tensor::cat(&[&uncond, &composed], 0)?)
+}
+
+/// [`run`] for shapes, with `guided` parts of the conditional half.
 pub(crate) fn shadow(
     unet: &Unet,
     latents: &Shadow,
     conditioning: &ConditioningShadow,
-    guided: bool,
+    guided: Option<usize>,
     dtype: DType,
 ) -> Shadow {
     let timestep = latents.another(&[1]);
     let x = latents.to_dtype(dtype);
-    if !guided {
+    let Some(parts) = guided else {
         return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
+    };
+    if parts == 1 {
+        return shadow::guidance(&unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning));
     }
-    let both = unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning);
-    shadow::guidance(&both)
+    let times = |count: usize| [&[count * x.dim(0)], &x.dims()[1..]].concat();
+    let all = unet.shadow(&x.another(&times(1 + parts)), &timestep, conditioning);
+    let all = all.to_dtype(DType::F32);
+    let (_composed, _step) = (latents.copy(), latents.copy());
+    shadow::guidance(&all.another(&times(2)))
 }
 
 /// How many values of a tensor are infinite or no numbers.
 pub(crate) fn count_not_finite(tensor: &Tensor) -> Result<usize> {
     let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     Ok(values.iter().filter(|value| !value.is_finite()).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_steer_by_their_weights() {
+        // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.
+        let all = Tensor::new(&[1f32, 2., 3., 5., 0., 10.], &Device::Cpu).unwrap().reshape((6, 1, 1, 1)).unwrap();
+        let weights = Tensor::new(&[1f32, 0.5, 2., -1.], &Device::Cpu).unwrap().reshape((4, 1, 1, 1)).unwrap();
+        let found: Vec<f32> = compose(&all, &weights).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(found, [1.0, 2.0, 1.0 + 2.0 - 2.0, 2.0 + 1.5 - 8.0]);
+    }
 }

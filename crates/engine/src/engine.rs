@@ -11,11 +11,12 @@ use kiln_unet::Unet;
 use kiln_weights::{Network, Placement, StreamReport};
 
 use crate::arrangement::{Arrangement, Ceiling};
+use crate::conditioning::step_of;
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
-use crate::guidance::{Guide, conditional_half};
+use crate::guidance::Guide;
 use crate::host_memory::{self, Asked};
 use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::memory::MemoryOptions;
@@ -23,7 +24,8 @@ use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
 use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
-use crate::plan::{Planner, RunsOn, Work};
+use crate::plan::{Planner, RunsOn};
+use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
@@ -86,7 +88,7 @@ impl Engine {
         let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, &placement, &copies, embeddings)?;
+        let text = TextEncoders::open(&model, &placement, &copies, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
@@ -168,7 +170,7 @@ impl Engine {
             ControlFlow::Break(()) => Err(Error::Interrupted),
         };
         self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
-        if self.arrangement.prepare(Work { chunks: self.text.chunks(job)?, ..Work::of(job) })? {
+        if self.arrangement.prepare(self.text.work(job)?)? {
             self.clear()?;
         }
         self.arrangement.plan().log();
@@ -200,27 +202,29 @@ impl Engine {
     ) -> Result<Tensor> {
         tell(Stage::Encode.begin())?;
         let start = Instant::now();
-        if !self.text.is_known(job, job.batch_size) {
+        let steering = self.text.steering(job, first, job.batch_size);
+        if !self.text.knows(job, &steering) {
             self.make_room_for(Stage::Encode);
         }
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
-        let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
+        let mut conditions = self.text.conditions(job, steering, &keep, kept)?;
+        let CacheCounts { encoded, known } = self.text.counts();
+        (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
         self.after("encoded");
-        let guide = Guide::new(job, schedule.points().len());
-        let conditional = if job.is_guided() { conditional_half(&conditioning)? } else { conditioning.clone() };
+        let guide = Guide::new(job, &conditions, schedule.points().len());
         let mut on = guide.is_on(0);
-        let conditions = |on: bool| if on { &conditioning } else { &conditional };
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
-        let mut unet =
-            GuidedUnet::new(&self.unet, &mut self.recorded, conditions(on), guide.scale_within_step(on), self.dtype)?;
+        let f = self.model.vae_config().downscale();
+        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
+        let (conditioning, scale) = (conditions.at(0, on)?, guide.scale_within_step(on));
+        let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, scale, self.dtype)?;
+        let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
         self.timings.encode += start.elapsed();
 
         tell(Stage::Denoise.begin())?;
         let start = Instant::now();
-        let f = self.model.vae_config().downscale();
-        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let mut noise = job.noise(first, f);
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;
@@ -247,10 +251,12 @@ impl Engine {
         let mut calls = 0..;
         let model = |x: &Tensor, timestep: f64| {
             let call = calls.next();
-            let wanted = guide.is_on(call.unwrap_or_default());
-            if wanted != on {
+            let evaluation = call.unwrap_or_default();
+            let step = step_of(evaluation, schedule.points().len(), job.steps);
+            let wanted = guide.is_on(evaluation);
+            if wanted != on || conditions.changes_at(step, wanted) {
                 on = wanted;
-                unet.condition(conditions(on), guide.scale_within_step(on))?;
+                unet.condition(&conditions.at(step, on)?, guide.scale_within_step(on))?;
             }
             if call != trace_at || call.is_none() {
                 return guide.answer(unet.forward(x, timestep)?, on);
@@ -313,7 +319,7 @@ impl Engine {
         }
     }
 
-    /// Gives back all memory but the conditions of the last job.
+    /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded = RecordedStep::default();
         self.text.parts().for_each(Part::leave);

@@ -95,6 +95,10 @@ pub struct Timings {
     pub load: Duration,
     /// Encoding prompts.
     pub encode: Duration,
+    /// How many texts were encoded for that.
+    pub texts_encoded: usize,
+    /// How many were known from before.
+    pub texts_known: usize,
     /// All calls of the denoiser, with their samplers' arithmetic.
     pub denoise: Duration,
     /// How many calls of the denoiser.

@@ -4,9 +4,9 @@
 
 use candle_core::{D, Tensor};
 use kiln_scheduler::{Answer, Mimic};
-use kiln_unet::{AddedConditions, Conditioning};
 use serde::Serialize;
 
+use crate::conditioning::Conditions;
 use crate::error::{Error, Result};
 use crate::resolved::Job;
 
@@ -75,14 +75,18 @@ pub(crate) struct Guide {
     /// Whether the sampler wants the unconditional answer too.
     both: bool,
     guided: bool,
+    /// Whether the step combines several conditions (`AND`), for which it has the unconditional half with guidance or
+    /// without. Without, the strength is 1.
+    composed: bool,
     /// All evaluations of the schedule.
     evaluations: usize,
 }
 
 impl Guide {
-    pub(crate) fn new(job: &Job, evaluations: usize) -> Self {
+    pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
+        let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
-        Self { scale: job.cfg_scale, options: job.guidance, both, guided: job.is_guided(), evaluations }
+        Self { scale: job.cfg_scale, options: job.guidance, both, guided, composed, evaluations }
     }
 
     /// Whether an evaluation of the schedule is guided.
@@ -95,14 +99,18 @@ impl Guide {
     /// The strength that the step itself applies; `None` where it gives both halves, or one.
     pub(crate) fn scale_within_step(&self, on: bool) -> Option<f64> {
         let plain = !self.both && self.options.rescale == 0.0 && self.options.threshold.is_none();
-        (on && plain).then_some(self.scale)
+        let scale = if on { self.scale } else { 1.0 };
+        (plain && (on || self.composed)).then_some(scale)
     }
 
     /// What the sampler gets for the step's output: guided already, `(2 n, ..)` with the unconditional half first, or,
-    /// without guidance, conditional alone.
+    /// without guidance, conditional alone, unless the step combines conditions.
     pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<Answer> {
         if !on {
-            // Where guidance does nothing, both halves are the same.
+            // Where guidance does nothing, both halves are the same: the conditional one.
+            let is_alone = !self.composed || self.scale_within_step(on).is_some();
+            let n = output.dim(0)? / 2;
+            let output = if is_alone { output } else { output.narrow(0, n, n)? };
             let unconditional = self.both.then(|| output.clone());
             return Ok(Answer { unconditional, ..output.into() });
         }
@@ -137,25 +145,13 @@ fn rescaled(guided: &Tensor, conditional: &Tensor, phi: f64) -> Result<Tensor> {
     Ok(guided.broadcast_mul(&factor)?)
 }
 
-/// The conditional half of conditions `(2 n, ..)`.
-pub(crate) fn conditional_half(both: &Conditioning) -> Result<Conditioning> {
-    let half = |tensor: &Tensor| -> Result<Tensor> {
-        let n = tensor.dim(0)? / 2;
-        Ok(tensor.narrow(0, n, n)?.contiguous()?)
-    };
-    let added = both.added.as_ref().map(|added| -> Result<_> {
-        Ok(AddedConditions { text_embeds: half(&added.text_embeds)?, time_ids: half(&added.time_ids)? })
-    });
-    Ok(Conditioning { context: half(&both.context)?, added: added.transpose()? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use candle_core::Device;
 
     fn guide(options: GuidanceOptions, both: bool) -> Guide {
-        Guide { scale: 3.0, options, both, guided: true, evaluations: 10 }
+        Guide { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10 }
     }
 
     fn values(tensor: &Tensor) -> Vec<f32> {
@@ -202,6 +198,23 @@ mod tests {
         assert!(answer.unconditional.is_none());
         let off = guide(GuidanceOptions::default(), true).answer(halves(), false)?;
         assert_eq!(values(&off.output), off.unconditional.map(|u| values(&u)).unwrap_or_default());
+        Ok(())
+    }
+
+    /// What is combined stays so: at strength 1 where the step can say so, else as the half that the step gives.
+    #[test]
+    fn combined_conditions_steer_without_guidance_too() -> Result<()> {
+        let composed = |options, both| Guide { composed: true, ..guide(options, both) };
+        let plain = composed(GuidanceOptions::default(), false);
+        assert_eq!([true, false].map(|on| plain.scale_within_step(on)), [Some(3.0), Some(1.0)]);
+        assert_eq!(values(&plain.answer(halves(), false)?.output), values(&halves()));
+        for guide in [
+            composed(GuidanceOptions { rescale: 0.5, ..Default::default() }, false),
+            composed(GuidanceOptions::default(), true),
+        ] {
+            assert_eq!(guide.scale_within_step(false), None);
+            assert_eq!(values(&guide.answer(halves(), false)?.output), [1.0, 0.0, 4.0, 8.0]);
+        }
         Ok(())
     }
 

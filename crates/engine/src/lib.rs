@@ -25,6 +25,7 @@
 mod arrangement;
 mod bench;
 mod byte_size;
+mod conditioning;
 mod convert;
 mod decoder;
 mod denoise;
@@ -49,6 +50,7 @@ mod parameters;
 mod part;
 mod picture;
 mod plan;
+mod prompt_cache;
 mod request;
 mod residency;
 mod resolved;
@@ -57,6 +59,7 @@ mod setup;
 mod single_file;
 mod text;
 mod trace;
+mod wildcards;
 mod words;
 
 pub use bench::{
@@ -73,6 +76,7 @@ pub use guidance::{GuidanceOptions, Threshold};
 pub use inspect::{
     Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
 };
+pub use kiln_clip::Emphasis;
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedule};
 pub use latents_file::LatentsFile;

@@ -199,6 +199,11 @@ impl ModelFolder {
         &self.text_encoders
     }
 
+    /// Layers that all text encoders have.
+    pub(crate) fn text_layers(&self) -> usize {
+        self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
+    }
+
     /// Where its weights are.
     pub(crate) fn files(&self) -> &ModelFiles {
         &self.files

@@ -1,17 +1,19 @@
 //! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
+use kiln_clip::Emphasis;
+
+use crate::conditioning::Prompts;
 use crate::guidance::GuidanceOptions;
 use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
 
-/// The infotext of picture `index` of `job`.
+/// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
 pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
     let seed = job.seed_of(index);
-    let mut text = with_tags(&job.prompt, &job.loras);
-    if let Some(negative) = job.negative_prompt.as_deref().filter(|negative| !negative.is_empty()) {
-        text += &format!("\nNegative prompt: {negative}");
-    }
+    let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
+    let (template, negative_template) = (job.prompt != prompt, job.negative_prompt != negative_prompt);
+    let weighed = [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains(['(', '[']));
     let rng = match job.rng {
         Rng::Cpu => "CPU",
         Rng::Cuda => "NV",
@@ -47,10 +49,18 @@ pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
         ("Variation seed", varied.map(|seeds| seeds.subseed.wrapping_add(index as u64).to_string())),
         ("Variation seed strength", said(varied.map(|seeds| seeds.subseed_strength))),
         ("Seed resize from", seeds.resize_from.map(|(width, height)| format!("{width}x{height}"))),
+        ("Clip skip", job.clip_skip.filter(|&skip| skip > 1).map(|skip| skip.to_string())),
         ("ENSD", (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
         ("RNG", always(&rng)),
+        ("Emphasis", (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
+        ("Template", template.then(|| quoted(&job.prompt))),
+        ("Negative Template", job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
         ("Version", Some(format!("Kiln {}", env!("CARGO_PKG_VERSION")))),
     ];
+    let mut text = with_tags(&prompt, &job.loras);
+    if let Some(negative) = negative_prompt.filter(|negative| !negative.is_empty()) {
+        text += &format!("\nNegative prompt: {negative}");
+    }
     let fields: Vec<String> =
         fields.into_iter().filter_map(|(key, value)| Some(format!("{key}: {}", value?))).collect();
     format!("{text}\n{}", fields.join(", "))
@@ -68,10 +78,9 @@ mod tests {
     use super::*;
     use crate::seeds::SeedOptions;
 
-    #[test]
-    fn reads_as_automatic1111_writes() {
-        let mut job = Job {
-            prompt: "a red apple".into(),
+    fn job(prompt: &str) -> Job {
+        Job {
+            prompt: prompt.into(),
             negative_prompt: Some("blurry".into()),
             width: 512,
             height: 768,
@@ -86,16 +95,37 @@ mod tests {
             loras: Vec::new(),
             seeds: SeedOptions::default(),
             batch_count: 1,
-            batch_size: 1,
-        };
-        let expected = "a red apple\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, \
+            batch_size: 2,
+            emphasis: Emphasis::Original,
+            clip_skip: None,
+            comma_backtrack: 20,
+            wildcards: Default::default(),
+        }
+    }
+
+    #[test]
+    fn reads_as_automatic1111_writes() {
+        let expected = "a (red) apple\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, \
              CFG scale: 7, Seed: 43, Size: 512x768, Model: \"a, b\", RNG: CPU, Version: Kiln ";
-        assert!(parameters(&job, "a, b", 1).starts_with(expected), "{}", parameters(&job, "a, b", 1));
+        let mut job = job("a (red) apple");
+        let found = parameters(&job, "a, b", 1);
+        assert!(found.starts_with(expected), "{found}");
         job.sampling.eta = Some(0.5);
         job.seeds = SeedOptions { subseed: 7, subseed_strength: 0.25, eta_seed_delta: 31337, ..job.seeds };
         job.rng = Rng::Cuda;
         let expected = "Seed: 42, Size: 512x768, Model: m, Eta: 0.5, Variation seed: 8, Variation seed strength: 0.25, \
              ENSD: 31337, RNG: NV, ";
         assert!(parameters(&job, "m", 1).contains(expected), "{}", parameters(&job, "m", 1));
+    }
+
+    #[test]
+    fn what_was_asked_of_prompts_is_there() {
+        let other = Job { emphasis: Emphasis::NoNorm, clip_skip: Some(2), ..job("a (b), {c|c}") };
+        let found = parameters(&other, "m", 0);
+        assert!(found.starts_with("a (b), c\nNegative prompt: blurry\nSteps: "), "{found}");
+        let fields = "Model: m, Clip skip: 2, RNG: CPU, Emphasis: No norm, Template: \"a (b), {c|c}\", Version: ";
+        assert!(found.contains(fields), "{found}");
+        let plain = Job { negative_prompt: None, clip_skip: Some(1), ..Job { emphasis: Emphasis::None, ..job("a") } };
+        assert!(!parameters(&plain, "m", 0).contains("Emphasis") && !parameters(&plain, "m", 0).contains("Clip skip"));
     }
 }

@@ -1,14 +1,19 @@
 //! What somebody wants, as plain data: the same for the command line, a batch file, PNG metadata and HTTP.
 
+use std::path::PathBuf;
+
+use kiln_clip::Emphasis;
+use kiln_clip::prompt::COMMA_BACKTRACK;
 use kiln_scheduler::{SamplerChoice, SamplerOptions, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
-use crate::lora::{LoraUse, take_tags};
+use crate::lora::{LoraUse, tagged};
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
+use crate::wildcards::Wildcards;
 
 /// Pictures to make. What is `None` is left to the model folder's defaults, then to Kiln's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -72,6 +77,14 @@ pub struct Request {
     pub batch_count: Option<usize>,
     /// How many pictures are made at once; `None` is one.
     pub batch_size: Option<usize>,
+    /// What the weights of words do.
+    pub emphasis: Emphasis,
+    /// The text encoders' layer that steers, from the end; `None` is the family's: 1, for SDXL 2.
+    pub clip_skip: Option<usize>,
+    /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it; `None` is 20, 0 is never.
+    pub comma_backtrack: Option<usize>,
+    /// A folder of lists: `__name__` in a prompt is a line of `name.txt`.
+    pub wildcards_dir: Option<PathBuf>,
 }
 
 /// The generator that draws the noise.
@@ -89,6 +102,8 @@ pub enum Rng {
 const MAX_SIDE: usize = 16384;
 /// More steps than any model was trained with are mistakes.
 pub(crate) const MAX_STEPS: usize = 1000;
+/// Tokens of a chunk's text.
+const MAX_BACKTRACK: usize = 75;
 /// More pictures than anybody waits for in one call are mistakes.
 pub(crate) const MAX_PICTURES: usize = 100_000;
 
@@ -96,8 +111,9 @@ impl Request {
     /// Fills in every default and checks every value.
     ///
     /// # Errors
-    /// [`Error::Value`] names the flag and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says what the model's
-    /// schedule does not allow.
+    /// [`Error::Value`] names the flag and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says
+    /// what the model's schedule does not allow; [`Error::NotFound`] and [`Error::Read`] name a folder or list of
+    /// wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
@@ -112,7 +128,7 @@ impl Request {
             None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),
         };
         let mut loras = self.loras.clone();
-        loras.extend(take_tags(&self.prompt)?.1);
+        loras.extend(tagged(&self.prompt)?);
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
@@ -133,6 +149,18 @@ impl Request {
             seeds: self.seeds(multiple)?,
             batch_count,
             batch_size,
+            emphasis: self.emphasis,
+            clip_skip: self.clip_skip.map(|skip| in_range("--clip-skip", skip, 1, model.text_layers())).transpose()?,
+            comma_backtrack: {
+                let backtrack = self.comma_backtrack.unwrap_or(COMMA_BACKTRACK);
+                in_range("--comma-backtrack", backtrack, 0, MAX_BACKTRACK)?
+            },
+            wildcards: match &self.wildcards_dir {
+                None => Wildcards::default(),
+                Some(folder) => {
+                    Wildcards::read(folder, &[&self.prompt, self.negative_prompt.as_deref().unwrap_or("")])?
+                }
+            },
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)

@@ -1,14 +1,16 @@
 //! A request with every value filled in.
 
+use kiln_clip::Emphasis;
 use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
 use crate::guidance::GuidanceOptions;
-use crate::lora::{LoraUse, take_tags};
+use crate::lora::LoraUse;
 use crate::model_folder::{Family, ModelFolder};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
+use crate::wildcards::Wildcards;
 
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +47,15 @@ pub struct Job {
     pub batch_count: usize,
     /// How many pictures are made at once.
     pub batch_size: usize,
+    /// What the weights of words do.
+    pub emphasis: Emphasis,
+    /// The text encoders' layer that steers, from the end, if anything was said.
+    pub clip_skip: Option<usize>,
+    /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it.
+    pub comma_backtrack: usize,
+    /// The lists that the prompts name.
+    #[serde(skip)]
+    pub(crate) wildcards: Wildcards,
 }
 
 impl Job {
@@ -58,14 +69,15 @@ impl Job {
         if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
     }
 
-    /// The prompt without the tags of LoRAs.
-    pub(crate) fn text(&self) -> Result<String> {
-        Ok(take_tags(&self.prompt)?.0)
-    }
-
     /// Whether the denoiser runs without prompt too.
     pub(crate) fn is_guided(&self) -> bool {
         self.cfg_scale != 1.0 || self.sampler.needs_unconditional()
+    }
+
+    /// Whether pictures may have different prompts.
+    pub(crate) fn has_choices(&self) -> bool {
+        let texts = [Some(&self.prompt), self.negative_prompt.as_ref()];
+        texts.into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
     }
 
     /// The noise levels, by diffusers' `from_config` on the folder's own configuration.

@@ -98,6 +98,8 @@ pub struct Setup {
     pub lora_dir: Option<PathBuf>,
     /// Where embeddings are that a prompt names, in that folder or below.
     pub embeddings_dir: Option<PathBuf>,
+    /// How many encoded texts are kept; `None` is 32.
+    pub prompt_cache: Option<usize>,
 }
 
 /// Where a model runs.
@@ -110,6 +112,10 @@ pub(crate) struct Place {
 
 /// More threads than any processor runs at once are mistakes.
 const MAX_THREADS: usize = 1024;
+/// A prompt and its negative for some jobs, and the texts of a schedule. SDXL's take 0.6 MB each in f32.
+const CACHED_TEXTS: usize = 32;
+/// More texts than that are no cache.
+const MAX_CACHED_TEXTS: usize = 10_000;
 
 impl Setup {
     /// What `auto` means: f16 on a card, on the processor what is fastest there.
@@ -120,10 +126,11 @@ impl Setup {
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
     ///
     /// # Errors
-    /// [`Error::Value`] for a number of threads that no machine has, [`Error::NotFound`] where there is no such TAESD,
-    /// or no such folder.
+    /// [`Error::Value`] for a number of threads or texts that no machine has, [`Error::NotFound`] where there is no such
+    /// TAESD, or no such folder.
     pub fn check(&self) -> Result<()> {
         self.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()?;
+        in_range("--prompt-cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
         for (folder, looked_for) in [
             (&self.lora_dir, "--lora-dir, a folder with LoRA files"),
             (&self.embeddings_dir, "--embeddings-dir, a folder with embeddings"),
@@ -140,6 +147,11 @@ impl Setup {
                     .into(),
             }),
         }
+    }
+
+    /// How many encoded texts are kept.
+    pub(crate) fn cached_texts(&self) -> usize {
+        self.prompt_cache.unwrap_or(CACHED_TEXTS)
     }
 
     /// How a card's memory is kept, and how much there is.

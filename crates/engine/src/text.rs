@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
-use kiln_unet::{AddedConditions, Conditioning};
+use kiln_clip::prompt::{self, Chunk, Span};
+use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
 use kiln_weights::{Lora, Placement};
 
+use crate::conditioning::{Conditions, Steering};
 use crate::error::Result;
 use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
+use crate::plan::Work;
+use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::resolved::Job;
 use crate::words::Embeddings;
 
@@ -20,8 +23,7 @@ pub(crate) struct TextEncoders {
     device: Device,
     encoders: Vec<Encoder>,
     embeddings: Embeddings,
-    /// The conditions of the last job: those of its next batch, and often of the next job.
-    last: Option<(Asked, Conditioning)>,
+    cache: PromptCache,
 }
 
 struct Encoder {
@@ -30,42 +32,22 @@ struct Encoder {
     part: Part,
 }
 
-/// What conditions depend on.
-#[derive(PartialEq)]
-struct Asked {
-    prompt: String,
-    negative_prompt: Option<String>,
-    guided: bool,
-    /// Width and height in pixels, and images.
-    size: (usize, usize, usize),
-}
-
-impl Asked {
-    fn of(job: &Job, n: usize) -> Self {
-        Self {
-            prompt: job.prompt.clone(),
-            negative_prompt: job.negative_prompt.clone(),
-            guided: job.is_guided(),
-            size: (job.width, job.height, n),
-        }
-    }
-}
-
-/// One prompt, encoded.
-struct Encoded {
-    /// `(1, chunks * 77, d)`.
-    context: Tensor,
-    /// `(1, d)`: the last encoder's pooled output of the first chunk.
-    pooled: Tensor,
+/// Texts as the encoders take them.
+struct Read {
+    /// The words with vectors of their own, for each encoder.
+    words: Vec<Words>,
+    /// For each encoder the chunks of each text.
+    chunks: Vec<Vec<Vec<Chunk>>>,
 }
 
 impl TextEncoders {
-    /// Opens a model's text encoders. No weights are read.
+    /// Opens a model's text encoders, which remember `cached_texts` texts. No weights are read.
     pub(crate) fn open(
         model: &ModelFolder,
         placement: &Placement,
         copies: &Copies,
         embeddings: Embeddings,
+        cached_texts: usize,
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
@@ -80,7 +62,7 @@ impl TextEncoders {
             device: placement.device.clone(),
             encoders: configs.map(open_one).collect::<Result<_>>()?,
             embeddings,
-            last: None,
+            cache: PromptCache::new(cached_texts),
         })
     }
 
@@ -89,99 +71,149 @@ impl TextEncoders {
         self.encoders.iter().map(|encoder| &encoder.part)
     }
 
-    /// Takes the words of these LoRAs in the place of those before, and forgets the last job's conditions where they may
-    /// be others now: where the text encoders' `weights` changed, or words.
+    /// Takes the words of these LoRAs in the place of those before, and forgets encoded texts where they may be others
+    /// now: where the text encoders' `weights` changed, or words.
     pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>, weights: bool) {
         if self.embeddings.set_loras(loras) || weights {
-            self.last = None;
+            self.cache.clear();
         }
     }
 
-    /// Chunks of tokens of the longest text of `job`.
-    pub(crate) fn chunks(&self, job: &Job) -> Result<usize> {
-        let prompt = job.text()?;
-        let texts: Vec<&str> = std::iter::once(prompt.as_str()).chain(job.negative_prompt.as_deref()).collect();
-        let mut longest = 1;
-        for (encoder, words) in self.encoders.iter().zip(self.words(&texts)?) {
-            for text in &texts {
-                longest = longest.max(encoder.tokenizer.chunks_with(text, &words)?.len());
+    /// What steers `n` images of `job` from image `first` on, before any text is encoded.
+    pub(crate) fn steering(&self, job: &Job, first: usize, n: usize) -> Steering {
+        Steering::of(job, first, n, self.zeros_for_no_negative)
+    }
+
+    /// What a batch of `job` takes: the most of its batches, the first ones where each picture has choices of its own.
+    pub(crate) fn work(&self, job: &Job) -> Result<Work> {
+        const LOOKED_AT: usize = 8;
+        let mut work = Work::of(job);
+        let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
+        for batch in 0..looked_at {
+            let steering = self.steering(job, batch * job.batch_size, job.batch_size);
+            work.guided |= steering.guided;
+            work.parts = work.parts.max(steering.parts(job.batch_size));
+            let keys: Vec<Key> = steering.texts.iter().map(|text| self.key(job, text)).collect();
+            let read = self.read(&keys)?;
+            work.chunks = read.chunks.iter().flatten().map(Vec::len).fold(work.chunks, usize::max);
+        }
+        Ok(work)
+    }
+
+    /// Whether all texts are encoded already, and the empty one if it is needed behind them, so that no weights are.
+    pub(crate) fn knows(&self, job: &Job, steering: &Steering) -> bool {
+        let length = |text: &str| self.cache.peek(&self.key(job, text)).map(|encoded| encoded.context.dims()[1]);
+        let lengths: Option<Vec<usize>> = steering.texts.iter().map(|text| length(text)).collect();
+        lengths.is_some_and(|lengths| lengths.windows(2).all(|pair| pair[0] == pair[1]) || length("").is_some())
+    }
+
+    /// How often a text was encoded, and how often it was there.
+    pub(crate) fn counts(&self) -> CacheCounts {
+        self.cache.counts()
+    }
+
+    /// Encodes the texts that are not known; all get as many chunks as the longest, with empty ones behind. An encoder's
+    /// weights are read when its turn comes; unless they are to be `kept`, they go after it.
+    pub(crate) fn conditions(
+        &mut self,
+        job: &Job,
+        mut steering: Steering,
+        keep: &Keep,
+        kept: bool,
+    ) -> Result<Conditions> {
+        let mut encoded = self.encode(job, &steering.texts, keep, kept)?;
+        let length = |encoded: &Encoded| encoded.context.dim(1);
+        let lengths = encoded.iter().map(length).collect::<candle_core::Result<Vec<_>>>()?;
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        if lengths.iter().any(|&length| length < longest) {
+            let number = steering.number("");
+            if number == encoded.len() {
+                encoded.extend(self.encode(job, &[String::new()], keep, kept)?);
+            }
+            let empty = encoded[number].context.clone();
+            let chunk = empty.dim(1)?;
+            for encoded in &mut encoded {
+                let missing = (longest - length(encoded)?) / chunk;
+                let mut chunks = vec![&encoded.context];
+                chunks.extend(vec![&empty; missing]);
+                encoded.context = Tensor::cat(&chunks, 1)?; // (1, longest, d)
             }
         }
-        Ok(longest)
-    }
-
-    /// The words of `texts` that have vectors of their own, for each encoder.
-    fn words(&self, texts: &[&str]) -> Result<Vec<Words>> {
-        let encoders: Vec<&TextEncoder> = self.encoders.iter().map(|encoder| &encoder.encoder).collect();
-        self.embeddings.named_in(texts, &encoders)
-    }
-
-    /// Whether the conditions for `n` images of `job` are there, so that no weights are needed.
-    pub(crate) fn is_known(&self, job: &Job, n: usize) -> bool {
-        self.last.as_ref().is_some_and(|(last, _)| *last == Asked::of(job, n))
-    }
-
-    /// The conditions for `n` images of `job`: the unconditional ones first where the job is guided, so `(2 n, ..)` or
-    /// `(n, ..)`. An encoder's weights are read when its turn comes; unless they are to be `kept`, they go after it.
-    pub(crate) fn conditioning(&mut self, job: &Job, n: usize, keep: &Keep, kept: bool) -> Result<Conditioning> {
-        let asked = Asked::of(job, n);
-        if let Some((_, conditioning)) = self.last.as_ref().filter(|(last, _)| *last == asked) {
-            return Ok(conditioning.clone());
-        }
-        let conditioning = self.make_conditioning(job, n, keep, kept)?;
-        self.last = Some((asked, conditioning.clone()));
-        Ok(conditioning)
-    }
-
-    fn make_conditioning(&self, job: &Job, n: usize, keep: &Keep, kept: bool) -> Result<Conditioning> {
-        let negative = job.is_guided().then_some(job.negative_prompt.as_deref());
-        let zeros = negative == Some(None) && self.zeros_for_no_negative;
-        let prompt = job.text()?;
-        let mut texts = vec![prompt.as_str()];
-        texts.extend(negative.filter(|_| !zeros).map(|text| text.unwrap_or("")));
-        let encoded = self.encode(&texts, keep, kept)?;
-
-        let mut parts = vec![&encoded[0]];
-        let nothing = Encoded { context: encoded[0].context.zeros_like()?, pooled: encoded[0].pooled.zeros_like()? };
-        match encoded.get(1) {
-            Some(negative) => parts.insert(0, negative),
-            None if zeros => parts.insert(0, &nothing),
-            None => {}
-        }
-        let repeated = |part: fn(&Encoded) -> &Tensor| -> Result<Tensor> {
-            let copies: Vec<&Tensor> = parts.iter().flat_map(|&encoded| vec![part(encoded); n]).collect();
-            Ok(Tensor::cat(&copies, 0)?)
-        };
-        let added = match self.family {
+        let time_ids = match self.family {
             Family::Sd => None,
             Family::Sdxl => {
                 let (height, width) = (job.height as f32, job.width as f32);
                 let time_ids = [height, width, 0.0, 0.0, height, width]; // original size, crop, target size
-                let time_ids = Tensor::new(&[time_ids], &self.device)?.repeat((parts.len() * n, 1))?; // (b, 6)
-                Some(AddedConditions { text_embeds: repeated(|encoded| &encoded.pooled)?, time_ids })
+                Some(Tensor::new(&[time_ids], &self.device)?)
             }
         };
-        Ok(Conditioning { context: repeated(|encoded| &encoded.context)?, added })
+        Conditions::new(steering, encoded, time_ids)
     }
 
-    /// Encodes texts in chunks of 75 tokens; all get as many chunks as the longest.
-    fn encode(&self, texts: &[&str], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
-        let layer = match self.family {
-            Family::Sd => HiddenLayer::LAST,
-            Family::Sdxl => HiddenLayer::PENULTIMATE,
+    fn key(&self, job: &Job, text: &str) -> Key {
+        let layer = match (self.family, job.clip_skip) {
+            (Family::Sd, None) => HiddenLayer::LAST,
+            (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
+            (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
         };
-        let words = self.words(texts)?;
-        let mut contexts = vec![Vec::new(); texts.len()];
+        let Job { emphasis, comma_backtrack, .. } = *job;
+        Key { text: text.into(), emphasis, layer, comma_backtrack }
+    }
+
+    /// The texts, from the cache or from the encoders.
+    fn encode(&mut self, job: &Job, texts: &[String], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
+        let keys: Vec<Key> = texts.iter().map(|text| self.key(job, text)).collect();
+        let mut known: Vec<Option<Encoded>> = keys.iter().map(|key| self.cache.get(key)).collect();
+        let is_new = |(_, known): &(&Key, &Option<Encoded>)| known.is_none();
+        let new: Vec<Key> = keys.iter().zip(&known).filter(is_new).map(|(key, _)| key.clone()).collect();
+        let mut fresh = self.run(&new, keep, kept)?.into_iter();
+        for (key, known) in keys.iter().zip(&mut known) {
+            if known.is_none() {
+                *known = fresh.next();
+                known.iter().for_each(|encoded| self.cache.put(key.clone(), encoded.clone()));
+            }
+        }
+        Ok(known.into_iter().flatten().collect())
+    }
+
+    /// Cuts texts into chunks, with their brackets read as their emphasis says. Words with vectors of their own are looked
+    /// for in what is between brackets: a name may have escaped ones in it.
+    fn read(&self, keys: &[Key]) -> Result<Read> {
+        let spans: Vec<Vec<Span>> = keys.iter().map(spans_of).collect();
+        let texts: Vec<&str> = spans.iter().flatten().map(|span| span.text.as_str()).collect();
+        let encoders: Vec<&TextEncoder> = self.encoders.iter().map(|encoder| &encoder.encoder).collect();
+        let words = self.embeddings.named_in(&texts, &encoders)?;
+        let of_encoder = |(Encoder { tokenizer, .. }, words): (&Encoder, &Words)| -> Result<Vec<Vec<Chunk>>> {
+            let texts = keys.iter().zip(&spans);
+            texts.map(|(key, spans)| Ok(prompt::chunks(tokenizer, spans, key.comma_backtrack, words)?)).collect()
+        };
+        let chunks = self.encoders.iter().zip(&words).map(of_encoder).collect::<Result<Vec<_>>>()?;
+        Ok(Read { words, chunks })
+    }
+
+    /// Runs the encoders, one after another.
+    fn run(&self, keys: &[Key], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Read { words, mut chunks } = self.read(keys)?;
+        let mut contexts = vec![Vec::new(); keys.len()];
         let mut pooled = Vec::new();
-        for (Encoder { tokenizer, encoder, part }, words) in self.encoders.iter().zip(&words) {
-            let chunks = texts.iter().map(|text| Ok(tokenizer.chunks_with(text, words)?));
-            let mut chunks = chunks.collect::<Result<Vec<_>>>()?;
-            let longest = chunks.iter().map(Vec::len).max().unwrap_or(1);
+        for i in 0..keys.len() {
+            // Tokenizers may disagree about a text; its chunks must not.
+            let longest = chunks.iter().map(|texts| texts[i].len()).max().unwrap_or(1);
+            for (texts, Encoder { tokenizer, .. }) in chunks.iter_mut().zip(&self.encoders) {
+                let empty = prompt::chunks(tokenizer, &[], 0, &Words::default())?;
+                let missing = longest - texts[i].len();
+                texts[i].extend(empty.iter().cycle().take(missing).cloned());
+            }
+        }
+        for ((texts, words), Encoder { tokenizer, encoder, part }) in chunks.iter().zip(&words).zip(&self.encoders) {
             pooled.clear();
             part.enter(keep)?;
-            for (chunks, contexts) in chunks.iter_mut().zip(&mut contexts) {
-                chunks.resize(longest, tokenizer.empty_chunk());
-                let output = encoder.encode_with(chunks, layer, &self.device, words)?;
+            for ((chunks, key), contexts) in texts.iter().zip(keys).zip(&mut contexts) {
+                let empty = tokenizer.empty_chunk();
+                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, &self.device, words)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }
@@ -193,5 +225,13 @@ impl TextEncoders {
             Ok(Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
         };
         contexts.into_iter().zip(pooled).map(join).collect()
+    }
+}
+
+/// A text's spans, of which there is one where its emphasis says that brackets are text.
+fn spans_of(key: &Key) -> Vec<Span> {
+    match key.emphasis {
+        Emphasis::None => vec![Span::plain(&*key.text)],
+        _ => prompt::spans(&key.text),
     }
 }

@@ -45,11 +45,11 @@ impl Embeddings {
         Ok(this)
     }
 
-    /// Takes the words of these LoRAs in the place of those before. Tells whether there were or are any.
+    /// Takes the words of these LoRAs in the place of those before. Tells whether they are others.
     pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>) -> bool {
         let with_words = loras.filter(|lora| !lora.words().is_empty()).cloned().collect();
         let before = std::mem::replace(&mut self.loras, with_words);
-        !before.is_empty() || !self.loras.is_empty()
+        !before.iter().map(Arc::as_ptr).eq(self.loras.iter().map(Arc::as_ptr))
     }
 
     /// The words that `texts` name, for each encoder.

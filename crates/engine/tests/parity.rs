@@ -46,6 +46,7 @@ impl Case {
             sampler: self.sampler.map(Into::into),
             scheduler: self.schedule,
             batch_size: Some(self.images),
+            comma_backtrack: Some(0), // the reference cuts a long prompt where a chunk is full
             ..Request::default()
         }
     }

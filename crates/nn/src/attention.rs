@@ -83,6 +83,14 @@ impl Attention {
         self.to_out.forward_add(&y, Some(residual))
     }
 
+    /// Self-attention in which no token sees those of `x` `(b, s, channels)` whose `seen` `(b, s)`, in f32, is 0; the
+    /// others' is 1. `residual` as in [`Attention::forward`].
+    pub fn forward_seeing(&self, x: &Tensor, seen: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let [q, k, v] = self.project(x, None)?;
+        let y = kiln_ops::attention_seeing(&q, &k, &v, seen, self.op)?;
+        self.to_out.forward_add(&y, Some(residual))
+    }
+
     /// [`Attention::forward`] for shapes.
     pub fn shadow(&self, x: &Shadow, context: Option<&Shadow>) -> Shadow {
         let [q, k, _v] = self.project_shadow(x, context);

@@ -57,7 +57,7 @@ mod upsample_nearest;
 mod workspace;
 
 pub use activation::{Activation, activation};
-pub use attention::{Attention, attention, attention_reads_parts, attention_workspace};
+pub use attention::{Attention, attention, attention_reads_parts, attention_seeing, attention_workspace};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
 pub use cpu::product::peak::peak_flops;

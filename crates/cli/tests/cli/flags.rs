@@ -48,6 +48,7 @@ const PART: &[Bad] = &[
     ("", NUMBER),
 ];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
+const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or none";
 const FORMATS: &str = "expected text or json";
 const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
@@ -188,6 +189,24 @@ const BAD: &[(&str, &[Bad])] = &[
             ("apple.png", "a name that ends in .json"),
             ("trace", "a name that ends in .json"),
         ],
+    ),
+    ("--emphasis", &[("Original", EMPHASES), ("nonorm", EMPHASES), ("1.1", EMPHASES), ("", EMPHASES)]),
+    (
+        "--clip-skip",
+        &[
+            ("0", "a number from 1 to"),
+            ("99", "--clip-skip is 99, expected a number from 1 to"),
+            ("-1", WHOLE),
+            ("1.5", WHOLE),
+            ("last", WHOLE),
+            ("", WHOLE),
+        ],
+    ),
+    ("--comma-backtrack", &[("76", "a number from 0 to 75"), ("-1", WHOLE), ("near", WHOLE), ("", WHOLE)]),
+    ("--wildcards-dir", &[("", REQUIRED)]),
+    (
+        "--prompt-cache",
+        &[("10001", "a number from 0 to 10000"), ("-1", WHOLE), ("0.5", WHOLE), ("all", WHOLE), ("", WHOLE)],
     ),
     (
         "--memory-trace",
@@ -368,6 +387,7 @@ fn what_is_not_there_is_named() {
         ("--lora", &file, &["model_index.json: is no valid safetensors file"]),
         ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
         ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
+        ("--wildcards-dir", "nowhere", &["nowhere: not found; looked for --wildcards-dir, a folder with lists"]),
         ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the pictures; make it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
         ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
@@ -414,6 +434,7 @@ fn a_flag_that_is_given_twice_is_refused() {
     for flag in flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder"].contains(&&*flag.long)) {
         let value = match &*flag.long {
             "--sampler" => "euler",
+            "--emphasis" => "original",
             "--scheduler" => "default",
             "--rng" | "--device" => "cpu",
             "--dtype" => "f32",

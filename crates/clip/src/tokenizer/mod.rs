@@ -35,6 +35,7 @@ pub struct Tokenizer {
     bos: u32,
     eos: u32,
     pad: u32,
+    comma: Option<u32>,
     max_length: usize,
     vocab_size: usize,
 }
@@ -87,7 +88,8 @@ impl Tokenizer {
         }
         let [bos, eos, pad] = [&settings.bos, &settings.eos, &settings.pad].map(|token| id(token).unwrap_or_default());
         let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
-        Ok(Self { bos, eos, pad, max_length: settings.max_length, vocab_size, inner })
+        let comma = inner.token_to_id(&format!(",{END_OF_WORD}"));
+        Ok(Self { bos, eos, pad, comma, max_length: settings.max_length, vocab_size, inner })
     }
 
     /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
@@ -159,8 +161,13 @@ impl Tokenizer {
         self.pad
     }
 
+    /// The id of a comma that ends a word, where the vocabulary has one.
+    pub(crate) fn comma(&self) -> Option<u32> {
+        self.comma
+    }
+
     /// Begin, ids, end, padding.
-    fn frame(&self, ids: &[u32]) -> Vec<u32> {
+    pub(crate) fn frame(&self, ids: &[u32]) -> Vec<u32> {
         let mut chunk = Vec::with_capacity(self.max_length);
         chunk.push(self.bos);
         chunk.extend(ids);

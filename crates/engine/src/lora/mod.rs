@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use applied::{AppliedLoras, Changed};
 pub(crate) use locate::{files, find};
-pub(crate) use tag::{take_tags, with_tags};
+pub(crate) use tag::{tagged, with_tags};
 
 /// A LoRA that a request asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

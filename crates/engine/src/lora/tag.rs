@@ -1,47 +1,31 @@
 //! `<lora:name:0.8>`: LoRAs that a prompt names, as in AUTOMATIC1111.
 
+use kiln_clip::prompt::{Tag, take_tags};
+
 use super::{LoraName, LoraUse};
 use crate::error::{Error, Result};
 
 /// The kinds of tags that mean a LoRA: the second is of the extension that LyCORIS' files once needed.
-const KINDS: [&str; 2] = ["<lora:", "<lyco:"];
+const KINDS: [&str; 2] = ["lora", "lyco"];
 
-/// The prompt without tags of LoRAs, and what they ask for, in their order. Without a strength a tag means 1; a second
-/// one is the denoiser's, the first then the text encoders' alone; `te=` and `unet=` name them.
+/// What the tags of a prompt ask for, in their order. Without a strength a tag means 1; a second one is the denoiser's, the
+/// first then the text encoders' alone; `te=` and `unet=` name them.
 ///
 /// # Errors
 /// [`Error::Value`] where a strength is no number.
-pub(crate) fn take_tags(prompt: &str) -> Result<(String, Vec<LoraUse>)> {
-    let (mut text, mut uses) = (String::with_capacity(prompt.len()), Vec::new());
-    let mut rest = prompt;
-    while let Some(start) = rest.find('<') {
-        text.push_str(&rest[..start]);
-        rest = &rest[start..];
-        let kind = KINDS.iter().find_map(|kind| rest.strip_prefix(kind));
-        match kind.and_then(|inner| inner.split_once('>')).filter(|(inner, _)| !inner.is_empty()) {
-            Some((inner, after)) => {
-                uses.push(read(inner)?);
-                rest = after;
-            }
-            None => {
-                text.push('<');
-                rest = &rest[1..];
-            }
-        }
-    }
-    text.push_str(rest);
-    Ok((text, uses))
+pub(crate) fn tagged(prompt: &str) -> Result<Vec<LoraUse>> {
+    let (_, tags) = take_tags(prompt);
+    tags.iter().filter(|tag| KINDS.contains(&&*tag.kind)).map(read).collect()
 }
 
-/// What is between `<lora:` and `>`.
-fn read(inner: &str) -> Result<LoraUse> {
-    let mut parts = inner.split(':');
+fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
+    let mut parts = arguments.iter().map(String::as_str);
     let name = parts.next().unwrap_or_default();
     let number = |text: &str| {
         let value = text.trim().parse::<f32>().ok().filter(|value| value.is_finite());
         value.ok_or_else(|| Error::Value {
             name: "the strength of a LoRA in the prompt",
-            found: format!("<lora:{inner}>"),
+            found: format!("<{kind}:{}>", arguments.join(":")),
             expected: "a number, as in <lora:name:0.8>".into(),
         })
     };
@@ -80,26 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn tags_leave_the_prompt() {
-        let (text, uses) =
-            take_tags("a <lora:ink wash:0.8>cat, <lyco:b><3 <lora:c:1:0.5><lora:d:te=0.2:unet=-1>").unwrap();
-        assert_eq!(text, "a cat, <3 ");
+    fn tags_name_files_and_strengths() {
+        let uses =
+            tagged("a <lora:ink wash:0.8>cat, <lyco:b><3 <hypernet:x:1><lora:c:1:0.5><lora:d:te=0.2:unet=-1>").unwrap();
         assert_eq!(
             uses,
             [named("ink wash", 0.8, 0.8), named("b", 1.0, 1.0), named("c", 1.0, 0.5), named("d", 0.2, -1.0)]
         );
-    }
-
-    #[test]
-    fn what_is_no_tag_stays() {
-        for text in ["<s1> on a shelf", "<lora:>", "<lora:a", "a < b", "<hypernet:x:1>", ""] {
-            assert_eq!(take_tags(text).unwrap(), (text.to_string(), vec![]));
-        }
+        assert_eq!(tagged("<s1> on a shelf, <lora:>, <lora:a").unwrap(), []);
     }
 
     #[test]
     fn a_strength_that_is_no_number_is_named() {
-        let message = take_tags("<lora:ink:strong>").unwrap_err().to_string();
+        let message = tagged("<lora:ink:strong>").unwrap_err().to_string();
         assert!(message.contains("<lora:ink:strong>, expected a number"), "{message}");
     }
 

@@ -78,7 +78,7 @@ impl Networks<'_> {
 
     /// The texts one after another, then their conditions for every image.
     fn encode(&self, run: &DryRun, work: &Work) -> ConditioningShadow {
-        let texts = if work.guided { 2 } else { 1 };
+        let texts = if work.guided { 1 + work.parts } else { 1 };
         let encode = |encoder: &TextEncoder| {
             (0..texts).map(|_| encoder.shadow(run, work.chunks, self.layer, self.dtype)).collect::<Vec<_>>()
         };
@@ -93,7 +93,7 @@ impl Networks<'_> {
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
         // A recorded step has inputs of its own.
         let _recorded = run.target().is_card().then(|| conditioning.copy());
-        let _y = denoise::shadow(self.unet, &latents, conditioning, work.guided, self.dtype);
+        let _y = denoise::shadow(self.unet, &latents, conditioning, work.guided.then_some(work.parts), self.dtype);
         latents
     }
 

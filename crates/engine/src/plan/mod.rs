@@ -42,6 +42,8 @@ pub struct Work {
     pub steps: usize,
     /// Whether the U-Net runs without the prompt too.
     pub guided: bool,
+    /// Prompts that steer each picture: more than one with `AND`.
+    pub parts: usize,
     /// Chunks of tokens of the longest text.
     pub chunks: usize,
     /// What is said of the decoder's memory.
@@ -52,12 +54,21 @@ impl Work {
     /// One batch of a job, whose texts have one chunk.
     pub fn of(job: &Job) -> Self {
         let Job { width, height, batch_size, steps, .. } = *job;
-        Self { width, height, batch_size, steps, guided: job.is_guided(), chunks: 1, vae: VaeMemory::default() }
+        Self {
+            width,
+            height,
+            batch_size,
+            steps,
+            guided: job.is_guided(),
+            parts: 1,
+            chunks: 1,
+            vae: VaeMemory::default(),
+        }
     }
 
     /// Images that the U-Net sees at once.
     fn images(&self) -> usize {
-        self.batch_size * if self.guided { 2 } else { 1 }
+        self.batch_size * if self.guided { 1 + self.parts } else { 1 }
     }
 }
 

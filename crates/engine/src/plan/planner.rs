@@ -142,6 +142,7 @@ impl Planner {
             batch_size: in_range("--batch-size", batch_size, 1, MAX_PICTURES)?,
             steps: in_range("--steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             guided: true,
+            parts: 1,
             chunks: 1,
             vae: VaeMemory::default(),
         })

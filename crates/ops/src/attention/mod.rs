@@ -46,6 +46,36 @@ pub(crate) struct Shapes {
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the heads do not divide the channels.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Option<&Tensor>) -> Result<Tensor> {
+    let shapes = check(q, k, v, config)?;
+    let Shapes { b, s, t, c, .. } = shapes;
+    let work = || {
+        let products = Work::new(&[("q", q), ("k", k), ("v", v)]).product(b * s, t, c).product(b * s, c, t);
+        products.config(config)
+    };
+    trace::operator(OP, work, || match q.device() {
+        Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
+        _ => match cuda::attention(q, k, v, config, shapes, out)? {
+            Some(y) => Ok(y),
+            None => store(OP, reference::forward(q, k, v, None, config, shapes)?, out),
+        },
+    })
+}
+
+/// [`attention`] in which no query looks at the keys whose `seen` `(b, t)`, in f32, is 0; the others' is 1. In f32, of
+/// candle's primitives on every device: it is for a text encoder's few tokens. A query that no key is left for gives no
+/// numbers.
+///
+/// # Errors
+/// Those of [`attention`].
+pub fn attention_seeing(q: &Tensor, k: &Tensor, v: &Tensor, seen: &Tensor, config: Attention) -> Result<Tensor> {
+    let shapes = check(q, k, v, config)?;
+    expect_shape(OP, "seen", seen.dims(), &[shapes.b, shapes.t])?;
+    let [q32, k32, v32] = [q, k, v].map(|x| x.to_dtype(DType::F32));
+    Ok(reference::forward(&q32?, &k32?, &v32?, Some(seen), config, shapes)?.to_dtype(q.dtype())?)
+}
+
+/// Checks the operands.
+fn check(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention) -> Result<Shapes> {
     let shape_error = |operand, found: &Tensor| Error::Shape {
         op: OP,
         operand,
@@ -68,18 +98,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Opt
             message: format!("a causal mask needs as many keys ({t}) as queries ({s})"),
         });
     }
-    let shapes = Shapes { b, s, t, c, head_dim: c / config.num_heads };
-    let work = || {
-        let products = Work::new(&[("q", q), ("k", k), ("v", v)]).product(b * s, t, c).product(b * s, c, t);
-        products.config(config)
-    };
-    trace::operator(OP, work, || match q.device() {
-        Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
-        _ => match cuda::attention(q, k, v, config, shapes, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(q, k, v, config, shapes)?, out),
-        },
-    })
+    Ok(Shapes { b, s, t, c, head_dim: c / config.num_heads })
 }
 
 /// Whether [`attention`] reads queries, keys and values where they are when their rows lie apart, as in the result of

@@ -9,7 +9,15 @@ use crate::error::Result;
 /// Elements of the scores that exist at a time: 256 MiB in f32.
 const MAX_SCORES: usize = 1 << 26;
 
-pub(super) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, shapes: Shapes) -> Result<Tensor> {
+/// With `seen` `(b, t)` keys are looked at where it is 1, and not where it is 0.
+pub(super) fn forward(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seen: Option<&Tensor>,
+    config: Attention,
+    shapes: Shapes,
+) -> Result<Tensor> {
     let Shapes { b, s, t, c, head_dim } = shapes;
     let num_heads = config.num_heads;
     let heads = |x: &Tensor, tokens| x.reshape((b, tokens, num_heads, head_dim))?.transpose(1, 2)?.contiguous();
@@ -18,12 +26,16 @@ pub(super) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, sha
     let k = heads(k, t)?.transpose(2, 3)?;
     let v = heads(v, t)?;
     let block = queries_at_a_time(b * num_heads * t, s);
+    let hidden = seen.map(|seen| seen.log()?.reshape((b, 1, 1, t))).transpose()?; // 0, or minus infinity
     let mut blocks = Vec::new();
     for start in (0..s).step_by(block) {
         let rows = block.min(s - start);
         let mut scores = q.narrow(2, start, rows)?.contiguous()?.matmul(&k)?.to_dtype(DType::F32)?;
         if config.causal {
             scores = scores.broadcast_add(&causal_mask(start, rows, t, q.device())?)?;
+        }
+        if let Some(hidden) = &hidden {
+            scores = scores.broadcast_add(hidden)?;
         }
         blocks.push(softmax_last_dim(&scores)?.to_dtype(v.dtype())?.matmul(&v)?);
     }

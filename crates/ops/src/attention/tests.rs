@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{assert_close, exact, random, random_into};
+use crate::test_support::{TARGET, assert_close, exact, random, random_into};
 
 /// `(b, s, t, num_heads, head_dim)`.
 type Case = (usize, usize, usize, usize, usize);
@@ -14,7 +14,7 @@ fn agrees((b, s, t, num_heads, head_dim): Case, operands: impl Fn() -> [Tensor; 
         let [q, k, v] = operands();
         let config = Attention { num_heads, causal };
         let shapes = Shapes { b, s, t, c, head_dim };
-        let expected = reference::forward(&exact(&q), &exact(&k), &exact(&v), config, shapes).unwrap();
+        let expected = reference::forward(&exact(&q), &exact(&k), &exact(&v), None, config, shapes).unwrap();
         let run = |out: Option<&Tensor>| attention(&q, &k, &v, config, out).unwrap();
         assert_close(&run(None), &expected, 1e-5);
         random_into(&expected, |out| run(Some(out)), 1e-5);
@@ -52,4 +52,15 @@ fn refuses_heads_that_do_not_divide() {
     let x = random(&[1, 2, 6]);
     let error = attention(&x, &x, &x, Attention { num_heads: 4, causal: false }, None).unwrap_err();
     assert_eq!(error.to_string(), "attention: 4 heads do not divide 6 channels");
+}
+
+#[test]
+fn keys_that_are_not_seen_might_as_well_not_be_there() {
+    let (q, k, v) = (random(&[1, 5, 16]), random(&[1, 6, 16]), random(&[1, 6, 16]));
+    let config = Attention { num_heads: 2, causal: false };
+    let seen = Tensor::new(&[[1f32, 0., 1., 1., 0., 1.]], &TARGET.0).unwrap();
+    let left = Tensor::new(&[0u32, 2, 3, 5], &TARGET.0).unwrap();
+    let [fewer_k, fewer_v] = [&k, &v].map(|x| exact(x).index_select(&left, 1).unwrap());
+    let expected = attention(&exact(&q), &fewer_k, &fewer_v, config, None).unwrap();
+    assert_close(&attention_seeing(&q, &k, &v, &seen, config).unwrap(), &expected, 1e-5);
 }

@@ -1,0 +1,42 @@
+//! The flags that say how prompts are read, the same for every command that has prompts.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kiln_engine::{Emphasis, Request};
+
+use crate::args::parse_count;
+
+/// What a user may say of prompts.
+#[derive(Debug, Clone, Args)]
+pub struct PromptArgs {
+    /// What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy,
+    /// compel, or none: brackets are text.
+    #[arg(long, value_name = "NAME", default_value = "original")]
+    emphasis: Emphasis,
+    /// The text encoder's layer that steers, counted from the last, which is 1. Default: 1, for SDXL 2.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    clip_skip: Option<usize>,
+    /// A chunk of 75 tokens that is full ends at its last comma where that is at most N tokens back; 0: never. Default: 20.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    comma_backtrack: Option<usize>,
+    /// A folder of lists: __name__ in a prompt is a line of name.txt, by the picture's seed, as is one of {a|b|c}.
+    #[arg(long, value_name = "DIR")]
+    wildcards_dir: Option<PathBuf>,
+    /// How many encoded texts are kept for the next pictures. Default: 32.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    pub prompt_cache: Option<usize>,
+}
+
+impl PromptArgs {
+    /// The request with what was said.
+    pub fn apply(&self, request: Request) -> Request {
+        Request {
+            emphasis: self.emphasis,
+            clip_skip: self.clip_skip,
+            comma_backtrack: self.comma_backtrack,
+            wildcards_dir: self.wildcards_dir.clone(),
+            ..request
+        }
+    }
+}

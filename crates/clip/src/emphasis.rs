@@ -1,0 +1,149 @@
+//! What a token's weight does to an encoder's output.
+//!
+//! The arithmetic is f32, on the host: it is a few thousand values, and every device gives the same bits for them.
+
+use std::f64::consts::FRAC_PI_2;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How weights are applied to a chunk's hidden states `z` `(tokens, d)`, with a weight `w` for each token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Emphasis {
+    /// `z w`, then scaled so that the chunk's mean is what it was: AUTOMATIC1111's "Original".
+    #[default]
+    Original,
+    /// `z w`: its "No norm".
+    NoNorm,
+    /// Brackets are read, weights are not used: its "Ignore".
+    Ignore,
+    /// `empty + (z - empty) w`, with the empty text's hidden states: ComfyUI's.
+    Comfy,
+    /// The same, and for each span of a weight below 1 a blend with the prompt without it: compel's.
+    Compel,
+    /// Brackets are text: AUTOMATIC1111's "None".
+    None,
+}
+
+impl Emphasis {
+    /// All of them, in the order in which help texts name them.
+    pub const ALL: [Self; 6] = [Self::Original, Self::NoNorm, Self::Ignore, Self::Comfy, Self::Compel, Self::None];
+
+    /// Its name on a command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Original => "original",
+            Self::NoNorm => "no-norm",
+            Self::Ignore => "ignore",
+            Self::Comfy => "comfy",
+            Self::Compel => "compel",
+            Self::None => "none",
+        }
+    }
+
+    /// AUTOMATIC1111's name, as its pictures' settings have it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Original => "Original",
+            Self::NoNorm => "No norm",
+            Self::Ignore => "Ignore",
+            Self::Comfy => "ComfyUI",
+            Self::Compel => "Compel",
+            Self::None => "None",
+        }
+    }
+}
+
+impl FromStr for Emphasis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|emphasis| emphasis.id() == text)
+            .ok_or_else(|| "expected original, no-norm, ignore, comfy, compel or none".into())
+    }
+}
+
+/// `z w` for each token; `z` `(tokens, d)`.
+pub(crate) fn scale(z: &mut [f32], weights: &[f32]) {
+    for (row, &weight) in rows(z, weights.len()).zip(weights) {
+        row.iter_mut().for_each(|value| *value *= weight);
+    }
+}
+
+/// Scales `z` to the mean `wanted`. A mean of 0 can be scaled to no other, so that `z` stays.
+pub(crate) fn restore_mean(z: &mut [f32], wanted: f32) {
+    let ratio = wanted / mean(z);
+    if ratio.is_finite() {
+        z.iter_mut().for_each(|value| *value *= ratio);
+    }
+}
+
+/// The mean, summed in f64.
+pub(crate) fn mean(z: &[f32]) -> f32 {
+    (z.iter().map(|&value| f64::from(value)).sum::<f64>() / z.len().max(1) as f64) as f32
+}
+
+/// `empty + (z - empty) w` where a token's weight is not 1; `z` and `empty` `(tokens, d)`.
+pub(crate) fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
+    let tokens = weights.len();
+    let width = empty.len() / tokens.max(1);
+    for ((row, empty), &weight) in rows(z, tokens).zip(empty.chunks_exact(width.max(1))).zip(weights) {
+        if weight != 1.0 {
+            row.iter_mut().zip(empty).for_each(|(value, &empty)| *value = empty + (*value - empty) * weight);
+        }
+    }
+}
+
+/// How much of a prompt without a span of `weight` below 1 is blended with the prompt: `tan((1 - weight) pi / 2)`, which
+/// is 0 at 1 and without bound towards 0.
+pub(crate) fn blend_of(weight: f32) -> f32 {
+    const LEAST: f64 = 1e-5;
+    ((1.0 - f64::from(weight).max(LEAST)) * FRAC_PI_2).tan() as f32
+}
+
+fn rows(z: &mut [f32], tokens: usize) -> impl Iterator<Item = &mut [f32]> {
+    let width = z.len() / tokens.max(1);
+    z.chunks_exact_mut(width.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for emphasis in Emphasis::ALL {
+            assert_eq!(emphasis.id().parse(), Ok(emphasis));
+        }
+        assert!("Original".parse::<Emphasis>().unwrap_err().contains("no-norm"));
+    }
+
+    #[test]
+    fn the_mean_is_restored() {
+        let mut z = [1.0, 2.0, 3.0, 6.0];
+        let wanted = mean(&z);
+        scale(&mut z, &[1.0, 2.0]);
+        assert_eq!(z, [1.0, 2.0, 6.0, 12.0]);
+        restore_mean(&mut z, wanted);
+        assert!((mean(&z) - 3.0).abs() < 1e-6);
+        let mut none = [1.0, -1.0];
+        restore_mean(&mut none, 5.0);
+        assert_eq!(none, [1.0, -1.0]);
+    }
+
+    #[test]
+    fn weights_lead_away_from_the_empty_text() {
+        let mut z = [1.0, 2.0, 3.0, 4.0];
+        away_from_empty(&mut z, &[0.0, 0.0, 1.0, 1.0], &[1.0, 2.0]);
+        assert_eq!(z, [1.0, 2.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn half_a_weight_blends_half() {
+        assert!((blend_of(0.5) - 1.0).abs() < 1e-6);
+        assert!(blend_of(0.0) > 1e4 && blend_of(-1.0).is_finite());
+    }
+}

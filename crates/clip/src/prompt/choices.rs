@@ -1,0 +1,180 @@
+//! One of several texts for each picture: `{a|b|c}`, and `__name__` for a line of a list.
+//!
+//! Which one is drawn depends on the seed alone: the choices are made from left to right, an outer one before those in
+//! it, with numbers of SplitMix64 (Steele, Lea and Flood 2014) that starts at the seed.
+
+use std::ops::Range;
+
+/// Lists may name lists, but not without end.
+const MAX_DEPTH: usize = 16;
+/// A text that has grown so long grows no further: names in it stay names.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The prompt with its choices made by `seed`. `lists` gives the lines of a list by its name; a name that it does not
+/// know stays as it is, as do braces without a `|` of their own, and `\{`.
+pub fn expand<'l>(prompt: &str, seed: u64, lists: &dyn Fn(&str) -> Option<&'l [String]>) -> String {
+    if !prompt.contains('{') && !prompt.contains("__") {
+        return prompt.into();
+    }
+    let mut expansion = Expansion { text: String::new(), random: seed, lists };
+    expansion.add(prompt, 0);
+    expansion.text
+}
+
+struct Expansion<'a, 'l> {
+    text: String,
+    random: u64,
+    lists: &'a dyn Fn(&str) -> Option<&'l [String]>,
+}
+
+impl Expansion<'_, '_> {
+    fn add(&mut self, prompt: &str, depth: usize) {
+        let choices = choices(prompt);
+        let mut open: Vec<Range<usize>> = std::iter::once(0..prompt.len()).collect();
+        while let Some(Range { start, end }) = open.pop() {
+            let next = choices.partition_point(|choice| choice.start < start);
+            let choice = choices.get(next).filter(|choice| choice.start < end);
+            self.add_names(&prompt[start..choice.map_or(end, |choice| choice.start)], depth);
+            if let Some(choice) = choice {
+                open.push(choice.end..end);
+                open.push(choice.branches[self.draw(choice.branches.len())].clone());
+            }
+        }
+    }
+
+    /// Text without braces, in which names become lines.
+    fn add_names(&mut self, mut text: &str, depth: usize) {
+        const MARK: &str = "__";
+        while let Some(start) = text.find(MARK).filter(|_| depth < MAX_DEPTH && self.text.len() < MAX_BYTES) {
+            let inner = &text[start + MARK.len()..];
+            let Some(length) = inner.find(MARK) else { break };
+            let lines = (self.lists)(&inner[..length]).filter(|lines| !lines.is_empty());
+            self.text += &text[..start];
+            match lines {
+                Some(lines) => {
+                    let line = &lines[self.draw(lines.len())];
+                    self.add(line, depth + 1);
+                    text = &inner[length + MARK.len()..];
+                }
+                None => {
+                    self.text += &text[start..start + MARK.len() + length];
+                    text = &inner[length..];
+                    if length == 0 {
+                        self.text += MARK; // four underscores begin nothing
+                        text = &text[MARK.len()..];
+                    }
+                }
+            }
+        }
+        self.text += text;
+    }
+
+    /// A number below `count`.
+    fn draw(&mut self, count: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(z ^ (z >> 31)) * count as u128) >> 64) as usize
+    }
+}
+
+/// A pair of braces with what lies between its bars.
+struct Choice {
+    start: usize,
+    branches: Vec<Range<usize>>,
+    end: usize,
+}
+
+/// All choices of a text, by their begin. A `|` belongs to the innermost bracket that it lies in, so that `[a|b]` may
+/// stand in a choice.
+fn choices(text: &str) -> Vec<Choice> {
+    let mut found = Vec::new();
+    // Open brackets: where each stands, and its bars.
+    let mut open: Vec<(u8, usize, Vec<usize>)> = Vec::new();
+    let mut braces = 0;
+    let mut escaped = false;
+    for (i, byte) in text.bytes().enumerate() {
+        let literal = escaped;
+        escaped = byte == b'\\' && !literal;
+        match byte {
+            _ if literal => {}
+            b'{' | b'[' => {
+                braces += usize::from(byte == b'{');
+                open.push((byte, i, Vec::new()));
+            }
+            b'|' => {
+                if let Some((_, _, bars)) = open.last_mut() {
+                    bars.push(i);
+                }
+            }
+            b']' => _ = open.pop_if(|(bracket, ..)| *bracket == b'['),
+            b'}' if braces > 0 => {
+                braces -= 1;
+                while open.pop_if(|(bracket, ..)| *bracket == b'[').is_some() {}
+                if let Some((_, start, bars)) = open.pop().filter(|(_, _, bars)| !bars.is_empty()) {
+                    let begins = std::iter::once(start).chain(bars.iter().copied()).map(|at| at + 1);
+                    let branches = begins.zip(bars.iter().copied().chain([i])).map(|(from, to)| from..to).collect();
+                    found.push(Choice { start, branches, end: i + 1 });
+                }
+            }
+            _ => {}
+        }
+    }
+    found.sort_unstable_by_key(|choice| choice.start);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(prompt: &str, seed: u64) -> String {
+        expand(prompt, seed, &|_| None)
+    }
+
+    #[test]
+    fn every_choice_is_drawn_and_a_seed_draws_the_same() {
+        let drawn: std::collections::BTreeSet<String> = (0..40).map(|seed| plain("a {red|green|} cat", seed)).collect();
+        assert_eq!(drawn.into_iter().collect::<Vec<_>>(), ["a  cat", "a green cat", "a red cat"]);
+        assert_eq!(plain("{a|b|c|d|e|f}{a|b|c|d|e|f}", 7), plain("{a|b|c|d|e|f}{a|b|c|d|e|f}", 7));
+        // The draws of a seed are part of what a picture's settings mean: they may not change.
+        let drawn: String = (0..16).map(|seed| plain("{a|b|c|d|e|f}", seed)).collect();
+        assert_eq!(drawn, "fddaccecdeabdecd");
+    }
+
+    #[test]
+    fn choices_nest_and_alternation_stays_within_them() {
+        for seed in 0..20 {
+            let text = plain("{x {1|2}|[a|b]} {y}", seed);
+            assert!(["x 1 {y}", "x 2 {y}", "[a|b] {y}"].contains(&&*text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_choice_stays() {
+        for text in ["{a}", "{a|b", "a|b}", r"\{a|b}", "[{b|d{:.5]", "a__b", "____", "__unknown__", "}{", "[a|b]"] {
+            assert_eq!(plain(text, 3), text);
+        }
+    }
+
+    #[test]
+    fn names_become_lines() {
+        let colours = ["red".to_string(), "dark __colour__".into()];
+        let lists = |name: &str| (name == "colour").then_some(&colours[..]);
+        for seed in 0..50 {
+            let text = expand("a __colour__ __cat__", seed, &lists);
+            assert!(text.starts_with("a ") && text.ends_with("red __cat__") || text.contains("__colour__"), "{text}");
+        }
+        let many = ["__x__ __x__ __x__".to_string()];
+        let text = expand("__x__", 1, &|name| (name == "x").then_some(&many[..]));
+        assert!(text.len() < 2 * MAX_BYTES);
+    }
+
+    #[test]
+    fn deep_nesting_takes_neither_stack_nor_time() {
+        plain(&format!("{}a{}", "{x|".repeat(100_000), "}".repeat(100_000)), 1);
+        for text in ["{", "{|", "[{|", "_", "__a", "__a__", "}", "\\{"] {
+            plain(&text.repeat(100_000), 1);
+        }
+    }
+}

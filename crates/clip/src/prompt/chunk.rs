@@ -1,0 +1,98 @@
+//! Spans to chunks of tokens, cut where AUTOMATIC1111 cuts them.
+
+use crate::error::Result;
+use crate::prompt::Span;
+use crate::tokenizer::Tokenizer;
+use crate::words::Words;
+
+/// How near the last comma of a chunk is behind which AUTOMATIC1111 cuts it by default.
+pub const COMMA_BACKTRACK: usize = 20;
+
+/// Tokens that are encoded together, with their weights. All three have the tokenizer's length of a chunk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// A begin token, the text's, an end token, padding.
+    pub ids: Vec<u32>,
+    /// What each weighs; begin, end and padding weigh 1.
+    pub weights: Vec<f32>,
+    /// Which span of the prompt each is of; begin, end and padding are of none.
+    pub spans: Vec<Option<usize>>,
+}
+
+/// The chunks of a prompt. There is always one. A chunk that is full is cut behind its last comma if that is at most
+/// `backtrack` tokens back, so that what belongs together stays together; with 0 it is cut where it is full. `BREAK` ends
+/// a chunk. One of `words` counts as many tokens as it has vectors, and lies in one chunk whole; what does not fit into a
+/// chunk of its own is left out.
+///
+/// # Errors
+/// [`crate::Error::Tokenize`] where the `tokenizers` crate fails.
+pub fn chunks(tokenizer: &Tokenizer, spans: &[Span], backtrack: usize, words: &Words) -> Result<Vec<Chunk>> {
+    let mut builder = Builder { tokenizer, backtrack, chunks: Vec::new(), open: Vec::new(), last_comma: None };
+    for (span, Span { text, weight }) in spans.iter().enumerate() {
+        if spans[span].is_break() {
+            builder.end_chunk();
+            continue;
+        }
+        let ids = tokenizer.encode_with(text, words)?;
+        let mut rest = &ids[..];
+        while let Some(&id) = rest.first() {
+            builder.make_room(id);
+            let (whole, behind) = rest.split_at(words.vectors_from(id).clamp(1, rest.len()));
+            if builder.open.len() + whole.len() > builder.capacity() {
+                builder.end_chunk();
+            }
+            let fitting = whole.iter().take(builder.capacity());
+            builder.open.extend(fitting.map(|&id| (id, *weight as f32, span)));
+            rest = behind;
+        }
+    }
+    if !builder.open.is_empty() || builder.chunks.is_empty() {
+        builder.end_chunk();
+    }
+    Ok(builder.chunks)
+}
+
+struct Builder<'a> {
+    tokenizer: &'a Tokenizer,
+    backtrack: usize,
+    chunks: Vec<Chunk>,
+    /// Id, weight and span of the tokens of the chunk that is under way.
+    open: Vec<(u32, f32, usize)>,
+    /// Where its last comma is.
+    last_comma: Option<usize>,
+}
+
+impl Builder<'_> {
+    /// Tokens of a text that a chunk holds.
+    fn capacity(&self) -> usize {
+        self.tokenizer.max_length() - 2
+    }
+
+    /// Ends the chunk if it is full, behind its last comma where that is near. A comma itself is never moved.
+    fn make_room(&mut self, id: u32) {
+        let full = self.open.len() == self.capacity();
+        if self.tokenizer.comma() == Some(id) {
+            self.last_comma = Some(self.open.len());
+        } else if let Some(comma) = self.last_comma.filter(|comma| full && self.open.len() - comma <= self.backtrack) {
+            let moved = self.open.split_off(comma + 1);
+            self.end_chunk();
+            self.open = moved;
+        }
+        if self.open.len() == self.capacity() {
+            self.end_chunk();
+        }
+    }
+
+    fn end_chunk(&mut self) {
+        let tokens = std::mem::take(&mut self.open);
+        self.last_comma = None;
+        let ids: Vec<u32> = tokens.iter().map(|&(id, ..)| id).collect();
+        let length = self.tokenizer.max_length();
+        let mut chunk =
+            Chunk { ids: self.tokenizer.frame(&ids), weights: vec![1.0; length], spans: vec![None; length] };
+        for (i, (_, weight, span)) in tokens.into_iter().enumerate() {
+            (chunk.weights[i + 1], chunk.spans[i + 1]) = (weight, Some(span));
+        }
+        self.chunks.push(chunk);
+    }
+}

@@ -1,0 +1,302 @@
+//! Texts that change on the way: `[from:to:when]` and `[a|b]`.
+//!
+//! AUTOMATIC1111 reads these with an ambiguous grammar and a parser that takes one of the readings, in malformed texts by
+//! the order in which Python's sets happen to be. The reading here is the one that finds every well-formed construct,
+//! wherever it stands: it is theirs wherever theirs does not depend on that order.
+//!
+//! What a bracket begins depends on the text behind it alone, so one pass from the text's end to its begin finds all
+//! constructs, and no nesting takes more time or stack.
+
+use std::ops::Range;
+
+use super::is_space;
+use super::number::signed_float;
+
+/// The text that a prompt is for a stretch of steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stretch {
+    /// The last step of the stretch, counted as AUTOMATIC1111's schedules count; see [`PromptSchedule::index_at`].
+    pub until: usize,
+    /// The text, with brackets of emphasis and escapes as they were.
+    pub text: String,
+}
+
+/// A prompt as a text for each stretch of steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptSchedule {
+    stretches: Vec<Stretch>,
+}
+
+impl PromptSchedule {
+    /// Reads a prompt for a run of `steps` steps. A text that cannot be read is one text for all steps, brackets and all:
+    /// one with a `|` outside of `[a|b]`, or with a backslash at its end or before a new line.
+    pub fn new(prompt: &str, steps: usize) -> Self {
+        let whole = |text: &str| vec![Stretch { until: steps, text: text.into() }];
+        // Most prompts have neither.
+        let constructs = if prompt.contains(['[', '|', '\\']) { Constructs::find(prompt) } else { None };
+        let stretches = match constructs {
+            Some(constructs) => {
+                let stretch = |until| Stretch { until, text: constructs.text_at(until, steps) };
+                constructs.ends(steps).into_iter().map(stretch).collect()
+            }
+            None => whole(prompt),
+        };
+        Self { stretches }
+    }
+
+    /// The stretches in their order; the last one is until the last step. Two neighbours may have one text.
+    pub fn stretches(&self) -> &[Stretch] {
+        &self.stretches
+    }
+
+    /// Which stretch step `step`, counted from 0, belongs to.
+    ///
+    /// AUTOMATIC1111 compares this count from 0 with ends that are counted from 1: `[a:b:3]` is `a` for the steps 0 to
+    /// 3, four of them, and `[a|b]` is `a a b a b`.
+    pub fn index_at(&self, step: usize) -> usize {
+        self.stretches.iter().position(|stretch| step <= stretch.until).unwrap_or(0)
+    }
+}
+
+/// A construct that changes with the steps, and the byte behind it.
+enum Construct<'a> {
+    Scheduled { before: Range<usize>, after: Range<usize>, when: &'a str, end: usize },
+    Alternate { branches: Vec<Range<usize>>, end: usize },
+}
+
+/// All constructs of a text.
+struct Constructs<'a> {
+    text: &'a str,
+    /// By the byte of their opening bracket.
+    at: Vec<Option<Construct<'a>>>,
+}
+
+impl<'a> Constructs<'a> {
+    /// `None` where the text cannot be read.
+    fn find(text: &'a str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let n = bytes.len();
+        let mut at: Vec<Option<Construct<'a>>> = (0..n).map(|_| None).collect();
+        // Where the longest run of text and constructs from a byte on ends.
+        let mut run = vec![n; n + 1];
+        for i in (0..n).rev() {
+            run[i] = match bytes[i] {
+                b'\\' if is_escape(bytes, i) => run[i + 2],
+                b'\\' | b')' | b']' | b':' | b'|' => i,
+                b'(' => parenthesis(bytes, &run, i).map_or(i, |end| run[end]),
+                b'[' => match bracket(text, &run, i) {
+                    Some((end, construct)) => {
+                        at[i] = construct;
+                        run[end]
+                    }
+                    None => i,
+                },
+                _ => run[i + 1],
+            };
+        }
+        let mut i = run[0];
+        while i < n {
+            if matches!(bytes[i], b'|' | b'\\') {
+                return None;
+            }
+            i = run[i + 1]; // a bracket or colon that belongs to nothing
+        }
+        Some(Self { text, at })
+    }
+
+    /// Calls `plain` with every byte range of plain text in `range`, and `change` with every construct; what that gives
+    /// is read next.
+    fn walk(&self, mut plain: impl FnMut(&str), mut change: impl FnMut(&Construct<'a>, &mut Vec<Range<usize>>)) {
+        let bytes = self.text.as_bytes();
+        let mut open: Vec<Range<usize>> = std::iter::once(0..bytes.len()).collect();
+        while let Some(Range { start, end }) = open.pop() {
+            let mut i = start;
+            let construct = loop {
+                match bytes[..end].get(i) {
+                    None => break None,
+                    Some(b'\\') => i += 2,
+                    Some(_) => match &self.at[i] {
+                        Some(construct) => break Some(construct),
+                        None => i += 1,
+                    },
+                }
+            };
+            plain(&self.text[start..i.min(end)]);
+            if let Some(construct) = construct {
+                open.push(construct.end()..end);
+                change(construct, &mut open);
+            }
+        }
+    }
+
+    /// The steps at which stretches end.
+    fn ends(&self, steps: usize) -> Vec<usize> {
+        let mut ends = vec![false; steps + 1];
+        ends[steps] = true;
+        self.walk(
+            |_| {},
+            |construct, open| match construct {
+                Construct::Scheduled { before, after, when, .. } => {
+                    let when = step_of(when, steps);
+                    if when >= 1.0 {
+                        ends[when as usize] = true;
+                    }
+                    open.extend([before.clone(), after.clone()]);
+                }
+                Construct::Alternate { branches, .. } => {
+                    ends[1.min(steps)..].fill(true);
+                    open.extend(branches.iter().cloned());
+                }
+            },
+        );
+        (0..=steps).filter(|&step| ends[step]).collect()
+    }
+
+    /// The text at a step, counted from 1.
+    fn text_at(&self, step: usize, steps: usize) -> String {
+        let mut text = String::new();
+        self.walk(
+            |plain| text += plain,
+            |construct, open| {
+                open.push(match construct {
+                    Construct::Scheduled { before, when, .. } if step as f64 <= step_of(when, steps) => before.clone(),
+                    Construct::Scheduled { after, .. } => after.clone(),
+                    Construct::Alternate { branches, .. } => branches[step.saturating_sub(1) % branches.len()].clone(),
+                });
+            },
+        );
+        text
+    }
+}
+
+impl Construct<'_> {
+    fn end(&self) -> usize {
+        match self {
+            Self::Scheduled { end, .. } | Self::Alternate { end, .. } => *end,
+        }
+    }
+}
+
+/// Whether the backslash at `i` takes the next character along: any but a new line.
+fn is_escape(bytes: &[u8], i: usize) -> bool {
+    bytes.get(i + 1).is_some_and(|&next| next != b'\n')
+}
+
+/// The end of `(a)` or `(a:b)` at `i`.
+fn parenthesis(bytes: &[u8], run: &[usize], i: usize) -> Option<usize> {
+    let first = run[i + 1];
+    match bytes.get(first)? {
+        b')' => Some(first + 1),
+        b':' => Some(run[first + 1]).filter(|&second| bytes.get(second) == Some(&b')')).map(|second| second + 1),
+        _ => None,
+    }
+}
+
+/// The end of what begins with the `[` at `i`, and the construct, if it is one that changes.
+fn bracket<'a>(text: &'a str, run: &[usize], i: usize) -> Option<(usize, Option<Construct<'a>>)> {
+    let bytes = text.as_bytes();
+    let first = run[i + 1];
+    match bytes.get(first)? {
+        b']' => Some((first + 1, None)),
+        b'|' => {
+            let (mut branches, mut bar) = (Vec::from_iter(std::iter::once(i + 1..first)), first);
+            while bytes.get(bar) == Some(&b'|') {
+                let end = run[bar + 1];
+                branches.push(bar + 1..end);
+                bar = end;
+            }
+            let end = bar + 1;
+            (bytes.get(bar) == Some(&b']')).then_some((end, Some(Construct::Alternate { branches, end })))
+        }
+        b':' => {
+            let second = run[first + 1];
+            let both = (bytes.get(second) == Some(&b':')).then(|| time(text, second + 1)).flatten();
+            let (when, end, before, after) = match both {
+                Some((when, end)) => (when, end, i + 1..first, first + 1..second),
+                None => time(text, first + 1).map(|(when, end)| (when, end, 0..0, i + 1..first))?,
+            };
+            Some((end, Some(Construct::Scheduled { before, after, when, end })))
+        }
+        _ => None,
+    }
+}
+
+/// A number with spaces around it and a closing bracket, at byte `from`: the number, and the byte behind the bracket.
+fn time(text: &str, from: usize) -> Option<(&str, usize)> {
+    let number = text[from..].trim_start_matches(is_space);
+    let length = signed_float(number)?;
+    let rest = number[length..].trim_start_matches(is_space).strip_prefix(']')?;
+    Some((&number[..length], text.len() - rest.len()))
+}
+
+/// The step that a time means: a number with a point is a share of the steps. Whole, and at most `steps`.
+fn step_of(when: &str, steps: usize) -> f64 {
+    let value: f64 = when.parse().unwrap_or(0.0);
+    let value = if when.contains('.') { value * steps as f64 } else { value };
+    value.trunc().min(steps as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(prompt: &str) -> Vec<(usize, String)> {
+        let PromptSchedule { stretches } = PromptSchedule::new(prompt, 10);
+        stretches.into_iter().map(|stretch| (stretch.until, stretch.text)).collect()
+    }
+
+    fn check(prompt: &str, expected: &[(usize, &str)]) {
+        let expected: Vec<_> = expected.iter().map(|&(until, text)| (until, text.to_string())).collect();
+        assert_eq!(schedule(prompt), expected, "{prompt}");
+    }
+
+    #[test]
+    fn times_are_steps_or_shares() {
+        check("a [b:c:3] d", &[(3, "a b d"), (10, "a c d")]);
+        check("a [b: .5 ] c", &[(5, "a  c"), (10, "a b c")]);
+        check("[a::2]", &[(2, "a"), (10, "")]);
+        check("[:b:1e1]", &[(10, "")]);
+        check("[a:b:99]", &[(10, "a")]);
+        check("[a:b:0]", &[(10, "b")]);
+        check("[a:b:-3]", &[(10, "b")]);
+        check("[a:3:4]", &[(4, "a"), (10, "3")]);
+    }
+
+    #[test]
+    fn constructs_nest_and_emphasis_stays() {
+        check("a[b:[c:d:2]:1]e", &[(1, "abe"), (2, "ace"), (10, "ade")]);
+        check("[(a:2):3]", &[(3, ""), (10, "(a:2)")]);
+        check("a [[[b]]:2]", &[(2, "a "), (10, "a [[b]]")]);
+        check(r"\[a:b:3] [c\]:d:3]", &[(3, r"\[a:b:3] c\]"), (10, r"\[a:b:3] d")]);
+    }
+
+    #[test]
+    fn alternation_is_another_text_each_step() {
+        let texts: Vec<String> = schedule("[fe|||]male").into_iter().map(|(_, text)| text).collect();
+        assert_eq!(texts[..6], ["female", "male", "male", "male", "female", "male"]);
+        assert_eq!(texts.len(), 10);
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_as_it_is() {
+        for text in ["a|b", "a [b|c:.5]", "[a:b:3] |", "[a:b:3]\\", "[a:b:3]\\\nc", "[unbalanced", "][)(:"] {
+            check(text, &[(10, text)]);
+        }
+    }
+
+    #[test]
+    fn steps_are_counted_from_0_against_ends_from_1() {
+        let schedule = PromptSchedule::new("[a|b]", 4);
+        let texts: Vec<&str> = (0..4).map(|step| &*schedule.stretches()[schedule.index_at(step)].text).collect();
+        assert_eq!(texts, ["a", "a", "b", "a"]);
+    }
+
+    #[test]
+    fn deep_nesting_takes_neither_stack_nor_time() {
+        let deep = format!("{}a{}", "[".repeat(100_000), ":1]".repeat(100_000));
+        assert_eq!(schedule(&deep), [(1, "".into()), (10, "a".into())]);
+        for text in ["[", "(", "[a|", "[a:", "(a:", "[:", "|", "]", "\\"] {
+            schedule(&text.repeat(100_000));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `<lora:name:0.8>`: what a prompt asks for besides its text.
+
+use super::is_word;
+
+/// A tag that stood in a prompt: `<kind:argument:argument>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// The word before the first colon: `lora`, `lyco`, `hypernet`.
+    pub kind: String,
+    /// What is behind it, between colons. There is at least one.
+    pub arguments: Vec<String>,
+}
+
+/// The text without its tags, and the tags in their order. What is no tag, such as `<3` or `<a b:c>`, stays.
+pub fn take_tags(prompt: &str) -> (String, Vec<Tag>) {
+    let (mut text, mut tags) = (String::with_capacity(prompt.len()), Vec::new());
+    // Behind the last `>` there is no tag, and nothing to look for.
+    let (mut rest, last) = prompt.split_at(prompt.rfind('>').map_or(0, |end| end + 1));
+    while let Some(start) = rest.find('<') {
+        text += &rest[..start];
+        match tag(&rest[start..]) {
+            Some((tag, length)) => {
+                tags.push(tag);
+                rest = &rest[start + length..];
+            }
+            None => {
+                text.push('<');
+                rest = &rest[start + 1..];
+            }
+        }
+    }
+    (text + rest + last, tags)
+}
+
+/// The tag at the begin of `text`, and its length in bytes.
+fn tag(text: &str) -> Option<(Tag, usize)> {
+    let inner = &text[1..];
+    let colon = inner.find(|c| !is_word(c)).filter(|&at| at > 0 && inner[at..].starts_with(':'))?;
+    let end = inner.find('>').filter(|&end| end > colon + 1)?;
+    let arguments = inner[colon + 1..end].split(':').map(String::from).collect();
+    Some((Tag { kind: inner[..colon].into(), arguments }, end + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_leave_the_text() {
+        let (text, tags) = take_tags("a <lora:ink wash:0.8:x>cat<hypernet:h>");
+        assert_eq!(text, "a cat");
+        let tag = |kind: &str, arguments: &[&str]| Tag {
+            kind: kind.into(),
+            arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
+        };
+        assert_eq!(tags, [tag("lora", &["ink wash", "0.8", "x"]), tag("hypernet", &["h"])]);
+    }
+
+    #[test]
+    fn what_is_no_tag_stays() {
+        for text in ["<3", "a < b: c > d", "<lora>", "<:a>", "<lora:>", "<lora:a", "<<", ""] {
+            assert_eq!(take_tags(text), (text.to_string(), vec![]));
+        }
+        assert_eq!(take_tags("<<lora:a>>").0, "<>");
+    }
+}

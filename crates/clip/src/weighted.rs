@@ -1,0 +1,105 @@
+//! Weighted chunks to hidden states.
+
+use std::collections::BTreeMap;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::emphasis::{Emphasis, away_from_empty, blend_of, mean, restore_mean, scale};
+use crate::encoder::{HiddenLayer, TextEncoder, TextOutput};
+use crate::error::Result;
+use crate::prompt::Chunk;
+use crate::words::Words;
+
+impl TextEncoder {
+    /// Encodes the chunks of one prompt and applies their weights to the hidden states; the pooled vectors stay as they
+    /// are. `empty` is the chunk of an empty text; `words` are those with which the chunks were made. Where no weight counts,
+    /// this is [`TextEncoder::encode_with`].
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::encode`].
+    pub fn encode_weighted(
+        &self,
+        chunks: &[Chunk],
+        empty: &[u32],
+        emphasis: Emphasis,
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+    ) -> Result<TextOutput> {
+        let ids: Vec<Vec<u32>> = chunks.iter().map(|chunk| chunk.ids.clone()).collect();
+        let mut output = self.encode_with(&ids, layer, device, words)?;
+        let used = !matches!(emphasis, Emphasis::Ignore | Emphasis::None);
+        if !used || chunks.iter().flat_map(|chunk| &chunk.weights).all(|&weight| weight == 1.0) {
+            return Ok(output);
+        }
+        let empty = match emphasis {
+            Emphasis::Comfy | Emphasis::Compel => host(&self.encode(&[empty.to_vec()], layer, device)?.hidden)?,
+            _ => Vec::new(),
+        };
+        let mut states = host(&output.hidden)?; // chunks of (tokens, d), one after another
+        let size = states.len() / chunks.len();
+        for (z, chunk) in states.chunks_exact_mut(size).zip(chunks) {
+            match emphasis {
+                Emphasis::Original => {
+                    let wanted = mean(z);
+                    scale(z, &chunk.weights);
+                    restore_mean(z, wanted);
+                }
+                Emphasis::NoNorm => scale(z, &chunk.weights),
+                Emphasis::Comfy | Emphasis::Compel => away_from_empty(z, &empty, &chunk.weights),
+                Emphasis::Ignore | Emphasis::None => {}
+            }
+        }
+        if emphasis == Emphasis::Compel {
+            self.blend_without(chunks, &mut states, &empty, layer, device, words)?;
+        }
+        let shape = output.hidden.shape();
+        let weighted = Tensor::from_vec(states, shape, &Device::Cpu).and_then(|z| z.to_dtype(output.hidden.dtype()));
+        output.hidden = weighted.and_then(|z| z.to_device(device)).map_err(kiln_nn::Error::from)?;
+        Ok(output)
+    }
+
+    /// compel's blend: for each span of a weight below 1 the states of the prompt in which nobody looks at the span,
+    /// weighed the more the lower its weight is.
+    fn blend_without(
+        &self,
+        chunks: &[Chunk],
+        states: &mut [f32],
+        empty: &[f32],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+    ) -> Result<()> {
+        let tokens = chunks.iter().flat_map(|chunk| chunk.spans.iter().zip(&chunk.weights));
+        let blends: BTreeMap<usize, f32> = tokens
+            .filter(|&(_, &weight)| weight < 1.0)
+            .filter_map(|(&span, &weight)| Some((span?, blend_of(weight))))
+            .collect();
+        let sum: f32 = 1.0 + blends.values().sum::<f32>();
+        for (z, chunk) in states.chunks_exact_mut(empty.len()).zip(chunks) {
+            let whole = z.to_vec();
+            // In f64: a weight of 0 blends with a factor of 60,000.
+            let mut blended: Vec<f64> = whole.iter().map(|&value| f64::from(value / sum)).collect();
+            for (&span, &blend) in &blends {
+                let mut without = whole.clone();
+                if chunk.spans.contains(&Some(span)) {
+                    let seen: Vec<f32> =
+                        chunk.spans.iter().map(|&of| if of == Some(span) { 0.0 } else { 1.0 }).collect();
+                    without = host(&self.encode_seeing(&chunk.ids, &seen, layer, device, words)?.hidden)?;
+                    away_from_empty(&mut without, empty, &chunk.weights);
+                }
+                blended.iter_mut().zip(without).for_each(|(sum_so_far, value)| {
+                    *sum_so_far += f64::from(value * (blend / sum));
+                });
+            }
+            z.iter_mut().zip(blended).for_each(|(value, blended)| *value = blended as f32);
+        }
+        Ok(())
+    }
+}
+
+/// The values of a tensor in f32, on the host.
+fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    let flat = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
+    Ok(flat.and_then(|flat| flat.to_vec1()).map_err(kiln_nn::Error::from)?)
+}

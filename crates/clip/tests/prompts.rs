@@ -1,0 +1,213 @@
+//! The prompt dialect against AUTOMATIC1111's parser, and weights against PyTorch, compel among it.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_clip::prompt::{Chunk, PromptSchedule, Span, chunks, expand, spans, subprompts, take_tags};
+use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
+use kiln_testkit::{Fixture, Parity, fixtures};
+use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
+use serde::Deserialize;
+
+/// The steps for which the fixture's schedules were made.
+const STEPS: usize = 10;
+/// In standard deviations; f32 on both sides, the sums in another order.
+const BOUND: f64 = 1e-4;
+
+/// A text, and what AUTOMATIC1111 makes of it.
+#[derive(Deserialize)]
+struct Row {
+    text: String,
+    parts: Vec<(String, f64)>,
+    /// Nothing where it depends on Python's hash seed.
+    schedule: Option<Vec<(usize, String)>>,
+    /// Nothing where a weight such as `1.2.3` stops it.
+    spans: Option<Vec<(String, f64)>>,
+}
+
+fn rows() -> Vec<Row> {
+    serde_json::from_str(&std::fs::read_to_string(fixtures("prompts.json")).unwrap()).unwrap()
+}
+
+/// Equal texts, and weights within what reading a number from JSON rounds.
+fn same(found: &[(String, f64)], expected: &[(String, f64)]) -> bool {
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-15 * b.abs();
+    let pairs = || found.iter().zip(expected);
+    found.len() == expected.len() && pairs().all(|((a, x), (b, y))| a == b && close(*x, *y))
+}
+
+#[test]
+fn texts_mean_what_they_mean_in_automatic1111() {
+    let (mut schedules, rows) = (0, rows());
+    for Row { text, parts, schedule, spans: weighed } in &rows {
+        let found: Vec<_> = subprompts(text).into_iter().map(|part| (part.text, part.weight)).collect();
+        assert!(same(&found, parts), "{text:?}: {found:?}, expected {parts:?}");
+        if let Some(schedule) = schedule {
+            schedules += 1;
+            let found = PromptSchedule::new(text, STEPS);
+            let found: Vec<_> = found.stretches().iter().map(|stretch| (stretch.until, stretch.text.clone())).collect();
+            assert_eq!(found, *schedule, "{text:?}");
+        }
+        if let Some(weighed) = weighed {
+            let found: Vec<_> = spans(text).into_iter().map(|span| (span.text, span.weight)).collect();
+            assert!(same(&found, weighed), "{text:?}: {found:?}, expected {weighed:?}");
+        }
+    }
+    assert!(schedules > 600, "{schedules} of {} texts were compared", rows.len());
+}
+
+fn encoder(folder: &std::path::Path) -> TextEncoder {
+    let encoder = TextEncoder::new(TextEncoderConfig::open(folder).unwrap()).unwrap();
+    let source = Renamed::new(open_component(folder).unwrap(), KeyRule::TEXT_MODEL);
+    load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    encoder
+}
+
+#[test]
+fn weights_are_applied_as_elsewhere() {
+    let fixture = Fixture::open("prompts.safetensors");
+    let prompts: Vec<Vec<(String, f64)>> = fixture.note("prompts");
+    for (model, suffix, layer) in [("sd1", "", HiddenLayer::LAST), ("sdxl", "_2", HiddenLayer::PENULTIMATE)] {
+        let tokenizer = Tokenizer::open(&fixtures(&format!("models/{model}/tokenizer{suffix}"))).unwrap();
+        let encoder = encoder(&fixtures(&format!("models/{model}/text_encoder{suffix}")));
+        let parity = Parity::new("emphasis", model.to_string());
+        for (k, prompt) in prompts.iter().enumerate() {
+            let spans: Vec<Span> =
+                prompt.iter().map(|(text, weight)| Span { text: text.clone(), weight: *weight }).collect();
+            let chunks = chunks(&tokenizer, &spans, 0, &Words::default()).unwrap();
+            let ids: Vec<Vec<i64>> = fixture.tensor(&format!("{model}.p{k}.ids")).to_vec2().unwrap();
+            let found: Vec<Vec<i64>> =
+                chunks.iter().map(|chunk| chunk.ids.iter().map(|&id| i64::from(id)).collect()).collect();
+            assert_eq!(found, ids, "{model} {k}");
+            for emphasis in [Emphasis::Original, Emphasis::NoNorm, Emphasis::Comfy, Emphasis::Compel] {
+                let key = format!("{model}.p{k}.{}", emphasis.id());
+                let empty = tokenizer.empty_chunk();
+                let found =
+                    encoder.encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, &Words::default()).unwrap();
+                parity.check(&key, &found.hidden, &fixture.tensor(&key), BOUND);
+            }
+        }
+    }
+}
+
+/// A full chunk is cut behind its last comma where that is near, and an end token and padding follow.
+#[test]
+fn chunks_end_behind_commas() {
+    let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
+    let text = |words: usize| vec!["a"; words].join(" ");
+    let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), backtrack, &Words::default()).unwrap();
+    // Tokens of the text in each chunk.
+    let lengths = |text: &str, backtrack| -> Vec<usize> {
+        of(text, backtrack).iter().map(|chunk| chunk.spans.iter().filter(|span| span.is_some()).count()).collect()
+    };
+    let near = format!("{}, {}", text(60), text(30));
+    assert_eq!(lengths(&near, 20), [61, 30]);
+    assert_eq!(lengths(&near, 0), [75, 16]);
+    assert_eq!(lengths(&format!("{}, {}", text(50), text(30)), 20), [75, 6]);
+    assert_eq!(lengths(&format!("{}, {}", text(75), text(5)), 20), [75, 6]);
+    assert_eq!(lengths(&format!("{} BREAK {}", text(5), text(6)), 20), [5, 6]);
+    assert_eq!(lengths("", 20), [0]);
+    let chunk = &of("a (b:1.5)", 20)[0];
+    assert_eq!((chunk.weights[1], chunk.weights[2], chunk.weights[3]), (1.0, 1.5, 1.0));
+    assert_eq!(chunk.ids[3], tokenizer.eos());
+}
+
+/// A word of several vectors counts as many tokens, has its brackets' weight, and is in one chunk whole.
+#[test]
+fn words_with_vectors_lie_in_one_chunk() {
+    let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
+    let encoder = encoder(&fixtures("models/sd1/text_encoder"));
+    let (d, first) = (encoder.config().hidden_size, encoder.config().vocab_size as u32);
+    let mut words = encoder.words();
+    words.add("cat-toy", &Tensor::ones((4, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
+    words.add("long", &Tensor::ones((80, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
+    let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), backtrack, &words).unwrap();
+    let places = |chunk: &Chunk| {
+        let is_word = |&(_, &id): &(usize, &u32)| id >= first;
+        chunk.ids.iter().enumerate().filter(is_word).map(|(place, &id)| (place, id - first)).collect::<Vec<_>>()
+    };
+    let text = |words: usize| vec!["a"; words].join(" ");
+
+    let short = &of("a (cat-toy:1.5), b", 20)[0];
+    assert_eq!(places(short), [(2, 0), (3, 1), (4, 2), (5, 3)]);
+    assert_eq!(short.weights[1..8], [1.0, 1.5, 1.5, 1.5, 1.5, 1.0, 1.0]);
+    assert!(short.spans[2..6].iter().all(|&span| span == Some(1)));
+    // 71 tokens and the word are a chunk; after 72 the word begins the next one, with or without a comma before.
+    assert_eq!(of(&format!("{} cat-toy", text(71)), 20).len(), 1);
+    for backtrack in [0, 20] {
+        let cut = of(&format!("{}, {} cat-toy b", text(60), text(11)), backtrack);
+        assert_eq!((cut.len(), places(&cut[0]), places(&cut[1]).len()), (2, vec![], 4));
+        assert_eq!(places(&cut[1])[0].0, 1);
+    }
+    // A full chunk goes back to its comma, and what was behind it comes before the word.
+    let moved = of(&format!("{}, {} cat-toy", text(60), text(14)), 20);
+    assert_eq!((moved.len(), places(&moved[1])[0]), (2, (15, 0)));
+    // Of a word that is longer than a chunk the chunk's part counts.
+    assert_eq!(of("a long b", 20).iter().map(|chunk| places(chunk).len()).collect::<Vec<_>>(), [0, 75, 0]);
+
+    let empty = tokenizer.empty_chunk();
+    for emphasis in Emphasis::ALL {
+        let run = |text: &str, words: &Words| {
+            let chunks = chunks(&tokenizer, &spans(text), 20, words).unwrap();
+            let layer = HiddenLayer::LAST;
+            let output = encoder.encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, words).unwrap();
+            output.hidden.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        let (weak, plain) = (run("a (cat-toy:0.5) b", &words), run("a cat-toy b", &words));
+        assert_eq!(weak == plain, matches!(emphasis, Emphasis::Ignore | Emphasis::None), "{emphasis:?}");
+        assert_ne!(plain, run("a cat-toy b", &Words::default()), "{emphasis:?}");
+    }
+}
+
+/// Texts of brackets, numbers and words at random: nothing panics, and every text has a reading.
+#[test]
+fn every_text_has_a_reading() {
+    const PIECES: [&str; 30] = [
+        "[",
+        "]",
+        "(",
+        ")",
+        ":",
+        "|",
+        "{",
+        "}",
+        "<",
+        ">",
+        "\\",
+        "__",
+        " ",
+        ",",
+        "a",
+        "é",
+        "🍎",
+        "\n",
+        "1",
+        ".5",
+        "-",
+        "e3",
+        "AND",
+        "BREAK",
+        " AND ",
+        " BREAK ",
+        "lora",
+        "\u{0}",
+        "\u{301}",
+        "99999999999999999999",
+    ];
+    let mut state = 1u64;
+    let mut draw = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let list = ["{x|__l__}".to_string(), "[y".into()];
+    for _ in 0..20_000 {
+        let text: String = (0..draw(24)).map(|_| PIECES[draw(PIECES.len())]).collect();
+        let text = expand(&text, draw(100) as u64, &|name| (name == "a").then_some(&list[..]));
+        let parts = subprompts(&take_tags(&text).0);
+        assert!(!parts.is_empty());
+        for part in parts {
+            let schedule = PromptSchedule::new(&part.text, 7);
+            assert_eq!(schedule.stretches().last().map(|stretch| stretch.until), Some(7));
+            assert!(schedule.stretches().iter().all(|stretch| !spans(&stretch.text).is_empty()));
+            assert!((0..9).all(|step| schedule.index_at(step) < schedule.stretches().len()));
+        }
+    }
+}

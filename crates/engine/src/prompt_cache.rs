@@ -1,0 +1,113 @@
+//! Texts that are encoded already.
+
+use std::collections::HashMap;
+
+use candle_core::Tensor;
+use kiln_clip::{Emphasis, HiddenLayer};
+
+/// What an encoded text depends on, besides the model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) text: String,
+    pub(crate) emphasis: Emphasis,
+    pub(crate) layer: HiddenLayer,
+    pub(crate) comma_backtrack: usize,
+}
+
+/// One text, encoded.
+#[derive(Debug, Clone)]
+pub(crate) struct Encoded {
+    /// `(1, chunks * 77, d)`.
+    pub(crate) context: Tensor,
+    /// `(1, d)`: the last encoder's pooled output of the first chunk.
+    pub(crate) pooled: Tensor,
+}
+
+/// Some texts that were used last, encoded.
+pub(crate) struct PromptCache {
+    capacity: usize,
+    /// With when each was used last.
+    entries: HashMap<Key, (u64, Encoded)>,
+    clock: u64,
+    counts: CacheCounts,
+}
+
+/// How often a text was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheCounts {
+    /// And had to be encoded.
+    pub(crate) encoded: usize,
+    /// And was there.
+    pub(crate) known: usize,
+}
+
+impl PromptCache {
+    /// A cache of at most `capacity` texts.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, entries: HashMap::new(), clock: 0, counts: CacheCounts::default() }
+    }
+
+    /// Forgets all texts: they would be encoded otherwise now.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// How often texts were asked for so far.
+    pub(crate) fn counts(&self) -> CacheCounts {
+        self.counts
+    }
+
+    /// A text if it is there; that counts as no use.
+    pub(crate) fn peek(&self, key: &Key) -> Option<&Encoded> {
+        self.entries.get(key).map(|(_, encoded)| encoded)
+    }
+
+    /// A text that is there.
+    pub(crate) fn get(&mut self, key: &Key) -> Option<Encoded> {
+        self.clock += 1;
+        let (used, encoded) = self.entries.get_mut(key)?;
+        *used = self.clock;
+        self.counts.known += 1;
+        Some(encoded.clone())
+    }
+
+    /// Puts a text in that had to be encoded, and drops the one that was not used for longest where there is no room.
+    pub(crate) fn put(&mut self, key: Key, encoded: Encoded) {
+        self.counts.encoded += 1;
+        self.clock += 1;
+        self.entries.insert(key, (self.clock, encoded));
+        while self.entries.len() > self.capacity {
+            let oldest = self.entries.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| key.clone());
+            oldest.map(|key| self.entries.remove(&key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key { text: text.into(), emphasis: Emphasis::Original, layer: HiddenLayer::LAST, comma_backtrack: 20 }
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let zeros = Tensor::zeros((1, 1), DType::F32, &Device::Cpu).unwrap();
+        let encoded = Encoded { context: zeros.clone(), pooled: zeros };
+        let mut cache = PromptCache::new(2);
+        cache.put(key("a"), encoded.clone());
+        cache.put(key("b"), encoded.clone());
+        assert!(cache.get(&key("a")).is_some());
+        cache.put(key("c"), encoded.clone());
+        assert_eq!(["a", "b", "c"].map(|text| cache.peek(&key(text)).is_some()), [true, false, true]);
+        assert!(cache.get(&key("b")).is_none());
+        assert_eq!(cache.counts(), CacheCounts { encoded: 3, known: 1 });
+
+        let mut none = PromptCache::new(0);
+        none.put(key("a"), encoded);
+        assert!(none.peek(&key("a")).is_none());
+    }
+}
