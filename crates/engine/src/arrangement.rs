@@ -93,7 +93,7 @@ impl Arrangement {
     pub(crate) fn shrink(&mut self, stage: Stage) -> Result<Option<()>> {
         self.met_the_end = true;
         if stage == Stage::Decode {
-            let mut ways = self.work.vae.tilings(self.work.height).into_iter();
+            let mut ways = self.work.vae.tilings(self.work.height, self.on.target).into_iter();
             ways.find(|tiling| *tiling == self.plan.tiling);
             if let Some(tiling) = ways.next() {
                 self.plan.tiling = tiling;

@@ -146,6 +146,15 @@ impl Network {
         drop(unscaled);
         Ok(image.to_dtype(DType::F32))
     }
+
+    /// Channels of the feature maps at the picture's size.
+    pub(crate) fn channels(&self) -> usize {
+        let of = match self {
+            Self::Kl(config, _) => &config.block_out_channels,
+            Self::Tiny(config, _) => &config.decoder_block_out_channels,
+        };
+        of.first().copied().unwrap_or(1)
+    }
 }
 
 /// Where TAESD's weights are: a component's folder, or a file.

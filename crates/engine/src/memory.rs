@@ -1,5 +1,6 @@
 //! What a user says of memory.
 
+use kiln_ops::Target;
 use kiln_vae::Tiling;
 
 use crate::byte_size::ByteSize;
@@ -29,7 +30,7 @@ pub struct VaeMemory {
 
 impl VaeMemory {
     /// The ways to decode a picture of this height, the fastest first.
-    pub(crate) fn tilings(self, height: usize) -> Vec<Tiling> {
+    pub(crate) fn tilings(self, height: usize, target: Target) -> Vec<Tiling> {
         let strips = |recompute| self.tile_size.map(|rows| Tiling::Strips { rows, recompute });
         if self.tile_size.is_some() {
             return [false, true].into_iter().filter_map(strips).collect();
@@ -38,7 +39,7 @@ impl VaeMemory {
             Tiling::Strips { rows, .. } => rows < height,
             _ => !self.tiling,
         };
-        Tiling::of_a_picture().filter(wanted).collect()
+        Tiling::of_a_picture(target).filter(wanted).collect()
     }
 }
 

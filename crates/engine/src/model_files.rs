@@ -41,6 +41,7 @@ pub(crate) struct ModelFiles {
     config: Option<PathBuf>,
     unet: Option<Part>,
     vae: Option<Part>,
+    text_files: Vec<Arc<SingleFile>>,
     /// In the place of the first and the second text encoder: a file, and which of its encoders.
     text: [Option<(Arc<SingleFile>, usize)>; 2],
 }
@@ -77,23 +78,31 @@ fn no_part(path: &Path, what: &str) -> Error {
 impl ModelFiles {
     /// Opens what `options` name and the model itself: of files their tables of tensors alone.
     pub(crate) fn open(path: &Path, options: &ModelOptions) -> Result<Self> {
+        let part = |path: &Option<PathBuf>, flag| path.as_deref().map(|path| Part::open(path, flag)).transpose();
+        let (unet, vae) = (part(&options.unet, "--unet")?, part(&options.vae, "--vae")?);
+        let text_file = |path: &PathBuf| match Part::open(path, "--text-encoder")? {
+            Part::File(file) => Ok(file),
+            Part::Folder(path) => {
+                Err(Error::model(&path, "is a folder, expected a checkpoint file with a text encoder"))
+            }
+        };
+        let text_files = options.text_encoders.iter().map(text_file).collect::<Result<Vec<_>>>()?;
         let base = match path.is_file() {
             false => Base::Folder,
             true => {
                 let file = SingleFile::open(path)?;
-                let configs = if options.config.is_none() { file.configs()? } else { Configs::new() };
+                let configs = match (&options.config, &vae) {
+                    (Some(_), _) => Configs::new(),
+                    (None, Some(Part::File(vae))) => {
+                        file.configs(&[&text_files, std::slice::from_ref(vae)].concat())?
+                    }
+                    (None, _) => file.configs(&text_files)?,
+                };
                 Base::File(Arc::new(file), Arc::new(configs))
             }
         };
-        let part = |path: &Option<PathBuf>, flag| path.as_deref().map(|path| Part::open(path, flag)).transpose();
-        Ok(Self {
-            path: path.to_path_buf(),
-            base,
-            config: options.config.clone(),
-            unet: part(&options.unet, "--unet")?,
-            vae: part(&options.vae, "--vae")?,
-            text: [None, None],
-        })
+        let (path, config) = (path.to_path_buf(), options.config.clone());
+        Ok(Self { path, base, config, unet, vae, text_files, text: [None, None] })
     }
 
     /// The file with the configuration `name`, for messages: a single file has them all.
@@ -145,12 +154,9 @@ impl ModelFiles {
         }
     }
 
-    /// Puts the text encoders in `paths` in the place of those that are as wide; `widths` are the model's.
-    pub(crate) fn replace_text_encoders(&mut self, paths: &[PathBuf], widths: &[usize]) -> Result<()> {
-        for path in paths {
-            let Part::File(file) = Part::open(path, "--text-encoder")? else {
-                return Err(Error::model(path, "is a folder, expected a checkpoint file with a text encoder"));
-            };
+    /// Puts the text encoders that were given in the place of those that are as wide; `widths` are the model's.
+    pub(crate) fn replace_text_encoders(&mut self, widths: &[usize]) -> Result<()> {
+        for file in &self.text_files {
             let mut used = false;
             for (i, part) in file.text.iter().enumerate() {
                 let width = part.as_ref().map(|part| part.shape.hidden_size);
@@ -161,7 +167,7 @@ impl ModelFiles {
             }
             if !used {
                 let problem = format!("has no text encoder of {widths:?} channels, the width of the model's");
-                return Err(Error::model(path, problem));
+                return Err(Error::model(&file.path, problem));
             }
         }
         Ok(())
@@ -214,7 +220,11 @@ impl ModelFiles {
         let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
         match &self.base {
             Base::File(file, _) if !folder.is_dir() => {
-                let is_openai = file.text[i].as_ref().is_none_or(|part| part.shape.hidden_size == OPENAI_WIDTH);
+                let part = match &self.text[i] {
+                    Some((file, i)) => &file.text[*i],
+                    None => &file.text[i],
+                };
+                let is_openai = part.as_ref().is_none_or(|part| part.shape.hidden_size == OPENAI_WIDTH);
                 TokenizerFiles::Clip(if is_openai { ClipPadding::End } else { ClipPadding::Zero })
             }
             _ => TokenizerFiles::Folder(folder),

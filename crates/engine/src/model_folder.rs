@@ -101,8 +101,15 @@ impl ModelFolder {
             Some("StableDiffusionXLPipeline") => Family::Sdxl,
             other => {
                 let found = other.unwrap_or("missing");
-                let problem =
-                    format!("`_class_name` is {found}, expected StableDiffusionPipeline or StableDiffusionXLPipeline");
+                let problem = match path.is_file() {
+                    true => format!(
+                        "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
+                         StableDiffusionXLPipeline: no other inputs than a prompt, and for XL both text encoders"
+                    ),
+                    false => format!(
+                        "`_class_name` is {found}, expected StableDiffusionPipeline or StableDiffusionXLPipeline"
+                    ),
+                };
                 return Err(Error::model(&index_path, problem));
             }
         };
@@ -113,7 +120,7 @@ impl ModelFolder {
             .map(|(folder, _)| config(&files, &format!("{folder}/config.json"), TextEncoderConfig::from_json))
             .collect::<Result<Vec<_>>>()?;
         let widths: Vec<usize> = text_encoders.iter().map(|encoder| encoder.hidden_size).collect();
-        files.replace_text_encoders(&options.text_encoders, &widths)?;
+        files.replace_text_encoders(&widths)?;
         let unet = config(&files, UNET_CONFIG, UnetConfig::from_json)?;
         let unet = files.unet_config(unet, options.prediction)?;
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;

@@ -1,5 +1,7 @@
 //! Models in single files of every format: the latents that diffusers samples, and the same bits from all of them.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +11,7 @@ use kiln_engine::{
     Request, Setup, inspect,
 };
 use kiln_testkit::{Fixture, deviation, fixtures};
+use kiln_weights::{Checkpoint, NewTensor, ParamSource, write_safetensors};
 use tempfile::TempDir;
 
 fn single(name: &str) -> PathBuf {
@@ -136,6 +139,30 @@ fn parts_of_other_files_take_their_places() {
     assert!(message(wrong).contains("vae_legacy.pt: has no U-Net"));
     let wrong = ModelOptions { vae: Some("no/such.vae".into()), ..options(&config) };
     assert!(message(wrong).contains("--vae, a checkpoint file"));
+}
+
+#[test]
+fn a_u_net_alone_is_completed_by_other_files() {
+    let config = configs("sdxl");
+    let (folder, whole) = (tempfile::tempdir().unwrap(), single("sdxl.safetensors"));
+    let alone = folder.path().join("unet.safetensors");
+    // Named as files of one network are: without what stands before the names in a whole model.
+    let file = Checkpoint::open(&whole).unwrap();
+    let keys = file.keys();
+    let tensors = keys.iter().filter_map(|key| {
+        let info = file.info(key)?;
+        Some(NewTensor {
+            name: key.strip_prefix("model.diffusion_model.")?.to_string(),
+            shape: info.shape,
+            dtype: info.dtype,
+            bytes: Box::new(|| Ok(file.data(key)?.unwrap().bytes)),
+        })
+    });
+    write_safetensors(&mut File::create(&alone).unwrap(), tensors.collect(), &BTreeMap::new()).unwrap();
+    let message = ModelFolder::open(&alone).unwrap_err().to_string();
+    assert!(message.contains("has no autoencoder (VAE) and no text encoder; give them with --vae"), "{message}");
+    let parts = ModelOptions { vae: Some(whole.clone()), text_encoders: vec![whole.clone()], ..options(&config) };
+    assert_eq!(bits(&picture(open(&alone, &parts))), bits(&picture(open(&whole, &options(&config)))));
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Plan {
     /// Lays `lifetimes`, sorted by their starts, out at multiples of `alignment` bytes.
     pub fn new(lifetimes: &[Lifetime], alignment: usize) -> Self {
         let size = |life: &Lifetime| life.bytes.max(1).next_multiple_of(alignment.max(1));
-        let length = |life: &Lifetime| life.end - life.start;
+        let length = |life: &Lifetime| life.end.saturating_sub(life.start);
         let keys: [Key; 3] = [
             |bytes, length| (bytes, length),
             |bytes, length| (length, bytes),

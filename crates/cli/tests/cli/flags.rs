@@ -39,8 +39,17 @@ const PICTURES: &[Bad] = &[
     ("two", WHOLE),
     ("", WHOLE),
 ];
+const NUMBER: &str = "expected a number";
+const PART: &[Bad] = &[
+    ("-0.1", "a number from 0 to 1"),
+    ("1.1", "a number from 0 to 1"),
+    ("nan", "a number from 0 to 1"),
+    ("half", NUMBER),
+    ("", NUMBER),
+];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
 const FORMATS: &str = "expected text or json";
+const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
@@ -87,19 +96,53 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--sampler",
         &[
-            ("euler-a", "did you mean euler_a? The samplers are: "),
-            ("DPM++ 2M", "did you mean dpmpp_2m?"),
-            ("Euler", "did you mean euler?"),
-            ("eulre", "did you mean euler?"),
+            ("euler b", "did you mean euler, "),
+            ("DPM++ 9M", "did you mean dpmpp_2m, "),
+            ("eulre", "did you mean euler, "),
+            ("euler karas", "The samplers are: "),
             ("", "The samplers are: "),
         ],
     ),
     (
         "--scheduler",
         &[
-            ("karas", "choose default or karras"),
-            ("Karras", "choose default or karras"),
-            ("", "choose default or karras"),
+            ("karas", "did you mean karras, "),
+            ("linear", "The schedules are: default, karras, "),
+            ("", "The schedules are: default, karras, "),
+        ],
+    ),
+    (
+        "--sigmas",
+        &[
+            ("1,2", "noise levels that fall, as in 14.6,6.5"),
+            ("0", "noise levels that fall"),
+            ("10,nan,1", "noise levels that fall"),
+            ("10;1", "noise levels that fall"),
+            ("", "noise levels that fall"),
+        ],
+    ),
+    // The model's own sampler is PNDM, which takes none of them.
+    ("--eta", &[("0.5", "none with pndm: it is for ddim, "), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-churn", &[("5", "none with pndm: it is for euler, heun, dpm2"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-tmin", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-tmax", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-noise", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--rho", &[("7", "none but with the sigma schedules karras and polyexponential"), ("some", NUMBER), ("", NUMBER)]),
+    ("--guidance-rescale", PART),
+    ("--guidance-start", PART),
+    ("--guidance-end", PART),
+    ("--dynamic-thresholding", PART),
+    ("--mimic-scale", &[("5", "--dynamic-thresholding too"), ("some", NUMBER), ("", NUMBER)]),
+    ("--ensd", &[("1.5", "invalid digit"), ("9223372036854775808", "too large"), ("", "empty string")]),
+    ("--subseed", &[("1.5", "a number from 0 to"), ("random", "or -1 for a random one"), ("", "a number from 0 to")]),
+    ("--subseed-strength", PART),
+    (
+        "--seed-resize-from",
+        &[
+            ("512", "as in 512x768"),
+            ("100x64", "the nearest is 104"),
+            ("64x0", "the nearest is 8"),
+            ("", "as in 512x768"),
         ],
     ),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
@@ -146,11 +189,25 @@ const BAD: &[(&str, &[Bad])] = &[
             ("trace", "a name that ends in .json"),
         ],
     ),
+    (
+        "--memory-trace",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .jsonl"),
+            ("trace", "a name that ends in .jsonl"),
+        ],
+    ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
     ("--embeddings-dir", &[("", REQUIRED)]),
+    ("--config", &[("", REQUIRED)]),
+    ("--unet", &[("", REQUIRED)]),
+    ("--vae", &[("", REQUIRED)]),
+    ("--text-encoder", &[("", REQUIRED)]),
+    ("--prediction", &[("velocity", PREDICTIONS), ("V", PREDICTIONS), ("", PREDICTIONS)]),
     (
         "--device",
         &[
@@ -166,7 +223,8 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--vram-budget",
         &[
-            ("-1G", "such as 6G, 1.5G or 512M"),
+            ("-1G", "such as 6G, 512M or 64K"),
+            ("0", "such as 6G"),
             ("6X", "such as 6G"),
             ("lots", "such as 6G"),
             ("1e9", "such as 6G"),
@@ -277,7 +335,11 @@ fn bad_values_are_refused_before_anything_is_done() {
 fn values_that_do_not_go_together_are_refused() {
     let sandbox = Sandbox::new();
     for (args, told) in [
-        (&["--sampler", "ddim", "--scheduler", "karras"][..], &["ddim has no Karras sigmas", "dpmpp_2m"][..]),
+        (&["--sampler", "ddim", "--eta", "1.5"][..], &["--eta is 1.5, expected a number from 0 to 1"][..]),
+        (&["--sampler", "euler", "--eta", "0.5"], &["--eta is 0.5, expected none with euler"]),
+        (&["--guidance-start", "0.8", "--guidance-end", "0.5"], &["--guidance-start is 0.8", "at most --guidance-end"]),
+        (&["--sigmas", "10,1", "--steps", "5"], &["--steps is 5, expected none, or 2"]),
+        (&["--sigmas", "10,1", "--scheduler", "karras"], &["cannot be used with"]),
         (&["--batch-count", "1000", "--batch-size", "1000"], &["--batch-count times --batch-size is 1000000"]),
         (&["--batch-count", "100000", "--batch-size", "100000"], &["--batch-count times --batch-size"]),
         (&["--sampler", "unipc", "--steps", "1000"], &["1000 sampling steps"]),
@@ -296,8 +358,11 @@ fn what_is_not_there_is_named() {
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "][..]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),
-        ("--model", &file, &["model_index.json: is a file, expected a model folder"]),
+        ("--model", &file, &["model_index.json: is no valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--unet", "nowhere.gguf", &["nowhere.gguf: not found; looked for --unet"]),
+        ("--vae", "nowhere.pt", &["nowhere.pt: not found; looked for --vae"]),
+        ("--text-encoder", "nowhere", &["nowhere: not found; looked for --text-encoder"]),
         ("--taesd", &file, &["model_index.json: is no valid safetensors file"]),
         ("--lora", "nowhere.safetensors:0.5", &["nowhere.safetensors: not found; looked for --lora"]),
         ("--lora", &file, &["model_index.json: is no valid safetensors file"]),
@@ -346,13 +411,15 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in flags().iter().filter(|flag| !["--verbose", "--help"].contains(&&*flag.long)) {
+    for flag in flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder"].contains(&&*flag.long)) {
         let value = match &*flag.long {
             "--sampler" => "euler",
             "--scheduler" => "default",
             "--rng" | "--device" => "cpu",
             "--dtype" => "f32",
             "--log-format" => "text",
+            "--prediction" => "v",
+            "--seed-resize-from" => "64x64",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };

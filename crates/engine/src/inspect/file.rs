@@ -83,7 +83,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         (text(0), "text encoder"),
         (text(1), "second text encoder"),
     ];
-    let problems = match file.configs() {
+    let problems = match file.configs(&[]) {
         Ok(configs) => problems(file, &configs),
         Err(_) => Vec::new(), // a U-Net alone
     };

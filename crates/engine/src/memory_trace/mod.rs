@@ -80,6 +80,10 @@ impl MemoryTraceFile {
     /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
     pub fn plan(path: &Path) -> Result<Self> {
         check_file("--memory-trace", path, "the trace of memory")?;
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            let expected = "a name that ends in .jsonl, the one format that is written".into();
+            return Err(Error::Value { name: "--memory-trace", found: format!("'{}'", path.display()), expected });
+        }
         Ok(Self(path.to_path_buf()))
     }
 

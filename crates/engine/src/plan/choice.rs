@@ -11,7 +11,8 @@ use crate::setup::Setup;
 
 /// Batches that are tried: beyond them a card has long been busy.
 const MAX_BATCH: usize = 64;
-/// A larger batch must be so much faster a picture to be worth its memory and the wait for it.
+/// The smallest batch is taken that is not slower a picture than the best by more than this: memory and the wait for a
+/// batch count, too.
 const WORTH: f64 = 1.01;
 
 impl Planner {
@@ -62,15 +63,15 @@ impl Planner {
     /// # Errors
     /// [`Error::Budget`] where not even one picture fits.
     pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize, most: usize) -> Result<Plan> {
-        let mut best = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
+        let one = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
+        let mut plans = vec![one.clone()];
         for batch_size in 2..=most.min(MAX_BATCH) {
             // What does not fit with some pictures does not with more.
             let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on)?, budget) else { break };
-            if plan.pictures_per_second() > WORTH * best.pictures_per_second() {
-                best = plan;
-            }
+            plans.push(plan);
         }
-        Ok(best)
+        let best = plans.iter().map(Plan::pictures_per_second).fold(0.0, f64::max);
+        Ok(plans.into_iter().find(|plan| WORTH * plan.pictures_per_second() >= best).unwrap_or(one))
     }
 }
 

@@ -69,7 +69,7 @@ impl Networks<'_> {
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);
         let denoised = stage();
-        let decoded = work.vae.tilings(work.height).into_iter().map(|tiling| {
+        let decoded = work.vae.tilings(work.height, target).into_iter().map(|tiling| {
             self.decode(&latents, tiling)?;
             Ok((tiling, stage()))
         });

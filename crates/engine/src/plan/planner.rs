@@ -44,6 +44,8 @@ pub(super) struct Measures {
     text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
+    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    map: usize,
     /// Operations of a step, and of decoding, for one picture.
     step_flop: f64,
     decode_flop: f64,
@@ -177,12 +179,14 @@ impl Planner {
             decoder_dtype,
             downscale,
         };
+        let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
         let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.chunks * TOKENS);
         let (beside, decoding) = networks.beside_weights(target, work)?;
         Ok(Measures {
             beside,
             decoding,
+            map,
             text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
@@ -227,7 +231,7 @@ impl Measures {
         };
         let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
         let decode = |beside: Beside| match mode {
-            Mode::Full => stage(Stage::Decode, beside, denoising),
+            Mode::Full => stage(Stage::Decode, self.beside_recorded(beside), denoising),
             Mode::Medvram => stage(Stage::Decode, beside, (decoder.all(), 0)),
             Mode::Lowvram { .. } => {
                 let Streamed { resident, ring, .. } = streamed(decoder, 0, beside);
@@ -260,17 +264,25 @@ impl Measures {
         }
     }
 
-    /// How a picture is decoded: in the fastest way that takes no more than `before`, the stages before it, and `budget`;
-    /// else in the smallest that computes nothing twice; else, where that is over the budget, in the fastest that is not.
+    /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
+    fn beside_recorded(&self, decode: Beside) -> Beside {
+        let block = if self.on.target.is_card() { self.beside[1].activations } else { 0 };
+        let lent = (block / self.map.max(1) * self.map).min(decode.activations);
+        Beside { activations: block + decode.activations - lent, ..decode }
+    }
+
+    /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
+    /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
     fn tiling(&self, budget: usize, before: usize, decode: impl Fn(Beside) -> StagePlan) -> (Tiling, StagePlan) {
         let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
         let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
-        let once = || ways.iter().filter(|(tiling, _)| !tiling.recomputes());
-        let found = once()
-            .find(within(budget.min(before)))
-            .or_else(|| once().min_by_key(|(_, stage)| stage.total()).filter(within(budget)))
-            .or_else(|| ways.iter().find(within(budget)))
-            .or_else(|| ways.iter().min_by_key(|(_, stage)| stage.total()));
+        let smallest = || ways.iter().min_by_key(|(_, stage)| stage.total());
+        let cheap = || ways.iter().filter(|(tiling, _)| tiling.is_cheap(self.on.target));
+        let found = match budget {
+            usize::MAX => cheap().find(within(before)).or_else(|| cheap().min_by_key(|(_, stage)| stage.total())),
+            _ => ways.iter().find(within(budget)),
+        };
+        let found = found.or_else(smallest);
         found.copied().unwrap_or_else(|| (Tiling::Whole, decode(Beside::default())))
     }
 

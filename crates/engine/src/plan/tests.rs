@@ -63,7 +63,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn the_best_batch_fits_and_grows_with_the_budget() {
+fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     let planner = planner(Preset::Sd15);
     let on = RunsOn::new(Target::Card, DType::F16);
     let work = planner.work([None; 2], None, 1).unwrap();
@@ -73,7 +73,9 @@ fn the_best_batch_fits_and_grows_with_the_budget() {
         plan
     };
     let plans = [1, 3, 6, 40].map(|gib| batch(gib * GIB));
-    assert!(plans.iter().map(|plan| plan.batch_size).is_sorted(), "{:?}", plans.map(|plan| plan.batch_size));
+    for pair in plans.windows(2) {
+        assert!(pair[1].pictures_per_second() > 0.98 * pair[0].pictures_per_second(), "{} slower", pair[1].mode);
+    }
     // Where weights stream, many pictures share a copy.
     assert!(plans[0].mode != Mode::Full && plans[0].batch_size > 1);
     assert!(plans[3].mode == Mode::Full && plans[3].batch_size >= 8);

@@ -4,6 +4,7 @@
 //! latents' scale, the noise schedule.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kiln_weights::ldm::{ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
@@ -25,19 +26,28 @@ const OPENCLIP_H_LAYERS: usize = 24;
 pub(crate) const OPENAI_WIDTH: usize = 768;
 
 impl SingleFile {
-    /// The configurations.
+    /// The configurations of the model, some of whose parts may be in `others`.
     ///
     /// # Errors
     /// [`Error::Model`] where a part is missing, with what can be done about it.
-    pub(crate) fn configs(&self) -> Result<Configs> {
-        let (Some(unet), Some(Part { shape: vae, .. }), Some(Part { shape: first, .. })) =
-            (self.unet_shape(), &self.vae, &self.text[0])
-        else {
+    pub(crate) fn configs(&self, others: &[Arc<SingleFile>]) -> Result<Configs> {
+        let unet = self.unet_shape();
+        let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
+        let vae = self.vae.as_ref().or_else(|| others.iter().find_map(|file| file.vae.as_ref()));
+        // Of two encoders OpenAI's, the narrow one, is the first, whichever file has it.
+        let elsewhere = |first: bool| {
+            let texts = others.iter().flat_map(|file| file.text.iter().flatten());
+            texts
+                .filter(|_| self.text[0].is_none())
+                .find(|part| !is_xl || (part.shape.hidden_size == OPENAI_WIDTH) == first)
+        };
+        let first = self.text[0].as_ref().or_else(|| elsewhere(true));
+        let second = self.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl));
+        let (Some(unet), Some(Part { shape: vae, .. }), Some(Part { shape: first, .. })) = (unet, vae, first) else {
             return Err(Error::model(&self.path, self.what_is_missing()));
         };
-        let second = self.text[1].as_ref().map(|part| &part.shape);
+        let second = second.map(|part| &part.shape);
         let prediction = self.prediction();
-        let is_xl = unet.added_dim.is_some();
         let mut configs = Configs::new();
         configs.insert("unet/config.json", unet_config(unet, prediction));
         configs.insert("vae/config.json", vae_config(vae, is_xl));
@@ -69,6 +79,11 @@ impl SingleFile {
             ([], _) => "has a U-Net with the names of diffusers, without its configuration; give the model that it \
                         belongs to with --model, and this file with --unet"
                 .into(),
+            (missing, _) if self.unet_shape().is_some() => format!(
+                "has no {}; give them with --vae and --text-encoder, or give the model that it belongs to with --model, \
+                 and this file with --unet",
+                missing.join(" and no ")
+            ),
             (missing, flags) => format!(
                 "has no {}; for its part in another model, add {} to that model's --model",
                 missing.join(" and no "),

@@ -163,6 +163,11 @@ pub(super) fn set_ceiling(card: sys::CUdevice, ceiling: Option<u64>) {
     table().cards.entry(card).or_default().ceiling = ceiling;
 }
 
+/// What a card's tensors have in use, and their bound.
+pub(super) fn usage(card: sys::CUdevice) -> (u64, Option<u64>) {
+    table().cards.get(&card).map_or((0, None), |card| (card.used, card.ceiling))
+}
+
 pub(super) fn calls() -> DeviceCalls {
     DeviceCalls { requests: REQUESTS.load(Ordering::Relaxed), driver: DRIVER_CALLS.load(Ordering::Relaxed) }
 }

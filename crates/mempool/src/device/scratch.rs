@@ -20,6 +20,7 @@ use cudarc::driver::{CudaStream, DriverError};
 use super::block::{Block, Rehearsal, ScratchPlan};
 use super::hook;
 use crate::error::{Error, Result};
+use crate::faults;
 use crate::trace::Category;
 
 /// What happens to the requests of a thread.
@@ -64,11 +65,15 @@ impl Scratch {
         let (context, raw, bytes) = (stream.context(), stream.cu_stream(), plan.bytes.max(1));
         let failed = |error: CUresult| match error {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                Error::OutOfMemory { pool: "card", asked: bytes as u64, used: 0, ceiling: None }
+                let (used, ceiling) = hook::usage(context.cu_device());
+                Error::OutOfMemory { pool: "card", asked: bytes as u64, used, ceiling }
             }
             error => Error::driver(context.ordinal(), "making room for a recorded step", DriverError(error)),
         };
         context.bind_to_thread().map_err(|error| failed(error.0))?;
+        if faults::strike() {
+            return Err(failed(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        }
         hook::trim_current(context.cu_device(), raw);
         // SAFETY: the stream is valid and of the current context; the block is freed on it when this is dropped.
         let base = unsafe { hook::allocate(bytes, raw) }.map_err(failed)?;
