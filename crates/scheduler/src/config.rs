@@ -50,9 +50,9 @@ pub struct SchedulerConfig {
     pub use_karras_sigmas: Option<bool>,
     /// Sigmas even in log-SNR, arXiv 2206.00927.
     pub use_lu_lambdas: Option<bool>,
-    /// Not supported.
+    /// Sigmas even in their logarithm.
     pub use_exponential_sigmas: Option<bool>,
-    /// Not supported.
+    /// Sigmas at the quantiles of a beta distribution, arXiv 2407.12173.
     pub use_beta_sigmas: Option<bool>,
     /// Not supported.
     pub use_flow_sigmas: Option<bool>,
@@ -84,6 +84,10 @@ pub struct SchedulerConfig {
     pub disable_corrector: Option<Vec<usize>>,
     /// DDPM's noise: `fixed_small` or `fixed_large`.
     pub variance_type: Option<String>,
+    /// The timesteps that a consistency model was distilled on.
+    pub original_inference_steps: Option<usize>,
+    /// What a consistency model's timesteps are multiplied by in its boundary condition.
+    pub timestep_scaling: Option<f64>,
 }
 
 impl SchedulerConfig {
@@ -92,9 +96,14 @@ impl SchedulerConfig {
         Ok(serde_json::from_str(&without_python_floats(text))?)
     }
 
-    /// The folder's own sampler, from `_class_name`.
+    /// The folder's own sampler, from `_class_name`; the stochastic solver is a sampler of its own here.
     pub fn sampler(&self) -> Result<SamplerKind> {
-        SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())
+        let kind = SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())?;
+        Ok(match (kind, self.algorithm_type.as_deref(), self.solver_type.as_deref()) {
+            (SamplerKind::Dpmpp2m, Some("sde-dpmsolver++"), Some("heun")) => SamplerKind::Dpmpp2mSdeHeun,
+            (SamplerKind::Dpmpp2m, Some("sde-dpmsolver++"), _) => SamplerKind::Dpmpp2mSde,
+            _ => kind,
+        })
     }
 }
 

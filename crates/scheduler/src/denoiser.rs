@@ -1,12 +1,39 @@
 //! From the model's answer to `x0` and `eps`, whatever the model was trained to predict.
 
+use crate::mimic::limit_to;
 use crate::tensor::linear;
 use crate::{Error, Point, Result};
 use candle_core::{DType, Device, Tensor};
 
-/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, a prediction of the
+/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, predictions of the
 /// same shape out.
-pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Tensor> + 'a;
+pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Answer> + 'a;
+
+/// What a model says about latents (n, c, h, w).
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its prediction, guided where there is guidance, of the latents' shape.
+    pub output: Tensor,
+    /// Its prediction without the prompt, for the samplers with CFG++.
+    pub unconditional: Option<Tensor>,
+    /// A prediction with weaker guidance, whose range the image gets.
+    pub mimic: Option<Mimic>,
+}
+
+/// Dynamic thresholding for latents.
+#[derive(Debug, Clone)]
+pub struct Mimic {
+    /// The prediction with weaker guidance, of the latents' shape.
+    pub output: Tensor,
+    /// The share of the values that is not clipped, 0 to 1.
+    pub percentile: f64,
+}
+
+impl From<Tensor> for Answer {
+    fn from(output: Tensor) -> Self {
+        Self { output, unconditional: None, mimic: None }
+    }
+}
 
 /// What the model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,13 +91,47 @@ impl<'a> Denoiser<'a> {
         self.interpret(&output, x, point)
     }
 
+    /// The same, and the image that the model sees without the prompt, where it says so.
+    pub fn denoise_both(&mut self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
+        let Answer { output, unconditional, .. } = self.answer(x, point)?;
+        let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);
+        let unconditional = unconditional.map(image).transpose()?;
+        Ok((self.interpret(&output, x, point)?, unconditional))
+    }
+
     /// The model's bare answer, in f32.
     pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
-        let output = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
-        if output.dims() != x.dims() {
-            return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
+        Ok(self.answer(x, point)?.output)
+    }
+
+    fn answer(&mut self, x: &Tensor, point: Point) -> Result<Answer> {
+        let answer = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+        let checked = |output: Tensor| {
+            if output.dims() != x.dims() {
+                return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
+            }
+            Ok(output.to_dtype(DType::F32)?)
+        };
+        let unconditional = answer.unconditional.map(checked).transpose()?;
+        let mut output = checked(answer.output)?;
+        if let Some(Mimic { output: weaker, percentile }) = answer.mimic {
+            let image = |output: &Tensor| Ok::<_, Error>(self.interpret(output, x, point)?.x0);
+            let limited = limit_to(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
+            output = self.answer_for(&limited, x, point)?;
         }
-        Ok(output.to_dtype(DType::F32)?)
+        Ok(Answer { output, unconditional, mimic: None })
+    }
+
+    /// What the model would have answered had it seen this image in the latents: the inverse of
+    /// [`Denoiser::interpret`].
+    fn answer_for(&self, x0: &Tensor, x: &Tensor, point: Point) -> Result<Tensor> {
+        let Point { alpha, sigma, .. } = point;
+        let norm = point.norm();
+        match self.prediction {
+            Prediction::Epsilon => linear(&[(1.0 / sigma, x), (-alpha / sigma, x0)]),
+            Prediction::V => linear(&[(alpha / (norm * sigma), x), (-norm / sigma, x0)]),
+            Prediction::Sample => Ok(x0.clone()),
+        }
     }
 
     /// What an answer of the model says about the latents `x` at `point`.
@@ -115,7 +176,7 @@ impl Limit {
 }
 
 /// The value below which the share `ratio` of the values lies, interpolated between its neighbours.
-fn quantile(mut values: Vec<f32>, ratio: f64) -> f32 {
+pub(crate) fn quantile(mut values: Vec<f32>, ratio: f64) -> f32 {
     values.sort_unstable_by(f32::total_cmp);
     let at = ratio * values.len().saturating_sub(1) as f64;
     let (low, weight) = (at.floor() as usize, (at - at.floor()) as f32);
@@ -143,7 +204,7 @@ mod tests {
             let (a, s) = (alpha / point.norm(), sigma / point.norm());
             let v = linear(&[(a, &eps), (-s, &x0)])?;
             for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
-                let mut model = |_: &Tensor, _| Ok(truth.clone());
+                let mut model = |_: &Tensor, _| Ok(truth.clone().into());
                 let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point);
                 if alpha == 0.0 && prediction == Prediction::Epsilon {
                     assert!(matches!(found, Err(Error::ZeroSignal { .. })));
@@ -156,6 +217,30 @@ mod tests {
                 for (found, truth) in values(&found.eps).iter().zip(values(&eps)) {
                     let tolerance = if sigma < 0.1 { 1e-4 } else { 1e-5 };
                     assert!((found - truth).abs() < tolerance, "{prediction:?} at {point:?}: eps {found} for {truth}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Weaker guidance of the same strength limits nothing, whatever the model predicts; then halves.
+    #[test]
+    fn an_image_gets_the_range_of_weaker_guidance() -> Result<()> {
+        let x = Tensor::new(&[0.9f32, -0.5, 1.5, 0.1], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
+        let strong = Tensor::new(&[0.2f32, 0.7, -0.4, 1.0], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
+        for prediction in [Prediction::Epsilon, Prediction::V, Prediction::Sample] {
+            for point in
+                [Point { timestep: 7.0, alpha: 1.0, sigma: 2.0 }, Point { timestep: 7.0, alpha: 0.6, sigma: 0.8 }]
+            {
+                let mut answer = Answer::from(strong.clone());
+                let mut plain = |_: &Tensor, _| Ok(strong.clone().into());
+                let expected = Denoiser::new(&mut plain, prediction, Limit::None).denoise(&x, point)?;
+                answer.mimic = Some(Mimic { output: strong.clone(), percentile: 1.0 });
+                let mut model = |_: &Tensor, _| Ok(answer.clone());
+                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point)?;
+                for (found, expected) in [(&found.x0, &expected.x0), (&found.eps, &expected.eps)] {
+                    let close = values(found).into_iter().zip(values(expected)).all(|(a, b)| (a - b).abs() < 1e-5);
+                    assert!(close, "{prediction:?} at {point:?}: {found} for {expected}");
                 }
             }
         }
@@ -176,7 +261,7 @@ mod tests {
     #[test]
     fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
-        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?);
+        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?.into());
         let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
         let error = Denoiser::new(&mut model, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");

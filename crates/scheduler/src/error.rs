@@ -27,25 +27,30 @@ pub enum Error {
     UnknownSampler {
         /// The name given.
         name: String,
-        /// The sampler whose name is the nearest.
-        nearest: SamplerKind,
+        /// The nearest names.
+        nearest: String,
     },
 
     /// No sigma schedule has this name.
-    #[error("unknown sigma schedule {name:?}; choose default or karras")]
+    #[error("unknown sigma schedule {name:?}, did you mean {nearest}? The schedules are: {known}")]
     UnknownSigmaSchedule {
         /// The name given.
         name: String,
+        /// The nearest names.
+        nearest: String,
+        /// All of them.
+        known: String,
     },
 
-    /// Karras sigmas were asked of a sampler that walks the training timesteps.
-    #[error(
-        "sampler {sampler} has no Karras sigmas; use the default sigma schedule, or one of: {}",
-        SamplerKind::karras_ids()
-    )]
-    NoKarras {
-        /// The sampler asked for.
-        sampler: SamplerKind,
+    /// An option is impossible, or says nothing to the sampler.
+    #[error("--{option} is {value}, expected {expected}")]
+    Option {
+        /// The option, as on the command line.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What would do.
+        expected: String,
     },
 
     /// A key of the configuration has a value that is not built here.
@@ -137,6 +142,13 @@ pub enum Error {
         expected: usize,
         /// The number of images.
         found: usize,
+    },
+
+    /// A sampler with CFG++ had a model that says nothing about the picture without the prompt.
+    #[error("sampler {sampler} needs the model's answer without the prompt too; give one, or use another sampler")]
+    NoUnconditional {
+        /// The sampler.
+        sampler: SamplerKind,
     },
 
     /// The step callback asked to stop.

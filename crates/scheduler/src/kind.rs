@@ -1,6 +1,7 @@
-//! The names of the samplers and of the sigma schedules.
+//! The samplers: a table of what there is.
 
-use crate::{Error, Result};
+use crate::names::{closest, same};
+use crate::{Error, Result, SigmaSchedule};
 use std::fmt;
 use std::str::FromStr;
 
@@ -17,7 +18,7 @@ pub enum SamplerKind {
     Dpmpp2m,
     /// Pseudo numerical methods for diffusion models, arXiv 2202.09778.
     Pndm,
-    /// Heun's method, arXiv 2206.00364 algorithm 1 without churn.
+    /// Heun's method, arXiv 2206.00364 algorithm 1.
     Heun,
     /// Linear multistep of order 4, from k-diffusion.
     Lms,
@@ -25,28 +26,97 @@ pub enum SamplerKind {
     UniPc,
     /// Denoising diffusion probabilistic models, arXiv 2006.11239.
     Ddpm,
+    /// DPM-Solver of order 2, singlestep, from k-diffusion after arXiv 2206.00927.
+    Dpm2,
+    /// The same with fresh noise at each step, from k-diffusion.
+    Dpm2A,
+    /// DPM-Solver++ of order 2, singlestep, with fresh noise at each step, from k-diffusion.
+    Dpmpp2sA,
+    /// Stochastic DPM-Solver++ of order 2, singlestep, from k-diffusion.
+    DpmppSde,
+    /// Stochastic DPM-Solver++ of order 2, multistep, from k-diffusion.
+    Dpmpp2mSde,
+    /// The same with Heun's rule.
+    Dpmpp2mSdeHeun,
+    /// Stochastic DPM-Solver++ of order 3, multistep, from k-diffusion.
+    Dpmpp3mSde,
+    /// Diffusion exponential integrator sampler, arXiv 2204.13902.
+    Deis,
+    /// Latent consistency models, arXiv 2310.04378.
+    Lcm,
+    /// Trajectory consistency distillation, arXiv 2402.19159.
+    Tcd,
+    /// Improved PNDM, arXiv 2204.13902.
+    Ipndm,
+    /// Refined exponential solver, multistep, arXiv 2308.02157.
+    ResMultistep,
+    /// The same with fresh noise at each step, from ComfyUI.
+    ResMultistepA,
+    /// Extended reverse-time SDE, arXiv 2309.06169.
+    ErSde,
+    /// Euler's method with CFG++, arXiv 2406.08070.
+    EulerCfgPp,
+    /// The same with fresh noise at each step, from ComfyUI.
+    EulerACfgPp,
+}
+
+/// How a sampler describes noisy latents, and which noise levels it visits when nothing else is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// Variance kept, whole training timesteps: `x = sqrt(a) x0 + sqrt(1 - a) eps`.
+    Timesteps,
+    /// Variance kept, noise levels between timesteps.
+    Preserving,
+    /// Noise added to the image as it is: `x = x0 + sigma eps`.
+    Exploding,
 }
 
 /// One row of the table of samplers.
 struct Row {
     kind: SamplerKind,
     id: &'static str,
-    class: &'static str,
-    karras: bool,
+    /// AUTOMATIC1111's name.
+    label: &'static str,
+    /// The diffusers class.
+    class: Option<&'static str>,
+    /// Other names, beside those that differ from these in case, spaces or signs.
+    aliases: &'static [&'static str],
+    frame: Frame,
+    /// How much of the noise is taken from the latents and drawn again, where the sampler does that: its default.
+    eta: Option<f64>,
     about: &'static str,
 }
 
+use Frame::{Exploding, Preserving, Timesteps};
+use SamplerKind as K;
+
 #[rustfmt::skip]
-const TABLE: [Row; 9] = [
-    Row { kind: SamplerKind::Ddim,    id: "ddim",     class: "DDIMScheduler",                   karras: false, about: "deterministic, first order, the classic" },
-    Row { kind: SamplerKind::Euler,   id: "euler",    class: "EulerDiscreteScheduler",          karras: true,  about: "deterministic, first order, SDXL's own" },
-    Row { kind: SamplerKind::EulerA,  id: "euler_a",  class: "EulerAncestralDiscreteScheduler", karras: true,  about: "Euler with fresh noise at each step, varied" },
-    Row { kind: SamplerKind::Dpmpp2m, id: "dpmpp_2m", class: "DPMSolverMultistepScheduler",     karras: true,  about: "second order multistep, good from 15 steps" },
-    Row { kind: SamplerKind::Pndm,    id: "pndm",     class: "PNDMScheduler",                   karras: false, about: "fourth order multistep (PLMS), SD1's own" },
-    Row { kind: SamplerKind::Heun,    id: "heun",     class: "HeunDiscreteScheduler",           karras: true,  about: "second order, two model evaluations a step" },
-    Row { kind: SamplerKind::Lms,     id: "lms",      class: "LMSDiscreteScheduler",            karras: true,  about: "linear multistep of fourth order" },
-    Row { kind: SamplerKind::UniPc,   id: "unipc",    class: "UniPCMultistepScheduler",         karras: true,  about: "predictor-corrector, good from 8 steps" },
-    Row { kind: SamplerKind::Ddpm,    id: "ddpm",     class: "DDPMScheduler",                   karras: false, about: "fresh noise at each step, wants many steps" },
+const TABLE: [Row; 25] = [
+    Row { kind: K::Ddim,           id: "ddim",              label: "DDIM",              class: Some("DDIMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: Some(0.0), about: "deterministic, first order, the classic" },
+    Row { kind: K::Euler,          id: "euler",             label: "Euler",             class: Some("EulerDiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      about: "deterministic, first order, SDXL's own" },
+    Row { kind: K::EulerA,         id: "euler_a",           label: "Euler a",           class: Some("EulerAncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "Euler with fresh noise at each step, varied" },
+    Row { kind: K::Dpmpp2m,        id: "dpmpp_2m",          label: "DPM++ 2M",          class: Some("DPMSolverMultistepScheduler"),     aliases: &[],                        frame: Preserving, eta: None,      about: "second order multistep, good from 15 steps" },
+    Row { kind: K::Pndm,           id: "pndm",              label: "PLMS",              class: Some("PNDMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      about: "fourth order multistep (PLMS), SD1's own" },
+    Row { kind: K::Heun,           id: "heun",              label: "Heun",              class: Some("HeunDiscreteScheduler"),           aliases: &[],                        frame: Exploding,  eta: None,      about: "second order, two model evaluations a step" },
+    Row { kind: K::Lms,            id: "lms",               label: "LMS",               class: Some("LMSDiscreteScheduler"),            aliases: &[],                        frame: Exploding,  eta: None,      about: "linear multistep of fourth order" },
+    Row { kind: K::UniPc,          id: "unipc",             label: "UniPC",             class: Some("UniPCMultistepScheduler"),         aliases: &["uni_pc_bh2"],            frame: Preserving, eta: None,      about: "predictor-corrector, good from 8 steps" },
+    Row { kind: K::Ddpm,           id: "ddpm",              label: "DDPM",              class: Some("DDPMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      about: "fresh noise at each step, wants many steps" },
+    Row { kind: K::Dpm2,           id: "dpm2",              label: "DPM2",              class: Some("KDPM2DiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      about: "second order, two model evaluations a step" },
+    Row { kind: K::Dpm2A,          id: "dpm2_a",            label: "DPM2 a",            class: Some("KDPM2AncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "DPM2 with fresh noise at each step" },
+    Row { kind: K::Dpmpp2sA,       id: "dpmpp_2s_a",        label: "DPM++ 2S a",        class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "second order with fresh noise, two model evaluations a step" },
+    Row { kind: K::DpmppSde,       id: "dpmpp_sde",         label: "DPM++ SDE",         class: Some("DPMSolverSDEScheduler"),           aliases: &["dpmpp_sde_gpu"],         frame: Exploding,  eta: Some(1.0), about: "stochastic, two model evaluations a step, detailed" },
+    Row { kind: K::Dpmpp2mSde,     id: "dpmpp_2m_sde",      label: "DPM++ 2M SDE",      class: None,                                    aliases: &["dpmpp_2m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), about: "stochastic second order multistep" },
+    Row { kind: K::Dpmpp2mSdeHeun, id: "dpmpp_2m_sde_heun", label: "DPM++ 2M SDE Heun", class: None,                                    aliases: &["dpmpp_2m_sde_heun_gpu"], frame: Exploding,  eta: Some(1.0), about: "the same with Heun's rule" },
+    Row { kind: K::Dpmpp3mSde,     id: "dpmpp_3m_sde",      label: "DPM++ 3M SDE",      class: None,                                    aliases: &["dpmpp_3m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), about: "stochastic third order multistep, wants exponential sigmas" },
+    Row { kind: K::Deis,           id: "deis",              label: "DEIS",              class: Some("DEISMultistepScheduler"),          aliases: &[],                        frame: Preserving, eta: None,      about: "exponential integrator, multistep" },
+    Row { kind: K::Lcm,            id: "lcm",               label: "LCM",               class: Some("LCMScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: None,      about: "2 to 8 steps of a consistency model" },
+    Row { kind: K::Tcd,            id: "tcd",               label: "TCD",               class: Some("TCDScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: Some(0.3), about: "2 to 8 steps of a trajectory consistency model" },
+    Row { kind: K::Ipndm,          id: "ipndm",             label: "IPNDM",             class: None,                                    aliases: &["IPNDMScheduler"],        frame: Exploding,  eta: None,      about: "fourth order multistep with even coefficients" },
+    Row { kind: K::ResMultistep,   id: "res_multistep",     label: "Res Multistep",     class: None,                                    aliases: &["RES 2M"],                frame: Exploding,  eta: Some(0.0), about: "refined second order multistep" },
+    Row { kind: K::ResMultistepA,  id: "res_multistep_a",   label: "Res Multistep a",   class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "the same with fresh noise at each step" },
+    Row { kind: K::ErSde,          id: "er_sde",            label: "ER SDE",            class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      about: "stochastic third order multistep" },
+    Row { kind: K::EulerCfgPp,     id: "euler_cfg_pp",      label: "Euler CFG++",       class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(0.0), about: "Euler with CFG++; wants a cfg scale of 0.5 to 2" },
+    Row { kind: K::EulerACfgPp,    id: "euler_a_cfg_pp",    label: "Euler a CFG++",     class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "the same with fresh noise at each step" },
 ];
 
 impl SamplerKind {
@@ -71,24 +141,49 @@ impl SamplerKind {
         self.row().id
     }
 
+    /// AUTOMATIC1111's name.
+    pub fn label(self) -> &'static str {
+        self.row().label
+    }
+
     /// One line for a list of samplers.
     pub fn description(self) -> &'static str {
         self.row().about
     }
 
-    /// The diffusers class that is this sampler.
-    pub fn class_name(self) -> &'static str {
+    /// The diffusers class that is this sampler, where there is one.
+    pub fn class_name(self) -> Option<&'static str> {
         self.row().class
     }
 
-    /// Whether the sampler can walk Karras sigmas.
-    pub fn has_karras(self) -> bool {
-        self.row().karras
+    /// How much of the noise is drawn again at each step when nothing is said; `None` for a sampler that has
+    /// no such choice.
+    pub fn default_eta(self) -> Option<f64> {
+        self.row().eta
+    }
+
+    /// Whether `s_churn` raises the noise level before a step: in Karras' samplers.
+    pub fn has_churn(self) -> bool {
+        matches!(self, Self::Euler | Self::Heun | Self::Dpm2)
+    }
+
+    /// Whether `s_noise` scales what is drawn after the first noise.
+    pub fn has_s_noise(self) -> bool {
+        self.has_churn() || self == Self::ErSde || (self.row().eta.is_some() && self.frame() == Exploding)
+    }
+
+    /// Whether the model must also say what it answers without the prompt.
+    pub fn needs_unconditional(self) -> bool {
+        matches!(self, Self::EulerCfgPp | Self::EulerACfgPp)
+    }
+
+    pub(crate) fn frame(self) -> Frame {
+        self.row().frame
     }
 
     /// The sampler of a diffusers class.
     pub fn from_class_name(class: &str) -> Result<Self> {
-        let row = TABLE.iter().find(|row| row.class == class);
+        let row = TABLE.iter().find(|row| row.class == Some(class));
         row.map(|row| row.kind).ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
     }
 
@@ -96,9 +191,11 @@ impl SamplerKind {
         TABLE.map(|row| row.id).join(", ")
     }
 
-    pub(crate) fn karras_ids() -> String {
-        let ids: Vec<_> = TABLE.iter().filter(|row| row.karras).map(|row| row.id).collect();
-        ids.join(", ")
+    /// The sampler with this name, however it is spelled.
+    fn named(name: &str) -> Option<Self> {
+        let names = |row: &Row| [row.id, row.label].into_iter().chain(row.class).any(|known| same(name, known));
+        let row = TABLE.iter().find(|row| names(row) || row.aliases.iter().any(|alias| same(name, alias)));
+        row.map(|row| row.kind)
     }
 }
 
@@ -112,67 +209,53 @@ impl FromStr for SamplerKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let found = TABLE.iter().find(|row| row.id == name);
-        found.map(|row| row.kind).ok_or_else(|| {
-            let wanted = name.to_lowercase();
-            let nearest = Self::ALL.into_iter().min_by_key(|kind| edit_distance(&wanted, kind.id()));
-            Error::UnknownSampler { name: name.to_owned(), nearest: nearest.unwrap_or(Self::Euler) }
+        Self::named(name).ok_or_else(|| Error::UnknownSampler {
+            name: name.to_owned(),
+            nearest: closest(name, TABLE.iter().flat_map(|row| [(row.id, row.id), (row.label, row.id)])),
         })
     }
 }
 
-/// How the noise levels between the first and the last step are laid out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum SigmaSchedule {
-    /// What the configuration says.
-    #[default]
-    Default,
-    /// Even in `sigma^(1/7)`, arXiv 2206.00364 equation 5.
-    Karras,
+/// A sampler as users name it: AUTOMATIC1111's older names end in a sigma schedule ("DPM++ 2M Karras").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SamplerChoice {
+    /// The sampler.
+    pub kind: SamplerKind,
+    /// The sigma schedule that the name ends in, if it does.
+    pub schedule: Option<SigmaSchedule>,
 }
 
-impl SigmaSchedule {
-    /// All sigma schedules.
-    pub const ALL: [Self; 2] = [Self::Default, Self::Karras];
+impl From<SamplerKind> for SamplerChoice {
+    fn from(kind: SamplerKind) -> Self {
+        Self { kind, schedule: None }
+    }
+}
 
-    /// The name on the command line.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Karras => "karras",
+impl fmt::Display for SamplerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.schedule {
+            None => write!(f, "{}", self.kind),
+            Some(schedule) => write!(f, "{}_{schedule}", self.kind),
         }
     }
 }
 
-impl fmt::Display for SigmaSchedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.id())
-    }
-}
-
-impl FromStr for SigmaSchedule {
+impl FromStr for SamplerChoice {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|schedule| schedule.id() == name);
-        found.ok_or_else(|| Error::UnknownSigmaSchedule { name: name.to_owned() })
+        let whole = name.parse().map(|kind| Self { kind, schedule: None });
+        let unknown = match whole {
+            Ok(whole) => return Ok(whole),
+            Err(unknown) => unknown,
+        };
+        let parts = name.char_indices().filter(|(_, c)| matches!(c, ' ' | '_' | '-'));
+        let mut named = parts.filter_map(|(at, _)| {
+            let (kind, schedule) = (SamplerKind::named(&name[..at])?, name[at + 1..].parse().ok()?);
+            Some(Self { kind, schedule: Some(schedule) })
+        });
+        named.next_back().ok_or(unknown)
     }
-}
-
-/// Levenshtein's distance, one row at a time.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -184,18 +267,55 @@ mod tests {
         for (kind, row) in SamplerKind::ALL.into_iter().zip(&TABLE) {
             assert_eq!(kind.row().id, row.id, "the table is in the order of the enum");
             assert_eq!(kind.id().parse::<SamplerKind>().unwrap(), kind);
-            assert_eq!(SamplerKind::from_class_name(kind.class_name()).unwrap(), kind);
+            assert_eq!(kind.label().parse::<SamplerKind>().unwrap(), kind);
+            assert_eq!(kind.to_string().parse::<SamplerChoice>().unwrap(), kind.into());
+            if let Some(class) = kind.class_name() {
+                assert_eq!(SamplerKind::from_class_name(class).unwrap(), kind);
+                assert_eq!(class.parse::<SamplerKind>().unwrap(), kind);
+            }
             assert!(!kind.description().is_empty());
+            for schedule in SigmaSchedule::ALL {
+                let choice = SamplerChoice { kind, schedule: Some(schedule) };
+                assert_eq!(choice.to_string().parse::<SamplerChoice>().unwrap(), choice);
+            }
         }
-        for schedule in SigmaSchedule::ALL {
-            assert_eq!(schedule.to_string().parse::<SigmaSchedule>().unwrap(), schedule);
+    }
+
+    /// The lists of AUTOMATIC1111 (with its older names), ComfyUI, sd.cpp and diffusers.
+    #[test]
+    fn everybodys_names_resolve() {
+        use SigmaSchedule as S;
+        #[rustfmt::skip]
+        let names: [(&str, SamplerKind, Option<S>); 42] = [
+            ("DPM++ 2M", K::Dpmpp2m, None), ("DPM++ SDE", K::DpmppSde, None), ("DPM++ 2M SDE", K::Dpmpp2mSde, None),
+            ("DPM++ 2M SDE Heun", K::Dpmpp2mSdeHeun, None), ("DPM++ 2S a", K::Dpmpp2sA, None),
+            ("DPM++ 3M SDE", K::Dpmpp3mSde, None), ("Euler a", K::EulerA, None), ("Euler", K::Euler, None),
+            ("LMS", K::Lms, None), ("Heun", K::Heun, None), ("DPM2", K::Dpm2, None), ("DPM2 a", K::Dpm2A, None),
+            ("DDIM", K::Ddim, None), ("PLMS", K::Pndm, None), ("UniPC", K::UniPc, None), ("LCM", K::Lcm, None),
+            ("DPM++ 2M Karras", K::Dpmpp2m, Some(S::Karras)), ("DPM++ 2S a Karras", K::Dpmpp2sA, Some(S::Karras)),
+            ("DPM++ 2M SDE Exponential", K::Dpmpp2mSde, Some(S::Exponential)),
+            ("DPM++ 2M SDE Heun Karras", K::Dpmpp2mSdeHeun, Some(S::Karras)), ("k_euler_a", K::EulerA, None),
+            ("k_dpmpp_2m_karras", K::Dpmpp2m, Some(S::Karras)), ("LMS Karras", K::Lms, Some(S::Karras)),
+            ("euler_ancestral", K::EulerA, None), ("dpm_2", K::Dpm2, None), ("dpm_2_ancestral", K::Dpm2A, None),
+            ("dpmpp_2s_ancestral", K::Dpmpp2sA, None), ("dpmpp_sde_gpu", K::DpmppSde, None),
+            ("dpmpp_2m_sde", K::Dpmpp2mSde, None), ("uni_pc", K::UniPc, None), ("uni_pc_bh2", K::UniPc, None),
+            ("euler_ancestral_cfg_pp", K::EulerACfgPp, None), ("res_multistep_ancestral", K::ResMultistepA, None),
+            ("er_sde", K::ErSde, None), ("euler_cfg_pp", K::EulerCfgPp, None), ("dpm++2s_a", K::Dpmpp2sA, None),
+            ("dpm++2m", K::Dpmpp2m, None), ("KDPM2AncestralDiscreteScheduler", K::Dpm2A, None),
+            ("DEISMultistepScheduler", K::Deis, None), ("IPNDMScheduler", K::Ipndm, None),
+            ("Euler a SGM Uniform", K::EulerA, Some(S::SgmUniform)), ("dpmpp_2m_align_your_steps", K::Dpmpp2m, Some(S::AlignYourSteps)),
+        ];
+        for (name, kind, schedule) in names {
+            assert_eq!(name.parse::<SamplerChoice>().unwrap(), SamplerChoice { kind, schedule }, "{name}");
         }
     }
 
     #[test]
     fn a_wrong_name_gets_the_nearest_and_the_list() {
-        let message = "DPM++2m".parse::<SamplerKind>().unwrap_err().to_string();
-        assert!(message.contains("did you mean dpmpp_2m?"), "{message}");
+        let message = "DPM++ 2N".parse::<SamplerKind>().unwrap_err().to_string();
+        assert!(message.contains("did you mean dpmpp_2m, "), "{message}");
         assert!(SamplerKind::ALL.iter().all(|kind| message.contains(kind.id())), "{message}");
+        let message = "ueler karras".parse::<SamplerChoice>().unwrap_err().to_string();
+        assert!(message.contains("euler"), "{message}");
     }
 }

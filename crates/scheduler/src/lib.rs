@@ -8,12 +8,14 @@
 //!
 //! The way through it, one file each:
 //!
+//! - [`SamplerKind`] and [`SigmaSchedule`] are what there is, with everybody's names; [`SamplerOptions`] is what
+//!   can be said besides;
 //! - [`SchedulerConfig`] is the JSON as it stands; [`SchedulerConfig::resolve`] fills in what the chosen
 //!   sampler's diffusers class would, and gives a [`Resolved`];
 //! - a [`Schedule`] is the list of [`Point`]s at which the model is asked;
 //! - a [`Denoiser`] turns the model's answer at a point into `x0` and `eps`;
 //! - [`sample`] walks the whole schedule, a [`Stepper`] takes one step at a time;
-//! - [`ImageNoise`] draws what PyTorch's CPU generator draws, one generator for each image.
+//! - [`ImageNoise`] draws what PyTorch's generators draw, one for each image, or follows Brownian paths.
 //!
 //! ```
 //! use kiln_scheduler::{Error, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
@@ -31,27 +33,35 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod brownian;
 mod config;
 mod denoiser;
 mod error;
 mod kind;
+mod mimic;
+mod names;
 mod noise;
+mod options;
 mod resolve;
 mod rng;
 mod samplers;
 mod sampling;
 mod schedule;
 mod serde_ids;
+mod sigma_schedule;
+mod sigmas;
 mod spacing;
 mod tensor;
 mod training;
 
 pub use config::SchedulerConfig;
-pub use denoiser::{Denoised, Denoiser, Limit, Model, Prediction};
+pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
 pub use error::{Error, Result};
-pub use kind::{SamplerKind, SigmaSchedule};
-pub use noise::{ImageNoise, NoiseSource};
+pub use kind::{SamplerChoice, SamplerKind};
+pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
+pub use options::{Churn, SamplerOptions};
 pub use resolve::{BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, UniPcScale, Variance};
-pub use rng::CpuRng;
+pub use rng::{CpuRng, CudaRng, RngKind};
 pub use sampling::{StepInfo, Stepper, sample};
 pub use schedule::{Point, Schedule};
+pub use sigma_schedule::SigmaSchedule;

@@ -3,7 +3,8 @@
 //! A sampler other than the folder's own gets what diffusers' `from_config` gives: a key that is in the
 //! JSON is taken where the target class has such a key, a missing one gets the target class's default.
 
-use crate::{Error, Limit, Prediction, Result, SamplerKind, SchedulerConfig, SigmaSchedule};
+use crate::sigmas::DISTILLED;
+use crate::{Churn, Error, Limit, Prediction, Result, SamplerKind, SchedulerConfig, SigmaSchedule};
 
 /// A hostile configuration must not ask for all the memory there is.
 const MAX_TRAIN_TIMESTEPS: usize = 1_000_000;
@@ -40,8 +41,18 @@ pub struct Resolved {
     pub solver: Solver,
     /// DDPM: how much noise is added.
     pub variance: Variance,
-    /// DDIM: how much of DDPM's noise is added, 0 (none, the default) to 1.
+    /// LCM, TCD: the timesteps that the model was distilled on.
+    pub distilled_timesteps: usize,
+    /// LCM: what timesteps are multiplied by in the boundary condition.
+    pub timestep_scaling: f64,
+    /// How much of the noise is drawn again at each step: 0 is none, 1 as much as DDPM.
     pub eta: f64,
+    /// How much the noise level is raised before steps.
+    pub churn: Churn,
+    /// What noise is multiplied by that is drawn after the first.
+    pub s_noise: f64,
+    /// The power of the sigma schedules `karras` and `polyexponential`, where it is not their own.
+    pub rho: Option<f64>,
 }
 
 /// The training betas.
@@ -79,7 +90,7 @@ pub enum Spacing {
 }
 
 /// How the noise levels are laid out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum SigmaGrid {
     /// The training noise levels of the visited timesteps.
     Training,
@@ -87,6 +98,10 @@ pub enum SigmaGrid {
     Karras,
     /// Even in `log sigma`, arXiv 2206.00927.
     Lu,
+    /// By another sigma schedule.
+    Scheduled(SigmaSchedule),
+    /// These, the noisiest first, without the 0 at the end.
+    Custom(Vec<f64>),
 }
 
 /// The noise level after the last step.
@@ -101,7 +116,7 @@ pub enum FinalSigma {
 /// The settings of the multistep solvers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Solver {
-    /// The order: 1 or 2 for DPM-Solver++, 1 to 3 for UniPC.
+    /// The order: 1 or 2 for DPM-Solver++, 1 to 3 for UniPC and DEIS.
     pub order: usize,
     /// DPM-Solver++: how the second order is reached.
     pub second_order: SecondOrder,
@@ -148,6 +163,7 @@ pub enum Variance {
 struct Class {
     beta_start: f64,
     beta_end: f64,
+    scaled_linear: bool,
     spacing: Spacing,
     /// The default of `clip_sample`, where the class has the key.
     clip_sample: Option<bool>,
@@ -163,6 +179,7 @@ fn class(kind: SamplerKind) -> Class {
     let ddim = Class {
         beta_start: 1e-4,
         beta_end: 0.02,
+        scaled_linear: false,
         spacing: Spacing::Leading,
         clip_sample: Some(true),
         thresholding: true,
@@ -172,6 +189,7 @@ fn class(kind: SamplerKind) -> Class {
         set_alpha_to_one: true,
     };
     let euler_a = Class { spacing: Spacing::Linspace, clip_sample: None, thresholding: false, ..ddim };
+    let lcm = Class { beta_start: 0.00085, beta_end: 0.012, scaled_linear: true, clip_sample: Some(false), ..ddim };
     match kind {
         SamplerKind::Ddim | SamplerKind::Ddpm => ddim,
         SamplerKind::Pndm => {
@@ -188,18 +206,35 @@ fn class(kind: SamplerKind) -> Class {
             clip_sample: Some(false),
             ..euler_a
         },
+        SamplerKind::Dpm2 | SamplerKind::Dpm2A | SamplerKind::DpmppSde => {
+            Class { beta_start: 0.00085, beta_end: 0.012, karras: true, zero_snr: false, ..euler_a }
+        }
         SamplerKind::Dpmpp2m | SamplerKind::UniPc => {
             Class { karras: true, final_sigmas_type: true, thresholding: true, ..euler_a }
         }
+        SamplerKind::Deis => Class { karras: true, zero_snr: false, thresholding: true, ..euler_a },
+        SamplerKind::Lcm => lcm,
+        // The keys exist, and diffusers' class does nothing with them.
+        SamplerKind::Tcd => Class { clip_sample: None, thresholding: false, ..lcm },
+        // diffusers has no class for these: they read what Euler reads.
+        SamplerKind::Dpmpp2sA
+        | SamplerKind::Dpmpp2mSde
+        | SamplerKind::Dpmpp2mSdeHeun
+        | SamplerKind::Dpmpp3mSde
+        | SamplerKind::Ipndm
+        | SamplerKind::ResMultistep
+        | SamplerKind::ResMultistepA
+        | SamplerKind::ErSde
+        | SamplerKind::EulerCfgPp
+        | SamplerKind::EulerACfgPp => Class { karras: true, ..euler_a },
     }
 }
 
 impl SchedulerConfig {
     /// What `kind` runs with on this configuration.
     ///
-    /// Fails where a key that the sampler's class has holds a value that is not built here, and where
-    /// Karras sigmas are asked of a sampler that has none. Euler a takes them too, as k-diffusion's does,
-    /// but only when asked: diffusers' class has no such key, so one in the JSON is ignored.
+    /// Fails where a key that the sampler's class has holds a value that is not built here. Every sampler takes
+    /// every sigma schedule that is asked for; one in the JSON only where diffusers' class has the key.
     pub fn resolve(&self, kind: SamplerKind, spacing: SigmaSchedule) -> Result<Resolved> {
         let class = class(kind);
         let num_train_timesteps = self.num_train_timesteps.unwrap_or(1000);
@@ -210,6 +245,7 @@ impl SchedulerConfig {
         if steps_offset < 0 {
             return unsupported("steps_offset", steps_offset, "0 or more");
         }
+        let sigmas = self.sigma_grid(kind, &class, spacing)?;
         Ok(Resolved {
             sampler: kind,
             num_train_timesteps,
@@ -225,21 +261,33 @@ impl SchedulerConfig {
                 Some(other) => return unsupported("timestep_spacing", other, "leading, trailing or linspace"),
             },
             steps_offset,
-            sigmas: self.sigma_grid(kind, &class, spacing)?,
             final_sigma: match self.final_sigmas_type.as_deref().filter(|_| class.final_sigmas_type) {
+                // DEIS divides by what is left, so diffusers' ends at the least training noise level.
+                _ if kind == SamplerKind::Deis && deis_ends_with_noise(&sigmas) => FinalSigma::SigmaMin,
                 None | Some("zero") => FinalSigma::Zero,
                 Some("sigma_min") => FinalSigma::SigmaMin,
                 Some(other) => return unsupported("final_sigmas_type", other, "zero or sigma_min"),
             },
             set_alpha_to_one: self.set_alpha_to_one.unwrap_or(class.set_alpha_to_one),
-            skip_prk_steps: self.skip_prk_steps.unwrap_or(false),
+            // The Runge-Kutta steps stand on training timesteps.
+            skip_prk_steps: self.skip_prk_steps.unwrap_or(false) || sigmas != SigmaGrid::Training,
+            sigmas,
             solver: self.solver(kind)?,
             variance: match self.variance_type.as_deref().filter(|_| kind == SamplerKind::Ddpm) {
                 None | Some("fixed_small") => Variance::FixedSmall,
                 Some("fixed_large") => Variance::FixedLarge,
                 Some(other) => return unsupported("variance_type", other, "fixed_small or fixed_large"),
             },
-            eta: 0.0,
+            distilled_timesteps: match self.original_inference_steps {
+                None => DISTILLED.min(num_train_timesteps),
+                Some(distilled) if (1..=num_train_timesteps).contains(&distilled) => distilled,
+                Some(other) => return unsupported("original_inference_steps", other, "1 to num_train_timesteps"),
+            },
+            timestep_scaling: self.timestep_scaling.unwrap_or(10.0),
+            eta: kind.default_eta().unwrap_or(0.0),
+            churn: Churn::default(),
+            s_noise: 1.0,
+            rho: None,
         })
     }
 
@@ -261,6 +309,7 @@ impl SchedulerConfig {
             return Ok(BetaSchedule::Trained(betas.clone()));
         }
         match self.beta_schedule.as_deref() {
+            None if class.scaled_linear => Ok(BetaSchedule::ScaledLinear { start, end }),
             None | Some("linear") => Ok(BetaSchedule::Linear { start, end }),
             Some("scaled_linear") => Ok(BetaSchedule::ScaledLinear { start, end }),
             Some("squaredcos_cap_v2") => Ok(BetaSchedule::SquaredCosCapV2),
@@ -303,19 +352,18 @@ impl SchedulerConfig {
     }
 
     fn sigma_grid(&self, kind: SamplerKind, class: &Class, asked: SigmaSchedule) -> Result<SigmaGrid> {
-        if asked == SigmaSchedule::Karras {
-            return if kind.has_karras() { Ok(SigmaGrid::Karras) } else { Err(Error::NoKarras { sampler: kind }) };
+        match asked {
+            SigmaSchedule::Default if !class.karras => return Ok(SigmaGrid::Training),
+            SigmaSchedule::Default => {}
+            SigmaSchedule::Karras => return Ok(SigmaGrid::Karras),
+            // Consistency models have it as their own.
+            SigmaSchedule::Lcm if matches!(kind, SamplerKind::Lcm | SamplerKind::Tcd) => {
+                return Ok(SigmaGrid::Training);
+            }
+            other => return Ok(SigmaGrid::Scheduled(other)),
         }
-        if !class.karras {
-            return Ok(SigmaGrid::Training);
-        }
-        let others = [
-            ("use_exponential_sigmas", self.use_exponential_sigmas),
-            ("use_beta_sigmas", self.use_beta_sigmas),
-            ("use_flow_sigmas", self.use_flow_sigmas),
-        ];
-        if let Some((key, _)) = others.iter().find(|(_, on)| *on == Some(true)) {
-            return unsupported(key, true, "false; use the sigma schedule karras instead");
+        if self.use_flow_sigmas == Some(true) {
+            return unsupported("use_flow_sigmas", true, "false, or a sigma schedule by name");
         }
         if kind == SamplerKind::Euler {
             if let Some(other) = self.interpolation_type.as_deref().filter(|&name| name != "linear") {
@@ -334,6 +382,10 @@ impl SchedulerConfig {
         }
         Ok(if self.use_karras_sigmas == Some(true) {
             SigmaGrid::Karras
+        } else if self.use_exponential_sigmas == Some(true) {
+            SigmaGrid::Scheduled(SigmaSchedule::Exponential)
+        } else if self.use_beta_sigmas == Some(true) {
+            SigmaGrid::Scheduled(SigmaSchedule::BetaSigmas)
         } else if kind == SamplerKind::Dpmpp2m && self.use_lu_lambdas == Some(true) {
             SigmaGrid::Lu
         } else {
@@ -359,6 +411,9 @@ impl SchedulerConfig {
             (SamplerKind::UniPc, None | Some("bh2" | "midpoint" | "heun" | "logrho")) => {}
             (SamplerKind::UniPc, Some("bh1")) => solver.scale = UniPcScale::Bh1,
             (SamplerKind::UniPc, Some(other)) => return unsupported("solver_type", other, "bh1 or bh2"),
+            (SamplerKind::Deis, None | Some("logrho" | "midpoint" | "heun" | "bh1" | "bh2")) => {}
+            (SamplerKind::Deis, Some(other)) => return unsupported("solver_type", other, "logrho"),
+            (SamplerKind::Dpmpp2mSdeHeun, _) => solver.second_order = SecondOrder::Heun,
             _ => return Ok(solver),
         }
         if kind == SamplerKind::Dpmpp2m {
@@ -373,16 +428,22 @@ impl SchedulerConfig {
             if let Some(other @ ("learned" | "learned_range")) = self.variance_type.as_deref() {
                 return unsupported("variance_type", other, "a model that predicts no variance");
             }
-        } else {
+        } else if matches!(kind, SamplerKind::UniPc | SamplerKind::Deis) {
             if !(1..=3).contains(&solver.order) {
                 return unsupported("solver_order", solver.order, "1, 2 or 3");
             }
-            if self.predict_x0 == Some(false) {
+            if kind == SamplerKind::UniPc && self.predict_x0 == Some(false) {
                 return unsupported("predict_x0", false, "true");
             }
         }
         Ok(solver)
     }
+}
+
+/// Where diffusers' DEIS stops before the end: on the schedules that diffusers has for it.
+fn deis_ends_with_noise(sigmas: &SigmaGrid) -> bool {
+    use SigmaSchedule::{BetaSigmas, Exponential};
+    matches!(sigmas, SigmaGrid::Training | SigmaGrid::Karras | SigmaGrid::Scheduled(Exponential | BetaSigmas))
 }
 
 fn unsupported<T>(key: &'static str, value: impl ToString, expected: &'static str) -> Result<T> {

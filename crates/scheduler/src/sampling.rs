@@ -1,7 +1,8 @@
 //! Walking a schedule: one step at a time, or all of it.
 
 use crate::samplers::{self, Context, Sampler};
-use crate::{Denoiser, Error, NoiseSource, Point, Result, Schedule};
+use crate::tensor::linear;
+use crate::{Answer, Denoiser, Error, NoiseSource, Point, Result, Schedule};
 use candle_core::{DType, Tensor};
 use std::ops::ControlFlow;
 
@@ -23,12 +24,13 @@ pub struct StepInfo<'a> {
 /// Walks `latents` down the schedule, and gives them back in f32.
 ///
 /// `latents` are unit noise times [`Schedule::init_noise_sigma`], or what [`Schedule::add_noise`] gives
-/// at the schedule's start. `model` gets scaled latents (n, c, h, w) and a timestep. `on_step` is called
+/// at the schedule's start. `model` gets scaled latents (n, c, h, w) and a timestep, and gives a prediction of the
+/// same shape (or an [`Answer`], for samplers that need more). `on_step` is called
 /// after each evaluation; [`ControlFlow::Break`] ends with [`Error::Interrupted`]. An error of the model
 /// comes back as it is.
-pub fn sample<E>(
+pub fn sample<E, A: Into<Answer>>(
     schedule: &Schedule,
-    mut model: impl FnMut(&Tensor, f64) -> Result<Tensor, E>,
+    mut model: impl FnMut(&Tensor, f64) -> Result<A, E>,
     latents: &Tensor,
     noise: &mut dyn NoiseSource,
     on_step: &mut dyn FnMut(&StepInfo<'_>) -> ControlFlow<()>,
@@ -55,12 +57,14 @@ pub struct Stepper<'a> {
     schedule: &'a Schedule,
     sampler: Box<dyn Sampler>,
     next: usize,
+    /// The latents raised to the next point, once they are: a step that failed is not raised again.
+    raised: Option<Tensor>,
 }
 
 impl<'a> Stepper<'a> {
     /// At the schedule's start.
     pub fn new(schedule: &'a Schedule) -> Self {
-        Self { schedule, sampler: samplers::new(schedule.config()), next: schedule.start() }
+        Self { schedule, sampler: samplers::new(schedule.config()), next: schedule.start(), raised: None }
     }
 
     /// The next evaluation's index in the schedule.
@@ -81,10 +85,10 @@ impl<'a> Stepper<'a> {
     /// Asks the model once, at [`Stepper::point`], and gives what the latents are then: exactly
     /// diffusers' `prev_sample`. After an error of the model nothing has moved, and the step can be taken
     /// again (in a mode that needs less memory, say).
-    pub fn step<E>(
+    pub fn step<E, A: Into<Answer>>(
         &mut self,
         latents: &Tensor,
-        model: &mut impl FnMut(&Tensor, f64) -> Result<Tensor, E>,
+        model: &mut impl FnMut(&Tensor, f64) -> Result<A, E>,
         noise: &mut dyn NoiseSource,
     ) -> Result<Tensor, E>
     where
@@ -93,15 +97,38 @@ impl<'a> Stepper<'a> {
         let len = self.schedule.points().len();
         let point = self.point().ok_or_else(|| E::from(Error::Finished { len }))?;
         let config = self.schedule.config();
-        let mut boxed = |x: &Tensor, timestep| model(x, timestep).map_err(|error| Error::Model(Box::new(error)));
+        let mut boxed = |x: &Tensor, timestep| match model(x, timestep) {
+            Ok(answer) => Ok(answer.into()),
+            Err(error) => Err(Error::Model(Box::new(error))),
+        };
         let denoiser = Denoiser::new(&mut boxed, config.prediction, config.limit);
         let (schedule, index) = (self.schedule, self.next);
-        let latents = latents.to_dtype(DType::F32).map_err(Error::from)?;
+        let latents = match self.raised.take() {
+            Some(raised) => raised,
+            None => raise(latents, schedule.arrival(index), point, config.s_noise, noise)?,
+        };
         let mut context = Context { schedule, index, point, target: schedule.target(index), denoiser, noise };
-        let latents = self.sampler.step(&latents, &mut context).map_err(unbox::<E>)?;
-        self.next += 1;
-        Ok(latents)
+        match self.sampler.step(&latents, &mut context) {
+            Ok(latents) => {
+                self.next += 1;
+                Ok(latents)
+            }
+            Err(error) => {
+                self.raised = (point.sigma > schedule.arrival(index).sigma).then_some(latents);
+                Err(unbox(error))
+            }
+        }
     }
+}
+
+/// The latents in f32, with the noise added that lies between where they are and a noisier point: the churn of
+/// arXiv 2206.00364, algorithm 2.
+fn raise(x: &Tensor, from: Point, to: Point, s_noise: f64, noise: &mut dyn NoiseSource) -> Result<Tensor> {
+    if to.sigma <= from.sigma {
+        return Ok(x.to_dtype(DType::F32)?);
+    }
+    let added = (to.sigma.powi(2) - from.sigma.powi(2)).sqrt();
+    linear(&[(1.0, x), (s_noise * added, &noise.sample(x)?)])
 }
 
 /// The model's error was boxed to pass through the samplers; out of the box it is the caller's own again.

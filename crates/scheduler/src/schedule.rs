@@ -1,8 +1,13 @@
 //! A schedule: the points at which the model is asked, in order.
 
-use crate::spacing::{Grid, interpolate, karras, lu, timestep_of};
+use crate::kind::Frame;
+use crate::samplers::second_evaluation;
+use crate::sigmas::{Range, distilled_timesteps};
+use crate::spacing::{Grid, interpolate, lu, timestep_of};
 use crate::training::Training;
-use crate::{BetaSchedule, Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, Spacing, tensor};
+use crate::{
+    BetaSchedule, Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, SigmaSchedule, Spacing, tensor,
+};
 use candle_core::Tensor;
 
 /// A noise level: the latents there are `x = alpha * x0 + sigma * eps`.
@@ -58,56 +63,98 @@ pub struct Schedule {
     points: Vec<Point>,
     /// Where the step that begins at a point leads.
     targets: Vec<Point>,
+    /// Where the latents are before an evaluation: at its point, but where churn raises them first.
+    arrivals: Vec<Point>,
+    /// The evaluation with which each step begins.
+    step_starts: Vec<usize>,
+    /// The least and the largest noise level that a step begins with.
+    range: (f64, f64),
     init_noise_sigma: f64,
     steps: usize,
     start: usize,
 }
 
 impl Schedule {
-    /// The schedule of `steps` steps.
+    /// The schedule of `steps` steps, or of as many as there are where the noise levels are given one by one.
     pub fn new(config: &Resolved, steps: usize) -> Result<Self> {
-        let max = config.num_train_timesteps;
+        let (sampler, on_timesteps) = (config.sampler, config.sampler.frame() == Frame::Timesteps);
+        let own_timesteps = on_timesteps && config.sigmas == SigmaGrid::Training;
+        let distilled = matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) && own_timesteps;
+        let max = if distilled { config.distilled_timesteps } else { config.num_train_timesteps };
         // The multistep formula of order 4 stands on four steps of Runge-Kutta.
-        let runge_kutta = config.sampler == SamplerKind::Pndm && !config.skip_prk_steps;
+        let runge_kutta = sampler == SamplerKind::Pndm && !config.skip_prk_steps;
         let min = if runge_kutta { 4 } else { 1 };
-        if !(min..=max).contains(&steps) {
+        let custom = matches!(config.sigmas, SigmaGrid::Custom(_));
+        if !(min..=max).contains(&steps) && !custom {
             return Err(Error::Steps { steps, min, max });
         }
-        let on_timesteps = matches!(config.sampler, SamplerKind::Ddim | SamplerKind::Pndm | SamplerKind::Ddpm);
         let mut schedule = Self {
             config: config.clone(),
-            training: Training::new(config, !on_timesteps),
+            training: Training::new(config, !own_timesteps),
             points: Vec::new(),
             targets: Vec::new(),
+            arrivals: Vec::new(),
+            step_starts: Vec::new(),
+            range: (0.0, 0.0),
             init_noise_sigma: 1.0,
             steps,
             start: 0,
         };
-        match config.sampler {
-            SamplerKind::Ddim | SamplerKind::Pndm | SamplerKind::Ddpm => schedule.fill_timesteps()?,
-            SamplerKind::Euler | SamplerKind::EulerA | SamplerKind::Heun | SamplerKind::Lms => {
-                schedule.fill_exploding()?;
-            }
-            SamplerKind::Dpmpp2m | SamplerKind::UniPc => schedule.fill_preserving()?,
+        match sampler.frame() {
+            Frame::Timesteps if own_timesteps => schedule.fill_timesteps()?,
+            Frame::Timesteps => schedule.fill_between_timesteps()?,
+            Frame::Exploding => schedule.fill_exploding()?,
+            Frame::Preserving => schedule.fill_preserving()?,
+        }
+        let mut levels: Vec<f64> = schedule.arrivals.iter().map(|point| point.sigma / point.alpha).collect();
+        levels.sort_by(f64::total_cmp);
+        if let [min, .., max] | [min @ max] = levels[..] {
+            schedule.range = (min, max);
         }
         Ok(schedule)
     }
 
-    /// DDIM, PNDM, DDPM: points are training timesteps.
+    /// DDIM, PNDM, DDPM, LCM, TCD: points are training timesteps.
     fn fill_timesteps(&mut self) -> Result<()> {
-        let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
-        let mut timesteps: Vec<i64> = timesteps.into_iter().map(|t| t.round_ties_even() as i64).collect();
-        if self.config.sampler == SamplerKind::Pndm {
+        let sampler = self.config.sampler;
+        let mut timesteps: Vec<i64> = if matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) {
+            let (train, distilled) = (self.config.num_train_timesteps, self.config.distilled_timesteps);
+            distilled_timesteps(train, distilled, self.steps).into_iter().map(|t| t as i64).collect()
+        } else {
+            let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+            timesteps.into_iter().map(|t| t.round_ties_even() as i64).collect()
+        };
+        if sampler == SamplerKind::Pndm {
             timesteps = self.pndm_evaluations(&timesteps);
         }
         self.points = timesteps.iter().map(|&t| self.training_point(t)).collect::<Result<_>>()?;
-        self.targets = if self.config.sampler == SamplerKind::Ddpm {
-            let clean = Point::of_alpha_cumprod(0.0, 1.0);
-            self.points[1..].iter().copied().chain([clean]).collect()
-        } else {
+        let next = |end: Point| self.points[1..].iter().copied().chain([end]).collect();
+        self.targets = match sampler {
+            SamplerKind::Ddpm | SamplerKind::Lcm => next(Point::of_alpha_cumprod(0.0, 1.0)),
+            // TCD lands on a timestep.
+            SamplerKind::Tcd => next(self.training_point(0)?),
             // Not the next point: where the spacing is no whole number the two differ a little.
-            timesteps.iter().map(|&t| self.training_point(t - self.stride())).collect::<Result<_>>()?
+            _ => timesteps.iter().map(|&t| self.training_point(t - self.stride())).collect::<Result<_>>()?,
         };
+        self.arrivals = self.points.clone();
+        self.step_starts = (0..self.points.len()).collect();
+        Ok(())
+    }
+
+    /// The same samplers on noise levels between timesteps.
+    fn fill_between_timesteps(&mut self) -> Result<()> {
+        let levels = self.levels(&self.training.sigmas)?;
+        let mut points: Vec<Point> = levels.into_iter().map(|sigma| self.between(sigma)).collect();
+        points.push(Point::preserving(0.0, 0.0));
+        self.set_chain(points)?;
+        if self.config.sampler == SamplerKind::Pndm && self.steps > 1 {
+            // The second point comes twice.
+            for list in [&mut self.points, &mut self.targets, &mut self.arrivals] {
+                list.insert(1, list[1]);
+            }
+            self.targets[1] = self.points[1];
+            self.step_starts = (0..self.points.len()).collect();
+        }
         Ok(())
     }
 
@@ -124,36 +171,77 @@ impl Schedule {
         runge_kutta.chain(timesteps[3..].iter().copied()).collect()
     }
 
-    /// Euler, Euler a, Heun, LMS: noise is added to the image as it is.
+    /// Euler and its relatives: noise is added to the image as it is.
     fn fill_exploding(&mut self) -> Result<()> {
-        let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
-        let timesteps: Vec<f64> = timesteps.into_iter().map(round_to_f32).collect();
-        let sigmas = &self.training.sigmas;
-        let mut levels: Vec<(f64, f64)> = timesteps.iter().map(|&t| (t, interpolate(sigmas, t))).collect();
-        if self.config.sigmas == SigmaGrid::Karras {
-            let grid = karras(levels[0].1, levels[self.steps - 1].1, self.steps);
-            levels = grid.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect();
-        }
+        let levels: Vec<(f64, f64)> = match self.config.sigmas {
+            SigmaGrid::Training => self.visited(),
+            // Between the first and the last level that would be visited, as in diffusers.
+            SigmaGrid::Karras | SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas) => {
+                let visited: Vec<f64> = self.visited().into_iter().rev().map(|(_, sigma)| sigma).collect();
+                // diffusers rounds for these two alone.
+                let rounds = matches!(self.config.sampler, SamplerKind::Dpm2 | SamplerKind::Dpm2A)
+                    && self.config.sigmas == SigmaGrid::Karras;
+                let timestep =
+                    |sigma| if rounds { self.timestep_of(sigma).round_ties_even() } else { self.timestep_of(sigma) };
+                self.levels(&visited)?.into_iter().map(|sigma| (timestep(sigma), sigma)).collect()
+            }
+            _ => {
+                self.levels(&self.training.sigmas)?.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect()
+            }
+        };
         let mut points: Vec<Point> =
             levels.iter().map(|&(t, sigma)| Point::exploding(round_to_f32(t), round_to_f32(sigma))).collect();
         points.push(Point::exploding(0.0, self.final_ratio()));
-        self.check_descent(&points)?;
 
         let sigma_max = points[0].sigma;
         let from_pure_noise = matches!(self.config.spacing, Spacing::Linspace | Spacing::Trailing);
         // `leading` does not begin at the noisiest level, so the start is an image's variance and noise.
         self.init_noise_sigma = if from_pure_noise { sigma_max } else { sigma_max.hypot(1.0) };
-        self.set_chain(points);
-        if self.config.sampler == SamplerKind::Heun {
-            // Each step but the last is corrected at the point where it landed, which begins the next one.
-            let landings: Vec<Point> = self.points[1..].iter().flat_map(|&p| [p, p]).collect();
-            self.targets = [&landings[..], &self.targets[self.steps - 1..]].concat();
-            self.points = [&self.points[..1], &landings[..]].concat();
-        }
+        self.set_chain(points)?;
+        self.raise_by_churn();
+        self.insert_second_evaluations();
         Ok(())
     }
 
-    /// DPM-Solver++, UniPC: whole timesteps, variance kept.
+    /// Timesteps of the configuration's spacing, and their noise levels.
+    fn visited(&self) -> Vec<(f64, f64)> {
+        let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+        let timesteps = timesteps.into_iter().map(round_to_f32);
+        timesteps.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
+    }
+
+    /// Karras' samplers may begin a step with more noise than the last one left.
+    fn raise_by_churn(&mut self) {
+        for i in 0..self.points.len() {
+            let sigma = self.points[i].sigma;
+            let raised = self.config.churn.raised(sigma, self.steps);
+            if raised > sigma {
+                self.points[i] = Point::exploding(self.timestep_of(raised), raised);
+            }
+        }
+    }
+
+    /// The samplers of second order that remember nothing ask the model twice a step.
+    fn insert_second_evaluations(&mut self) {
+        let (points, targets) = (std::mem::take(&mut self.points), std::mem::take(&mut self.targets));
+        let arrivals = std::mem::take(&mut self.arrivals);
+        self.step_starts.clear();
+        for ((point, target), arrival) in points.into_iter().zip(targets).zip(arrivals) {
+            self.step_starts.push(self.points.len());
+            self.points.push(point);
+            self.arrivals.push(arrival);
+            if let Some(sigma) = second_evaluation(&self.config, point.sigma, target.sigma) {
+                let timestep = if sigma == target.sigma { target.timestep } else { self.timestep_of(sigma) };
+                let second = Point::exploding(round_to_f32(timestep), sigma);
+                self.targets.push(second);
+                self.points.push(second);
+                self.arrivals.push(second);
+            }
+            self.targets.push(target);
+        }
+    }
+
+    /// DPM-Solver++, UniPC, DEIS: variance kept, and whole timesteps where diffusers has them.
     fn fill_preserving(&mut self) -> Result<()> {
         let multistep = self.config.sampler == SamplerKind::Dpmpp2m;
         let noisiest = self.config.num_train_timesteps - if multistep { self.clipped_timesteps() } else { 0 };
@@ -166,28 +254,60 @@ impl Schedule {
                 whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
             }
             SigmaGrid::Karras => {
-                let sigmas = &self.training.sigmas;
-                let grid = karras(sigmas[sigmas.len() - 1], sigmas[0], self.steps);
+                let grid = self.levels(&self.training.sigmas)?;
                 grid.into_iter().map(|sigma| (self.whole_timestep_of(sigma), sigma)).collect()
             }
             SigmaGrid::Lu => {
                 let grid = lu(log_max, log_min, self.steps);
                 grid.into_iter().map(|sigma| (self.whole_timestep_of(sigma), sigma)).collect()
             }
+            SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas) => {
+                let grid = self.levels(&self.training.sigmas)?;
+                // diffusers drops the fraction here.
+                grid.into_iter().map(|sigma| (self.timestep_of(sigma).floor(), sigma)).collect()
+            }
+            SigmaGrid::Scheduled(_) | SigmaGrid::Custom(_) => {
+                let grid = self.levels(&self.training.sigmas)?;
+                grid.into_iter().map(|sigma| (self.timestep_of(sigma), sigma)).collect()
+            }
         };
         let mut points: Vec<Point> =
-            levels.iter().map(|&(t, ratio)| Point::preserving(t, round_to_f32(ratio))).collect();
+            levels.iter().map(|&(t, ratio)| Point::preserving(round_to_f32(t), round_to_f32(ratio))).collect();
         points.push(Point::preserving(0.0, self.final_ratio()));
-        self.check_descent(&points)?;
-        self.set_chain(points);
-        Ok(())
+        self.set_chain(points)
     }
 
-    /// Each point leads to the next.
-    fn set_chain(&mut self, points: Vec<Point>) {
+    /// The noise levels that the sigma schedule lays between the ends of `visited`, the least first.
+    fn levels(&self, visited: &[f64]) -> Result<Vec<f64>> {
+        let schedule = match &self.config.sigmas {
+            SigmaGrid::Custom(levels) => return Ok(levels.clone()),
+            SigmaGrid::Scheduled(schedule) => *schedule,
+            _ => SigmaSchedule::Karras,
+        };
+        let (min, max) = (visited[0], visited[visited.len() - 1]);
+        let range = Range { training: &self.training, max, min, steps: self.steps, rho: self.config.rho };
+        Ok(range.levels(schedule).unwrap_or_else(|| visited.iter().rev().copied().collect()))
+    }
+
+    /// A variance preserving point between timesteps.
+    fn between(&self, sigma: f64) -> Point {
+        Point::preserving(round_to_f32(self.timestep_of(sigma)), round_to_f32(sigma))
+    }
+
+    /// Each point leads to the next, one evaluation a step.
+    ///
+    /// No two evaluations may share a noise level; the end may be where the last one is.
+    fn set_chain(&mut self, points: Vec<Point>) -> Result<()> {
+        self.steps = points.len() - 1;
+        if let Some(pair) = points[..self.steps].windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
+            return Err(Error::TooFine { steps: self.steps, timestep: pair[1].timestep });
+        }
         self.targets = points[1..].to_vec();
         self.points = points;
         self.points.pop();
+        self.arrivals = self.points.clone();
+        self.step_starts = (0..self.steps).collect();
+        Ok(())
     }
 
     fn grid(&self, divisions: usize, last: usize) -> Grid {
@@ -225,15 +345,6 @@ impl Schedule {
         }
     }
 
-    /// No two evaluations may share a noise level; the end may be where the last one is.
-    fn check_descent(&self, points: &[Point]) -> Result<()> {
-        let evaluated = &points[..points.len() - 1];
-        match evaluated.windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
-            Some(pair) => Err(Error::TooFine { steps: self.steps, timestep: pair[1].timestep }),
-            None => Ok(()),
-        }
-    }
-
     /// The variance preserving point of a training timestep; below 0 lies the end.
     pub(crate) fn training_point(&self, timestep: i64) -> Result<Point> {
         let alphas = &self.training.alphas_cumprod;
@@ -253,6 +364,22 @@ impl Schedule {
     /// Where evaluation `index` leads.
     pub(crate) fn target(&self, index: usize) -> Point {
         self.targets[index]
+    }
+
+    /// Where the latents are before evaluation `index`.
+    pub(crate) fn arrival(&self, index: usize) -> Point {
+        self.arrivals[index]
+    }
+
+    /// Whether evaluation `index` is the first of two of its step.
+    pub(crate) fn is_first_of_two(&self, index: usize) -> bool {
+        let next = index + 1;
+        next < self.points.len() && self.step_starts.binary_search(&next).is_err()
+    }
+
+    /// The least and the largest noise level of the whole schedule, in units of the signal.
+    pub(crate) fn range(&self) -> (f64, f64) {
+        self.range
     }
 
     /// What the schedule was made from.
@@ -275,6 +402,11 @@ impl Schedule {
         self.start
     }
 
+    /// The evaluations with which steps begin: where the schedule can be entered.
+    pub fn step_starts(&self) -> &[usize] {
+        &self.step_starts
+    }
+
     /// What unit noise is multiplied by to be the latents at the first point.
     pub fn init_noise_sigma(&self) -> f64 {
         self.init_noise_sigma
@@ -287,8 +419,8 @@ impl Schedule {
         if index >= self.points.len() {
             return fail("at least one evaluation must be left; raise the strength or the number of steps");
         }
-        if sampler == SamplerKind::Heun && index % 2 == 1 {
-            return fail("Heun evaluates twice a step, so it starts at an even index");
+        if self.step_starts.binary_search(&index).is_err() {
+            return fail("this sampler evaluates twice a step, so it starts at an even index");
         }
         if sampler == SamplerKind::Pndm && !self.config.skip_prk_steps && index > 0 {
             return fail(
@@ -303,14 +435,14 @@ impl Schedule {
     /// [`Schedule::starting_at`] refuses.
     pub fn start_for_strength(&self, strength: f64) -> usize {
         let kept = self.steps - ((self.steps as f64 * strength.clamp(0.0, 1.0)) as usize).min(self.steps);
-        let evaluations_per_step = if self.config.sampler == SamplerKind::Heun { 2 } else { 1 };
-        kept * evaluations_per_step
+        let start = self.step_starts.get(kept).filter(|_| kept < self.steps);
+        start.copied().unwrap_or(self.points.len())
     }
 
     /// The latents at evaluation `index` of a clean image `x0` and unit `noise` of the same shape.
     pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, index: usize) -> Result<Tensor> {
         let reason = "the schedule has no such evaluation";
-        let point = self.points.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
+        let point = self.arrivals.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
         tensor::linear(&[(point.alpha, x0), (point.sigma, noise)])
     }
 }

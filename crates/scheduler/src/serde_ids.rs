@@ -1,6 +1,6 @@
 //! Samplers and sigma schedules as data: their ids, the same as on the command line.
 
-use crate::{SamplerKind, SigmaSchedule};
+use crate::{SamplerChoice, SamplerKind, SigmaSchedule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ macro_rules! by_id {
     ($($kind:ty),*) => {$(
         impl Serialize for $kind {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.id())
+                serializer.collect_str(self)
             }
         }
 
@@ -20,7 +20,7 @@ macro_rules! by_id {
     )*};
 }
 
-by_id!(SamplerKind, SigmaSchedule);
+by_id!(SamplerKind, SamplerChoice, SigmaSchedule);
 
 #[cfg(test)]
 mod tests {
@@ -33,6 +33,10 @@ mod tests {
             assert_eq!(json, format!("\"{kind}\""));
             assert_eq!(serde_json::from_str::<SamplerKind>(&json).unwrap(), kind);
         }
+        assert_eq!(
+            serde_json::to_string(&"DPM++ 2M Karras".parse::<SamplerChoice>().unwrap()).unwrap(),
+            "\"dpmpp_2m_karras\""
+        );
         assert!(serde_json::from_str::<SigmaSchedule>("\"karas\"").is_err());
     }
 }

@@ -2,9 +2,6 @@
 
 use crate::Spacing;
 
-/// The steepness of Karras' schedule, arXiv 2206.00364 section 5.
-const KARRAS_RHO: f64 = 7.0;
-
 /// Timesteps in the order of sampling, unrounded.
 ///
 /// `leading` has a stride of `last / divisions` where `steps` of the `divisions` are visited (the
@@ -72,9 +69,9 @@ pub(crate) fn timestep_of(sigma: f64, log_sigmas: &[f64]) -> f64 {
 }
 
 /// Noise levels even in `sigma^(1/rho)`, arXiv 2206.00364 equation 5.
-pub(crate) fn karras(sigma_max: f64, sigma_min: f64, n: usize) -> Vec<f64> {
-    let (max, min) = (sigma_max.powf(1.0 / KARRAS_RHO), sigma_min.powf(1.0 / KARRAS_RHO));
-    linspace(0.0, 1.0, n).into_iter().map(|ramp| (max + ramp * (min - max)).powf(KARRAS_RHO)).collect()
+pub(crate) fn karras(sigma_max: f64, sigma_min: f64, n: usize, rho: f64) -> Vec<f64> {
+    let (max, min) = (sigma_max.powf(1.0 / rho), sigma_min.powf(1.0 / rho));
+    linspace(0.0, 1.0, n).into_iter().map(|ramp| (max + ramp * (min - max)).powf(rho)).collect()
 }
 
 /// Noise levels even in log-SNR, arXiv 2206.00927 section 3.4.

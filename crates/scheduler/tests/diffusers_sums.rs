@@ -4,7 +4,9 @@
 //! latents for the model and then take the step from the *scaled* latents, so a run here does that too.
 
 use candle_core::{Device, Tensor};
-use kiln_scheduler::{CpuRng, Result, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, Stepper};
+use kiln_scheduler::{
+    CpuRng, ImageNoise, NoiseSource, Result, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
+};
 
 /// diffusers' own tolerances.
 const SUM_TOLERANCE: f64 = 1e-2;
@@ -14,6 +16,22 @@ const MEAN_TOLERANCE: f64 = 1e-3;
 fn ramp(forwards: bool) -> Result<Tensor> {
     let values = (0..768).map(|i| (if forwards { i } else { 767 - i }) as f32 / 768.0).collect();
     Ok(Tensor::from_vec(values, (3, 8, 8, 4), &Device::Cpu)?.permute((3, 0, 1, 2))?.contiguous()?)
+}
+
+/// One generator, or one path, for a whole batch.
+struct OneSource {
+    draws: CpuRng,
+    path: ImageNoise,
+}
+
+impl NoiseSource for OneSource {
+    fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
+        self.draws.sample(like)
+    }
+
+    fn along_path(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
+        Ok(self.path.along_path(&like.unsqueeze(0)?, range, from, to)?.squeeze(0)?)
+    }
 }
 
 /// A run of one sampler with the keys that its test sets.
@@ -26,7 +44,8 @@ struct Run {
 }
 
 fn run(sampler: SamplerKind, keys: &str) -> Run {
-    let ve = matches!(sampler, SamplerKind::Euler | SamplerKind::EulerA | SamplerKind::Heun | SamplerKind::Lms);
+    use SamplerKind::{Dpm2, Dpm2A, DpmppSde, Euler, EulerA, Heun, Lms};
+    let ve = matches!(sampler, Euler | EulerA | Heun | Lms | Dpm2 | Dpm2A | DpmppSde);
     let mut config = serde_json::json!({
         "num_train_timesteps": if ve { 1100 } else { 1000 },
         "beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear",
@@ -44,13 +63,16 @@ impl Run {
 
     fn latents(&self) -> Result<Tensor> {
         let config = SchedulerConfig::from_json(&self.config.to_string())?;
-        let settings = config.resolve(self.sampler, SigmaSchedule::Default)?;
+        let mut settings = config.resolve(self.sampler, SigmaSchedule::Default)?;
+        if self.sampler == SamplerKind::Tcd {
+            settings.eta = 0.0;
+        }
         let schedule = Schedule::new(&settings, self.steps)?.starting_at(self.noisy_from.unwrap_or(0))?;
         let mut x = match self.noisy_from {
             None => (ramp(true)? * schedule.init_noise_sigma())?,
             Some(index) => schedule.add_noise(&(ramp(true)? * schedule.init_noise_sigma())?, &ramp(false)?, index)?,
         };
-        let mut noise = CpuRng::new(0);
+        let mut noise = OneSource { draws: CpuRng::new(0), path: ImageNoise::new(0, 1) };
         let mut stepper = Stepper::new(&schedule);
         while let Some(point) = stepper.point() {
             x = (x / point.norm())?;
@@ -168,4 +190,48 @@ fn uni_pc() {
 fn ddpm() {
     run(SamplerKind::Ddpm, "{}").gives(258.9606, 0.3372);
     run(SamplerKind::Ddpm, r#"{"prediction_type": "v_prediction"}"#).gives(202.0296, 0.2631);
+}
+
+#[test]
+fn k_dpm_2() {
+    let dpm2 = |keys| run(SamplerKind::Dpm2, keys);
+    dpm2("{}").gives(20.4125, 0.0266);
+    dpm2(r#"{"prediction_type": "v_prediction"}"#).gives(4.6934e-07, 6.1112e-10);
+    dpm2("{}").noisy_from(16).gives(70408.4062, 91.6776);
+}
+
+#[test]
+fn k_dpm_2_ancestral() {
+    run(SamplerKind::Dpm2A, "{}").gives(13979.9433, 18.2030);
+    run(SamplerKind::Dpm2A, r#"{"prediction_type": "v_prediction"}"#).gives(331.8133, 0.4320);
+}
+
+#[test]
+fn dpm_solver_sde() {
+    let sde = |keys| run(SamplerKind::DpmppSde, keys);
+    sde("{}").gives(162.523_834_229, 0.211_619_571);
+    sde(r#"{"prediction_type": "v_prediction"}"#).gives(119.848_709_106, 0.156_053_066);
+    sde(r#"{"use_karras_sigmas": true}"#).gives(170.313_522_339, 0.221_762);
+}
+
+#[test]
+fn deis() {
+    run(SamplerKind::Deis, r#"{"solver_order": 2}"#).gives_mean(0.23916);
+    run(SamplerKind::Deis, r#"{"solver_order": 2, "prediction_type": "v_prediction"}"#).gives_mean(0.091);
+    run(SamplerKind::Deis, r#"{"solver_order": 2}"#).noisy_from(8).gives(315.3016, 0.41054);
+}
+
+/// The schedule of the consistency models' tests.
+const DISTILLED: &str = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}"#;
+
+#[test]
+fn lcm() {
+    Run { steps: 1, ..run(SamplerKind::Lcm, DISTILLED) }.gives(18.7097, 0.0244);
+    Run { steps: 10, ..run(SamplerKind::Lcm, DISTILLED) }.gives(197.7616, 0.2580);
+}
+
+#[test]
+fn tcd() {
+    Run { steps: 1, ..run(SamplerKind::Tcd, DISTILLED) }.gives(29.8715, 0.0389);
+    Run { steps: 10, ..run(SamplerKind::Tcd, DISTILLED) }.gives(181.2040, 0.2359);
 }

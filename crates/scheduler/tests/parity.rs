@@ -74,7 +74,7 @@ fn every_sampler_steps_as_in_diffusers() {
         let mut stepper = Stepper::new(&schedule);
         let mut found = Vec::new();
         while stepper.point().is_some() {
-            latents = stepper.step::<Error>(&latents, &mut |x, t| model(x, t), &mut noise).unwrap();
+            latents = stepper.step::<Error, _>(&latents, &mut |x, t| model(x, t), &mut noise).unwrap();
             found.push(latents.clone());
         }
         // Each step against diffusers' in its own standard deviations; what is told is the worst.

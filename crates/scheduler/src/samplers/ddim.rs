@@ -9,7 +9,7 @@ pub(crate) struct Ddim;
 
 impl Sampler for Ddim {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (from, to, eta) = (cx.point, cx.target, cx.schedule.config().eta);
+        let (from, to, eta) = (cx.point, cx.target, cx.eta());
         let denoised = cx.denoise(x)?;
         let fresh = eta * posterior_variance(from, to).sqrt();
         let direction = (to.sigma.powi(2) - fresh.powi(2)).max(0.0).sqrt();

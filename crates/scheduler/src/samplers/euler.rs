@@ -1,4 +1,4 @@
-//! Euler's method on the probability flow ODE: arXiv 2206.00364, algorithm 1 at first order, no churn.
+//! Euler's method on the probability flow ODE: arXiv 2206.00364, algorithm 2 at first order.
 
 use super::{Context, Sampler, along, slope};
 use crate::Result;

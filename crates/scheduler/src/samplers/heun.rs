@@ -1,4 +1,4 @@
-//! Heun's method: arXiv 2206.00364, algorithm 1 without churn. An Euler step, then the step again with
+//! Heun's method: arXiv 2206.00364, algorithm 2. An Euler step, then the step again with
 //! the mean of the slopes at both of its ends. The last step, to no noise, is Euler's alone.
 
 use super::{Context, Sampler, along, slope};

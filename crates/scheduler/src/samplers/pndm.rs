@@ -4,9 +4,9 @@
 //! the latents with it. As in diffusers the mean is taken of the bare answers, before a velocity is
 //! turned into noise.
 
-use super::{Context, Sampler};
+use super::{Context, Sampler, ipndm::adams_bashforth};
 use crate::tensor::linear;
-use crate::{Point, Result};
+use crate::{Point, Result, SigmaGrid};
 use candle_core::Tensor;
 
 /// The evaluations of the three Runge-Kutta steps.
@@ -62,9 +62,12 @@ impl Pndm {
     /// Without Runge-Kutta the first step is taken twice, the second time with the mean of the answers at
     /// both of its ends (crowsonkb's PLMS, CompVis/latent-diffusion pull request 51).
     fn second_evaluation(&mut self, answer: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (base, _) = self.base.take().expect("the first evaluation set it");
+        let (base, start) = self.base.take().expect("the first evaluation set it");
         let mean = linear(&[(0.5, answer), (0.5, &self.answers[0])])?;
-        let from = cx.schedule.training_point(cx.point.timestep as i64 + cx.schedule.stride())?;
+        // On timesteps diffusers counts back from here, which rounding may take beside the start.
+        let on_timesteps = cx.schedule.config().sigmas == SigmaGrid::Training;
+        let counted = || cx.schedule.training_point(cx.point.timestep as i64 + cx.schedule.stride());
+        let from = if on_timesteps { counted()? } else { start };
         transfer(&base, &mean, from, cx.point, cx)
     }
 
@@ -74,12 +77,7 @@ impl Pndm {
             self.base = Some((x.clone(), cx.point));
         }
         self.remember(answer);
-        let weights: &[f64] = match self.answers.len() {
-            1 => &[1.0],
-            2 => &[3.0 / 2.0, -1.0 / 2.0],
-            3 => &[23.0 / 12.0, -16.0 / 12.0, 5.0 / 12.0],
-            _ => &[55.0 / 24.0, -59.0 / 24.0, 37.0 / 24.0, -9.0 / 24.0],
-        };
+        let weights = adams_bashforth(self.answers.len());
         let mean = linear(&weights.iter().copied().zip(&self.answers).collect::<Vec<_>>())?;
         transfer(x, &mean, cx.point, cx.target, cx)
     }

@@ -1,0 +1,28 @@
+use super::*;
+
+#[test]
+fn an_image_of_a_batch_is_the_image_alone() -> Result<()> {
+    let mut batch = ImageNoise::new(u64::MAX, 2); // seeds u64::MAX and 0
+    let mut alone = ImageNoise::new(0, 1);
+    let shape = (3, 5, 5);
+    let first: Vec<f32> = batch.latents(shape)?.get(1)?.flatten_all()?.to_vec1()?;
+    assert_eq!(first, alone.latents(shape)?.flatten_all()?.to_vec1::<f32>()?);
+    let like = Tensor::zeros((2, 3, 5, 5), candle_core::DType::F16, &Device::Cpu)?;
+    let second = batch.sample(&like)?;
+    assert_eq!(second.dtype(), like.dtype());
+    let expected = alone
+        .latents(shape)?
+        .to_dtype(like.dtype())?
+        .to_dtype(candle_core::DType::F32)?
+        .flatten_all()?
+        .to_vec1::<f32>()?;
+    assert_eq!(second.get(1)?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1::<f32>()?, expected);
+    Ok(())
+}
+
+#[test]
+fn a_batch_of_another_size_is_refused() {
+    let like = Tensor::zeros((3, 1, 4, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let error = ImageNoise::new(0, 2).sample(&like).unwrap_err();
+    assert_eq!(error.to_string(), "3 images for 2 noise generators; make one generator for each image of the batch");
+}

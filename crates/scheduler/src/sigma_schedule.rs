@@ -1,0 +1,160 @@
+//! The names of the sigma schedules.
+
+use crate::names::{closest, same};
+use crate::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// How the noise levels between the first and the last step are laid out. Any goes with any sampler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SigmaSchedule {
+    /// What the configuration says.
+    #[default]
+    Default,
+    /// Even in `sigma^(1/7)`, arXiv 2206.00364 equation 5.
+    Karras,
+    /// Even in `log sigma`.
+    Exponential,
+    /// The same with a power of the steps, k-diffusion's.
+    Polyexponential,
+    /// Even in timesteps from the noisiest to the least noisy one, k-diffusion's own.
+    Normal,
+    /// The same but for the last one, as Stability's code has it.
+    SgmUniform,
+    /// Training noise levels at even indices, from the noisiest down.
+    Simple,
+    /// Training noise levels at even indices, from the least noisy up.
+    DdimUniform,
+    /// Timesteps at the quantiles of a beta distribution, arXiv 2407.12173.
+    Beta,
+    /// Noise levels at those quantiles: what diffusers and AUTOMATIC1111 do instead.
+    BetaSigmas,
+    /// Found by optimisation for SD1.5, arXiv 2404.14507.
+    AlignYourSteps,
+    /// The same for SDXL.
+    AlignYourStepsSdxl,
+    /// Found from the geometry of trajectories, arXiv 2405.11326.
+    Gits,
+    /// Even in `atan sigma`, which is optimal for Gaussian data: arXiv 2404.14507, theorem 3.1.
+    KlOptimal,
+    /// Down from the last training timestep in equal strides: what Turbo, Lightning and Hyper models want.
+    Trailing,
+    /// Of the 50 timesteps that consistency models are distilled on.
+    Lcm,
+}
+
+/// Kind, id, label, other names, one line about it.
+type Row = (SigmaSchedule, &'static str, &'static str, &'static [&'static str], &'static str);
+
+use SigmaSchedule as S;
+
+#[rustfmt::skip]
+const TABLE: [Row; 16] = [
+    (S::Default,            "default",               "Automatic",        &[],                           "what the model's configuration says"),
+    (S::Karras,             "karras",                "Karras",           &["ka"],                       "more steps at low noise"),
+    (S::Exponential,        "exponential",           "Exponential",      &["exp"],                      "even in the logarithm of the noise"),
+    (S::Polyexponential,    "polyexponential",       "Polyexponential",  &[],                           "the same with --rho as power"),
+    (S::Normal,             "normal",                "Uniform",          &["Discrete"],                 "even in timesteps, both ends included"),
+    (S::SgmUniform,         "sgm_uniform",           "SGM Uniform",      &[],                           "even in timesteps, without the last"),
+    (S::Simple,             "simple",                "Simple",           &[],                           "training noise levels, from the noisiest down"),
+    (S::DdimUniform,        "ddim_uniform",          "DDIM",             &["ddim"],                     "training noise levels, from the least noisy up"),
+    (S::Beta,               "beta",                  "Beta",             &[],                           "more steps at both ends, in timesteps"),
+    (S::BetaSigmas,         "beta_sigmas",           "Beta sigmas",      &[],                           "more steps at both ends, in noise levels"),
+    (S::AlignYourSteps,     "align_your_steps",      "Align Your Steps", &["ays", "AYS SD1"],           "optimised, for few steps"),
+    (S::AlignYourStepsSdxl, "align_your_steps_sdxl", "Align Your Steps SDXL", &["ays_sdxl"],            "the same, SDXL's levels for any model"),
+    (S::Gits,               "gits",                  "GITS",             &["align_your_steps_GITS"],    "optimised, for few steps"),
+    (S::KlOptimal,          "kl_optimal",            "KL Optimal",       &[],                           "even in the arc tangent of the noise"),
+    (S::Trailing,           "trailing",              "Turbo",            &["sd_turbo"],                 "from the noisiest timestep down, for distilled models"),
+    (S::Lcm,                "lcm",                   "LCM",              &[],                           "of 50 timesteps, for consistency models"),
+];
+
+impl SigmaSchedule {
+    /// All sigma schedules, in the order in which they are listed to users.
+    pub const ALL: [Self; TABLE.len()] = {
+        let mut all = [Self::Default; TABLE.len()];
+        let mut i = 0;
+        while i < TABLE.len() {
+            all[i] = TABLE[i].0;
+            i += 1;
+        }
+        all
+    };
+
+    fn row(self) -> &'static Row {
+        // The table is in the order of the enum, which a test holds.
+        &TABLE[self as usize]
+    }
+
+    /// The name on the command line.
+    pub fn id(self) -> &'static str {
+        self.row().1
+    }
+
+    /// AUTOMATIC1111's name, or a like one.
+    pub fn label(self) -> &'static str {
+        self.row().2
+    }
+
+    /// One line for a list of schedules.
+    pub fn description(self) -> &'static str {
+        self.row().4
+    }
+
+    /// Whether `rho` changes it.
+    pub fn has_rho(self) -> bool {
+        matches!(self, Self::Karras | Self::Polyexponential)
+    }
+
+    fn ids() -> String {
+        TABLE.map(|row| row.1).join(", ")
+    }
+}
+
+impl fmt::Display for SigmaSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.id())
+    }
+}
+
+impl FromStr for SigmaSchedule {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let named = |(_, id, label, aliases, _): &&Row| {
+            same(name, id) || same(name, label) || aliases.iter().any(|alias| same(name, alias))
+        };
+        let found = TABLE.iter().find(named).map(|row| row.0);
+        found.ok_or_else(|| Error::UnknownSigmaSchedule {
+            name: name.to_owned(),
+            nearest: closest(name, TABLE.iter().map(|row| (row.1, row.1))),
+            known: Self::ids(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for (i, schedule) in SigmaSchedule::ALL.into_iter().enumerate() {
+            assert_eq!(schedule as usize, i, "the table is in the order of the enum");
+            assert_eq!(schedule.to_string().parse::<SigmaSchedule>().unwrap(), schedule);
+            assert_eq!(schedule.label().parse::<SigmaSchedule>().unwrap(), schedule);
+            assert!(!schedule.description().is_empty());
+        }
+        for (name, schedule) in [
+            ("sgm_uniform", SigmaSchedule::SgmUniform),
+            ("SGM Uniform", SigmaSchedule::SgmUniform),
+            ("Uniform", SigmaSchedule::Normal),
+            ("automatic", SigmaSchedule::Default),
+            ("Turbo", SigmaSchedule::Trailing),
+            ("AYS", SigmaSchedule::AlignYourSteps),
+        ] {
+            assert_eq!(name.parse::<SigmaSchedule>().unwrap(), schedule);
+        }
+        let message = "karas".parse::<SigmaSchedule>().unwrap_err().to_string();
+        assert!(message.contains("did you mean karras, "), "{message}");
+    }
+}

@@ -1,0 +1,142 @@
+//! The noise levels of a sigma schedule, `sigma / alpha`, the noisiest first and without the end.
+//!
+//! Sources: k-diffusion (`sampling.py`, `external.py`) for the exponential ones and `normal`; ComfyUI
+//! (`comfy/samplers.py`) for `simple`, `ddim_uniform`, `beta` and `kl_optimal`; diffusers for the rest,
+//! but where a function names a paper.
+
+mod beta;
+mod tables;
+
+use crate::SigmaSchedule;
+use crate::spacing::{Grid, interpolate, karras, linspace, timestep_of};
+use crate::training::Training;
+use beta::beta_quantile;
+use tables::{ALIGN_YOUR_STEPS, ALIGN_YOUR_STEPS_SDXL, gits};
+
+/// Both parameters of the beta distribution: what the paper found best, and everybody's default.
+const BETA: f64 = 0.6;
+
+/// The timesteps that consistency models are distilled on: diffusers' `original_inference_steps`.
+pub(crate) const DISTILLED: usize = 50;
+
+/// What a schedule is made from.
+pub(crate) struct Range<'a> {
+    pub training: &'a Training,
+    /// The largest and the least noise level of the schedules that are laid between two.
+    pub max: f64,
+    pub min: f64,
+    pub steps: usize,
+    /// The power of `karras` (7) and `polyexponential` (1).
+    pub rho: Option<f64>,
+}
+
+impl Range<'_> {
+    /// The levels of `schedule`; `None` for [`SigmaSchedule::Default`], which is not laid out here. There are
+    /// `steps` of them, but for `ddim_uniform` (up to twice as many) and `beta` (fewer, if timesteps coincide).
+    pub fn levels(&self, schedule: SigmaSchedule) -> Option<Vec<f64>> {
+        let (n, (log_max, log_min)) = (self.steps, (self.max.ln(), self.min.ln()));
+        let last = self.training.sigmas.len() - 1;
+        let at_index = |i: usize| self.training.sigmas[last - i.min(last)];
+        Some(match schedule {
+            SigmaSchedule::Default => return None,
+            SigmaSchedule::Karras => karras(self.max, self.min, n, self.rho.unwrap_or(7.0)),
+            SigmaSchedule::Exponential => linspace(log_max, log_min, n).into_iter().map(f64::exp).collect(),
+            SigmaSchedule::Polyexponential => {
+                let ramp = linspace(1.0, 0.0, n).into_iter().map(|ramp| ramp.powf(self.rho.unwrap_or(1.0)));
+                ramp.map(|ramp| (ramp * (log_max - log_min) + log_min).exp()).collect()
+            }
+            SigmaSchedule::Normal => self.between_timesteps(n, n),
+            SigmaSchedule::SgmUniform => self.between_timesteps(n + 1, n),
+            SigmaSchedule::Simple => {
+                let stride = (last + 1) as f64 / n as f64;
+                (0..n).map(|i| at_index((i as f64 * stride) as usize)).collect()
+            }
+            SigmaSchedule::DdimUniform => {
+                let stride = ((last + 1) / n).max(1);
+                let mut levels: Vec<f64> = self.training.sigmas.iter().skip(1).step_by(stride).copied().collect();
+                levels.reverse();
+                levels
+            }
+            SigmaSchedule::Beta => {
+                let quantile = |i: usize| beta_quantile(1.0 - i as f64 / n as f64, BETA);
+                let mut timesteps: Vec<usize> =
+                    (0..n).map(|i| (quantile(i) * last as f64).round_ties_even() as usize).collect();
+                timesteps.dedup();
+                timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
+            }
+            SigmaSchedule::BetaSigmas => {
+                let ramp = linspace(0.0, 1.0, n).into_iter();
+                ramp.map(|x| self.min + beta_quantile(1.0 - x, BETA) * (self.max - self.min)).collect()
+            }
+            SigmaSchedule::AlignYourSteps => resampled(&ALIGN_YOUR_STEPS, n),
+            SigmaSchedule::AlignYourStepsSdxl => resampled(&ALIGN_YOUR_STEPS_SDXL, n),
+            SigmaSchedule::Gits => gits(n).map_or_else(|longest| resampled(longest, n), <[f64]>::to_vec),
+            SigmaSchedule::KlOptimal => {
+                let (from, to) = (self.max.atan(), self.min.atan());
+                linspace(0.0, 1.0, n).into_iter().map(|x| (x * to + (1.0 - x) * from).tan()).collect()
+            }
+            SigmaSchedule::Trailing => {
+                let train = last + 1;
+                let grid = Grid { last: train, num_train_timesteps: train, steps: n, divisions: n, offset: 0 };
+                let timesteps = grid.timesteps(crate::Spacing::Trailing);
+                timesteps.into_iter().map(|t| interpolate(&self.training.sigmas, t)).collect()
+            }
+            SigmaSchedule::Lcm => {
+                let timesteps = distilled_timesteps(last + 1, DISTILLED.max(n).min(last + 1), n);
+                timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
+            }
+        })
+    }
+
+    /// The first `n` of `divisions` levels even in timesteps between both ends; between two timesteps the
+    /// logarithm of the level is linear.
+    fn between_timesteps(&self, divisions: usize, n: usize) -> Vec<f64> {
+        let logs = &self.training.log_sigmas;
+        let ends = [self.max, self.min].map(|sigma| timestep_of(sigma, logs));
+        let timesteps = linspace(ends[0], ends[1], divisions).into_iter().take(n);
+        timesteps.map(|t| interpolate(logs, t).exp()).collect()
+    }
+}
+
+/// `n` of the `distilled` evenly spaced training timesteps on which a consistency model was distilled, from
+/// the noisiest down: arXiv 2310.04378 section 4.3, as diffusers picks them.
+pub(crate) fn distilled_timesteps(num_train_timesteps: usize, distilled: usize, n: usize) -> Vec<usize> {
+    let stride = num_train_timesteps / distilled;
+    // NumPy's `linspace` without its end, rounded down.
+    let step = distilled as f64 / n as f64;
+    (0..n).map(|i| (distilled - (i as f64 * step) as usize) * stride - 1).collect()
+}
+
+/// `n` levels of a list whose last value is the end: NVIDIA's interpolation, linear in the logarithm.
+/// The list is taken as it is where it has the right length.
+fn resampled(levels: &[f64], n: usize) -> Vec<f64> {
+    if levels.len() == n + 1 {
+        return levels[..n].to_vec();
+    }
+    let logs: Vec<f64> = levels.iter().map(|level| level.ln()).collect();
+    let places = linspace(0.0, (levels.len() - 1) as f64, n + 1).into_iter().take(n);
+    places.map(|at| interpolate(&logs, at).exp()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distilled_timesteps_are_diffusers() {
+        assert_eq!(distilled_timesteps(1000, 50, 4), [999, 759, 499, 259]);
+        assert_eq!(distilled_timesteps(1000, 50, 1), [999]);
+        assert_eq!(distilled_timesteps(1000, 50, 50).len(), 50);
+    }
+
+    #[test]
+    fn a_list_of_the_right_length_is_taken_as_it_is() {
+        assert_eq!(resampled(&[8.0, 4.0, 2.0, 1.0], 3), [8.0, 4.0, 2.0]);
+        let more = resampled(&[8.0, 4.0, 2.0, 1.0], 6);
+        assert!(
+            more.iter()
+                .zip([8.0, 32f64.sqrt(), 4.0, 8f64.sqrt(), 2.0, 2f64.sqrt()])
+                .all(|(a, b)| (a - b).abs() < 1e-12)
+        );
+    }
+}
