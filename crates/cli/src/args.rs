@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Rng, SamplerKind, Setup,
-    SigmaSchedule, StreamPlan,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Setup, StreamPlan,
 };
 
 use crate::memory_args::MemoryArgs;
+use crate::sampling_args::SamplingArgs;
 use crate::tell::LogFormat;
 
 /// Stable Diffusion, natively.
@@ -246,15 +246,6 @@ pub struct Txt2img {
     /// The first picture's seed; the next ones count on. Negative: a random one, which is told.
     #[arg(short, long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed)]
     seed: Seed,
-    /// The sampler: ddim, ddpm, dpmpp_2m, euler, euler_a, heun, lms, pndm or unipc. Default: the model's own.
-    #[arg(long, value_name = "NAME")]
-    sampler: Option<SamplerKind>,
-    /// How noise levels are spaced: default or karras.
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    scheduler: SigmaSchedule,
-    /// Whose random numbers: cpu, as PyTorch's CPU generator draws them.
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = parse_rng)]
-    rng: Rng,
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
@@ -286,13 +277,15 @@ pub struct Txt2img {
     threads: Option<usize>,
 
     #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
     memory: MemoryArgs,
 }
 
 impl Txt2img {
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
-        Request {
+        let mut request = Request {
             prompt: self.prompt.clone().or_else(|| self.prompt_flag.clone()).unwrap_or_default(),
             negative_prompt: self.negative_prompt.clone(),
             width: self.width,
@@ -300,12 +293,12 @@ impl Txt2img {
             steps: self.steps,
             cfg_scale: self.cfg_scale,
             seed: self.seed.0,
-            sampler: self.sampler,
-            scheduler: self.scheduler,
-            rng: self.rng,
             batch_count: self.batch_count,
             batch_size: self.batch_size,
-        }
+            ..Request::default()
+        };
+        self.sampling.apply(&mut request);
+        request
     }
 
     /// How the model is run.
@@ -325,15 +318,15 @@ pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 
-fn parse_number(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "expected a number".into())
 }
 
 /// A seed, or none for a random one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seed(Option<u64>);
+pub(crate) struct Seed(pub(crate) Option<u64>);
 
-fn parse_seed(text: &str) -> Result<Seed, String> {
+pub(crate) fn parse_seed(text: &str) -> Result<Seed, String> {
     match text.parse::<i128>() {
         Ok(seed) if seed < 0 => Ok(Seed(None)),
         Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
@@ -341,22 +334,16 @@ fn parse_seed(text: &str) -> Result<Seed, String> {
     }
 }
 
-fn parse_size(text: &str) -> Result<(usize, usize), String> {
+pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
     let size = text.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
     size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())
-}
-
-fn parse_rng(text: &str) -> Result<Rng, String> {
-    match text {
-        "cpu" => Ok(Rng::Cpu),
-        _ => Err("expected cpu".into()),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use kiln_engine::{SamplerKind, SigmaSchedule};
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -17,6 +17,7 @@ mod memory_args;
 mod papers;
 mod plan;
 mod progress;
+mod sampling_args;
 mod table;
 mod txt2img;
 

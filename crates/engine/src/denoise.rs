@@ -74,13 +74,19 @@ impl<'a> GuidedUnet<'a> {
         cfg_scale: Option<f64>,
         dtype: DType,
     ) -> Result<Self> {
-        let device = conditioning.context.device();
-        let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
-        let constants = Constants { conditioning: conditioning.to_dtype(dtype)?, cfg_scale };
+        let constants = Constants::new(conditioning, cfg_scale, dtype)?;
         Ok(Self { unet, recorded, constants, written: false, dtype })
     }
 
-    /// The model's output for scaled latents `(n, c, h, w)`, in f32.
+    /// The same step with other conditions or another guidance.
+    pub(crate) fn condition(&mut self, conditioning: &Conditioning, cfg_scale: Option<f64>) -> Result<()> {
+        self.constants = Constants::new(conditioning, cfg_scale, self.dtype)?;
+        self.written = false;
+        Ok(())
+    }
+
+    /// The model's output for scaled latents `(n, c, h, w)`, in f32: `(2 n, ..)` where there are conditions for both
+    /// halves and no strength.
     pub(crate) fn forward(&mut self, x: &Tensor, timestep: f64) -> Result<Tensor> {
         self.step(x, timestep, None)
     }
@@ -163,6 +169,12 @@ impl Inputs {
 }
 
 impl Constants {
+    fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
+        let device = conditioning.context.device();
+        let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
+        Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale })
+    }
+
     /// All tensors, in one order.
     fn tensors(&self) -> Vec<&Tensor> {
         let Conditioning { context, added } = &self.conditioning;
@@ -205,7 +217,8 @@ fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() 
     Ok(result)
 }
 
-/// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output.
+/// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output, of both halves
+/// where there are conditions for both.
 fn run(
     unet: &Unet,
     latents: &Tensor,
@@ -216,6 +229,9 @@ fn run(
 ) -> Result<Tensor> {
     let x = latents.to_dtype(dtype)?;
     let Some(scale) = &constants.cfg_scale else {
+        // Conditions for both halves: what guidance makes of them is decided outside of the step.
+        let both = constants.conditioning.context.dim(0)? > x.dim(0)?;
+        let x = if both { Tensor::cat(&[&x, &x], 0)? } else { x };
         let y = unet.forward(&x, timestep, &constants.conditioning)?.to_dtype(DType::F32)?;
         let Some(out) = out else { return Ok(y) };
         out.slice_set(&y, 0, 0)?;

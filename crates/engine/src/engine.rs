@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, HostPool};
-use kiln_scheduler::{ImageNoise, Schedule, StepInfo, sample};
+use kiln_scheduler::{Schedule, StepInfo, sample};
 use kiln_unet::Unet;
 use kiln_weights::{Placement, open_component};
 
@@ -13,6 +13,7 @@ use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
+use crate::guidance::{Guide, conditional_half};
 use crate::host_memory::{self, Asked};
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
@@ -136,10 +137,14 @@ impl Engine {
         }
         let kept = self.mode.keeps_all() && !self.device.is_cpu();
         let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
-        let cfg_scale = job.is_guided().then_some(job.cfg_scale);
+        let guide = Guide::new(job, schedule.points().len());
+        let conditional = if job.is_guided() { conditional_half(&conditioning)? } else { conditioning.clone() };
+        let mut on = guide.is_on(0);
+        let conditions = |on: bool| if on { &conditioning } else { &conditional };
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter()?;
-        let mut unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, cfg_scale, self.dtype)?;
+        let mut unet =
+            GuidedUnet::new(&self.unet, &mut self.recorded, conditions(on), guide.scale_within_step(on), self.dtype)?;
         self.timings.encode += start.elapsed();
         host_memory::log("encoded");
 
@@ -147,7 +152,7 @@ impl Engine {
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
-        let mut noise = ImageNoise::new(job.seed_of(first), job.batch_size);
+        let mut noise = job.noise(first, f);
         let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
         let mut failure = None;
         let mut warm = Asked::default();
@@ -173,14 +178,19 @@ impl Engine {
         let mut calls = 0..;
         let model = |x: &Tensor, timestep: f64| {
             let call = calls.next();
+            let wanted = guide.is_on(call.unwrap_or_default());
+            if wanted != on {
+                on = wanted;
+                unet.condition(conditions(on), guide.scale_within_step(on))?;
+            }
             if call != trace_at || call.is_none() {
-                return unet.forward(x, timestep);
+                return guide.answer(unet.forward(x, timestep)?, on);
             }
             let (y, trace) = unet.traced(x, timestep)?;
             traced = Some(trace);
-            Ok(y)
+            guide.answer(y, on)
         };
-        let latents = match sample::<Error>(schedule, model, &latents, &mut noise, &mut on_step) {
+        let latents = match sample::<Error, _>(schedule, model, &latents, &mut noise, &mut on_step) {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };

@@ -37,7 +37,7 @@ impl Picture {
         }
         let rgb = to_rgb(image)?;
         let seed = job.seed_of(index);
-        let parameters = parameters(job, &model.name(), seed);
+        let parameters = parameters(job, &model.name(), index);
         Ok(Self { index, seed, width, height, rgb, parameters, latents })
     }
 }

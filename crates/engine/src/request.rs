@@ -1,11 +1,13 @@
 //! What somebody wants, as plain data: the same for the command line, a batch file, PNG metadata and HTTP.
 
-use kiln_scheduler::{SamplerKind, SigmaSchedule};
+use kiln_scheduler::{SamplerChoice, SamplerOptions, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
+use crate::seeds::SeedOptions;
 
 /// Pictures to make. What is `None` is left to the model folder's defaults, then to Kiln's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,10 +27,42 @@ pub struct Request {
     pub cfg_scale: Option<f64>,
     /// The first picture's seed; `None` draws one. Picture `i` has seed + i.
     pub seed: Option<u64>,
-    /// The sampler; `None` is the model folder's own.
-    pub sampler: Option<SamplerKind>,
-    /// How noise levels are spaced.
+    /// The sampler, under anybody's name; `None` is the model folder's own.
+    pub sampler: Option<SamplerChoice>,
+    /// How noise levels are spaced. The default is what the sampler's name ends in, or what the model folder says.
     pub scheduler: SigmaSchedule,
+    /// The noise levels themselves, the noisiest first; they say how many steps there are.
+    pub sigmas: Option<Vec<f64>>,
+    /// How much of the noise is drawn again at each step.
+    pub eta: Option<f64>,
+    /// How much the noise level is raised before the steps, over all of them.
+    pub s_churn: Option<f64>,
+    /// The least noise level that is raised.
+    pub s_tmin: Option<f64>,
+    /// The largest.
+    pub s_tmax: Option<f64>,
+    /// What noise is multiplied by that is drawn after the first.
+    pub s_noise: Option<f64>,
+    /// The power of the sigma schedules `karras` and `polyexponential`.
+    pub rho: Option<f64>,
+    /// How far guided answers get the deviation of conditional ones, 0 to 1.
+    pub guidance_rescale: Option<f64>,
+    /// The part of the steps before which there is no guidance.
+    pub guidance_start: Option<f64>,
+    /// The part of the steps after which there is none.
+    pub guidance_end: Option<f64>,
+    /// Dynamic thresholding: the share of the values that is not clipped, 0 to 1.
+    pub dynamic_thresholding: Option<f64>,
+    /// The strength of the guidance whose range the images get; 7 when nothing is said.
+    pub mimic_scale: Option<f64>,
+    /// Added to the seeds for the noise after the first.
+    pub ensd: Option<i64>,
+    /// The seed of a second noise; `None` draws one where there is a strength.
+    pub subseed: Option<u64>,
+    /// How much of the second noise is mixed into the first, 0 to 1.
+    pub subseed_strength: Option<f64>,
+    /// Width and height in pixels of the picture whose noise this one has in its middle.
+    pub seed_resize_from: Option<(usize, usize)>,
     /// Which generator draws the noise.
     pub rng: Rng,
     /// How many batches; `None` is one.
@@ -44,6 +78,8 @@ pub enum Rng {
     /// What PyTorch's CPU generator draws, always in f32.
     #[default]
     Cpu,
+    /// What PyTorch's CUDA generator draws.
+    Cuda,
 }
 
 /// Sizes over this many pixels a side are mistakes.
@@ -63,9 +99,15 @@ impl Request {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         let steps = in_range("--steps", self.steps.unwrap_or(defaults.steps), 1, MAX_STEPS)?;
+        let sampling = self.sampling();
+        let steps = self.steps_of_sigmas(&sampling)?.unwrap_or(steps);
         let batch_count = in_range("--batch-count", self.batch_count.unwrap_or(1), 1, MAX_PICTURES)?;
         let batch_size = in_range("--batch-size", self.batch_size.unwrap_or(1), 1, MAX_PICTURES)?;
         in_range("--batch-count times --batch-size", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
+        let sampler = match self.sampler {
+            Some(sampler) => sampler,
+            None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),
+        };
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
@@ -74,17 +116,72 @@ impl Request {
             steps,
             cfg_scale: guidance("--cfg-scale", self.cfg_scale.unwrap_or(defaults.cfg_scale))?,
             seed: self.seed.unwrap_or_else(random_seed),
-            sampler: match self.sampler {
-                Some(sampler) => sampler,
-                None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?,
+            sampler: sampler.kind,
+            scheduler: match (self.scheduler, sampler.schedule) {
+                (SigmaSchedule::Default, Some(named)) => named,
+                (asked, _) => asked,
             },
-            scheduler: self.scheduler,
+            sampling,
+            guidance: self.guidance()?,
             rng: self.rng,
+            seeds: self.seeds(multiple)?,
             batch_count,
             batch_size,
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)
+    }
+
+    /// How many steps the noise levels make, where they are given.
+    fn steps_of_sigmas(&self, sampling: &SamplerOptions) -> Result<Option<usize>> {
+        let made = sampling.steps()?;
+        match (self.steps, made) {
+            (Some(asked), Some(steps)) if asked != steps => {
+                let expected = format!("none, or {steps}: that is how many --sigmas has");
+                Err(Error::Value { name: "--steps", found: asked.to_string(), expected })
+            }
+            _ => Ok(made),
+        }
+    }
+
+    fn sampling(&self) -> SamplerOptions {
+        SamplerOptions {
+            eta: self.eta,
+            s_churn: self.s_churn,
+            s_tmin: self.s_tmin,
+            s_tmax: self.s_tmax,
+            s_noise: self.s_noise,
+            rho: self.rho,
+            sigmas: self.sigmas.clone(),
+        }
+    }
+
+    fn guidance(&self) -> Result<GuidanceOptions> {
+        if self.mimic_scale.is_some() && self.dynamic_thresholding.is_none() {
+            let found = self.mimic_scale.unwrap_or_default().to_string();
+            return Err(Error::Value { name: "--mimic-scale", found, expected: "--dynamic-thresholding too".into() });
+        }
+        let mimic_scale = self.mimic_scale.unwrap_or(MIMIC_SCALE);
+        let options = GuidanceOptions {
+            rescale: self.guidance_rescale.unwrap_or(0.0),
+            threshold: self.dynamic_thresholding.map(|percentile| Threshold { percentile, mimic_scale }),
+            start: self.guidance_start.unwrap_or(0.0),
+            end: self.guidance_end.unwrap_or(1.0),
+        };
+        options.check()
+    }
+
+    fn seeds(&self, multiple: usize) -> Result<SeedOptions> {
+        let subseed_strength = in_part("--subseed-strength", self.subseed_strength.unwrap_or(0.0))?;
+        let resize_from = match self.seed_resize_from {
+            Some((width, height)) => {
+                Some((side("--seed-resize-from", width, multiple)?, side("--seed-resize-from", height, multiple)?))
+            }
+            None => None,
+        };
+        let drawn = || if subseed_strength > 0.0 { random_seed() } else { 0 };
+        let subseed = self.subseed.unwrap_or_else(drawn);
+        Ok(SeedOptions { eta_seed_delta: self.ensd.unwrap_or(0), subseed, subseed_strength, resize_from })
     }
 }
 

@@ -1,11 +1,13 @@
 //! A request with every value filled in.
 
-use kiln_scheduler::{SamplerKind, Schedule, SigmaSchedule};
+use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::model_folder::ModelFolder;
+use crate::guidance::GuidanceOptions;
+use crate::model_folder::{Family, ModelFolder};
 use crate::request::Rng;
+use crate::seeds::SeedOptions;
 
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -28,8 +30,14 @@ pub struct Job {
     pub sampler: SamplerKind,
     /// How noise levels are spaced.
     pub scheduler: SigmaSchedule,
+    /// What else is said about the sampler.
+    pub sampling: SamplerOptions,
+    /// What else is said about guidance than its strength.
+    pub guidance: GuidanceOptions,
     /// Which generator draws the noise.
     pub rng: Rng,
+    /// What is done to the noise.
+    pub seeds: SeedOptions,
     /// How many batches.
     pub batch_count: usize,
     /// How many pictures are made at once.
@@ -42,20 +50,25 @@ impl Job {
         self.batch_count * self.batch_size
     }
 
-    /// The seed of picture `index`.
+    /// The seed of picture `index`. Variations of one picture have one seed, and differ in the second.
     pub fn seed_of(&self, index: usize) -> u64 {
-        self.seed.wrapping_add(index as u64)
+        if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
     }
 
     /// Whether the denoiser runs without prompt too.
     pub(crate) fn is_guided(&self) -> bool {
-        self.cfg_scale != 1.0
+        self.cfg_scale != 1.0 || self.sampler.needs_unconditional()
     }
 
     /// The noise levels, by diffusers' `from_config` on the folder's own configuration.
     pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Schedule> {
         let blame = |error| model.scheduler_error(error);
-        let config = model.scheduler_config().resolve(self.sampler, self.scheduler).map_err(blame)?;
+        let scheduler = match (self.scheduler, model.family()) {
+            (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
+            (other, _) => other,
+        };
+        let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
+        let config = config.with_options(&self.sampling).map_err(blame)?;
         Schedule::new(&config, self.steps).map_err(blame)
     }
 }

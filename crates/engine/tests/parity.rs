@@ -43,7 +43,7 @@ impl Case {
             steps: Some(self.steps),
             cfg_scale: Some(self.cfg_scale),
             seed: Some(self.seed),
-            sampler: self.sampler,
+            sampler: self.sampler.map(Into::into),
             scheduler: self.schedule,
             batch_size: Some(self.images),
             ..Request::default()

@@ -38,6 +38,14 @@ const PICTURES: &[Bad] = &[
     ("two", WHOLE),
     ("", WHOLE),
 ];
+const NUMBER: &str = "expected a number";
+const PART: &[Bad] = &[
+    ("-0.1", "a number from 0 to 1"),
+    ("1.1", "a number from 0 to 1"),
+    ("nan", "a number from 0 to 1"),
+    ("half", NUMBER),
+    ("", NUMBER),
+];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
 const FORMATS: &str = "expected text or json";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
@@ -86,19 +94,53 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--sampler",
         &[
-            ("euler-a", "did you mean euler_a? The samplers are: "),
-            ("DPM++ 2M", "did you mean dpmpp_2m?"),
-            ("Euler", "did you mean euler?"),
-            ("eulre", "did you mean euler?"),
+            ("euler b", "did you mean euler, "),
+            ("DPM++ 9M", "did you mean dpmpp_2m, "),
+            ("eulre", "did you mean euler, "),
+            ("euler karas", "The samplers are: "),
             ("", "The samplers are: "),
         ],
     ),
     (
         "--scheduler",
         &[
-            ("karas", "choose default or karras"),
-            ("Karras", "choose default or karras"),
-            ("", "choose default or karras"),
+            ("karas", "did you mean karras, "),
+            ("linear", "The schedules are: default, karras, "),
+            ("", "The schedules are: default, karras, "),
+        ],
+    ),
+    (
+        "--sigmas",
+        &[
+            ("1,2", "noise levels that fall, as in 14.6,6.5"),
+            ("0", "noise levels that fall"),
+            ("10,nan,1", "noise levels that fall"),
+            ("10;1", "noise levels that fall"),
+            ("", "noise levels that fall"),
+        ],
+    ),
+    // The model's own sampler is PNDM, which takes none of them.
+    ("--eta", &[("0.5", "none with pndm: it is for ddim, "), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-churn", &[("5", "none with pndm: it is for euler, heun, dpm2"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-tmin", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-tmax", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--s-noise", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
+    ("--rho", &[("7", "none but with the sigma schedules karras and polyexponential"), ("some", NUMBER), ("", NUMBER)]),
+    ("--guidance-rescale", PART),
+    ("--guidance-start", PART),
+    ("--guidance-end", PART),
+    ("--dynamic-thresholding", PART),
+    ("--mimic-scale", &[("5", "--dynamic-thresholding too"), ("some", NUMBER), ("", NUMBER)]),
+    ("--ensd", &[("1.5", "invalid digit"), ("9223372036854775808", "too large"), ("", "empty string")]),
+    ("--subseed", &[("1.5", "a number from 0 to"), ("random", "or -1 for a random one"), ("", "a number from 0 to")]),
+    ("--subseed-strength", PART),
+    (
+        "--seed-resize-from",
+        &[
+            ("512", "as in 512x768"),
+            ("100x64", "the nearest is 104"),
+            ("64x0", "the nearest is 8"),
+            ("", "as in 512x768"),
         ],
     ),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
@@ -263,7 +305,11 @@ fn bad_values_are_refused_before_anything_is_done() {
 fn values_that_do_not_go_together_are_refused() {
     let sandbox = Sandbox::new();
     for (args, told) in [
-        (&["--sampler", "ddim", "--scheduler", "karras"][..], &["ddim has no Karras sigmas", "dpmpp_2m"][..]),
+        (&["--sampler", "ddim", "--eta", "1.5"][..], &["--eta is 1.5, expected a number from 0 to 1"][..]),
+        (&["--sampler", "euler", "--eta", "0.5"], &["--eta is 0.5, expected none with euler"]),
+        (&["--guidance-start", "0.8", "--guidance-end", "0.5"], &["--guidance-start is 0.8", "at most --guidance-end"]),
+        (&["--sigmas", "10,1", "--steps", "5"], &["--steps is 5, expected none, or 2"]),
+        (&["--sigmas", "10,1", "--scheduler", "karras"], &["cannot be used with"]),
         (&["--batch-count", "1000", "--batch-size", "1000"], &["--batch-count times --batch-size is 1000000"]),
         (&["--batch-count", "100000", "--batch-size", "100000"], &["--batch-count times --batch-size"]),
         (&["--sampler", "unipc", "--steps", "1000"], &["1000 sampling steps"]),
@@ -335,6 +381,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--rng" | "--device" => "cpu",
             "--dtype" => "f32",
             "--log-format" => "text",
+            "--seed-resize-from" => "64x64",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };

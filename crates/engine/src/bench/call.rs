@@ -87,7 +87,7 @@ impl Call<'_> {
             Ok(x.clone())
         };
         let latents =
-            sample::<Error>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
+            sample::<Error, _>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
         count_not_finite(&latents)?;
         (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?))
     }

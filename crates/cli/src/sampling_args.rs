@@ -1,0 +1,177 @@
+//! The flags of the sampler, of guidance and of the noise.
+
+use clap::Args;
+use kiln_engine::{Request, Rng, SamplerChoice, SamplerKind, SigmaSchedule};
+
+use crate::args::{Seed, parse_number, parse_seed, parse_size};
+
+/// What a user may say about the way from noise to a picture.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampler, guidance and noise")]
+pub struct SamplingArgs {
+    #[arg(long, value_name = "NAME", help = samplers())]
+    sampler: Option<SamplerChoice>,
+    #[arg(long, value_name = "NAME", default_value = "default", help = schedules())]
+    scheduler: SigmaSchedule,
+    /// The noise levels themselves, the noisiest first: 14.6,6.5,2.7,1,0.4,0.
+    #[arg(long, value_name = "LIST", conflicts_with = "scheduler", value_parser = parse_levels)]
+    sigmas: Option<Levels>,
+    /// How much of the noise is drawn again at each step, 0 to 1. Default: the sampler's.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    eta: Option<f64>,
+    /// How much the noise level is raised before the steps, over all of them: euler, heun and dpm2.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    s_churn: Option<f64>,
+    /// The least noise level that is raised.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    s_tmin: Option<f64>,
+    /// The largest noise level that is raised.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    s_tmax: Option<f64>,
+    /// What noise is multiplied by that is drawn after the first. Default: 1.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    s_noise: Option<f64>,
+    /// The power of the schedules karras (7) and polyexponential (1).
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    rho: Option<f64>,
+
+    /// Gives guided steps the contrast of unguided ones, 0 to 1; 0.7 is usual. Default: 0.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    guidance_rescale: Option<f64>,
+    /// The part of the steps before which there is no guidance, 0 to 1.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    guidance_start: Option<f64>,
+    /// The part of the steps after which there is none. Steps without guidance take half the time.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    guidance_end: Option<f64>,
+    /// Gives strong guidance the range of weaker one: the share of the values that is not clipped, as 1 or 0.995.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    dynamic_thresholding: Option<f64>,
+    /// The strength of that weaker guidance. Default: 7.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    mimic_scale: Option<f64>,
+
+    /// Whose random numbers: cpu or cuda, as PyTorch draws them there. Either runs anywhere.
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = parse_rng)]
+    rng: Rng,
+    /// Added to the seed for the noise after the first: AUTOMATIC1111's eta noise seed delta.
+    #[arg(long, value_name = "N", allow_hyphen_values = true, visible_alias = "eta-noise-seed-delta")]
+    ensd: Option<i64>,
+    /// The seed of a second noise that is mixed into the first. Negative: a random one.
+    #[arg(long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed,
+          visible_alias = "variation-seed")]
+    subseed: Seed,
+    /// How much of the second noise, 0 to 1. The pictures are then variations of one.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number,
+          visible_alias = "variation-strength")]
+    subseed_strength: Option<f64>,
+    /// Keeps in its middle the noise of a picture of this size, in pixels: 512x512.
+    #[arg(long, value_name = "WxH", value_parser = parse_size)]
+    seed_resize_from: Option<(usize, usize)>,
+}
+
+impl SamplingArgs {
+    /// Writes them into a request.
+    pub fn apply(&self, request: &mut Request) {
+        request.sampler = self.sampler;
+        request.scheduler = self.scheduler;
+        request.sigmas = self.sigmas.as_ref().map(|Levels(levels)| levels.clone());
+        request.eta = self.eta;
+        request.s_churn = self.s_churn;
+        request.s_tmin = self.s_tmin;
+        request.s_tmax = self.s_tmax;
+        request.s_noise = self.s_noise;
+        request.rho = self.rho;
+        request.guidance_rescale = self.guidance_rescale;
+        request.guidance_start = self.guidance_start;
+        request.guidance_end = self.guidance_end;
+        request.dynamic_thresholding = self.dynamic_thresholding;
+        request.mimic_scale = self.mimic_scale;
+        request.rng = self.rng;
+        request.ensd = self.ensd;
+        request.subseed = self.subseed.0;
+        request.subseed_strength = self.subseed_strength;
+        request.seed_resize_from = self.seed_resize_from;
+    }
+}
+
+/// The samplers, for the help.
+fn samplers() -> String {
+    let ids: Vec<_> = SamplerKind::ALL.into_iter().map(SamplerKind::id).collect();
+    let names = "AUTOMATIC1111's, ComfyUI's and diffusers' names are understood too";
+    format!("The sampler: {}. Default: the model's own. {names}", ids.join(", "))
+}
+
+/// The sigma schedules, for the help.
+fn schedules() -> String {
+    let ids: Vec<_> = SigmaSchedule::ALL.into_iter().map(SigmaSchedule::id).collect();
+    format!("How noise levels are spaced: {}", ids.join(", "))
+}
+
+/// Noise levels; which ones are possible is the sampler's to say.
+#[derive(Debug, Clone)]
+struct Levels(Vec<f64>);
+
+fn parse_levels(text: &str) -> Result<Levels, String> {
+    let levels: Result<_, _> = text.split(',').map(|level| level.trim().parse()).collect();
+    levels.map(Levels).map_err(|_| "expected noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0".into())
+}
+
+fn parse_rng(text: &str) -> Result<Rng, String> {
+    match text {
+        "cpu" => Ok(Rng::Cpu),
+        "cuda" => Ok(Rng::Cuda),
+        _ => Err("expected cpu or cuda".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn request(line: &[&str]) -> Result<Request, String> {
+        let words = ["kiln", "txt2img", "a pear"].iter().chain(line);
+        match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Txt2img(args) => Ok(args.request()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_may_be_anybodys() {
+        let asked = request(&["--sampler", "DPM++ 2M Karras"]).unwrap().sampler.unwrap();
+        assert_eq!((asked.kind, asked.schedule), (SamplerKind::Dpmpp2m, Some(SigmaSchedule::Karras)));
+        let message = request(&["--sampler", "eulr"]).unwrap_err();
+        assert!(message.contains("did you mean euler, "), "{message}");
+        assert!(request(&["--scheduler", "karas"]).unwrap_err().contains("did you mean karras, "));
+    }
+
+    #[test]
+    fn flags_reach_the_request() {
+        let asked = request(&[
+            "--sigmas",
+            "10,2,0.5",
+            "--rng",
+            "cuda",
+            "--ensd",
+            "-3",
+            "--variation-seed",
+            "5",
+            "--subseed-strength",
+            "0.2",
+            "--seed-resize-from",
+            "512x256",
+            "--guidance-end",
+            "0.8",
+        ])
+        .unwrap();
+        assert_eq!(asked.sigmas, Some(vec![10.0, 2.0, 0.5]));
+        assert_eq!((asked.rng, asked.ensd, asked.subseed), (Rng::Cuda, Some(-3), Some(5)));
+        assert_eq!((asked.subseed_strength, asked.seed_resize_from), (Some(0.2), Some((512, 256))));
+        assert_eq!(asked.guidance_end, Some(0.8));
+        assert!(request(&["--sigmas", "10,2", "--scheduler", "karras"]).unwrap_err().contains("cannot be used with"));
+    }
+}

@@ -1,0 +1,215 @@
+//! What else can be said about guidance than how strong it is: when, how bright, and in what range.
+//!
+//! Plain guidance is part of the recorded step. All of this is done with the halves that come out of it.
+
+use candle_core::{D, Tensor};
+use kiln_scheduler::{Answer, Mimic};
+use kiln_unet::{AddedConditions, Conditioning};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::resolved::Job;
+
+/// Guidance beside its strength. The default changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct GuidanceOptions {
+    /// How far the guided answer gets the deviation of the conditional one, 0 to 1: arXiv 2305.08891, section 3.4.
+    pub rescale: f64,
+    /// Dynamic thresholding.
+    pub threshold: Option<Threshold>,
+    /// The part of the steps before which there is no guidance, 0 to 1: arXiv 2404.07724.
+    pub start: f64,
+    /// The part of the steps after which there is none.
+    pub end: f64,
+}
+
+/// Dynamic thresholding for latents: the range of weaker guidance.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Threshold {
+    /// The share of the values that is not clipped, 0 to 1.
+    pub percentile: f64,
+    /// The strength of the guidance whose range the image gets.
+    pub mimic_scale: f64,
+}
+
+impl Default for GuidanceOptions {
+    fn default() -> Self {
+        Self { rescale: 0.0, threshold: None, start: 0.0, end: 1.0 }
+    }
+}
+
+/// The mimicked strength when nothing is said: what both extensions have.
+pub(crate) const MIMIC_SCALE: f64 = 7.0;
+
+impl GuidanceOptions {
+    /// Checks what a user said.
+    pub(crate) fn check(self) -> Result<Self> {
+        let part = |name, value: f64| in_part(name, value).map(drop);
+        part("--guidance-rescale", self.rescale)?;
+        part("--guidance-start", self.start)?;
+        part("--guidance-end", self.end)?;
+        if let Some(Threshold { percentile, mimic_scale }) = self.threshold {
+            part("--dynamic-thresholding", percentile)?;
+            crate::request::guidance("--mimic-scale", mimic_scale)?;
+        }
+        if self.start > self.end {
+            let expected = format!("at most --guidance-end, which is {}", self.end);
+            return Err(Error::Value { name: "--guidance-start", found: self.start.to_string(), expected });
+        }
+        Ok(self)
+    }
+}
+
+/// Refuses what is no part of a whole.
+pub(crate) fn in_part(name: &'static str, value: f64) -> Result<f64> {
+    if (0.0..=1.0).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::Value { name, found: format!("{value:?}"), expected: "a number from 0 to 1".into() })
+}
+
+/// The guidance of a job.
+pub(crate) struct Guide {
+    scale: f64,
+    options: GuidanceOptions,
+    /// Whether the sampler wants the unconditional answer too.
+    both: bool,
+    guided: bool,
+    /// All evaluations of the schedule.
+    evaluations: usize,
+}
+
+impl Guide {
+    pub(crate) fn new(job: &Job, evaluations: usize) -> Self {
+        let both = job.sampler.needs_unconditional();
+        Self { scale: job.cfg_scale, options: job.guidance, both, guided: job.is_guided(), evaluations }
+    }
+
+    /// Whether an evaluation of the schedule is guided.
+    pub(crate) fn is_on(&self, evaluation: usize) -> bool {
+        let part = evaluation as f64 / self.evaluations as f64;
+        let end = self.options.end;
+        self.guided && part >= self.options.start && (part < end || end >= 1.0)
+    }
+
+    /// The strength that the step itself applies; `None` where it gives both halves, or one.
+    pub(crate) fn scale_within_step(&self, on: bool) -> Option<f64> {
+        let plain = !self.both && self.options.rescale == 0.0 && self.options.threshold.is_none();
+        (on && plain).then_some(self.scale)
+    }
+
+    /// What the sampler gets for the step's output: guided already, `(2 n, ..)` with the unconditional half first, or,
+    /// without guidance, conditional alone.
+    pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<Answer> {
+        if !on {
+            // Where guidance does nothing, both halves are the same.
+            let unconditional = self.both.then(|| output.clone());
+            return Ok(Answer { unconditional, ..output.into() });
+        }
+        if self.scale_within_step(on).is_some() {
+            return Ok(output.into());
+        }
+        let n = output.dim(0)? / 2;
+        let (unconditional, conditional) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
+        let difference = (&conditional - &unconditional)?;
+        let guided = |scale: f64| -> Result<Tensor> {
+            let guided = (&unconditional + (&difference * scale)?)?;
+            if self.options.rescale == 0.0 {
+                return Ok(guided);
+            }
+            rescaled(&guided, &conditional, self.options.rescale)
+        };
+        let mimic = match self.options.threshold {
+            Some(Threshold { percentile, mimic_scale }) => Some(Mimic { output: guided(mimic_scale)?, percentile }),
+            None => None,
+        };
+        let output = guided(self.scale)?;
+        Ok(Answer { output, unconditional: self.both.then_some(unconditional), mimic })
+    }
+}
+
+/// `guided` (n, c, h, w) with the deviation of each image moved towards `conditional`'s: arXiv 2305.08891, equations 15
+/// and 16.
+fn rescaled(guided: &Tensor, conditional: &Tensor, phi: f64) -> Result<Tensor> {
+    let deviation = |tensor: &Tensor| tensor.flatten_from(1)?.var_keepdim(D::Minus1)?.sqrt(); // (n, 1)
+    let ratio = (deviation(conditional)? / deviation(guided)?)?;
+    let factor = ratio.affine(phi, 1.0 - phi)?.reshape((guided.dim(0)?, 1, 1, 1))?;
+    Ok(guided.broadcast_mul(&factor)?)
+}
+
+/// The conditional half of conditions `(2 n, ..)`.
+pub(crate) fn conditional_half(both: &Conditioning) -> Result<Conditioning> {
+    let half = |tensor: &Tensor| -> Result<Tensor> {
+        let n = tensor.dim(0)? / 2;
+        Ok(tensor.narrow(0, n, n)?.contiguous()?)
+    };
+    let added = both.added.as_ref().map(|added| -> Result<_> {
+        Ok(AddedConditions { text_embeds: half(&added.text_embeds)?, time_ids: half(&added.time_ids)? })
+    });
+    Ok(Conditioning { context: half(&both.context)?, added: added.transpose()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn guide(options: GuidanceOptions, both: bool) -> Guide {
+        Guide { scale: 3.0, options, both, guided: true, evaluations: 10 }
+    }
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// Two images of two values, unconditional first.
+    fn halves() -> Tensor {
+        let values = [0f32, 1.0, 2.0, 4.0, 1.0, 0.0, 4.0, 8.0];
+        Tensor::new(&values, &Device::Cpu).unwrap().reshape((4, 1, 1, 2)).unwrap()
+    }
+
+    #[test]
+    fn guidance_is_on_between_its_ends() {
+        let options = GuidanceOptions { start: 0.2, end: 0.7, ..Default::default() };
+        let on: Vec<bool> = (0..10).map(|i| guide(options, false).is_on(i)).collect();
+        assert_eq!(on.iter().position(|&on| on), Some(2));
+        assert_eq!(on.iter().filter(|&&on| on).count(), 5);
+        assert!((0..10).all(|i| guide(GuidanceOptions::default(), false).is_on(i)));
+    }
+
+    /// diffusers' `rescale_noise_cfg`: with 1 the deviation is the conditional answer's.
+    #[test]
+    fn rescaled_guidance_has_the_conditional_deviation() -> Result<()> {
+        let options = GuidanceOptions { rescale: 1.0, ..Default::default() };
+        let answer = guide(options, false).answer(halves(), true)?;
+        // u + 3 (c - u) = [3, -2], [8, 16], whose differences 5 and 8 become 1 and 4.
+        let expected = [0.6, -0.4, 4.0, 8.0];
+        assert!(values(&answer.output).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{}", answer.output);
+        let half = GuidanceOptions { rescale: 0.5, ..Default::default() };
+        let answer = guide(half, false).answer(halves(), true)?;
+        assert!((values(&answer.output)[0] - 1.8).abs() < 1e-6);
+        Ok(())
+    }
+
+    #[test]
+    fn samplers_get_both_answers_where_they_need_them() -> Result<()> {
+        let answer = guide(GuidanceOptions::default(), true).answer(halves(), true)?;
+        assert_eq!(values(&answer.output), [3.0, -2.0, 8.0, 16.0]);
+        assert_eq!(answer.unconditional.map(|u| values(&u)), Some(vec![0.0, 1.0, 2.0, 4.0]));
+        let threshold = Some(Threshold { percentile: 1.0, mimic_scale: 1.0 });
+        let answer = guide(GuidanceOptions { threshold, ..Default::default() }, false).answer(halves(), true)?;
+        assert_eq!(answer.mimic.map(|mimic| values(&mimic.output)), Some(vec![1.0, 0.0, 4.0, 8.0]));
+        assert!(answer.unconditional.is_none());
+        let off = guide(GuidanceOptions::default(), true).answer(halves(), false)?;
+        assert_eq!(values(&off.output), off.unconditional.map(|u| values(&u)).unwrap_or_default());
+        Ok(())
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        let message = |options: GuidanceOptions| options.check().unwrap_err().to_string();
+        let default = GuidanceOptions::default();
+        assert!(message(GuidanceOptions { rescale: 1.5, ..default }).contains("--guidance-rescale is 1.5"));
+        assert!(message(GuidanceOptions { start: 0.8, end: 0.5, ..default }).contains("at most --guidance-end"));
+    }
+}
