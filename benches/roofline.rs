@@ -155,7 +155,10 @@ impl Bench {
         macro_rules! packed {
             ($type:ty, $from:expr) => {{
                 let mut packed = vec![<$type>::default(); packing.elements(stored)];
-                packing.pack(layout, stored, |i| $from(values[i]), &mut packed);
+                let read = |start: usize, out: &mut [_]| {
+                    out.iter_mut().zip(&values[start..]).for_each(|(out, &value)| *out = $from(value));
+                };
+                packing.pack(layout, stored, read, &mut packed);
                 let len = packed.len();
                 Tensor::from_vec(packed, len, &Device::Cpu)?
             }};

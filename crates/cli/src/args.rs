@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, Preset, Request, Setup, StreamPlan,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, ModelOptions, Prediction, Preset,
+    Request, Setup, StreamPlan, WeightType,
 };
 
 use crate::memory_args::MemoryArgs;
@@ -35,10 +36,18 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Tells what is in a model folder or a checkpoint file. Reads no weights.
     Inspect(InspectArgs),
+    /// Writes a model in another layout: a folder, a .safetensors or a .gguf file.
+    Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
     /// Tells how much memory a run takes in every mode. Reads no weights.
     Plan(PlanArgs),
+    /// Plays traces of memory back under other rules, or draws them.
+    Memory {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -59,7 +68,7 @@ pub struct DevicesArgs {
 /// `kiln inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct InspectArgs {
-    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a .safetensors file.
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a checkpoint file of any format.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is what the processor would run.
@@ -70,14 +79,36 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
+/// `kiln convert`.
+#[derive(Debug, ClapArgs)]
+pub struct ConvertArgs {
+    /// A model folder in the diffusers layout, a checkpoint file of any format, or a name in KILN_MODELS.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// A file that ends in .safetensors or .gguf; any other name is a folder's, in the diffusers layout.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// The weights' type: auto keeps each tensor's; f32, f16, bf16; for .gguf also q8_0, q5_0, q5_1, q4_0, q4_1, q6_k,
+    /// q5_k, q4_k, q3_k, q2_k.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub weight_type: WeightType,
+    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    /// Replaces what is there.
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
 /// `kiln plan`.
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
     /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024.
     #[arg(value_name = "PRESET", conflicts_with = "model")]
     pub preset: Option<Preset>,
-    /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
-    #[arg(short, long, value_name = "DIR")]
+    /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes
+    /// with Kiln.
+    #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// With TAESD in the place of the VAE. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
@@ -114,8 +145,8 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        let taesd = self.taesd.clone();
-        Setup { device: self.device, dtype: self.dtype, threads: self.threads, taesd, ..Setup::default() }
+        let Self { device, dtype, threads, .. } = *self;
+        Setup { device, dtype, threads, taesd: self.taesd.clone(), ..Setup::default() }
     }
 
     /// Width and height.
@@ -125,11 +156,31 @@ impl PlanArgs {
 
     /// Pictures at once, where a number says so.
     pub fn batch(&self) -> usize {
-        match self.batch_size {
-            BatchSize::Auto => 1,
-            BatchSize::Of(n) => n,
-        }
+        self.batch_size.number().unwrap_or(1)
     }
+}
+
+/// `kiln memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    Replay {
+        /// Files that --memory-trace wrote.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draws memory over time, by stage and by what it is for.
+    Plot {
+        /// A file that --memory-trace wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The drawing, an .svg file. Replaced if it exists.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
 }
 
 /// `kiln bench`.
@@ -138,8 +189,8 @@ pub struct BenchArgs {
     /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
     #[arg(value_name = "MODEL", conflicts_with = "config")]
     models: Vec<Preset>,
-    /// Another model: a folder in the diffusers layout, whose weights may be missing.
-    #[arg(long, value_name = "DIR")]
+    /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
+    #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// Size of the pictures in pixels, multiples of 8. Default: the model's.
     #[arg(long, value_name = "WxH", value_parser = parse_size)]
@@ -175,6 +226,9 @@ pub struct BenchArgs {
     /// The ring's size in MiB. Default: the least that does not slow steps down.
     #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
     ring_mib: Option<usize>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -224,12 +278,38 @@ pub struct Txt2img {
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
 
-    /// A model folder in the diffusers layout, or a name in KILN_MODELS. Default: the model that comes with Kiln.
-    #[arg(short, long, value_name = "DIR")]
+    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
+    /// Default: the model that comes with Kiln.
+    #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+    /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
+    #[arg(long, value_name = "NAME")]
+    prediction: Option<Prediction>,
+    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    unet: Option<PathBuf>,
+    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    vae: Option<PathBuf>,
+    /// A text encoder in the place of the model's that is as wide: a checkpoint file. Can be repeated.
+    #[arg(long, value_name = "FILE")]
+    text_encoder: Vec<PathBuf>,
     /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE")]
     taesd: Option<PathBuf>,
+
+    /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. In any number.
+    #[arg(long = "lora", value_name = "FILE[:X]")]
+    loras: Vec<LoraUse>,
+    /// Where the LoRA files are that a prompt names: <lora:name:0.8>.
+    #[arg(long, value_name = "DIR", env = "KILN_LORAS")]
+    lora_dir: Option<PathBuf>,
+    /// Where the embeddings (textual inversion) are that a prompt names by their files' names.
+    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
+    embeddings_dir: Option<PathBuf>,
 
     /// Width in pixels, a multiple of 8. Default: the model's.
     #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
@@ -249,9 +329,9 @@ pub struct Txt2img {
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
-    /// How many pictures at once.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    batch_size: Option<usize>,
+    /// How many pictures at once; auto is as many as are fastest.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub batch_size: Option<BatchSize>,
 
     /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
     #[arg(short, long, value_name = "FILE")]
@@ -265,6 +345,9 @@ pub struct Txt2img {
     /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
 
     /// Where to run: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -293,12 +376,24 @@ impl Txt2img {
             steps: self.steps,
             cfg_scale: self.cfg_scale,
             seed: self.seed.0,
+            loras: self.loras.clone(),
             batch_count: self.batch_count,
-            batch_size: self.batch_size,
+            batch_size: self.batch_size.and_then(BatchSize::number),
             ..Request::default()
         };
         self.sampling.apply(&mut request);
         request
+    }
+
+    /// What of the model is not what its folder or file says.
+    pub fn model_options(&self) -> ModelOptions {
+        ModelOptions {
+            config: self.config.clone(),
+            prediction: self.prediction,
+            unet: self.unet.clone(),
+            vae: self.vae.clone(),
+            text_encoders: self.text_encoder.clone(),
+        }
     }
 
     /// How the model is run.
@@ -309,6 +404,8 @@ impl Txt2img {
             threads: self.threads,
             taesd: self.taesd.clone(),
             memory: self.memory.options(),
+            lora_dir: self.lora_dir.clone(),
+            embeddings_dir: self.embeddings_dir.clone(),
         }
     }
 }

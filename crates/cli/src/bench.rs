@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use kiln_engine::{
-    BenchEvent, BenchModel, BenchReport, BenchStage, ModelFolder, ReportFile, Result, StreamStage, TraceFile,
-    locate_model,
+    BenchEvent, BenchModel, BenchReport, BenchStage, MemoryTraceFile, ModelFolder, ReportFile, Result, StreamStage,
+    TraceFile, locate_model,
 };
 
 use crate::args::BenchArgs;
@@ -21,10 +21,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let file = args.json.as_deref().filter(|_| !to_stdout).map(ReportFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
+    let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
+    let memory = memory.map(MemoryTraceFile::start).transpose()?;
     let report = args.plan().run(&models, &mut |event| {
         tell(event);
         interrupt::proceed()
     })?;
+    memory.map_or(Ok(()), |memory| memory.write())?;
     if to_stdout {
         print(&format!("{:#}\n", serde_json::json!(report)));
     } else {

@@ -58,7 +58,11 @@ impl Args {
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Plan(args) => args.setup().device,
             Subcommand::Devices(_) => DeviceChoice::Auto,
-            Subcommand::Inspect(_) | Subcommand::Completions { .. } | Subcommand::Man => DeviceChoice::Cpu,
+            Subcommand::Inspect(_)
+            | Subcommand::Convert(_)
+            | Subcommand::Completions { .. }
+            | Subcommand::Man
+            | Subcommand::Memory { .. } => DeviceChoice::Cpu,
         };
         device != DeviceChoice::Cpu
     }

@@ -1,6 +1,9 @@
 //! `kiln inspect`: what is in a model folder or a checkpoint file.
 
-use kiln_engine::{Component, Error, FileReport, FolderReport, Inspection, Result, Stored, inspect, locate_model};
+use kiln_engine::{
+    Component, Error, FileModel, FileReport, FolderReport, Inspection, Prediction, Result, Stored, inspect,
+    locate_model,
+};
 
 use crate::args::InspectArgs;
 use crate::table::{print, size, table, thousands};
@@ -78,8 +81,10 @@ fn one(component: &Component, dtype: &str) -> String {
 
 fn file(report: &FileReport) -> String {
     let mut text = format!("{}: {}\n", report.path.display(), report.kind.label());
+    text += &report.model.as_ref().map(model).unwrap_or_default();
     text += &format!(
-        "{} tensors, {} parameters, {} ({} bytes)\nstored as {}\n",
+        "{}, {} tensors, {} parameters, {} ({} bytes)\nstored as {}\n",
+        report.format,
         thousands(report.tensors),
         thousands(report.parameters),
         size(report.bytes),
@@ -87,8 +92,6 @@ fn file(report: &FileReport) -> String {
         stored(&report.stored),
     );
     for (key, value) in report.metadata.iter().take(NOTES) {
-        // Whatever a stranger wrote into the file, the terminal gets no control characters.
-        let plain = |text: &str| text.chars().take(NOTE_LENGTH).filter(|c| !c.is_control()).collect::<String>();
         let more = if value.chars().count() > NOTE_LENGTH { " .." } else { "" };
         text += &format!("note {}: {}{more}\n", plain(key), plain(value));
     }
@@ -96,6 +99,32 @@ fn file(report: &FileReport) -> String {
         text += &format!("and {} more notes; --json has all\n", report.metadata.len() - NOTES);
     }
     text
+}
+
+/// What model is in a file.
+fn model(model: &FileModel) -> String {
+    let mut what = vec![model.kind.label().to_string()];
+    what.extend(model.input.label().map(String::from));
+    what.push(match model.prediction {
+        Prediction::Epsilon => "predicts noise (epsilon)".into(),
+        Prediction::V => "predicts velocity (v)".into(),
+    });
+    what.extend(model.distilled.map(|name| format!("distilled ({name}), by its name")));
+    let mut text = format!("{}\nparts: {}\n", what.join(", "), model.parts.join(", "));
+    for (title, names) in [("problem", &model.problems), ("unexpected tensor", &model.unexpected)] {
+        for name in names.iter().take(NOTES) {
+            text += &format!("{title}: {}\n", plain(name));
+        }
+        if names.len() > NOTES {
+            text += &format!("and {} more; --json has all\n", names.len() - NOTES);
+        }
+    }
+    text
+}
+
+/// Whatever a stranger wrote into a file, the terminal gets no control characters, and not much.
+fn plain(text: &str) -> String {
+    text.chars().take(NOTE_LENGTH).filter(|c| !c.is_control()).collect()
 }
 
 /// The types, with how many tensors have them.

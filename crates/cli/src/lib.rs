@@ -9,10 +9,12 @@ mod tell;
 
 mod args;
 mod bench;
+mod convert;
 mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod memory;
 mod memory_args;
 mod papers;
 mod plan;
@@ -60,8 +62,10 @@ fn run(args: Args) -> ExitCode {
         }
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Memory { command } => memory::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use kiln_engine::{
     BatchSize, BenchModel, ByteSize, ModelFolder, Plan, Planner, Result, RunsOn, StagePlan, Work, locate_model,
+    process_bytes,
 };
 
 use crate::args::PlanArgs;
@@ -22,9 +23,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let budget = args.vram_budget.map(|budget| budget.0).or(free);
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     if args.batch_size == BatchSize::Auto {
-        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX))?.batch_size;
+        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX), usize::MAX)?.batch_size;
     }
-    let plans = planner.modes(&work, on);
+    let plans = planner.modes(&work, on)?;
     let chosen = budget.map(|budget| planner.choose(&work, on, budget)).transpose();
     if args.json {
         let chosen = chosen.as_ref().ok().cloned().flatten();
@@ -33,7 +34,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             serde_json::json!({
                 "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
                 "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(), "rates": on.rates,
-                "budget": budget, "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
+                "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
                 "chosen": chosen.as_ref().map(with_peak),
             })
         ));
@@ -63,6 +64,7 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usi
         "activations",
         "workspace",
         "conditions",
+        "between",
         "copied a step",
         "",
     ];
@@ -80,14 +82,14 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usi
 }
 
 fn row(plan: &Plan, budget: Option<usize>) -> Vec<String> {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions } = *plan.largest();
+    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
         bytes => format!("{}, {:.1} ms", ByteSize(bytes), 1e3 * plan.copy_seconds_per_step),
     };
     let fits = budget.map_or("", |budget| if plan.peak() <= budget { "fits" } else { "too large" });
-    let sizes = [plan.peak(), weights, ring, activations, workspace, conditions].map(size);
+    let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
     let words = [plan.mode.to_string(), format!("{stage:?}").to_lowercase()];
     [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
 }

@@ -1,6 +1,9 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
-use kiln_engine::{Engine, Event, LatentsFile, ModelFolder, Output, Result, TraceFile, locate_model};
+use kiln_engine::{
+    BatchSize, Engine, Event, LatentsFile, MemoryTraceFile, ModelFolder, Output, Planner, Result, TraceFile,
+    locate_model,
+};
 
 use crate::args::Txt2img;
 use crate::interrupt;
@@ -9,13 +12,20 @@ use crate::progress::{Progress, summary};
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(args: Txt2img) -> Result<()> {
     interrupt::listen();
-    let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
-    let job = args.request().resolve(&model)?;
+    let model = ModelFolder::open_with(&locate_model(args.model.as_deref())?, &args.model_options())?;
+    let mut request = args.request();
+    let mut job = request.resolve(&model)?;
     let setup = args.setup();
     setup.check()?;
+    if args.batch_size == Some(BatchSize::Auto) {
+        request.batch_size = Some(Planner::auto_batch_size(&model, &job, &setup)?);
+        job = request.resolve(&model)?;
+        tell!("{} pictures at once", job.batch_size);
+    }
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
+    let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
 
     let mut progress = Progress::new();
     tell!(
@@ -36,7 +46,8 @@ pub fn run(args: Txt2img) -> Result<()> {
         }
         interrupt::proceed()
     };
-    let mut engine = Engine::load(model, &setup, &mut on_load)?;
+    let memory = memory.map(MemoryTraceFile::start).transpose()?;
+    let mut engine = Engine::load_with(model, &setup, &job.loras, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
     }
@@ -63,6 +74,7 @@ pub fn run(args: Txt2img) -> Result<()> {
     });
     progress.finish();
     result?;
+    memory.map_or(Ok(()), |memory| interrupt::whole(|| memory.write()))?;
     if let Some(latents) = latents {
         interrupt::whole(|| latents.write())?;
     }

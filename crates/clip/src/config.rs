@@ -109,10 +109,11 @@ impl TextEncoderConfig {
     }
 
     /// The position of the token whose row is pooled: the first end token. Where the file has the legacy end token 2,
-    /// the first of the largest ids, which is the real end token. A chunk without end token is pooled at 0, as
-    /// transformers does.
+    /// the first of the largest ids, which is the real end token; ids of [`crate::Words`] do not count. A chunk without
+    /// end token is pooled at 0, as transformers does.
     pub fn pool_at(&self, ids: &[u32]) -> usize {
-        let end = if self.eos_token_id == LEGACY_EOS { ids.iter().max().copied() } else { Some(self.eos_token_id) };
+        let largest = || ids.iter().copied().filter(|&id| (id as usize) < self.vocab_size).max();
+        let end = if self.eos_token_id == LEGACY_EOS { largest() } else { Some(self.eos_token_id) };
         ids.iter().position(|&id| Some(id) == end).unwrap_or(0)
     }
 
@@ -176,6 +177,7 @@ mod tests {
         assert_eq!(pool_at(9, &[8, 1, 9, 9, 9]), 2);
         assert_eq!(pool_at(9, &[8, 1, 10, 9, 0]), 3);
         assert_eq!(pool_at(2, &[8, 2, 10, 9, 10]), 2);
+        assert_eq!(pool_at(2, &[8, 49408, 49409, 10, 10]), 3); // a word's vectors before the end token
         assert_eq!(pool_at(9, &[8, 1]), 0);
     }
 }

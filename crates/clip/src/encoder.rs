@@ -12,6 +12,7 @@ use kiln_weights::{ParamBuilder, Segments, Staged};
 use crate::config::TextEncoderConfig;
 use crate::error::{Error, Result};
 use crate::layer::EncoderLayer;
+use crate::words::Words;
 
 /// The parts' names in the checkpoint. Files of some versions lack the prefix `text_model.`:
 /// `kiln_weights::KeyRule::TEXT_MODEL` finds them all the same.
@@ -61,8 +62,10 @@ impl Embeddings {
     }
 
     /// `b` chunks of `s` ids each to `(b, s, hidden_size)`.
-    fn forward(&self, chunks: &[Vec<u32>], s: usize) -> kiln_nn::Result<Tensor> {
-        let tokens = self.token.forward(&chunks.concat())?; // (b*s, c)
+    fn forward(&self, chunks: &[Vec<u32>], s: usize, words: &Words) -> kiln_nn::Result<Tensor> {
+        let ids = chunks.concat();
+        let rows: Vec<u32> = ids.iter().map(|&id| if words.contains(id) { 0 } else { id }).collect();
+        let tokens = words.fill(self.token.forward(&rows)?, &ids)?; // (b*s, c)
         let positions: Vec<u32> = (0..s as u32).collect();
         let positions = self.position.forward(&positions)?; // (s, c)
         let tokens = tokens.reshape((chunks.len(), s, ()))?;
@@ -144,10 +147,29 @@ impl TextEncoder {
     /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
     /// fit, [`Error::Nn`] where a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.encode_observed(chunks, layer, device, &mut |_, _| ())
+        self.run(chunks, layer, device, &Words::default(), &mut |_, _| ())
     }
 
-    /// The same, and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
+    /// The same with words that have vectors of their own.
+    ///
+    /// # Errors
+    /// Those of [`Self::encode`].
+    pub fn encode_with(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+    ) -> Result<TextOutput> {
+        self.run(chunks, layer, device, words, &mut |_, _| ())
+    }
+
+    /// No words yet, for vectors of this encoder.
+    pub fn words(&self) -> Words {
+        Words::new(self.config.vocab_size, self.config.hidden_size)
+    }
+
+    /// [`Self::encode`], and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
     /// (the last one's, normalised), `pooled`.
     pub fn encode_observed(
         &self,
@@ -156,9 +178,20 @@ impl TextEncoder {
         device: &Device,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
-        let s = self.check(chunks, layer)?;
+        self.run(chunks, layer, device, &Words::default(), observe)
+    }
+
+    fn run(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &Words,
+        observe: &mut dyn FnMut(&str, &Tensor),
+    ) -> Result<TextOutput> {
+        let s = self.check(chunks, layer, words)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
-        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s);
+        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s, words);
         let mut x = embedded.and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
         observe("hidden.0", &x);
         let mut hidden = x.clone();
@@ -211,7 +244,7 @@ impl TextEncoder {
     }
 
     /// Checks the arguments and gives the chunks' length.
-    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer) -> Result<usize> {
+    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &Words) -> Result<usize> {
         let layers = self.layers.len();
         if layer.from_end == 0 || layer.from_end > layers {
             return Err(Error::Layer { from_end: layer.from_end, layers });
@@ -226,7 +259,7 @@ impl TextEncoder {
             if ids.len() != s {
                 return Err(length_error(format!("{s}, like the first chunk")));
             }
-            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size && !words.contains(id)) {
                 return Err(Error::Token { chunk, id, vocab_size });
             }
         }

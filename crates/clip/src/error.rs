@@ -68,6 +68,18 @@ pub enum Error {
         /// The encoder's vocabulary.
         vocab_size: usize,
     },
+    /// The vectors of a word are not for this encoder.
+    #[error(
+        "the vectors of `{word}` have shape {found:?}, expected (n, {channels}); are they for another text encoder?"
+    )]
+    Vectors {
+        /// The word.
+        word: String,
+        /// Their shape.
+        found: Vec<usize>,
+        /// The channels of the encoder's tokens.
+        channels: usize,
+    },
     /// A layer failed; the message begins with the layer's name.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),

@@ -32,8 +32,10 @@ mod encoder;
 mod error;
 mod layer;
 mod tokenizer;
+mod words;
 
 pub use config::TextEncoderConfig;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{ClipPadding, Tokenizer};
+pub use words::{Words, mentions};

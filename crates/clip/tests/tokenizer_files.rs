@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use kiln_clip::Tokenizer;
-use kiln_testkit::{Fixture, fixtures};
+use kiln_clip::{ClipPadding, Tokenizer};
+use kiln_testkit::{Fixture, fixtures, shared_data};
 use serde_json::{Value, json};
 
 /// An empty folder.
@@ -116,4 +116,33 @@ fn a_long_text_is_never_cut() {
     let chunks = tokenizer.chunks(&text).unwrap();
     assert_eq!(chunks.len(), ids.len().div_ceil(75));
     assert!(chunks.iter().all(|chunk| chunk.len() == 77));
+}
+
+/// Strings that tokenizers disagree about.
+const TRICKY: [&str; 8] = [
+    "a red apple, (very:1.2) shiny!",
+    "  Crème brûlée\n\tÜBER   caf\u{e9} cafe\u{301}",
+    "2024 isn't 1999's they'll we'd",
+    "日本の山 🏔️ 👩‍🚀",
+    "<|endoftext|> <|startoftext|> <|ENDOFTEXT|> a<|endoftext|>b!",
+    "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis",
+    "!!! ??? ... ---- #hash_tag @at & \"quoted\"",
+    "",
+];
+
+#[test]
+fn the_built_in_tokenizer_is_clips() {
+    let tokenizer = Tokenizer::clip(ClipPadding::End).unwrap();
+    assert_eq!((tokenizer.vocab_size(), tokenizer.max_length()), (49408, 77));
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.pad()), (49406, 49407, 49407));
+    // transformers.CLIPTokenizer.from_pretrained("openai/clip-vit-large-patch14")("a photo of a cat").input_ids
+    assert_eq!(tokenizer.chunks("a photo of a cat").unwrap()[0][..7], [49406, 320, 1125, 539, 320, 2368, 49407]);
+    let padded = Tokenizer::clip(ClipPadding::Zero).unwrap();
+    assert_eq!((padded.pad(), padded.eos()), (0, 49407));
+
+    let Some(files) = shared_data("tokenizer") else { return };
+    let official = Tokenizer::open(&files).unwrap();
+    for text in TRICKY {
+        assert_eq!(tokenizer.chunks(text).unwrap(), official.chunks(text).unwrap(), "{text}");
+    }
 }

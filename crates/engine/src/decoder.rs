@@ -4,25 +4,23 @@
 //! weights are read again in the next wider type, bf16 and then f32, and the picture is decoded again; the wider type
 //! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Shadow, shadow};
-use kiln_vae::{TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{KeyRule, ParamSource, Placement, Renamed, SafetensorsFile, Segments, open_component};
+use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
+use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segments, open_component};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
 use crate::model_folder::{Family, ModelFolder};
-use crate::part::Part;
+use crate::part::{Copies, Keep, Part};
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
     network: Network,
     /// In the model's type, or a wider one.
     part: Part,
-    /// A folder, or a file.
-    weights: PathBuf,
 }
 
 /// What decodes.
@@ -60,25 +58,25 @@ fn wider(dtype: DType) -> Option<DType> {
 
 impl Decoder {
     /// Opens `taesd` if it is given, a file or a folder, else the model's own decoder: never both. No weights are read.
-    pub(crate) fn open(model: &ModelFolder, taesd: Option<&Path>, placement: &Placement) -> Result<Self> {
+    pub(crate) fn open(
+        model: &ModelFolder,
+        taesd: Option<&Path>,
+        placement: &Placement,
+        copies: &Copies,
+    ) -> Result<Self> {
         let mut placement = placement.clone();
-        let (network, weights) = match taesd {
-            Some(path) => (tiny(model, path)?, path.to_path_buf()),
+        let (network, source) = match taesd {
+            Some(path) => (tiny(model, path)?, tiny_weights(path)?),
             None => {
                 let config = model.vae_config().clone();
                 placement.dtype = first_dtype(model.family(), &config, placement.dtype);
-                (Network::kl(config), model.path().join("vae"))
+                (Network::kl(config), model.files().vae()?)
             }
         };
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let source: Box<dyn ParamSource> = match weights.is_dir() {
-            true => open_component(&weights)?,
-            false => Box::new(SafetensorsFile::open(&weights)?),
-        };
-        let part = Part::new(network.segments(), Renamed::new(source, network.rules()), &placement);
-        let decoder = Self { network, part, weights };
-        decoder.blame(decoder.part.check())?;
-        Ok(decoder)
+        let part = Part::new(network.segments(), source, &placement, copies);
+        part.check().map_err(|error| blame(error, taesd))?;
+        Ok(Self { network, part })
     }
 
     /// The weights.
@@ -94,12 +92,14 @@ impl Decoder {
     pub(crate) fn decode(
         &mut self,
         latents: &Tensor,
+        keep: &Keep,
+        tiling: Tiling,
         widened: &mut dyn FnMut(Widened) -> Result<()>,
     ) -> Result<Tensor> {
         loop {
-            self.part.enter()?;
+            self.part.enter(keep)?;
             let from = self.part.placement().dtype;
-            let image = self.network.decode(latents, from)?.to_device(&Device::Cpu)?;
+            let image = self.network.decode(latents, from, tiling)?.to_device(&Device::Cpu)?;
             let count = count_not_finite(&image)?;
             if count == 0 {
                 return Ok(image);
@@ -109,20 +109,6 @@ impl Decoder {
             widened(Widened { from, to })?;
             self.part.set_dtype(to); // both do not need to fit at once
         }
-    }
-
-    /// Says what a file without a decoder's weights is not.
-    fn blame(&self, result: Result<()>) -> Result<()> {
-        result.map_err(|error| match error {
-            Error::Weights(kiln_weights::Error::Missing { key, .. }) if matches!(self.network, Network::Tiny(..)) => {
-                let problem = format!(
-                    "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or \
-                     taesd_decoder"
-                );
-                Error::model(&self.weights, problem)
-            }
-            other => other,
-        })
     }
 }
 
@@ -140,31 +126,56 @@ impl Network {
         }
     }
 
-    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked.
-    pub(crate) fn decode(&self, latents: &Tensor, dtype: DType) -> Result<Tensor> {
+    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked. A TAESD, whose
+    /// maps are small, is never tiled.
+    pub(crate) fn decode(&self, latents: &Tensor, dtype: DType, tiling: Tiling) -> Result<Tensor> {
         let image = match self {
-            Self::Kl(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
+            Self::Kl(config, decoder) => decoder.decode_with(&config.unscale(latents)?.to_dtype(dtype)?, tiling)?,
             Self::Tiny(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
         };
         Ok(image.to_dtype(DType::F32)?)
     }
 
     /// [`Network::decode`] for shapes.
-    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType) -> Shadow {
+    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType, tiling: Tiling) -> Result<Shadow> {
         let unscaled = shadow::elementwise(latents).to_dtype(dtype);
         let image = match self {
-            Self::Kl(_, decoder) => decoder.shadow(&unscaled),
+            Self::Kl(_, decoder) => decoder.shadow_with(&unscaled, tiling)?,
             Self::Tiny(_, decoder) => decoder.shadow(&unscaled),
         };
         drop(unscaled);
-        image.to_dtype(DType::F32)
+        Ok(image.to_dtype(DType::F32))
     }
 
-    fn rules(&self) -> &'static [KeyRule] {
-        match self {
-            Self::Kl(..) => KeyRule::VAE_ATTENTION,
-            Self::Tiny(..) => KeyRule::TAESD,
+    /// Channels of the feature maps at the picture's size.
+    pub(crate) fn channels(&self) -> usize {
+        let of = match self {
+            Self::Kl(config, _) => &config.block_out_channels,
+            Self::Tiny(config, _) => &config.decoder_block_out_channels,
+        };
+        of.first().copied().unwrap_or(1)
+    }
+}
+
+/// Where TAESD's weights are: a component's folder, or a file.
+fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
+    let source: Box<dyn ParamSource> = match path.is_dir() {
+        true => open_component(path)?,
+        false => Box::new(Checkpoint::open(path)?),
+    };
+    Ok(Box::new(Renamed::new(source, KeyRule::TAESD)))
+}
+
+/// Says what a `taesd` without a decoder's weights is not.
+fn blame(error: Error, taesd: Option<&Path>) -> Error {
+    match (error, taesd) {
+        (Error::Weights(kiln_weights::Error::Missing { key, .. }), Some(path)) => {
+            let problem = format!(
+                "is no TAESD that decodes, tensor `{key}` is missing; take a file of an AutoencoderTiny, or taesd_decoder"
+            );
+            Error::model(path, problem)
         }
+        (error, _) => error,
     }
 }
 
@@ -234,14 +245,14 @@ mod tests {
     }
 
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
-        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype)).unwrap()
+        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &Copies::default()).unwrap()
     }
 
     /// The picture, or why there is none, and the types that it was decoded in again.
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
-        let image = decoder.decode(&latents, &mut |widened| {
+        let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |widened| {
             types.push(widened.to);
             Ok(())
         });
@@ -271,7 +282,7 @@ mod tests {
         let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
         let levels = |dtype| {
             let mut decoder = decoder(&model, dtype);
-            let image = decoder.decode(&latents, &mut |_| panic!("overflow")).unwrap();
+            let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |_| panic!("overflow")).unwrap();
             crate::picture::to_rgb(&image).unwrap()
         };
         let differences = |dtype| {

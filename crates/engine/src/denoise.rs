@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Shadow, shadow};
-use kiln_ops::graph::{Graph, is_recordable, prepare};
+use kiln_ops::graph::{Graph, Prepared, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
 use kiln_unet::{AddedConditions, Conditioning, ConditioningShadow, Unet};
 
@@ -58,7 +58,7 @@ struct Recorded {
 
 enum State {
     /// Ran once, with all that libraries make on their first use.
-    Warm,
+    Warm(Prepared),
     Replayed(Graph),
     /// Something in it cannot be recorded.
     Eager,
@@ -99,7 +99,8 @@ impl<'a> GuidedUnet<'a> {
 
     fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
-        let timestep = Tensor::new(&[timestep as f32], device)?;
+        // Filled by the card: a copy to it would queue behind those of streamed weights.
+        let timestep = Tensor::full(timestep as f32, 1, device)?;
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
         if !is_recordable(device) || self.unet.segments().is_streamed() {
             let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
@@ -125,8 +126,12 @@ impl<'a> GuidedUnet<'a> {
                 let constants = self.constants.copy()?;
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
-                let output = prepare(device, || trace_into(trace, device, || inputs.run(self.unet, self.dtype, None)))?;
-                Recorded { inputs, output, dtype: self.dtype, state: State::Warm }
+                // As it will be recorded: with the same requests for memory.
+                let output = inputs.latents.zeros_like()?;
+                let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
+                let (result, prepared) = prepare(device, || trace_into(trace, device, eager));
+                result?;
+                Recorded { inputs, output, dtype: self.dtype, state: State::Warm(prepared) }
             }
         };
         self.written = true;
@@ -136,13 +141,27 @@ impl<'a> GuidedUnet<'a> {
     }
 }
 
+impl RecordedStep {
+    /// Does `run`, which has nothing to do with the step, and lends it the step's memory, which is of no use to anybody
+    /// between two steps. What `run` makes on the card must be gone at its end.
+    pub(crate) fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(Recorded { state: State::Replayed(graph), .. }) => graph.lend(run),
+            _ => run(),
+        }
+    }
+}
+
 impl Recorded {
     /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
     fn step(&mut self, unet: &Unet, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
         let eager = || self.inputs.run(unet, self.dtype, Some(&self.output)).map(drop);
-        if matches!(self.state, State::Warm) {
-            self.state = match Graph::record(device, eager) {
-                Ok(graph) => State::Replayed(graph),
+        if let State::Warm(prepared) = &self.state {
+            self.state = match Graph::record(device, prepared, eager) {
+                Ok(graph) => {
+                    tracing::info!(bytes = graph.bytes(), "recorded a step");
+                    State::Replayed(graph)
+                }
                 Err(error) => {
                     tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
                     State::Eager
@@ -157,7 +176,7 @@ impl Recorded {
                 }
                 trace_into(trace, device, eager)
             }
-            (State::Warm | State::Eager, trace) => trace_into(trace, device, eager),
+            (State::Warm(_) | State::Eager, trace) => trace_into(trace, device, eager),
         }
     }
 }

@@ -3,27 +3,32 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_mempool::{DevicePool, HostPool};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::Target;
 use kiln_scheduler::{Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Placement, open_component};
+use kiln_weights::{Network, Placement, StreamReport};
 
+use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::guidance::{Guide, conditional_half};
 use crate::host_memory::{self, Asked};
-use crate::mode::Mode;
+use crate::lora::{AppliedLoras, Changed, LoraUse};
+use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
-use crate::part::Part;
+use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
 use crate::trace::{StepTrace, TraceFile};
+use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
 pub struct Engine {
@@ -33,9 +38,12 @@ pub struct Engine {
     text: TextEncoders,
     unet: Unet,
     unet_part: Part,
+    loras: AppliedLoras,
     recorded: RecordedStep,
     decoder: Decoder,
-    mode: Mode,
+    arrangement: Arrangement,
+    /// Holds the processor's memory under the budget.
+    _ceiling: Option<Ceiling>,
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
@@ -49,20 +57,55 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+        Self::load_with(model, setup, &[], watch)
+    }
+
+    /// The same with LoRAs in the weights from the start: those of the first job, so that it reads nothing twice.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`], and those of [`Self::set_loras`].
+    pub fn load_with(
+        model: ModelFolder,
+        setup: &Setup,
+        loras: &[LoraUse],
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
-        let mode = Mode::asked(setup.memory.mode);
+        let on = RunsOn::new(Target::of(&device), dtype);
+        let planner = Planner::new(&model, setup.taesd.as_deref())?;
+        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
+        let mode = arrangement.mode();
         tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
+        let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
+        let copies = copies(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype);
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement)?;
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), open_component(&model.path().join("unet"))?, &placement);
+        let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
-        let text = TextEncoders::open(&model, &placement)?;
+        let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
+        let text = TextEncoders::open(&model, &placement, &copies, embeddings)?;
+        let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
-        let mut engine =
-            Self { model, device, dtype, text, unet, unet_part, recorded, decoder, mode, timings, trace, pool };
+        let mut engine = Self {
+            model,
+            device,
+            dtype,
+            text,
+            unet,
+            unet_part,
+            loras: applied,
+            recorded,
+            decoder,
+            arrangement,
+            _ceiling: ceiling,
+            timings,
+            trace,
+            pool,
+        };
+        engine.set_loras(loras)?;
         let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
         engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
         engine.timings.load = start.elapsed();
@@ -71,11 +114,11 @@ impl Engine {
 
     /// Reads all weights, where the mode keeps all.
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
-                tell(Event::Begin(Stage::Load))?;
-                part.enter()?;
+                tell(Stage::Load.begin())?;
+                part.enter(&Keep::Whole)?;
             }
         }
         Ok(())
@@ -97,6 +140,22 @@ impl Engine {
         self.trace = Some(file);
     }
 
+    /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
+    /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
+    /// is found out, nothing has changed yet.
+    pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
+        let result = self.loras.set(loras, &networks(&self.unet_part, &self.text));
+        let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
+        if changed.unet {
+            self.recorded = RecordedStep::default(); // it reads the weights where they were
+        }
+        self.text.set_loras(self.loras.files(), changed.text);
+        result.map(drop)
+    }
+
     /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -104,6 +163,15 @@ impl Engine {
     /// such picture is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
+        let mut tell = |event| match watch(event)? {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        };
+        self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
+        if self.arrangement.prepare(Work { chunks: self.text.chunks(job)?, ..Work::of(job) })? {
+            self.clear()?;
+        }
+        self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
             let mut tell = |event| match watch(event)? {
@@ -130,25 +198,26 @@ impl Engine {
         tell: &mut dyn FnMut(Event) -> Result<()>,
         step_event: &dyn Fn(usize) -> Event,
     ) -> Result<Tensor> {
-        tell(Event::Begin(Stage::Encode))?;
+        tell(Stage::Encode.begin())?;
         let start = Instant::now();
         if !self.text.is_known(job, job.batch_size) {
             self.make_room_for(Stage::Encode);
         }
-        let kept = self.mode.keeps_all() && !self.device.is_cpu();
-        let conditioning = self.text.conditioning(job, job.batch_size, kept)?;
+        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
+        let keep = self.arrangement.keep(Stage::Encode);
+        let conditioning = self.text.conditioning(job, job.batch_size, &keep, kept)?;
+        self.after("encoded");
         let guide = Guide::new(job, schedule.points().len());
         let conditional = if job.is_guided() { conditional_half(&conditioning)? } else { conditioning.clone() };
         let mut on = guide.is_on(0);
         let conditions = |on: bool| if on { &conditioning } else { &conditional };
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter()?;
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
         let mut unet =
             GuidedUnet::new(&self.unet, &mut self.recorded, conditions(on), guide.scale_within_step(on), self.dtype)?;
         self.timings.encode += start.elapsed();
-        host_memory::log("encoded");
 
-        tell(Event::Begin(Stage::Denoise))?;
+        tell(Stage::Denoise.begin())?;
         let start = Instant::now();
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
@@ -194,8 +263,10 @@ impl Engine {
             Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
             other => other?,
         };
+        if let Some(streamed) = self.unet_part.streamed()? {
+            log_streamed(&streamed, schedule.points().len());
+        }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
-        host_memory::log("denoised");
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -208,6 +279,7 @@ impl Engine {
         }
         self.timings.denoise += start.elapsed();
         self.timings.steps += schedule.points().len();
+        self.after("denoised");
         if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
             let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
             file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
@@ -230,10 +302,12 @@ impl Engine {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            let from = self.mode;
-            let Some(to) = from.smaller(self.unet.segments().bytes(self.dtype)) else { return Err(error) };
-            tracing::warn!(stage = stage.doing(), %from, %to, "{error}");
-            self.mode = to;
+            let from = self.arrangement.describe(stage);
+            if self.arrangement.shrink(stage)?.is_none() {
+                return Err(error);
+            }
+            let to = self.arrangement.describe(stage);
+            tracing::warn!(stage = stage.doing(), from, to, "{error}");
             self.clear()?;
             tell(Event::Smaller { stage, from, to })?;
         }
@@ -246,12 +320,23 @@ impl Engine {
         self.unet_part.leave();
         self.decoder.part().leave();
         HostPool::trim(0.0);
-        self.pool.as_ref().map_or(Ok(()), |pool| Ok(pool.trim()?))
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
+    fn after(&self, stage: &str) {
+        host_memory::log(stage);
+        host_memory::log_card(self.pool.as_ref(), stage);
+        let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     fn make_room_for(&mut self, stage: Stage) {
-        if self.mode.keeps_all() {
+        if self.arrangement.mode().keeps_all() {
             return;
         }
         if stage != Stage::Encode {
@@ -264,6 +349,7 @@ impl Engine {
         if stage != Stage::Decode {
             self.decoder.part().leave();
         }
+        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 
     /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
@@ -277,19 +363,22 @@ impl Engine {
         host_memory::trim("decode");
         self.make_room_for(Stage::Decode);
         for i in 0..job.batch_size {
-            tell(Event::Begin(Stage::Decode))?;
+            tell(Stage::Decode.begin())?;
             let start = Instant::now();
             let one = latents.narrow(0, i, 1)?;
             let (index, seed) = (first + i, job.seed_of(first + i));
+            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
+                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
+            };
             let image = self.attempt(Stage::Decode, tell, |engine, tell| {
-                engine.decoder.decode(&one, &mut |Widened { from, to }| {
-                    tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-                })
+                let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
+                let Self { recorded, decoder, .. } = engine;
+                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
             })?;
             self.timings.decode += start.elapsed();
-            host_memory::log("decoded");
+            self.after("decoded");
 
-            tell(Event::Begin(Stage::Save))?;
+            tell(Stage::Save.begin())?;
             let start = Instant::now();
             let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
             tell(Event::Picture(Box::new(picture)))?;
@@ -298,4 +387,38 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The parts that LoRAs change.
+fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
+    std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
+}
+
+/// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.
+fn copies(device: &Device, options: &MemoryOptions) -> Copies {
+    let copy_stream = options.cuda_stream;
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Copies { pinned: None, copy_stream } };
+    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+    let config = PinnedConfig { cap: usize::try_from(free).unwrap_or(usize::MAX), write_combined: true };
+    let pinned = options.pin_shared_memory.then(|| PinnedPool::new(gpu_id, config));
+    let refused = |error: &kiln_mempool::Error| tracing::warn!("weights wait in pageable memory: {error}");
+    Copies { pinned: pinned.and_then(|pool| pool.inspect_err(refused).ok()), copy_stream }
+}
+
+/// Logs what streaming did in `steps` steps.
+fn log_streamed(report: &StreamReport, steps: usize) {
+    let per_step = 1.0 / steps.max(1) as f64;
+    tracing::info!(
+        steps,
+        mib = report.bytes >> 20,
+        mib_per_step = (report.bytes >> 20) as f64 * per_step,
+        copy_seconds = report.copy_seconds,
+        copy_seconds_per_step = report.copy_seconds * per_step,
+        hidden_seconds = report.hidden_seconds(),
+        stalls = report.stalls,
+        stall_seconds = report.stall_seconds,
+        stall_seconds_per_step = report.stall_seconds * per_step,
+        resets = report.resets,
+        "streamed"
+    );
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use kiln_mempool::mark_stage;
 use serde::Serialize;
 
-use crate::mode::Mode;
 use crate::picture::Picture;
 
 /// The stages of a run, in their order.
@@ -33,6 +33,22 @@ impl Stage {
             Self::Decode => "decoding",
             Self::Save => "saving",
         }
+    }
+    /// The name in logs and traces.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Encode => "encode",
+            Self::Denoise => "denoise",
+            Self::Decode => "decode",
+            Self::Save => "save",
+        }
+    }
+
+    /// The event, which a trace of memory notes too.
+    pub(crate) fn begin(self) -> Event {
+        mark_stage(self.id());
+        Event::Begin(self)
     }
 }
 
@@ -63,10 +79,10 @@ pub enum Event {
     Smaller {
         /// The stage that did not fit.
         stage: Stage,
-        /// How it was run.
-        from: Mode,
+        /// How it was run, in words.
+        from: String,
         /// How it runs now.
-        to: Mode,
+        to: String,
     },
     /// A picture is there.
     Picture(Box<Picture>),

@@ -1,8 +1,8 @@
-//! What a run asks the system for.
+//! What a run asks the system for, and what is given back between its stages.
 
 use std::time::Instant;
 
-use kiln_mempool::{HostPool, PageFaults, ProcessMemory};
+use kiln_mempool::{DevicePool, HostPool, PageFaults, ProcessMemory};
 
 /// Page faults and calls of the host pool since some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,26 +27,62 @@ impl Asked {
 }
 
 /// The part of the host pool that may wait for requests when the next stage begins.
-const TRIM_ABOVE: f64 = 0.05;
+pub(crate) const TRIM_ABOVE: f64 = 0.05;
 /// How scattered it may be.
 const SCATTERED: f64 = 0.25;
+/// The part of a card's pool that may wait for requests after a stage.
+pub(crate) const CARD_TRIM_ABOVE: f64 = 0.7;
 
 /// Gives back what the stages before `stage` left in the host pool where it is scattered: the stage's tensors have
 /// other sizes, and would need new memory beside it. In one run it serves them as it is, without new faults.
 pub(crate) fn trim(stage: &str) {
     let (before, start) = (HostPool::statistics(), Instant::now());
     let freed = if before.fragmentation() > SCATTERED { HostPool::trim(TRIM_ABOVE) } else { 0 };
+    log_trim("host", before.reserved as u64, freed as u64, start, "scattered", stage);
+}
+
+/// Gives back what waits in a card's pool after `stage`, where it is more than `threshold`, from 0 to 1, of what the
+/// pool keeps: 0 gives back all.
+pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) {
+    let Some(pool) = pool else { return };
+    let start = Instant::now();
+    let trimmed = pool.memory().and_then(|before| Ok((before.reserved, pool.trim(threshold)?)));
+    match trimmed {
+        Ok((before, freed)) => log_trim("card", before, freed, start, "threshold", stage),
+        Err(error) => tracing::warn!("after {stage}: {error}"),
+    }
+}
+
+/// One line for a trim that gave something back.
+fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, stage: &str) {
     if freed > 0 {
         tracing::info!(
-            before = mib(before.reserved as u64),
-            after = mib(HostPool::statistics().reserved as u64),
-            freed = mib(freed as u64),
-            milliseconds = start.elapsed().as_millis() as u64,
-            reason = "stage",
+            pool,
+            before = mib(before),
+            after = mib(before.saturating_sub(freed)),
+            freed = mib(freed),
+            milliseconds = start.elapsed().as_secs_f64() * 1e3,
+            reason,
             stage,
-            "trimmed: MiB of the host pool"
+            "trimmed: MiB of a pool"
         );
     }
+}
+
+/// Logs what a card's memory holds after a stage, in MiB.
+pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
+    let Some(Ok(card)) = pool.map(DevicePool::memory) else { return };
+    let calls = DevicePool::calls();
+    tracing::info!(
+        used = mib(card.used),
+        reserved = mib(card.reserved),
+        peak_used = mib(card.peak_used),
+        peak_reserved = mib(card.peak_reserved),
+        driver = mib(card.driver),
+        requests = calls.requests,
+        calls = calls.driver,
+        "{stage}: MiB of the card's pool"
+    );
 }
 
 fn mib(bytes: u64) -> u64 {

@@ -22,8 +22,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrangement;
 mod bench;
 mod byte_size;
+mod convert;
 mod decoder;
 mod denoise;
 mod devices;
@@ -35,8 +37,11 @@ mod host_memory;
 mod inspect;
 mod latents_file;
 mod locate;
+mod lora;
 mod memory;
+mod memory_trace;
 mod mode;
+mod model_files;
 mod model_folder;
 mod output;
 mod pace;
@@ -45,35 +50,45 @@ mod part;
 mod picture;
 mod plan;
 mod request;
+mod residency;
 mod resolved;
 mod seeds;
 mod setup;
+mod single_file;
 mod text;
 mod trace;
+mod words;
 
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
     StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,
 };
 pub use byte_size::ByteSize;
+pub use convert::{Converted, WeightType, convert};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use guidance::{GuidanceOptions, Threshold};
-pub use inspect::{Component, FileKind, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect};
+pub use inspect::{
+    Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
+};
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
+pub use lora::{LoraName, LoraUse};
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
+pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
+pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
-pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work};
+pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use seeds::SeedOptions;
 pub use setup::{DTypeChoice, DeviceChoice, Setup};
+pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};

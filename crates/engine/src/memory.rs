@@ -1,5 +1,8 @@
 //! What a user says of memory.
 
+use kiln_ops::Target;
+use kiln_vae::Tiling;
+
 use crate::byte_size::ByteSize;
 
 /// Which mode a run begins in.
@@ -23,6 +26,21 @@ pub struct VaeMemory {
     pub tiling: bool,
     /// Rows of a strip, in pixels of the picture; `None` is what the budget leaves room for.
     pub tile_size: Option<usize>,
+}
+
+impl VaeMemory {
+    /// The ways to decode a picture of this height, the fastest first.
+    pub(crate) fn tilings(self, height: usize, target: Target) -> Vec<Tiling> {
+        let strips = |recompute| self.tile_size.map(|rows| Tiling::Strips { rows, recompute });
+        if self.tile_size.is_some() {
+            return [false, true].into_iter().filter_map(strips).collect();
+        }
+        let wanted = |tiling: &Tiling| match *tiling {
+            Tiling::Strips { rows, .. } => rows < height,
+            _ => !self.tiling,
+        };
+        Tiling::of_a_picture(target).filter(wanted).collect()
+    }
 }
 
 /// What a user says of memory.

@@ -55,6 +55,11 @@ impl Mode {
         }
     }
 
+    /// Whether networks stream.
+    pub(crate) fn streams(self) -> bool {
+        matches!(self, Self::Lowvram { .. })
+    }
+
     /// Whether several networks are in memory at once.
     pub fn keeps_all(self) -> bool {
         self == Self::Full

@@ -1,4 +1,4 @@
-//! A model folder in the diffusers layout, before its weights are loaded.
+//! A model, in a folder of the diffusers layout or in one file, before its weights are loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::model_files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
 use crate::request::{MAX_STEPS, guidance, in_range, side};
 
 /// How the parts of a model work together.
@@ -34,6 +35,8 @@ pub struct Defaults {
     pub cfg_scale: f64,
 }
 
+const UNET_CONFIG: &str = "unet/config.json";
+const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 /// The file with a model folder's own defaults; every key may be missing.
 const DEFAULTS_FILE: &str = "kiln.json";
 
@@ -57,10 +60,11 @@ impl DefaultsFile {
     }
 }
 
-/// A model folder: its configurations, read and checked.
+/// A model folder, or a model in one file: its configurations, read and checked.
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
     path: PathBuf,
+    files: ModelFiles,
     family: Family,
     zeros_for_no_negative: bool,
     text_encoders: Vec<TextEncoderConfig>,
@@ -70,32 +74,42 @@ pub struct ModelFolder {
     defaults: Defaults,
 }
 
-/// The folders of a text encoder and its tokenizer.
-const TEXT_FOLDERS: [(&str, &str); 2] = [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")];
-
 impl ModelFolder {
-    /// Reads the configurations of the model folder `path`.
+    /// Reads the configurations of the model at `path`: a folder in the diffusers layout, or a checkpoint file.
     ///
     /// # Errors
     /// [`Error::NotFound`] and [`Error::Model`] name the file; the parts' own errors say what is impossible in it.
     pub fn open(path: &Path) -> Result<Self> {
-        let looked_for = "a model folder in the diffusers layout (with model_index.json)";
-        if path.is_file() {
-            return Err(Error::model(path, format!("is a file, expected {looked_for}")));
-        }
-        if !path.is_dir() {
-            let looked_for = looked_for.into();
+        Self::open_with(path, &ModelOptions::default())
+    }
+
+    /// The same, with parts from elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and what is wrong with the parts.
+    pub fn open_with(path: &Path, options: &ModelOptions) -> Result<Self> {
+        if !path.exists() {
+            let looked_for =
+                "a model folder in the diffusers layout (with model_index.json), or a checkpoint file".into();
             return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
         }
-        let index_path = path.join("model_index.json");
-        let index: Value = parse(&index_path)?;
+        let mut files = ModelFiles::open(path, options)?;
+        let index_path = files.config_path("model_index.json");
+        let index: Value = parse(&files, "model_index.json")?;
         let family = match index["_class_name"].as_str() {
             Some("StableDiffusionPipeline") => Family::Sd,
             Some("StableDiffusionXLPipeline") => Family::Sdxl,
             other => {
                 let found = other.unwrap_or("missing");
-                let problem =
-                    format!("`_class_name` is {found}, expected StableDiffusionPipeline or StableDiffusionXLPipeline");
+                let problem = match path.is_file() {
+                    true => format!(
+                        "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
+                         StableDiffusionXLPipeline: no other inputs than a prompt, and for XL both text encoders"
+                    ),
+                    false => format!(
+                        "`_class_name` is {found}, expected StableDiffusionPipeline or StableDiffusionXLPipeline"
+                    ),
+                };
                 return Err(Error::model(&index_path, problem));
             }
         };
@@ -103,15 +117,22 @@ impl ModelFolder {
         let encoders = if family == Family::Sdxl { 2 } else { 1 };
         let text_encoders = TEXT_FOLDERS[..encoders]
             .iter()
-            .map(|(folder, _)| config(path, folder, "config.json", TextEncoderConfig::from_json))
-            .collect::<Result<_>>()?;
-        let unet = config(path, "unet", "config.json", UnetConfig::from_json)?;
-        let vae = config(path, "vae", "config.json", VaeConfig::from_json)?;
-        let scheduler = config(path, "scheduler", "scheduler_config.json", SchedulerConfig::from_json)?;
-        let sample_size = parse::<Value>(&path.join("unet/config.json"))?["sample_size"].as_u64();
-        let defaults = defaults(path, family, sample_size, vae.downscale())?;
+            .map(|(folder, _)| config(&files, &format!("{folder}/config.json"), TextEncoderConfig::from_json))
+            .collect::<Result<Vec<_>>>()?;
+        let widths: Vec<usize> = text_encoders.iter().map(|encoder| encoder.hidden_size).collect();
+        files.replace_text_encoders(&widths)?;
+        let unet = config(&files, UNET_CONFIG, UnetConfig::from_json)?;
+        let unet = files.unet_config(unet, options.prediction)?;
+        let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
+        let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
+        if let Some(prediction) = options.prediction {
+            scheduler.prediction_type = Some(prediction.id().into());
+        }
+        let sample_size = parse::<Value>(&files, UNET_CONFIG)?["sample_size"].as_u64();
+        let defaults = defaults(&files, family, sample_size, vae.downscale())?;
         let model = Self {
             path: path.to_path_buf(),
+            files,
             family,
             // diffusers' own default is true.
             zeros_for_no_negative: family == Family::Sdxl && zeros.unwrap_or(true),
@@ -125,15 +146,16 @@ impl ModelFolder {
         Ok(model)
     }
 
-    /// The folder.
+    /// The folder, or the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder's name, which the pictures' metadata carry.
+    /// The folder's name, or the file's without its extension, which the pictures' metadata carry.
     pub fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        path.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+        let name = if path.is_file() { path.file_stem() } else { path.file_name() };
+        name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 
     /// How the parts work together.
@@ -177,10 +199,9 @@ impl ModelFolder {
         &self.text_encoders
     }
 
-    /// The folders of text encoder `i` and of its tokenizer.
-    pub(crate) fn text_folders(&self, i: usize) -> (PathBuf, PathBuf) {
-        let (encoder, tokenizer) = TEXT_FOLDERS[i];
-        (self.path.join(encoder), self.path.join(tokenizer))
+    /// Where its weights are.
+    pub(crate) fn files(&self) -> &ModelFiles {
+        &self.files
     }
 
     /// An error of the schedule, with the folder's file where that is at fault rather than the request.
@@ -188,7 +209,7 @@ impl ModelFolder {
         use kiln_scheduler::Error::{Json, UnknownClass, Unsupported, ZeroSignal};
         match error {
             Json(_) | UnknownClass { .. } | Unsupported { .. } | ZeroSignal { .. } => {
-                Error::model(&self.path.join("scheduler/scheduler_config.json"), error)
+                Error::model(&self.files.config_path(SCHEDULER_CONFIG), error)
             }
             other => other.into(),
         }
@@ -196,7 +217,7 @@ impl ModelFolder {
 
     /// Refuses parts that do not fit together, before any weights are read.
     fn check_fit(&self) -> Result<()> {
-        let unet_path = self.path.join("unet/config.json");
+        let unet_path = self.files.config_path(UNET_CONFIG);
         let width: usize = self.text_encoders.iter().map(|encoder| encoder.hidden_size).sum();
         if let Some(dim) = self.unet.context_dim()
             && dim != width
@@ -227,35 +248,32 @@ impl ModelFolder {
 
 /// Reads one part's configuration; an error names its file.
 fn config<T, E: std::fmt::Display>(
-    path: &Path,
-    folder: &str,
+    files: &ModelFiles,
     name: &str,
     read: impl FnOnce(&str) -> std::result::Result<T, E>,
 ) -> Result<T> {
-    let path = path.join(folder).join(name);
-    read(&text(&path)?).map_err(|error| Error::model(&path, error))
+    read(&files.config(name)?).map_err(|error| Error::model(&files.config_path(name), error))
 }
 
-fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    serde_json::from_str(&text(path)?).map_err(|error| Error::model(path, format!("is no valid JSON: {error}")))
+fn parse<T: serde::de::DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<T> {
+    json(&files.config(name)?, &files.config_path(name))
 }
 
-fn text(path: &Path) -> Result<String> {
-    if !path.exists() {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Err(Error::NotFound {
-            path: path.to_path_buf(),
-            looked_for: format!("{name}, part of every model folder of the kind that model_index.json names"),
-        });
-    }
-    std::fs::read_to_string(path).map_err(Error::read(path))
+fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::model(path, format!("is no valid JSON: {error}")))
 }
 
 /// The folder's own defaults over those of its family.
-fn defaults(path: &Path, family: Family, sample_size: Option<u64>, downscale: usize) -> Result<Defaults> {
-    let file = path.join(DEFAULTS_FILE);
-    let own: DefaultsFile = if file.exists() { parse(&file)? } else { DefaultsFile::default() };
-    own.check(downscale.max(8)).map_err(|error| Error::model(&file, error))?;
+fn defaults(files: &ModelFiles, family: Family, sample_size: Option<u64>, downscale: usize) -> Result<Defaults> {
+    let own = match files.defaults(DEFAULTS_FILE) {
+        None => DefaultsFile::default(),
+        Some(file) => {
+            let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
+            let own: DefaultsFile = json(&text, &file)?;
+            own.check(downscale.max(8)).map_err(|error| Error::model(&file, error))?;
+            own
+        }
+    };
     let side = sample_size.map_or(64, |size| size.min(2048) as usize) * downscale;
     Ok(Defaults {
         width: own.width.unwrap_or(side),

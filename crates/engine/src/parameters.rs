@@ -1,13 +1,14 @@
 //! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
 use crate::guidance::GuidanceOptions;
+use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
 
 /// The infotext of picture `index` of `job`.
 pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
     let seed = job.seed_of(index);
-    let mut text = job.prompt.clone();
+    let mut text = with_tags(&job.prompt, &job.loras);
     if let Some(negative) = job.negative_prompt.as_deref().filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
     }
@@ -83,6 +84,7 @@ mod tests {
             guidance: GuidanceOptions::default(),
             rng: Rng::Cpu,
             seeds: SeedOptions::default(),
+            loras: Vec::new(),
             batch_count: 1,
             batch_size: 1,
         };

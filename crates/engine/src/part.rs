@@ -1,24 +1,86 @@
 //! A network of a model: where its weights come from, and whether they are in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
-use kiln_weights::{ParamSource, Placement, Segment, Segments, load, misfits};
+use kiln_mempool::{Category, PinnedPool};
+use kiln_weights::{
+    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
+    misfits,
+};
 
 use crate::error::Result;
+use crate::residency::{Share, residency};
+
+/// How weights that stream come to a card.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Copies {
+    /// Page-locked memory in which they wait.
+    pub(crate) pinned: Option<PinnedPool>,
+    /// Whether they are copied while the card computes.
+    pub(crate) copy_stream: bool,
+}
+
+/// How much of a network's weights is in memory while it runs.
+#[derive(Debug, Clone)]
+pub(crate) enum Keep {
+    /// All.
+    Whole,
+    /// What runs next, and what has room besides.
+    Streamed(Share, Estimate),
+}
 
 /// The weights of one network. They come and go; the network itself, which has none of its own, stays.
 pub(crate) struct Part {
     /// The network's own segments: they share its slabs.
     segments: Segments,
-    source: Arc<dyn ParamSource>,
+    source: Arc<Patched<Box<dyn ParamSource>>>,
     placement: Placement,
+    copies: Copies,
+    /// Streams the segments, where some do not stay.
+    stream: Mutex<Option<Stream>>,
 }
 
 impl Part {
     /// The weights of the network with these segments, none of which is read yet.
-    pub(crate) fn new(segments: &Segments, source: impl ParamSource + 'static, placement: &Placement) -> Self {
-        Self { segments: segments.clone(), source: Arc::new(source), placement: placement.clone() }
+    pub(crate) fn new(
+        segments: &Segments,
+        source: impl ParamSource + 'static,
+        placement: &Placement,
+        copies: &Copies,
+    ) -> Self {
+        Self {
+            segments: segments.clone(),
+            source: Arc::new(Patched::new(Box::new(source))),
+            placement: placement.clone(),
+            copies: copies.clone(),
+            stream: Mutex::default(),
+        }
+    }
+
+    /// The network's segments.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Takes these patches and strengths in the place of those before. Where weights are there, the segments that
+    /// change are read again, and no others; where they stream, they begin anew. Tells whether any parameter changed.
+    ///
+    /// # Errors
+    /// Those of [`kiln_weights::load`]. Segments that could not be read have no weights then: [`Self::enter`] reads
+    /// them.
+    pub(crate) fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
+        let changed = self.source.set(patches);
+        if !changed.is_empty() && self.stream().is_some() {
+            self.leave();
+        }
+        let is_changed = |segment: &&Segment| segment.params().iter().any(|param| changed.contains(&param.key));
+        let again: Vec<Segment> =
+            self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
+        // All of their memory goes first: old and new weights need not fit at once.
+        again.iter().for_each(Segment::unload);
+        load(&again, self.source.as_ref(), &self.placement)?;
+        Ok(!changed.is_empty())
     }
 
     /// Where the weights are kept, and in which type.
@@ -34,16 +96,28 @@ impl Part {
         misfits(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Reads the weights, if they are not there.
-    pub(crate) fn enter(&self) -> Result<()> {
-        if !self.segments.iter().all(Segment::is_loaded) {
-            load(&self.segments, self.source.as_ref(), &self.placement)?;
+    /// Has the network run: its weights are read, or begin to stream. Nothing happens where that is so already, however
+    /// much of them is kept.
+    pub(crate) fn enter(&self, keep: &Keep) -> Result<()> {
+        if self.segments.iter().all(Segment::is_loaded) {
+            return Ok(());
+        }
+        let _weights = Category::Weights.scope();
+        match keep {
+            Keep::Whole => drop(load(&self.segments, self.source.as_ref(), &self.placement)?),
+            Keep::Streamed(share, estimate) => {
+                let residency = residency(&self.segments, &self.placement, *share, estimate)?;
+                let Copies { pinned, copy_stream } = self.copies.clone();
+                let config = StreamConfig { residency, pinned, copy_stream };
+                *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);
+            }
         }
         Ok(())
     }
 
     /// Gives the weights' memory back.
     pub(crate) fn leave(&self) {
+        *self.stream() = None;
         self.segments.unload();
     }
 
@@ -51,5 +125,14 @@ impl Part {
     pub(crate) fn set_dtype(&mut self, dtype: DType) {
         self.leave();
         self.placement.dtype = dtype;
+    }
+
+    /// What was streamed since the network was entered, where it streams.
+    pub(crate) fn streamed(&self) -> Result<Option<StreamReport>> {
+        Ok(self.stream().as_ref().map(Stream::report).transpose()?)
+    }
+
+    fn stream(&self) -> std::sync::MutexGuard<'_, Option<Stream>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -33,7 +33,7 @@ impl Picture {
         let (_, channels, height, width) = image.dims4()?;
         if channels != 3 {
             let problem = format!("gives pictures of {channels} channels, expected 3");
-            return Err(Error::model(&model.path().join("vae/config.json"), problem));
+            return Err(Error::model(&model.files().config_path("vae/config.json"), problem));
         }
         let rgb = to_rgb(image)?;
         let seed = job.seed_of(index);

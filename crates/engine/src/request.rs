@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
+use crate::lora::{LoraUse, take_tags};
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
@@ -65,6 +66,8 @@ pub struct Request {
     pub seed_resize_from: Option<(usize, usize)>,
     /// Which generator draws the noise.
     pub rng: Rng,
+    /// Changes of the model's weights, besides those that the prompt names with `<lora:name:0.8>`.
+    pub loras: Vec<LoraUse>,
     /// How many batches; `None` is one.
     pub batch_count: Option<usize>,
     /// How many pictures are made at once; `None` is one.
@@ -93,7 +96,7 @@ impl Request {
     /// Fills in every default and checks every value.
     ///
     /// # Errors
-    /// [`Error::Value`] names the flag and the nearest possible value; [`Error::Scheduler`] says what the model's
+    /// [`Error::Value`] names the flag and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says what the model's
     /// schedule does not allow.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
         let defaults = model.defaults();
@@ -108,6 +111,8 @@ impl Request {
             Some(sampler) => sampler,
             None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),
         };
+        let mut loras = self.loras.clone();
+        loras.extend(take_tags(&self.prompt)?.1);
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
@@ -125,6 +130,7 @@ impl Request {
             guidance: self.guidance()?,
             rng: self.rng,
             seeds: self.seeds(multiple)?,
+            loras,
             batch_count,
             batch_size,
         };

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::guidance::GuidanceOptions;
+use crate::lora::{LoraUse, take_tags};
 use crate::model_folder::{Family, ModelFolder};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
@@ -12,7 +13,7 @@ use crate::seeds::SeedOptions;
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// What the pictures show.
+    /// What the pictures show, as it was said, with its tags.
     pub prompt: String,
     /// What they do not show, if anything was said.
     pub negative_prompt: Option<String>,
@@ -38,6 +39,8 @@ pub struct Job {
     pub rng: Rng,
     /// What is done to the noise.
     pub seeds: SeedOptions,
+    /// What changes the model's weights: what was asked for by file, then what the prompt names.
+    pub loras: Vec<LoraUse>,
     /// How many batches.
     pub batch_count: usize,
     /// How many pictures are made at once.
@@ -53,6 +56,11 @@ impl Job {
     /// The seed of picture `index`. Variations of one picture have one seed, and differ in the second.
     pub fn seed_of(&self, index: usize) -> u64 {
         if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
+    }
+
+    /// The prompt without the tags of LoRAs.
+    pub(crate) fn text(&self) -> Result<String> {
+        Ok(take_tags(&self.prompt)?.0)
     }
 
     /// Whether the denoiser runs without prompt too.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
-use kiln_mempool::DevicePool;
+use kiln_mempool::{DevicePool, DevicePoolConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -94,6 +94,10 @@ pub struct Setup {
     pub taesd: Option<PathBuf>,
     /// What is said of memory.
     pub memory: MemoryOptions,
+    /// Where LoRAs are that a prompt names, in that folder or below.
+    pub lora_dir: Option<PathBuf>,
+    /// Where embeddings are that a prompt names, in that folder or below.
+    pub embeddings_dir: Option<PathBuf>,
 }
 
 /// Where a model runs.
@@ -116,9 +120,18 @@ impl Setup {
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
     ///
     /// # Errors
-    /// [`Error::Value`] for a number of threads that no machine has, [`Error::NotFound`] where there is no such TAESD.
+    /// [`Error::Value`] for a number of threads that no machine has, [`Error::NotFound`] where there is no such TAESD,
+    /// or no such folder.
     pub fn check(&self) -> Result<()> {
         self.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()?;
+        for (folder, looked_for) in [
+            (&self.lora_dir, "--lora-dir, a folder with LoRA files"),
+            (&self.embeddings_dir, "--embeddings-dir, a folder with embeddings"),
+        ] {
+            if let Some(path) = folder.as_ref().filter(|path| !path.is_dir()) {
+                return Err(Error::NotFound { path: path.clone(), looked_for: looked_for.into() });
+            }
+        }
         match self.taesd.as_deref().filter(|path| !path.exists()) {
             None => Ok(()),
             Some(path) => Err(Error::NotFound {
@@ -127,6 +140,11 @@ impl Setup {
                     .into(),
             }),
         }
+    }
+
+    /// How a card's memory is kept, and how much there is.
+    fn device_pool(&self) -> DevicePoolConfig {
+        DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling: self.memory.budget.map(|budget| budget.0 as u64) }
     }
 
     /// Starts the threads and opens the device.
@@ -145,7 +163,7 @@ impl Setup {
         };
         let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {
-            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id)
+            DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())
                 .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))
                 .ok(),
             _ => None,

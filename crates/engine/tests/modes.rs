@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, MemoryOptions, ModeChoice, ModelFolder, Picture, Request, Setup,
+    VaeMemory,
 };
 use kiln_testkit::fixtures;
 
@@ -45,10 +46,18 @@ fn modes_do_not_change_a_bit() {
             let with = |mode| engine(&fixtures(model), dtype, MemoryOptions { mode, ..MemoryOptions::default() });
             let expected = pictures(&mut with(ModeChoice::Full));
             assert_eq!(expected.len(), 4);
-            let mut medvram = with(ModeChoice::Medvram);
-            assert_eq!(pictures(&mut medvram), expected, "{model} {dtype:?}");
-            // Once more, from conditions that are known.
-            assert_eq!(pictures(&mut medvram), expected, "{model} {dtype:?}");
+            for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+                let mut engine = with(mode);
+                assert_eq!(pictures(&mut engine), expected, "{model} {dtype:?} {mode:?}");
+                // Once more, from conditions that are known.
+                assert_eq!(pictures(&mut engine), expected, "{model} {dtype:?} {mode:?}");
+            }
+            for tile_size in [8, 16, 40] {
+                let vae = VaeMemory { tiling: true, tile_size: Some(tile_size) };
+                let memory = MemoryOptions { mode: ModeChoice::Full, vae, ..MemoryOptions::default() };
+                let found = pictures(&mut engine(&fixtures(model), dtype, memory));
+                assert_eq!(found, expected, "{model} {dtype:?}, strips of {tile_size} rows");
+            }
         }
     }
 }

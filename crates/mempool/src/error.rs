@@ -19,6 +19,9 @@ pub enum Error {
         /// The most that it may have, where there is such a bound.
         ceiling: Option<u64>,
     },
+    /// A trace of memory is being recorded already.
+    #[error("a trace of memory is being recorded already; a process has one at a time")]
+    Recording,
     /// CUDA's driver refused a call.
     #[error("the memory pool of card {ordinal}: {call}: {problem}")]
     Driver {

@@ -3,10 +3,12 @@
 //! A dry run walks through a network as the run itself would, and holds a [`Held`] for every block that the run would
 //! hold, for as long. The ledger knows how much that is, and how much it was at most.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
-use crate::host::HostPool;
+use crate::arena::Arena;
+use crate::host::{HostPool, LIMIT};
 
 /// Bytes now and at most, of all [`Held`] that came from it. Clones are the same ledger.
 ///
@@ -29,6 +31,8 @@ struct Counts {
     rounding: Rounding,
     now: Cell<usize>,
     peak: Cell<usize>,
+    /// The host pool's own rules over addresses that nobody has: how scattered its blocks would be.
+    host: Option<RefCell<Box<HostArena>>>,
 }
 
 /// What a pool makes of a request's size.
@@ -45,6 +49,11 @@ pub enum Rounding {
 /// A card's unit of allocation in bytes.
 const CARD_UNIT: usize = 512;
 
+/// Blocks that a run has at once: tensors, some hundred.
+type HostArena = Arena<2048>;
+/// More addresses than any run asks for.
+const HOST_ADDRESSES: Range<usize> = 1 << 20..1 << 50;
+
 impl Rounding {
     /// The bytes that a pool counts for a request of `bytes`.
     pub fn of(self, bytes: usize) -> usize {
@@ -59,16 +68,23 @@ impl Rounding {
 impl Ledger {
     /// A ledger of nothing.
     pub fn new(rounding: Rounding) -> Self {
-        Self(Rc::new(Counts { rounding, now: Cell::new(0), peak: Cell::new(0) }))
+        let host = (rounding == Rounding::HostPool).then(|| {
+            let mut arena = Box::new(HostArena::new());
+            arena.add(HOST_ADDRESSES);
+            RefCell::new(arena)
+        });
+        Self(Rc::new(Counts { rounding, now: Cell::new(0), peak: Cell::new(0), host }))
     }
 
     /// A block of `bytes`, until it is dropped.
     pub fn hold(&self, bytes: usize) -> Held {
+        let place = self.0.host.as_ref().filter(|_| bytes >= LIMIT);
+        let place = place.and_then(|arena| arena.borrow_mut().allocate(HostPool::policy(), bytes));
         let bytes = self.0.rounding.of(bytes);
         let now = self.0.now.get().saturating_add(bytes);
         self.0.now.set(now);
         self.0.peak.set(self.0.peak.get().max(now));
-        Held { counts: self.0.clone(), bytes }
+        Held { counts: self.0.clone(), bytes, place: place.map(|block| block.addresses.start) }
     }
 
     /// A block of `bytes` that is freed at once: what a call needs while it runs.
@@ -86,9 +102,27 @@ impl Ledger {
         self.0.peak.get()
     }
 
-    /// Starts the peak anew, from what is held now.
+    /// The most bytes that the pool would have kept since then: more than [`Ledger::peak`] where no free block served a
+    /// request. The rules of a card's pool are its driver's own; there, and for exact sizes, this is the peak.
+    pub fn peak_reserved(&self) -> usize {
+        self.0.host.as_ref().map_or(self.peak(), |arena| arena.borrow().statistics().peak_reserved)
+    }
+
+    /// Gives back what waits, as [`HostPool::trim`] does.
+    pub fn trim(&self, threshold: f64) {
+        let Some(mut arena) = self.0.host.as_ref().map(RefCell::borrow_mut) else { return };
+        if !arena.statistics().exceeds(threshold) {
+            return;
+        }
+        while let Some(addresses) = arena.take_waiting() {
+            arena.put_back(addresses.start, true);
+        }
+    }
+
+    /// Starts the peaks anew, from what is held now.
     pub fn reset_peak(&self) {
         self.0.peak.set(self.0.now.get());
+        self.0.host.iter().for_each(|arena| arena.borrow_mut().reset_peaks());
     }
 }
 
@@ -97,6 +131,8 @@ impl Ledger {
 pub struct Held {
     counts: Rc<Counts>,
     bytes: usize,
+    /// Where it would be.
+    place: Option<usize>,
 }
 
 impl Held {
@@ -109,6 +145,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.counts.now.set(self.counts.now.get().saturating_sub(self.bytes));
+        if let (Some(place), Some(arena)) = (self.place, &self.counts.host) {
+            arena.borrow_mut().free(place);
+        }
     }
 }
 
@@ -135,5 +174,19 @@ mod tests {
         assert_eq!(Rounding::HostPool.of(100), 0, "the system's");
         let class = Rounding::HostPool.of((1 << 20) + 1);
         assert!(class > 1 << 20 && class < (1 << 20) + (1 << 14), "{class}");
+    }
+
+    #[test]
+    fn what_no_free_block_serves_is_kept_beside() {
+        let ledger = Ledger::new(Rounding::HostPool);
+        let blocks = [1, 1, 1].map(|mib| ledger.hold(mib << 20));
+        let [below, between, _above] = blocks;
+        drop((below, _above));
+        let large = ledger.hold(2 << 20); // two holes of one
+        assert_eq!((ledger.peak(), ledger.peak_reserved()), (3 << 20, 4 << 20));
+        drop((between, large));
+        ledger.trim(0.5);
+        ledger.reset_peak();
+        assert_eq!((ledger.peak(), ledger.peak_reserved()), (0, 0));
     }
 }

@@ -31,19 +31,27 @@ mod host;
 mod ledger;
 mod lock;
 mod pinned;
+mod plan;
 mod policy;
 mod process;
+mod replay;
 mod statistics;
 mod system;
+mod trace;
 
 pub use arena::{Allocation, Arena};
-pub use device::{DeviceMemory, DevicePool};
+pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
+#[cfg(feature = "cuda")]
+pub use device::{Rehearsal, Scratch, ScratchPlan, rehearse};
 pub use error::{Error, Result};
 pub use faults::Faults;
 pub use host::{HostPool, LIMIT};
 pub use ledger::{Held, Ledger, Rounding};
 pub use pinned::{PinnedBlock, PinnedConfig, PinnedPool};
+pub use plan::{Lifetime, Plan};
 pub use policy::Policy;
 pub use process::{PageFaults, ProcessMemory};
+pub use replay::{ReplayPolicy, Replayed, TorchOptions, replay};
 pub use statistics::Statistics;
 pub use system::SystemMemory;
+pub use trace::{Category, CategoryScope, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, mark_stage};

@@ -26,15 +26,22 @@ impl FeedForward {
         }
     }
 
-    /// `x` `(.., channels)`, `residual` of the same shape added to the result.
-    pub fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let hidden = kiln_ops::geglu(&self.proj.forward(x)?, None)?;
+    /// `x` `(.., channels)`, `residual` of the same shape added to the result. The input is taken, and the values and
+    /// gates go before the result is there: they are the largest map of a network with transformers.
+    pub fn forward(&self, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+        let wide = self.proj.forward(&x)?;
+        drop(x);
+        let hidden = kiln_ops::geglu(&wide, None)?;
+        drop(wide);
         self.out.forward_add(&hidden, Some(residual))
     }
 
     /// [`FeedForward::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow) -> Shadow {
-        let hidden = shadow::geglu(&self.proj.shadow(x));
+    pub fn shadow(&self, x: Shadow) -> Shadow {
+        let wide = self.proj.shadow(&x);
+        drop(x);
+        let hidden = shadow::geglu(&wide);
+        drop(wide);
         self.out.shadow(&hidden)
     }
 }

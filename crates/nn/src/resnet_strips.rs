@@ -33,7 +33,7 @@ impl ResnetBlock {
         let norm1 = statistics(&self.norm1, &x)?;
         let hidden = || Convolved::new(Stored::new(&x, rows), Prepare::Normalise(&norm1), &self.conv1);
         let norm2 = moments(&self.norm2, hidden())?;
-        let mut y = Convolved::new(hidden(), Prepare::Normalise(&norm2), &self.conv2).add(|rows| x.rows(rows));
+        let mut y = Convolved::new(hidden(), Prepare::Normalise(&norm2), &self.conv2).plus(|rows| x.rows(rows));
         loop {
             let first = y.done();
             let Some(strip) = y.next()? else { break };
@@ -54,7 +54,7 @@ impl ResnetBlock {
         let h = collect(Convolved::new(x, Prepare::Normalise(&norm1), &self.conv1))?;
         let norm2 = statistics(&self.norm2, &h)?;
         let strips = Stored::new(&h, rows_of_strip(pixels, h.shape()[1]));
-        let mut y = Convolved::new(strips, Prepare::Normalise(&norm2), &self.conv2).add(|rows| {
+        let mut y = Convolved::new(strips, Prepare::Normalise(&norm2), &self.conv2).plus(|rows| {
             let x = added(rows)?;
             match &self.conv_shortcut {
                 Some(conv) => x.convolve(conv),

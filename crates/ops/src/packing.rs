@@ -1,6 +1,7 @@
 //! The layouts in which operators want their weights.
 
 use candle_core::{DType, Tensor};
+use rayon::prelude::*;
 
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
@@ -35,29 +36,37 @@ impl Packing {
         }
     }
 
-    /// Writes the packed parameter: `value(i)` is element `i` of the stored one in row-major order. `packed` has
-    /// [`Packing::elements`] elements, all of them zero.
+    /// Writes the packed parameter, every element of `packed`, which has [`Packing::elements`] of them. `read(start, out)`
+    /// gives elements of the stored one, from number `start` of its row-major order on; it is called for small parts, on
+    /// several threads.
     pub fn pack<T: candle_core::WithDType>(
         self,
         layout: WeightLayout,
         stored: &[usize],
-        value: impl Fn(usize) -> T,
+        read: impl Fn(usize, &mut [T]) + Sync,
         packed: &mut [T],
     ) {
-        let Some((n, taps, channels)) = self.matrix(stored) else {
-            return packed.iter_mut().enumerate().for_each(|(i, packed)| *packed = value(i));
-        };
-        let k = taps * channels;
-        let element = |row: usize, column: usize| {
-            let (tap, channel) = (row / channels, row % channels);
-            value((column * channels + channel) * taps + tap)
-        };
+        let Some((n, taps, channels)) = self.matrix(stored) else { return read(0, packed) };
         match layout {
-            WeightLayout::Panels => panels::pack(k, n, T::DTYPE == DType::BF16, element, packed),
+            WeightLayout::Panels => panels::pack_stored((n, taps, channels), T::DTYPE == DType::BF16, read, packed),
             WeightLayout::Plain => {
-                for (column, packed) in packed.chunks_exact_mut(k.max(1)).take(n).enumerate() {
-                    packed.iter_mut().enumerate().for_each(|(row, packed)| *packed = element(row, column));
+                let k = taps * channels;
+                let (rows, rest) = packed.split_at_mut(n * k);
+                rest.fill(T::from_f64(0.0));
+                if taps == 1 {
+                    const PART: usize = 1 << 16;
+                    let parts = rows.par_chunks_mut(PART).enumerate();
+                    return parts.for_each(|(i, part)| read(i * PART, part));
                 }
+                rows.par_chunks_exact_mut(k.max(1)).enumerate().for_each_init(
+                    || vec![T::from_f64(0.0); k],
+                    |row, (column, packed)| {
+                        read(column * k, row);
+                        for (tap, packed) in packed.chunks_exact_mut(channels).enumerate() {
+                            packed.iter_mut().zip(row[tap..].iter().step_by(taps)).for_each(|(to, from)| *to = *from);
+                        }
+                    },
+                );
             }
         }
     }
@@ -135,22 +144,61 @@ impl Weight {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+
+    /// Packs a parameter whose elements are their own numbers, counted from 1, into memory that holds anything.
+    fn packed(packing: Packing, layout: WeightLayout, stored: &[usize]) -> Vec<u32> {
+        let mut packed = vec![u32::MAX; packing.elements(stored)];
+        let read = |start: usize, out: &mut [u32]| {
+            out.iter_mut().enumerate().for_each(|(i, out)| *out = (start + i + 1) as u32);
+        };
+        packing.pack(layout, stored, read, &mut packed);
+        packed
+    }
 
     #[test]
     fn the_plain_layout_moves_input_channels_last() {
-        let stored = [2, 3, 1, 2]; // (c_out, c_in, kh, kw)
-        let mut packed = vec![0u32; Packing::Conv2d.elements(&stored)];
-        Packing::Conv2d.pack(WeightLayout::Plain, &stored, |i| i as u32, &mut packed);
-        assert_eq!(packed[..12], [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
+        let packed = packed(Packing::Conv2d, WeightLayout::Plain, &[2, 3, 1, 2]); // (c_out, c_in, kh, kw)
+        assert_eq!(packed[..12], [1, 3, 5, 2, 4, 6, 7, 9, 11, 8, 10, 12]);
+        assert!(packed[12..].iter().all(|&value| value == 0));
     }
 
     #[test]
     fn panels_hold_the_transpose() {
-        let stored = [2, 3]; // (n, k)
-        let mut packed = vec![0u32; Packing::Linear.elements(&stored)];
-        Packing::Linear.pack(WeightLayout::Panels, &stored, |i| i as u32 + 1, &mut packed);
+        let packed = packed(Packing::Linear, WeightLayout::Panels, &[2, 3]); // (n, k)
         assert_eq!(packed.len(), 4 * 32);
         assert_eq!((packed[0], packed[1], packed[32], packed[33], packed[64], packed[96]), (1, 4, 2, 5, 3, 0));
+    }
+
+    /// Element by element, on sizes around those of panels and of the blocks that are packed at a time.
+    #[test]
+    fn panels_hold_every_element_once_and_zeros_elsewhere() {
+        for stored in
+            [vec![33, 1], vec![64, 700], vec![5, 513], vec![40, 3, 3, 3], vec![31, 130, 3, 3], vec![2, 64, 5, 5]]
+        {
+            let packing = if stored.len() == 2 { Packing::Linear } else { Packing::Conv2d };
+            let (n, taps, channels) = packing.matrix(&stored).unwrap();
+            let rows = (taps * channels).next_multiple_of(2);
+            let mut expected = vec![0; packing.elements(&stored)];
+            for (column, row) in (0..n).flat_map(|column| (0..taps * channels).map(move |row| (column, row))) {
+                let (tap, channel) = (row / channels, row % channels);
+                let stored = (column * channels + channel) * taps + tap + 1;
+                expected[(column / 32 * rows + row) * 32 + column % 32] = stored as u32;
+            }
+            assert!(packed(packing, WeightLayout::Panels, &stored) == expected, "{stored:?}");
+
+            let mut pairs = vec![bf16::NAN; packing.elements(&stored)];
+            let read = |start: usize, out: &mut [bf16]| {
+                out.iter_mut().enumerate().for_each(|(i, out)| *out = bf16::from_bits((start + i + 1) as u16));
+            };
+            packing.pack(WeightLayout::Panels, &stored, read, &mut pairs);
+            for (i, &value) in expected.iter().enumerate() {
+                let (row, column) = (i / 32, i % 32);
+                let found = pairs[row / 2 * 64 + 2 * column + row % 2].to_bits();
+                assert_eq!(found, value as u16, "{stored:?}: row {row}, column {column}");
+            }
+        }
     }
 }

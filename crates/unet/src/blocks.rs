@@ -62,9 +62,10 @@ struct Layer {
 }
 
 impl Layer {
-    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`.
-    fn forward(&self, x: &Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
-        let x = self.resnet.run(|resnet| resnet.forward(x, Some(context.temb)))?;
+    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`. It is taken, here and in the blocks: beside a transformer's maps, in
+    /// the last blocks the peak of a step, there is no room for what was concatenated before.
+    fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+        x = self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))?;
         match &self.transformer {
             Some(transformer) => transformer.forward(&x, context.tokens),
             None => Ok(x),
@@ -72,8 +73,8 @@ impl Layer {
     }
 
     /// [`Layer::forward`] for shapes.
-    fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>) -> Shadow {
-        let x = self.resnet.module().shadow(x, Some(context.temb));
+    fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
+        x = self.resnet.module().shadow(&x, Some(context.temb));
         match &self.transformer {
             Some(transformer) => transformer.shadow(&x, context.tokens),
             None => x,
@@ -103,10 +104,9 @@ impl DownBlock {
     }
 
     /// `x` `(b, h, w, c_in)`; every result on the way is pushed to `skips`, the last one is returned too.
-    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
-        let mut x = x.clone();
+    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
         for layer in &self.layers {
-            x = layer.forward(&x, context)?;
+            x = layer.forward(x, context)?;
             skips.push(x.clone());
         }
         if let Some(downsample) = &self.downsample {
@@ -117,10 +117,9 @@ impl DownBlock {
     }
 
     /// [`DownBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
-        let mut x = x.clone();
+    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
         for layer in &self.layers {
-            x = layer.shadow(&x, context);
+            x = layer.shadow(x, context);
             skips.push(x.clone());
         }
         if let Some(downsample) = &self.downsample {
@@ -145,14 +144,14 @@ impl MidBlock {
         }
     }
 
-    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
-        let x = self.layer.forward(x, context)?;
+    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+        x = self.layer.forward(x, context)?;
         self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))
     }
 
     /// [`MidBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>) -> Shadow {
-        let x = self.layer.shadow(x, context);
+    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
+        x = self.layer.shadow(x, context);
         self.resnet.module().shadow(&x, Some(context.temb))
     }
 }
@@ -184,13 +183,12 @@ impl UpBlock {
 
     /// `x` `(b, h, w, c_in)`; takes its skip connections off the end of `skips`, and doubles the size to that of the
     /// skip connection after them, which is one less where that size was odd.
-    pub(crate) fn forward(&self, x: &Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
-        let mut x = x.clone();
+    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
         for layer in &self.layers {
             if let Some(skip) = skips.pop() {
                 x = concat_channels(&x, &skip, None)?;
             }
-            x = layer.forward(&x, context)?;
+            x = layer.forward(x, context)?;
         }
         if let Some(upsample) = &self.upsample {
             x = upsample.run(|upsample| match skips.last() {
@@ -202,13 +200,12 @@ impl UpBlock {
     }
 
     /// [`UpBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
-        let mut x = x.clone();
+    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
         for layer in &self.layers {
             if let Some(skip) = skips.pop() {
                 x = shadow::concat_channels(&x, &skip);
             }
-            x = layer.shadow(&x, context);
+            x = layer.shadow(x, context);
         }
         match (&self.upsample, skips.last()) {
             (None, _) => x,

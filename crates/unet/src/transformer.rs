@@ -51,13 +51,14 @@ impl Transformer {
         }
     }
 
-    /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`.
+    /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer takes its tokens: beside its
+    /// hidden maps they would be one more.
     pub(crate) fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (b, h, w, c) = x.dims4()?;
         let x = x.reshape((b, h * w, c))?; // the same memory: a pixel is a token
         let mut tokens = self.entry.run(|entry| entry.proj_in.forward(&entry.norm.forward(&x)?))?;
         for layer in &self.layers {
-            tokens = layer.run(|layer| layer.forward(&tokens, context))?;
+            tokens = layer.run(|layer| layer.forward(tokens, context))?;
         }
         let y = self.proj_out.run(|proj| proj.forward_add(&tokens, Some(&x)))?;
         Ok(y.reshape((b, h, w, c))?)
@@ -70,7 +71,7 @@ impl Transformer {
         let entry = self.entry.module();
         let mut tokens = entry.proj_in.shadow(&entry.norm.shadow(&x));
         for layer in &self.layers {
-            tokens = layer.module().shadow(&tokens, context);
+            tokens = layer.module().shadow(tokens, context);
         }
         let y = self.proj_out.module().shadow(&tokens);
         y.view(&[b, h, w, c])
@@ -109,16 +110,16 @@ impl TransformerLayer {
     }
 
     /// `x` `(b, h*w, c)`, `context` `(b, s, context_dim)`.
-    fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
-        let x = self.attn1.forward(&self.norm1.forward(x)?, None, x)?;
-        let x = self.attn2.forward(&self.norm2.forward(&x)?, Some(context), &x)?;
-        self.ff.forward(&self.norm3.forward(&x)?, &x)
+    fn forward(&self, mut x: Tensor, context: &Tensor) -> Result<Tensor> {
+        x = self.attn1.forward(&self.norm1.forward(&x)?, None, &x)?;
+        x = self.attn2.forward(&self.norm2.forward(&x)?, Some(context), &x)?;
+        self.ff.forward(self.norm3.forward(&x)?, &x)
     }
 
     /// [`TransformerLayer::forward`] for shapes.
-    fn shadow(&self, x: &Shadow, context: &Shadow) -> Shadow {
-        let x = self.attn1.shadow(&self.norm1.shadow(x), None);
-        let x = self.attn2.shadow(&self.norm2.shadow(&x), Some(context));
-        self.ff.shadow(&self.norm3.shadow(&x))
+    fn shadow(&self, mut x: Shadow, context: &Shadow) -> Shadow {
+        x = self.attn1.shadow(&self.norm1.shadow(&x), None);
+        x = self.attn2.shadow(&self.norm2.shadow(&x), Some(context));
+        self.ff.shadow(self.norm3.shadow(&x))
     }
 }

@@ -150,15 +150,15 @@ impl Unet {
         observe("conv_in", &x);
         let mut skips = vec![x.clone()];
         for (i, block) in self.down_blocks.iter().enumerate() {
-            x = block.forward(&x, &context, &mut skips)?;
+            x = block.forward(x, &context, &mut skips)?;
             observe(&format!("down.{i}"), &x);
         }
         if let Some(block) = &self.mid_block {
-            x = block.forward(&x, &context)?;
+            x = block.forward(x, &context)?;
             observe("mid", &x);
         }
         for (i, block) in self.up_blocks.iter().enumerate() {
-            x = block.forward(&x, &context, &mut skips)?;
+            x = block.forward(x, &context, &mut skips)?;
             observe(&format!("up.{i}"), &x);
         }
         let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
@@ -178,13 +178,13 @@ impl Unet {
         let mut x = self.conv_in.module().shadow(&x);
         let mut skips = vec![x.clone()];
         for block in &self.down_blocks {
-            x = block.shadow(&x, &context, &mut skips);
+            x = block.shadow(x, &context, &mut skips);
         }
         if let Some(block) = &self.mid_block {
-            x = block.shadow(&x, &context);
+            x = block.shadow(x, &context);
         }
         for block in &self.up_blocks {
-            x = block.shadow(&x, &context, &mut skips);
+            x = block.shadow(x, &context, &mut skips);
         }
         let head = self.head.module();
         let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));

@@ -212,7 +212,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::shadow_with`].
     pub fn fitting(&self, latents: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
-        Tiling::fastest(bytes, |tiling| self.footprint(latents, dtype, target, tiling))
+        Tiling::fastest(target, bytes, |tiling| self.footprint(latents, dtype, target, tiling))
     }
 
     /// Pixels that a latent is wide.

@@ -226,7 +226,7 @@ impl Encoder {
     /// # Errors
     /// As [`Encoder::shadow_with`].
     pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
-        Tiling::fastest(bytes, |tiling| self.footprint(image, dtype, target, tiling))
+        Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
     }
 }
 

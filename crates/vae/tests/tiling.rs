@@ -3,10 +3,17 @@
 //! On the processor all bits are equal. On a card (`KILN_TEST_DEVICE=cuda`) pictures are within a level of 255, in bf16
 //! within two.
 
+use std::time::Instant;
+
 use candle_core::{DType, Device, Tensor};
+use kiln_mempool::{DevicePool, DevicePoolConfig, HostPool};
 use kiln_testkit::Target;
 use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
+
+// Times are those of Kiln's programs only with their allocator.
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
 
 /// Channels as of Stable Diffusion, fewer: enough for every algorithm of the processor's convolutions.
 const WIDE: &str = r#"{"block_out_channels": [32, 64, 64], "layers_per_block": 1, "norm_num_groups": 8,
@@ -49,20 +56,28 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Fails unless all values are equal, or on a card unless they are within the levels that are allowed.
-#[track_caller]
-fn assert_same(found: &Tensor, expected: &Tensor, target: &Target, what: &str) {
+/// The largest difference in levels of 255, pictures being -1 to 1, or as far as the expected one goes.
+fn levels(found: &Tensor, expected: &Tensor) -> (f64, f64) {
     let (found, expected) = (values(found), values(expected));
-    assert!(expected.iter().all(|value| value.is_finite()), "{what}");
+    let scale = expected.iter().fold(1f32, |most, value| most.max(value.abs()));
+    let differences = found.iter().zip(&expected).map(|(a, b)| f64::from((a - b).abs() / scale) * 127.5);
+    let (sum, worst) = differences.fold((0f64, 0f64), |(sum, worst), levels| (sum + levels, worst.max(levels)));
+    (sum / expected.len() as f64, worst)
+}
+
+/// Fails unless all values are equal, or on a card unless they are within the levels that are allowed, times `widened`.
+#[track_caller]
+fn assert_same(found: &Tensor, expected: &Tensor, target: &Target, widened: f64, what: &str) {
+    assert!(values(expected).iter().all(|value| value.is_finite()), "{what}");
     if target.device.is_cpu() {
+        let (found, expected) = (values(found), values(expected));
         let differing = found.iter().zip(&expected).filter(|(found, expected)| found.to_bits() != expected.to_bits());
         assert_eq!(differing.count(), 0, "{what}: values that differ");
         return;
     }
-    let scale = expected.iter().fold(1f32, |most, value| most.max(value.abs()));
-    let worst = found.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs() / scale));
-    let levels = f64::from(worst) * 127.5;
-    assert!(levels <= target.bound(1.0, 1.0, 2.0), "{what}: {levels:.3} levels");
+    let (mean, worst) = levels(found, expected);
+    let (most, most_on_average) = (widened * target.bound(1.0, 1.0, 2.0), widened * target.bound(0.1, 0.1, 0.2));
+    assert!(worst <= most && mean <= most_on_average, "{what}: {worst:.3} levels, {mean:.3} on average");
 }
 
 fn check(config: &str, target: &Target, latents: [usize; 3]) {
@@ -75,10 +90,12 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
     let Posterior { mean, log_variance } = encoder.encode(&pixels).unwrap();
     for tiling in tilings() {
         let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
-        assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, &what);
+        assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, 1.0, &format!("image, {what}"));
+        // Latents are no pictures, and in bf16 have 8 bits themselves: half a level each, on either side.
+        let widened = target.bound(1.0, 1.0, 2.0);
         let posterior = encoder.encode_with(&pixels, tiling).unwrap();
-        assert_same(&posterior.mean, &mean, target, &what);
-        assert_same(&posterior.log_variance, &log_variance, target, &what);
+        assert_same(&posterior.mean, &mean, target, widened, &format!("mean, {what}"));
+        assert_same(&posterior.log_variance, &log_variance, target, widened, &format!("log variance, {what}"));
     }
 }
 
@@ -133,4 +150,62 @@ fn strips_take_less_and_a_budget_finds_them() {
     let found = fitting(footprint(strips(16, false))).unwrap();
     assert!(matches!(found, Tiling::Strips { rows: 16.., recompute: false }), "{found:?}");
     assert_eq!(fitting(1 << 20), None);
+}
+
+/// Pictures as Stable Diffusion's, in the types and sizes that the environment asks for: differences, seconds and, on a
+/// card, the most bytes that its pool had beyond the weights.
+///
+/// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture full_size`
+#[test]
+#[ignore = "a measurement"]
+fn pictures_of_full_size() {
+    let target = Target::from_env();
+    let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
+    let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
+    let sizes = std::env::var("KILN_TEST_SIZES").unwrap_or_else(|_| "128".into());
+    let (decoder, encoder) = networks(config, &target);
+    let wait = || target.device.synchronize().unwrap();
+    let device = kiln_vae::Target::of(&target.device);
+    for size in sizes.split(' ').map(|size| size.parse::<usize>().unwrap()) {
+        let (z, pixels) = (normal([1, 4, size / 8, size / 8], &target), normal([1, 3, size, size], &target));
+        for what in ["decode", "encode"] {
+            let run = |tiling| match what {
+                "decode" => decoder.decode_with(&z, tiling).unwrap(),
+                _ => encoder.encode_with(&pixels, tiling).unwrap().mean,
+            };
+            let footprint = |tiling| match what {
+                "decode" => decoder.footprint([1, size / 8, size / 8], target.dtype, device, tiling).unwrap(),
+                _ => encoder.footprint([1, size, size], target.dtype, device, tiling).unwrap(),
+            };
+            let strips =
+                [128, 64, 32, 16].map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
+            let mut whole = None;
+            for tiling in [vec![Tiling::Whole], strips.concat()].concat() {
+                let before = pool.as_ref().map(|pool| {
+                    pool.trim(0.0).unwrap();
+                    pool.reset_peaks().unwrap();
+                    pool.memory().unwrap().used
+                });
+                let image = run(tiling);
+                wait();
+                let mut seconds = f64::MAX;
+                for _ in 0..2 {
+                    let start = Instant::now();
+                    drop(run(tiling));
+                    wait();
+                    seconds = seconds.min(start.elapsed().as_secs_f64());
+                }
+                let whole = whole.get_or_insert_with(|| (image.clone(), seconds));
+                let ((mean, worst), ratio) = (levels(&image, &whole.0), seconds / whole.1);
+                print!("{what} {size} {:?} {tiling:?}: {seconds:.4} s, {ratio:.3} of the whole;", target.dtype);
+                print!(" {worst:.3} levels, {mean:.4} on average; {} MiB predicted", footprint(tiling) >> 20);
+                if let (Some(pool), Some(before)) = (&pool, before) {
+                    let memory = pool.memory().unwrap();
+                    let mib = |bytes: u64| bytes.saturating_sub(before) >> 20;
+                    print!(", {} measured, {} reserved", mib(memory.peak_used), mib(memory.peak_reserved));
+                }
+                println!();
+            }
+        }
+    }
 }

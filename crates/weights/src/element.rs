@@ -5,67 +5,126 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
+use crate::formats::{BlockType, blocks};
+use crate::stored_type::StoredType;
+
 /// An element type of slabs.
 pub(crate) trait Element: WithDType + Default {
+    /// The same type in a file.
+    const STORED: Dtype;
+
+    /// Elements of this type, little-endian.
+    fn copy(bytes: &[u8], out: &mut [Self]);
+
     /// Rounds f32 values, to the nearest, ties to even.
     fn round(values: &[f32], out: &mut [Self]);
 }
 
 impl Element for f32 {
+    const STORED: Dtype = Dtype::F32;
+
+    fn copy(bytes: &[u8], out: &mut [Self]) {
+        each(bytes, out, f32::from_le_bytes);
+    }
+
     fn round(values: &[f32], out: &mut [Self]) {
         out.copy_from_slice(values);
     }
 }
 
 impl Element for f16 {
+    const STORED: Dtype = Dtype::F16;
+
+    fn copy(bytes: &[u8], out: &mut [Self]) {
+        each(bytes, out, f16::from_le_bytes);
+    }
+
     fn round(values: &[f32], out: &mut [Self]) {
         out.convert_from_f32_slice(values);
     }
 }
 
 impl Element for bf16 {
+    const STORED: Dtype = Dtype::BF16;
+
+    fn copy(bytes: &[u8], out: &mut [Self]) {
+        each(bytes, out, bf16::from_le_bytes);
+    }
+
     fn round(values: &[f32], out: &mut [Self]) {
-        out.convert_from_f32_slice(values);
+        // Without branches, so that it becomes vector code: a NaN keeps its quiet bit.
+        out.iter_mut().zip(values).for_each(|(out, value)| {
+            let bits = value.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+            let kept = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+            *out = bf16::from_bits((kept >> 16) as u16);
+        });
     }
 }
 
-/// Elements that are converted at a time: three small buffers in the first-level cache.
-const CHUNK: usize = 1024;
+/// Elements that are converted at a time: small buffers in the first-level cache.
+const CHUNK: usize = 512;
 
-/// Converts the stored elements in `bytes` to `out`, whose length is the number of elements.
-///
-/// Gives false where `dtype` is no type of weights or the lengths do not fit.
-pub(crate) fn decode<T: Element>(dtype: Dtype, bytes: &[u8], out: &mut [T]) -> bool {
-    let size = match dtype {
-        Dtype::F64 => 8,
-        Dtype::F32 => 4,
-        Dtype::F16 | Dtype::BF16 => 2,
-        Dtype::F8_E4M3 | Dtype::F8_E5M2 => 1,
-        _ => return false,
-    };
-    if bytes.len() != out.len() * size {
-        return false;
+/// Elements as a file has them.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a> {
+    layout: Layout,
+    bytes: &'a [u8],
+}
+
+#[derive(Clone, Copy)]
+enum Layout {
+    /// A type, and its size in bytes.
+    Plain(Dtype, usize),
+    Blocks(BlockType),
+}
+
+impl<'a> Stored<'a> {
+    /// `elements` elements of `dtype`, little-endian. `None` where that is no type of weights or `bytes` are not as many.
+    pub(crate) fn new(dtype: impl Into<StoredType>, bytes: &'a [u8], elements: usize) -> Option<Self> {
+        let dtype = dtype.into();
+        let layout = match dtype {
+            StoredType::Plain(Dtype::F64) => Layout::Plain(Dtype::F64, 8),
+            StoredType::Plain(Dtype::F32) => Layout::Plain(Dtype::F32, 4),
+            StoredType::Plain(dtype @ (Dtype::F16 | Dtype::BF16)) => Layout::Plain(dtype, 2),
+            StoredType::Plain(dtype @ (Dtype::F8_E4M3 | Dtype::F8_E5M2)) => Layout::Plain(dtype, 1),
+            StoredType::Plain(_) => return None,
+            StoredType::Blocks(block) => Layout::Blocks(block),
+        };
+        (dtype.bytes(&[elements])? == bytes.len()).then_some(Self { layout, bytes })
     }
-    let mut values = [0f32; CHUNK];
-    let mut halves = [f16::ZERO; CHUNK];
-    for (bytes, out) in bytes.chunks(CHUNK * size).zip(out.chunks_mut(CHUNK)) {
-        let values = &mut values[..out.len()];
-        match dtype {
-            Dtype::F64 => each(bytes, values, |b: [u8; 8]| f64::from_le_bytes(b) as f32),
-            Dtype::F32 => each(bytes, values, f32::from_le_bytes),
-            Dtype::BF16 => each(bytes, values, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
-            Dtype::F16 => {
-                let halves = &mut halves[..out.len()];
-                each(bytes, halves, f16::from_le_bytes);
-                halves.convert_to_f32_slice(values);
-            }
-            Dtype::F8_E4M3 => each(bytes, values, |[b]: [u8; 1]| f8_e4m3(b)),
-            // E5M2 is the upper half of an f16.
-            _ => each(bytes, values, |[b]: [u8; 1]| f16::from_bits(u16::from(b) << 8).to_f32()),
+
+    /// Converts the elements from number `start` on. What is not there leaves `out` as it was.
+    pub(crate) fn read<T: Element>(&self, start: usize, out: &mut [T]) {
+        let (dtype, size) = match self.layout {
+            Layout::Plain(dtype, size) => (dtype, size),
+            Layout::Blocks(block) => return blocks::read(block, self.bytes, start, out),
+        };
+        let bytes = self.bytes;
+        let Some(bytes) = bytes.get(start * size..(start + out.len()) * size) else { return };
+        if dtype == T::STORED {
+            return T::copy(bytes, out);
         }
-        T::round(values, out);
+        let mut values = [0f32; CHUNK];
+        for (bytes, out) in bytes.chunks(CHUNK * size).zip(out.chunks_mut(CHUNK)) {
+            let values = &mut values[..out.len()];
+            match dtype {
+                Dtype::F64 => each(bytes, values, |b: [u8; 8]| f64::from_le_bytes(b) as f32),
+                Dtype::F32 => each(bytes, values, f32::from_le_bytes),
+                Dtype::BF16 => each(bytes, values, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
+                Dtype::F16 => {
+                    let mut halves = [f16::ZERO; CHUNK];
+                    let halves = &mut halves[..out.len()];
+                    each(bytes, halves, f16::from_le_bytes);
+                    halves.convert_to_f32_slice(values);
+                }
+                Dtype::F8_E4M3 => each(bytes, values, |[b]: [u8; 1]| f8_e4m3(b)),
+                // E5M2 is the upper half of an f16.
+                _ => each(bytes, values, |[b]: [u8; 1]| f16::from_bits(u16::from(b) << 8).to_f32()),
+            }
+            T::round(values, out);
+        }
     }
-    true
 }
 
 fn each<const N: usize, V>(bytes: &[u8], out: &mut [V], value: impl Fn([u8; N]) -> V) {
@@ -94,7 +153,7 @@ mod tests {
     fn every_stored_type_decodes() {
         let decode_one = |dtype, bytes: &[u8]| {
             let mut out = [0f32];
-            assert!(decode(dtype, bytes, &mut out));
+            Stored::new(dtype, bytes, 1).unwrap().read(0, &mut out);
             out[0]
         };
         assert_eq!(decode_one(Dtype::F64, &(-1.5f64).to_le_bytes()), -1.5);
@@ -107,16 +166,32 @@ mod tests {
         assert_eq!(decode_one(Dtype::F8_E4M3, &[0x39]), 1.125);
         assert!(decode_one(Dtype::F8_E4M3, &[0x7f]).is_nan());
         assert_eq!(decode_one(Dtype::F8_E5M2, &[0x7b]), 57344.0);
-        assert!(!decode(Dtype::I64, &[0; 8], &mut [0f32]));
-        assert!(!decode(Dtype::F32, &[0; 3], &mut [0f32]));
+        assert!(Stored::new(Dtype::I64, &[0; 8], 1).is_none());
+        assert!(Stored::new(Dtype::F32, &[0; 3], 1).is_none());
     }
 
     #[test]
-    fn chunks_meet_without_a_gap() {
-        let stored: Vec<f16> = (0..3000).map(|i| f16::from_f32(i as f32)).collect();
-        let bytes: Vec<u8> = stored.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let mut out = vec![f16::ZERO; 3000];
-        assert!(decode(Dtype::F16, &bytes, &mut out));
-        assert_eq!(out, stored);
+    fn chunks_and_parts_meet_without_a_gap() {
+        let halves: Vec<f16> = (0..3000).map(|i| f16::from_f32(i as f32)).collect();
+        let bytes: Vec<u8> = halves.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let stored = Stored::new(Dtype::F16, &bytes, 3000).unwrap();
+        let (mut same, mut wide) = (vec![f16::ZERO; 3000], vec![0f32; 3000]);
+        for start in (0..3000).step_by(750) {
+            stored.read(start, &mut same[start..start + 750]);
+            stored.read(start, &mut wide[start..start + 750]);
+        }
+        assert_eq!(same, halves);
+        assert!(wide.iter().enumerate().all(|(i, &value)| value == f16::from_f32(i as f32).to_f32()));
+    }
+
+    #[test]
+    fn bf16_is_rounded_as_the_half_crate_does() {
+        let values: Vec<f32> = (0..=u32::MAX).step_by(65_521).map(f32::from_bits).collect();
+        let mut found = vec![bf16::ZERO; values.len()];
+        bf16::round(&values, &mut found);
+        for (&value, found) in values.iter().zip(found) {
+            let expected = bf16::from_f32(value);
+            assert!(found == expected || (found.is_nan() && expected.is_nan()), "{value}");
+        }
     }
 }

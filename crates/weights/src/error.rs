@@ -62,6 +62,9 @@ pub enum Error {
         /// The type in the file.
         found: String,
     },
+    /// A checkpoint could not be written.
+    #[error("{0}")]
+    Write(std::io::Error),
     /// Weights cannot be kept in this type.
     #[error("weights cannot be kept as {0:?}, expected F32, F16 or BF16")]
     SlabDType(candle_core::DType),

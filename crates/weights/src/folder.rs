@@ -6,16 +6,20 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::formats::Checkpoint;
 use crate::safetensors_file::SafetensorsFile;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// Names before the suffix under which diffusers and transformers save weights.
 const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
+/// The same before safetensors.
+const PICKLES: [&str; 2] = ["diffusion_pytorch_model.bin", "pytorch_model.bin"];
 /// Variants, the plain one first.
 const VARIANTS: [&str; 3] = ["", ".fp16", ".bf16"];
 
 /// Opens the weights in a component's folder (`unet/`, `text_encoder/`, ...): `diffusion_pytorch_model.safetensors` or
-/// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`.
+/// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`; else `diffusion_pytorch_model.bin` or
+/// `pytorch_model.bin`.
 ///
 /// # Errors
 /// [`Error::NoWeights`] with the names that were tried, or what is wrong with the file that was found.
@@ -34,6 +38,12 @@ pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
                 return Ok(Box::new(Sharded::open(folder, &index)?));
             }
             looked_for.extend([name, index_name]);
+        }
+    }
+    for name in PICKLES {
+        let path = folder.join(name);
+        if path.exists() {
+            return Ok(Box::new(Checkpoint::open(&path)?));
         }
     }
     looked_for.truncate(4); // the plain names and the first variant's say enough

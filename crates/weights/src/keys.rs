@@ -1,5 +1,7 @@
 //! Other names under which checkpoints have the same tensors.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
@@ -96,24 +98,32 @@ impl<S: ParamSource> ParamSource for Renamed<S> {
     }
 }
 
-impl ParamSource for Box<dyn ParamSource> {
-    fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.as_ref().info(key)
-    }
+/// A pointer to a source is a source.
+macro_rules! pointer_source {
+    ($pointer:ident) => {
+        impl<S: ParamSource + ?Sized> ParamSource for $pointer<S> {
+            fn info(&self, key: &str) -> Option<ParamInfo> {
+                self.as_ref().info(key)
+            }
 
-    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
-        self.as_ref().data(key)
-    }
+            fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+                self.as_ref().data(key)
+            }
 
-    fn release(&self, key: &str) {
-        self.as_ref().release(key);
-    }
+            fn release(&self, key: &str) {
+                self.as_ref().release(key);
+            }
 
-    fn origin(&self, key: &str) -> String {
-        self.as_ref().origin(key)
-    }
+            fn origin(&self, key: &str) -> String {
+                self.as_ref().origin(key)
+            }
 
-    fn keys(&self) -> Vec<String> {
-        self.as_ref().keys()
-    }
+            fn keys(&self) -> Vec<String> {
+                self.as_ref().keys()
+            }
+        }
+    };
 }
+
+pointer_source!(Box);
+pointer_source!(Arc);

@@ -26,23 +26,34 @@
 mod element;
 mod error;
 mod folder;
+mod formats;
 mod header;
 mod keys;
+pub mod ldm;
 mod load;
+mod lora;
 mod mmap;
 mod random;
 mod safetensors_file;
 mod segment;
 mod source;
+mod stored_type;
 mod stream;
+mod textual_inversion;
 
 pub use error::{Error, Result};
 pub use folder::open_component;
+pub use formats::{
+    BlockType, Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
+};
 pub use keys::{KeyRule, Renamed};
 pub use kiln_ops::Packing;
 pub use load::{LoadReport, Placement, load, misfits};
+pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
+pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};
+pub use textual_inversion::TextualInversion;

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use kiln_ops::{Packing, Weight, WeightLayout};
 use rayon::prelude::*;
 
-use crate::element::{Element, decode};
+use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
 use crate::segment::{ParamSpec, Segment, Slab, Stack, View};
 use crate::source::{ParamInfo, ParamSource};
@@ -159,25 +159,13 @@ fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightL
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
     };
-    let decode = |out: &mut [T]| {
-        decode(data.info.dtype, &data.bytes, out).then_some(()).ok_or_else(|| Error::StoredDType {
-            origin: origin(),
-            key: param.key.clone(),
-            found: format!("{:?}", data.info.dtype),
-        })
-    };
-    match param.packing {
-        Packing::AsStored => {
-            decode(place)?;
-            source.release(&param.key);
-            Ok(())
-        }
-        packing => {
-            let mut stored = vec![T::default(); param.elements()];
-            decode(&mut stored)?;
-            source.release(&param.key);
-            packing.pack(layout, &param.shape, |i| stored[i], place);
-            Ok(())
-        }
-    }
+    let stored = Stored::new(data.info.dtype, &data.bytes, param.elements());
+    let stored = stored.ok_or_else(|| Error::StoredDType {
+        origin: origin(),
+        key: param.key.clone(),
+        found: format!("{:?}", data.info.dtype),
+    })?;
+    param.packing.pack(layout, &param.shape, |start, out| stored.read(start, out), place);
+    source.release(&param.key);
+    Ok(())
 }

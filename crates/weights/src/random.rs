@@ -87,7 +87,7 @@ impl View for &Made {
 
 impl ParamSource for RandomSource {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.params.get(key).map(|made| ParamInfo { shape: made.shape.clone(), dtype: Dtype::F16 })
+        self.params.get(key).map(|made| ParamInfo { shape: made.shape.clone(), dtype: Dtype::F16.into() })
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {

@@ -34,7 +34,7 @@ impl SafetensorsFile {
             .into_iter()
             .map(|(name, tensor)| {
                 let (from, to) = tensor.data_offsets;
-                let info = ParamInfo { shape: tensor.shape.clone(), dtype: tensor.dtype };
+                let info = ParamInfo { shape: tensor.shape.clone(), dtype: tensor.dtype.into() };
                 (name, (info, start + from..start + to))
             })
             .collect();

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 
+use crate::element::Stored;
 use crate::error::Result;
+use crate::stored_type::StoredType;
 
 /// What is known of a stored tensor before it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub struct ParamInfo {
     /// The shape in the checkpoint's own order.
     pub shape: Vec<usize>,
     /// The stored type.
-    pub dtype: Dtype,
+    pub dtype: StoredType,
 }
 
 /// A stored tensor: its shape and type, and its elements, little-endian and row-major.
@@ -23,6 +25,15 @@ pub struct ParamData<'a> {
     pub info: ParamInfo,
     /// The elements' bytes: `shape` times the type's size.
     pub bytes: Cow<'a, [u8]>,
+}
+
+impl ParamData<'_> {
+    /// The elements as f32. `None` where the type is no type of weights.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        let mut values = vec![0f32; self.info.shape.iter().product()];
+        Stored::new(self.info.dtype, &self.bytes, values.len())?.read(0, &mut values);
+        Some(values)
+    }
 }
 
 /// Something that has tensors by name: a checkpoint file, a folder of them, a map in a test.
@@ -55,7 +66,7 @@ impl FromIterator<(String, Tensor)> for MapSource {
 
 impl ParamSource for MapSource {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32 })
+        self.0.get(key).map(|tensor| ParamInfo { shape: tensor.dims().to_vec(), dtype: Dtype::F32.into() })
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {

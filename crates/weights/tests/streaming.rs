@@ -108,9 +108,9 @@ fn only_the_ring_is_in_memory() {
     let stream = network.stream(2560);
     let mut params = Vec::new();
     for i in [0, 1, 2, 3, 4] {
-        let param = network.parts[i].enter().unwrap().clone();
-        assert!(param.tensor().is_ok());
-        params.push(param);
+        let active = network.parts[i].enter().unwrap();
+        assert!(active.tensor().is_ok());
+        params.push(active.clone());
         // A parameter is a place in its segment: what it finds there is what is in memory.
         let there = params.iter().filter_map(|param| param.tensor().ok());
         let bytes: usize = there.map(|tensor| tensor.elem_count() * 4).sum();

@@ -12,6 +12,7 @@ use crate::sandbox::Sandbox;
 type Bad = (&'static str, &'static str);
 
 const WHOLE: &str = "expected a whole number";
+const AUTO_OR_WHOLE: &str = "expected auto or a whole number";
 const REQUIRED: &str = "a value is required";
 const SIDES: &[Bad] = &[
     ("100", "a multiple of 8 from 8 to 16384; the nearest is 104"),
@@ -48,6 +49,7 @@ const PART: &[Bad] = &[
 ];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
 const FORMATS: &str = "expected text or json";
+const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
@@ -145,7 +147,17 @@ const BAD: &[(&str, &[Bad])] = &[
     ),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
     ("--batch-count", PICTURES),
-    ("--batch-size", PICTURES),
+    (
+        "--batch-size",
+        &[
+            ("0", "a number from 1 to 100000"),
+            ("100001", "a number from 1 to 100000"),
+            ("18446744073709551616", AUTO_OR_WHOLE),
+            ("-1", AUTO_OR_WHOLE),
+            ("all", AUTO_OR_WHOLE),
+            ("", AUTO_OR_WHOLE),
+        ],
+    ),
     (
         "--output",
         &[
@@ -177,8 +189,25 @@ const BAD: &[(&str, &[Bad])] = &[
             ("trace", "a name that ends in .json"),
         ],
     ),
+    (
+        "--memory-trace",
+        &[
+            ("", REQUIRED),
+            (".", "this is a folder"),
+            ("apple.png", "a name that ends in .jsonl"),
+            ("trace", "a name that ends in .jsonl"),
+        ],
+    ),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
+    ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
+    ("--lora-dir", &[("", REQUIRED)]),
+    ("--embeddings-dir", &[("", REQUIRED)]),
+    ("--config", &[("", REQUIRED)]),
+    ("--unet", &[("", REQUIRED)]),
+    ("--vae", &[("", REQUIRED)]),
+    ("--text-encoder", &[("", REQUIRED)]),
+    ("--prediction", &[("velocity", PREDICTIONS), ("V", PREDICTIONS), ("", PREDICTIONS)]),
     (
         "--device",
         &[
@@ -194,7 +223,8 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--vram-budget",
         &[
-            ("-1G", "such as 6G, 1.5G or 512M"),
+            ("-1G", "such as 6G, 512M or 64K"),
+            ("0", "such as 6G"),
             ("6X", "such as 6G"),
             ("lots", "such as 6G"),
             ("1e9", "such as 6G"),
@@ -328,9 +358,16 @@ fn what_is_not_there_is_named() {
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "][..]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),
-        ("--model", &file, &["model_index.json: is a file, expected a model folder"]),
+        ("--model", &file, &["model_index.json: is no valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--unet", "nowhere.gguf", &["nowhere.gguf: not found; looked for --unet"]),
+        ("--vae", "nowhere.pt", &["nowhere.pt: not found; looked for --vae"]),
+        ("--text-encoder", "nowhere", &["nowhere: not found; looked for --text-encoder"]),
         ("--taesd", &file, &["model_index.json: is no valid safetensors file"]),
+        ("--lora", "nowhere.safetensors:0.5", &["nowhere.safetensors: not found; looked for --lora"]),
+        ("--lora", &file, &["model_index.json: is no valid safetensors file"]),
+        ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
+        ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
         ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the pictures; make it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
         ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
@@ -374,7 +411,7 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in flags().iter().filter(|flag| !["--verbose", "--help"].contains(&&*flag.long)) {
+    for flag in flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder"].contains(&&*flag.long)) {
         let value = match &*flag.long {
             "--sampler" => "euler",
             "--scheduler" => "default",
@@ -382,6 +419,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--dtype" => "f32",
             "--log-format" => "text",
             "--seed-resize-from" => "64x64",
+            "--prediction" => "v",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };

@@ -5,12 +5,14 @@
 //! `/proc`). Nothing here looks at a pixel: the numbers are the business of the crates below.
 #![forbid(unsafe_code)]
 
+mod checkpoints;
 mod flags;
 mod handover;
 mod help;
 mod models;
 mod output;
 mod pictures;
+mod plans;
 mod sandbox;
 mod signals;
 mod traces;

@@ -62,7 +62,10 @@ impl Sandbox {
     }
 
     fn start(&self, command: &mut Command) -> Running {
-        command.current_dir(self.0.path()).env_remove("KILN_MODELS").env_remove("RUST_LOG");
+        command.current_dir(self.0.path());
+        for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "RUST_LOG"] {
+            command.env_remove(name);
+        }
         command.env("KILN_NO_HANDOVER", "1"); // a build with CUDA lies beside this one, perhaps
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");

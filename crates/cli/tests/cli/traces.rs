@@ -101,3 +101,31 @@ fn the_second_step_is_traced_where_there_is_one() {
         assert!(told.starts_with(how), "{told}");
     }
 }
+
+#[test]
+fn a_run_s_memory_is_written_played_back_and_drawn() {
+    let sandbox = Sandbox::new();
+    let line =
+        "txt2img apple --device cpu --dtype f32 --steps 2 --width 64 --height 64 -s 1 -o a.png --memory-trace a.jsonl";
+    sandbox.kiln(&line.split(' ').collect::<Vec<_>>()).succeeds();
+    let text = std::fs::read_to_string(sandbox.path("a.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["kiln"], "memory trace");
+    let stages: Vec<&str> = lines.iter().filter_map(|line| line["stage"].as_str()).collect();
+    for stage in ["load", "encode", "denoise", "decode", "save"] {
+        assert!(stages.contains(&stage), "{stages:?}");
+    }
+    let count = |key: &str, value: &str| lines.iter().filter(|line| line[key] == value).count();
+    assert!(count("for", "weights") > 10 && count("for", "activations") > 10, "{}", lines.len());
+
+    let run = sandbox.kiln(&["memory", "replay", "a.jsonl"]).succeeds();
+    for policy in ["kiln", "planned", "first fit", "PyTorch, max_split_size_mb:128", "plain"] {
+        assert!(run.stdout.contains(policy), "{run}");
+    }
+    let run = sandbox.kiln(&["memory", "replay", "a.jsonl", "--json"]).succeeds();
+    let rows: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(rows[0]["ratio"].as_f64().unwrap() >= 1.0 && rows[0]["pool"] == "host", "{rows}");
+    sandbox.kiln(&["memory", "plot", "a.jsonl", "-o", "a.svg"]).succeeds();
+    assert!(std::fs::read_to_string(sandbox.path("a.svg")).unwrap().contains("host memory, peak"));
+    sandbox.kiln(&["memory", "replay", "a.png"]).fails(1, &["a.png"]);
+}

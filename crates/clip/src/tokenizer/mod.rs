@@ -4,6 +4,7 @@
 //! word into bytes, and the bytes are merged to tokens by a byte-pair encoding. Special tokens that stand in the text
 //! become their ids.
 
+mod clip;
 mod settings;
 mod vocabulary;
 
@@ -17,6 +18,8 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::{Error, Result, format_error};
+use crate::words::Words;
+pub use clip::ClipPadding;
 use settings::{Settings, Token};
 use vocabulary::{END_OF_WORD, Vocabulary};
 
@@ -45,6 +48,20 @@ impl Tokenizer {
     pub fn open(folder: &Path) -> Result<Self> {
         let vocabulary = Vocabulary::open(folder)?;
         let settings = Settings::open(folder, &vocabulary)?;
+        Self::of(vocabulary, &settings)
+    }
+
+    /// CLIP's own tokenizer, which is part of the program: single-file checkpoints have none.
+    ///
+    /// # Errors
+    /// None with the tables that are there.
+    pub fn clip(padding: ClipPadding) -> Result<Self> {
+        let vocabulary = Vocabulary::clip()?;
+        let settings = Settings::clip(padding.token(), &vocabulary)?;
+        Self::of(vocabulary, &settings)
+    }
+
+    fn of(vocabulary: Vocabulary, settings: &Settings) -> Result<Self> {
         let path = vocabulary.path.clone();
         let format_error = |problem: String| format_error(&path, problem);
         if let Some(id) = vocabulary.ids.values().chain(settings.added.keys()).find(|&&id| id > LARGEST_ID) {
@@ -57,7 +74,7 @@ impl Tokenizer {
                 return Err(format_error(format!("has no token `{}`, the {name} token", token.content())));
             }
         }
-        let inner = build(vocabulary, &settings).map_err(|error| format_error(format!("cannot be used: {error}")))?;
+        let inner = build(vocabulary, settings).map_err(|error| format_error(format!("cannot be used: {error}")))?;
         let id = |token: &Token| inner.token_to_id(token.content());
         for (&wanted, token) in &settings.added {
             if id(token) != Some(wanted) {
@@ -76,7 +93,12 @@ impl Tokenizer {
     /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
     /// text's tokens, an end token, padding. Nothing is cut off; an empty text is one chunk.
     pub fn chunks(&self, text: &str) -> Result<Vec<Vec<u32>>> {
-        let ids = self.encode(text)?;
+        self.chunks_with(text, &Words::default())
+    }
+
+    /// The same with words that have vectors of their own: each takes as many places as it has vectors.
+    pub fn chunks_with(&self, text: &str, words: &Words) -> Result<Vec<Vec<u32>>> {
+        let ids = self.encode_with(text, words)?;
         if ids.is_empty() {
             return Ok(vec![self.empty_chunk()]);
         }
@@ -95,6 +117,21 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, false).map_err(|error| Error::Tokenize(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of `text` with those of `words` in the places of their names.
+    ///
+    /// # Errors
+    /// [`Error::Tokenize`] where the `tokenizers` crate fails.
+    pub fn encode_with(&self, text: &str, words: &Words) -> Result<Vec<u32>> {
+        let (mut ids, mut rest) = (Vec::new(), text);
+        while let Some((place, word)) = words.find(rest) {
+            ids.extend(self.encode(&rest[..place.start])?);
+            ids.extend(word);
+            rest = &rest[place.end..];
+        }
+        ids.extend(self.encode(rest)?);
+        Ok(ids)
     }
 
     /// One more than the largest id: the rows that an encoder's token table needs.

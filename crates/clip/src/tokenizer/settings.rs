@@ -14,8 +14,8 @@ const CLIP_LENGTH: usize = 77;
 /// A `model_max_length` above this means that its writer did not know: transformers writes 1e30 then.
 const ABSURD_LENGTH: f64 = 65536.0;
 /// The defaults of transformers' `CLIPTokenizer`.
-const BOS: &str = "<|startoftext|>";
-const EOS: &str = "<|endoftext|>";
+pub(super) const BOS: &str = "<|startoftext|>";
+pub(super) const EOS: &str = "<|endoftext|>";
 
 /// A token that is found in a text before the text is cut into words.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -107,10 +107,29 @@ impl Settings {
         let config: SettingsFile = read(&config_path)?;
         let map: SettingsFile = read(&folder.join("special_tokens_map.json"))?;
         let added_by_name: BTreeMap<String, u32> = read(&folder.join("added_tokens.json"))?;
+        Self::of(&config, &map, added_by_name, vocabulary).map_err(|problem| format_error(&config_path, problem))
+    }
+
+    /// CLIP's own, with `pad` after a text.
+    pub(super) fn clip(pad: &str, vocabulary: &Vocabulary) -> Result<Self> {
+        let token = |text: &str| Token(tokenizers::AddedToken::from(text, false).normalized(true));
+        let [bos_token, eos_token, unk_token] = [BOS, EOS, EOS].map(|text| Some(token(text)));
+        let map = SettingsFile { bos_token, eos_token, unk_token, pad_token: Some(pad.into()), ..Default::default() };
+        Self::of(&SettingsFile::default(), &map, BTreeMap::new(), vocabulary)
+            .map_err(|problem| format_error(&vocabulary.path, problem))
+    }
+
+    /// The settings that the files' contents mean together, or what is wrong in `config`.
+    fn of(
+        config: &SettingsFile,
+        map: &SettingsFile,
+        added_by_name: BTreeMap<String, u32>,
+        vocabulary: &Vocabulary,
+    ) -> std::result::Result<Self, String> {
         let none = Extras::default();
         let extras = vocabulary.extras.as_ref().unwrap_or(&none);
 
-        let special: Vec<&Token> = [&map, &config].into_iter().flat_map(SettingsFile::named).collect();
+        let special: Vec<&Token> = [map, config].into_iter().flat_map(SettingsFile::named).collect();
         let from_name = |(name, id): (String, u32)| {
             let special = special.iter().any(|token| token.content() == name);
             (id, Token(tokenizers::AddedToken::from(name, special)))
@@ -119,7 +138,7 @@ impl Settings {
         added.extend(extras.added.iter().cloned());
         added.extend(config.added_tokens_decoder.iter().flatten().map(|(&id, token)| (id, token.clone())));
 
-        let [first, second] = if config.added_tokens_decoder.is_some() { [&config, &map] } else { [&map, &config] };
+        let [first, second] = if config.added_tokens_decoder.is_some() { [config, map] } else { [map, config] };
         let find = |key: fn(&SettingsFile) -> &Option<Token>, extra: &Option<String>, default: &str| {
             let found = key(first).clone().or_else(|| key(second).clone());
             let found = found.or_else(|| extra.as_deref().map(Token::from)).unwrap_or_else(|| Token::from(default));
@@ -136,8 +155,7 @@ impl Settings {
             Some(length) if length > ABSURD_LENGTH => CLIP_LENGTH,
             Some(length) if length >= 3.0 => length as usize,
             Some(length) => {
-                let problem = format!("model_max_length is {length}, expected at least 3: begin, one token, end");
-                return Err(format_error(&config_path, problem));
+                return Err(format!("model_max_length is {length}, expected at least 3: begin, one token, end"));
             }
         };
         let lower_case = config.do_lower_case.or(extras.lower_case).unwrap_or(true);

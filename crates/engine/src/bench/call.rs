@@ -10,8 +10,10 @@ use std::path::Path;
 
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
+use kiln_mempool::mark_stage;
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
 use kiln_unet::{Conditioning, Unet};
+use kiln_vae::Tiling;
 
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode};
@@ -19,6 +21,7 @@ use super::{BenchModel, BenchStage, decoder_flop, text_flop, unet_flop};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
+use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
 
@@ -76,7 +79,9 @@ impl Meter<'_, '_> {
 
 impl Call<'_> {
     fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
+        mark_stage(Stage::Encode.id());
         let conditioning = self.conditioning()?;
+        mark_stage(Stage::Denoise.id());
         let mut unet = GuidedUnet::new(&self.unet, recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
@@ -89,7 +94,8 @@ impl Call<'_> {
         let latents =
             sample::<Error, _>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
         count_not_finite(&latents)?;
-        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?))
+        mark_stage(Stage::Decode.id());
+        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?, recorded))
     }
 
     /// Both texts, one after another as a pipeline does it, as the conditions of all images.
@@ -109,8 +115,11 @@ impl Call<'_> {
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
-    fn draw(&self, index: usize, latents: &Tensor) -> Result<()> {
-        let image = self.decoder.decode(latents, self.model.decoder_dtype(self.dtype))?.to_device(&Device::Cpu)?;
+    fn draw(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
+        let dtype = self.model.decoder_dtype(self.dtype);
+        let image = recorded.lend(|| -> Result<_> {
+            Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
+        })?;
         count_not_finite(&image)?;
         let picture = Picture {
             index,

@@ -105,6 +105,8 @@ pub struct StageReport {
     pub faults: Vec<u64>,
     /// Calls of the kernel for memory that the host pool made in every run.
     pub pool_calls: Vec<u64>,
+    /// Calls of the card's driver for memory in every run; 0 on the processor.
+    pub card_calls: Vec<u64>,
     /// Memory of the card, weights among it; `None` on the processor.
     pub card: Option<CardMemory>,
     /// Of a step whose weights were streamed.

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
-use kiln_mempool::{DevicePool, SystemMemory};
+use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_vae::Tiling;
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
@@ -60,8 +61,9 @@ impl Meter<'_, '_> {
     /// Loads a stage's network, measures it, and drops it.
     pub(crate) fn measure(&mut self, stage: BenchStage) -> Result<StageReport> {
         self.tell(stage, None)?;
+        mark_stage(stage.id());
         if let Some(pool) = self.pool {
-            pool.trim()?; // what the stage before left
+            pool.trim(0.0)?; // what the stage before left
             pool.reset_peaks()?;
         }
         match stage {
@@ -135,7 +137,7 @@ impl Meter<'_, '_> {
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
         let flop = decoder_flop(&model.vae, (h, w));
-        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype).map(drop))
+        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype, Tiling::Whole).map(drop))
     }
 
     fn text(&mut self) -> Result<StageReport> {
@@ -162,6 +164,7 @@ impl Meter<'_, '_> {
         if self.plan.stream.is_none() {
             check_memory(what, needed, self.device)?;
         }
+        let _weights = Category::Weights.scope();
         for &Weights { segments, dtype, flop } in networks {
             let placement = Placement::new(self.device.clone(), dtype);
             match self.plan.stream {
@@ -184,9 +187,9 @@ impl Meter<'_, '_> {
         flop: f64,
         run: &mut dyn FnMut() -> Result<()>,
     ) -> Result<StageReport> {
-        let (mut runs, mut faults, mut pool_calls) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut runs, mut faults, mut pool_calls, mut card_calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for i in 0..self.plan.warmup + self.plan.runs {
-            let (before, start) = (Asked::so_far(), Instant::now());
+            let (before, calls, start) = (Asked::so_far(), DevicePool::calls().driver, Instant::now());
             run()?;
             self.device.synchronize()?; // a card still works when the call returns
             if i >= self.plan.warmup {
@@ -194,6 +197,7 @@ impl Meter<'_, '_> {
                 let asked = Asked::so_far().since(before);
                 faults.push(asked.faults);
                 pool_calls.push(asked.calls);
+                card_calls.push(DevicePool::calls().driver - calls);
             }
             self.tell(stage, Some(i + 1))?;
         }
@@ -214,6 +218,7 @@ impl Meter<'_, '_> {
             runs,
             faults,
             pool_calls,
+            card_calls,
             card: self.pool.map(DevicePool::memory).transpose()?.map(CardMemory::from),
             stream: None,
         })

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::{Device, DeviceLocation};
 use kiln_mempool::{PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::Target;
 use kiln_weights::{
     Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
     StreamConfig, StreamReport,
@@ -15,6 +16,7 @@ use tempfile::NamedTempFile;
 use super::report::Summary;
 use super::stage::SEED;
 use crate::error::{Error, Result};
+use crate::plan::Rates;
 
 /// How the weights of a measurement are streamed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,14 +50,10 @@ pub struct StreamStage {
     pub compute_only_seconds: f64,
     /// Seconds of a run in simulated time, with the two above.
     pub simulated_seconds: f64,
-    /// Seconds that are hidden of those two, beside what the simulation hides.
+    /// Seconds that are hidden of those two, beside what the simulation hides. It says little on the processor, where
+    /// packing takes cores from computing.
     pub overlap: f64,
 }
-
-/// What is assumed of a device before anything is measured: operations and copied bytes a second. A card as PCI Express
-/// of the fifth generation connects it, a processor of two cores.
-const CARD: (f64, f64) = (3e14, 5.5e10);
-const PROCESSOR: (f64, f64) = (4e11, 2e9);
 
 /// The streamed weights of one network. The file lives as long as the stream reads it.
 pub(super) struct Streamed {
@@ -68,8 +66,7 @@ impl Streamed {
     /// Streams random weights: to a card from host memory, page-locked where half of what is free allows it, to the
     /// processor from a file. `flop` are the operations of each segment in a run, as far as they are known.
     pub(super) fn start(plan: StreamPlan, segments: &Segments, placement: &Placement, flop: &[f64]) -> Result<Self> {
-        let (flops, bytes_per_second) = if placement.device.is_cpu() { PROCESSOR } else { CARD };
-        let estimate = Estimate { seconds: flop.iter().map(|flop| flop / flops).collect(), bytes_per_second };
+        let estimate = Rates::of(Target::of(&placement.device), placement.dtype).estimate(flop); // as in a run
         let mut residency = match plan.ring {
             Some(ring) => Residency::none(segments, placement, ring)?,
             None => Residency::least(segments, placement, &estimate),

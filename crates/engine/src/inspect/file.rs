@@ -1,13 +1,19 @@
-//! One `.safetensors` file.
+//! One checkpoint file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kiln_weights::{ParamSource, SafetensorsFile};
+use kiln_clip::{TextEncoder, TextEncoderConfig};
+use kiln_unet::{Unet, UnetConfig};
+use kiln_vae::{Decoder, VaeConfig};
+use kiln_weights::{ParamSource, Segments, misfits};
 use serde::Serialize;
 
 use super::{FileKind, Stored, stored};
 use crate::error::{Error, Result};
+use crate::single_file::SingleFile;
+use crate::single_file::configs::Configs;
+use crate::single_file::kind::{ModelInput, ModelKind, Prediction};
 
 /// What a checkpoint file holds.
 #[derive(Debug, Clone, Serialize)]
@@ -16,8 +22,12 @@ pub struct FileReport {
     pub path: PathBuf,
     /// Its size in bytes, the header among them.
     pub bytes: u64,
+    /// Its format: safetensors, GGUF or PyTorch's.
+    pub format: &'static str,
     /// What it looks like, by its tensors' names.
     pub kind: FileKind,
+    /// What model it is, or is a part of, where it has a U-Net with the names of a single-file checkpoint.
+    pub model: Option<FileModel>,
     /// How many tensors.
     pub tensors: usize,
     /// How many numbers in them.
@@ -28,17 +38,91 @@ pub struct FileReport {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// A model in a file.
+#[derive(Debug, Clone, Serialize)]
+pub struct FileModel {
+    /// The kind.
+    pub kind: ModelKind,
+    /// What its U-Net takes besides latents.
+    pub input: ModelInput,
+    /// What its U-Net predicts.
+    pub prediction: Prediction,
+    /// A distillation that the file's name or notes speak of; its tensors do not tell.
+    pub distilled: Option<&'static str>,
+    /// The parts that the file has.
+    pub parts: Vec<&'static str>,
+    /// Tensors that are missing or have another shape: with any of them the model cannot be loaded.
+    pub problems: Vec<String>,
+    /// Tensors that belong to nothing that Kiln knows.
+    pub unexpected: Vec<String>,
+}
+
 pub(crate) fn report(path: &Path) -> Result<FileReport> {
-    let file = SafetensorsFile::open(path)?;
-    let keys = file.keys();
-    let stored = stored(keys.iter().filter_map(|key| file.info(key)));
+    let file = SingleFile::open(path)?;
+    let keys = file.checkpoint.keys();
+    let stored = stored(keys.iter().filter_map(|key| file.checkpoint.info(key)));
     Ok(FileReport {
         path: path.to_path_buf(),
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
+        format: file.checkpoint.format().label(),
         kind: FileKind::of(&keys),
+        model: model(&file),
         tensors: keys.len(),
         parameters: stored.iter().map(|stored| stored.parameters).sum(),
         stored,
-        metadata: file.metadata().clone().into_iter().collect(),
+        metadata: file.checkpoint.metadata().clone(),
     })
+}
+
+fn model(file: &SingleFile) -> Option<FileModel> {
+    let shape = file.unet_shape()?;
+    let text = |i: usize| file.text[i].is_some();
+    let parts = [
+        (true, "U-Net"),
+        (file.vae.is_some(), "autoencoder"),
+        (text(0), "text encoder"),
+        (text(1), "second text encoder"),
+    ];
+    let problems = match file.configs(&[]) {
+        Ok(configs) => problems(file, &configs),
+        Err(_) => Vec::new(), // a U-Net alone
+    };
+    Some(FileModel {
+        kind: ModelKind::of(shape),
+        input: ModelInput::of(shape),
+        prediction: file.prediction(),
+        distilled: file.distilled(),
+        parts: parts.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect(),
+        problems,
+        unexpected: file.unexpected(),
+    })
+}
+
+/// What does not fit the networks that the file's shapes describe; where one cannot be built, why.
+fn problems(file: &SingleFile, configs: &Configs) -> Vec<String> {
+    let mut problems = Vec::new();
+    let json = |name: &str| configs.get(name).map(|config| config.to_string());
+    let fit = |segments: &Segments, source: Option<Box<dyn ParamSource>>| -> Vec<String> {
+        let misfits = source.map(|source| misfits(segments, &source)).unwrap_or_default();
+        misfits.iter().map(ToString::to_string).collect()
+    };
+    for (i, name) in ["text_encoder/config.json", "text_encoder_2/config.json"].into_iter().enumerate() {
+        let encoder = json(name).map(|json| TextEncoder::new(TextEncoderConfig::from_json(&json)?));
+        problems.extend(match encoder {
+            None => Vec::new(),
+            Some(Ok(encoder)) => fit(encoder.segments(), file.text_encoder(i)),
+            Some(Err(error)) => vec![error.to_string()],
+        });
+    }
+    problems.extend(match json("unet/config.json").map(|json| UnetConfig::from_json(&json)) {
+        None => Vec::new(),
+        Some(Ok(config)) => fit(Unet::new(config).segments(), file.unet()),
+        Some(Err(error)) => vec![error.to_string()],
+    });
+    problems.extend(match json("vae/config.json").map(|json| VaeConfig::from_json(&json)) {
+        None => Vec::new(),
+        Some(Ok(config)) => fit(Decoder::new(&config).segments(), file.vae()),
+        Some(Err(error)) => vec![error.to_string()],
+    });
+    problems
 }

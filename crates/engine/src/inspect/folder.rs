@@ -1,16 +1,17 @@
 //! A model folder: its networks with their segments, and how its files store them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_unet::Unet;
 use kiln_vae::{Decoder, Encoder};
-use kiln_weights::{KeyRule, ParamSource, ParamSpec, Renamed, Segments, misfits, open_component};
+use kiln_weights::{ParamSource, ParamSpec, Segments, misfits};
 use serde::Serialize;
 
 use super::{Stored, stored};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::model_files::TEXT_FOLDERS;
 use crate::model_folder::{Family, ModelFolder};
 use crate::setup::DTypeChoice;
 
@@ -67,20 +68,19 @@ pub struct SegmentReport {
 
 pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderReport> {
     let dtype = dtype.resolve(false);
+    let files = model.files();
     let mut components = Vec::new();
     for (i, config) in model.text_encoder_configs().iter().enumerate() {
         let encoder = TextEncoder::new(config.clone())?;
-        let (folder, _) = model.text_folders(i);
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        components.push(component(name, &folder, KeyRule::TEXT_MODEL, encoder.segments(), dtype)?);
+        let name = TEXT_FOLDERS[i].0.to_string();
+        components.push(component(name, files.text_encoder(i), encoder.segments(), dtype)?);
     }
     let unet = Unet::new(model.unet_config().clone());
-    components.push(component("unet".into(), &model.path().join("unet"), &[], unet.segments(), dtype)?);
-    let vae = model.path().join("vae");
+    components.push(component("unet".into(), files.unet(), unet.segments(), dtype)?);
     let decoder = Decoder::new(model.vae_config());
-    components.push(component("vae (decoder)".into(), &vae, KeyRule::VAE_ATTENTION, decoder.segments(), dtype)?);
+    components.push(component("vae (decoder)".into(), files.vae(), decoder.segments(), dtype)?);
     let encoder = Encoder::new(model.vae_config());
-    components.push(component("vae (encoder)".into(), &vae, KeyRule::VAE_ATTENTION, encoder.segments(), dtype)?);
+    components.push(component("vae (encoder)".into(), files.vae(), encoder.segments(), dtype)?);
     Ok(FolderReport {
         path: model.path().to_path_buf(),
         name: model.name(),
@@ -98,15 +98,14 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
 
 fn component(
     name: String,
-    folder: &Path,
-    rules: &'static [KeyRule],
+    source: Result<Box<dyn ParamSource>>,
     segments: &Segments,
     dtype: DType,
 ) -> Result<Component> {
-    let source = match open_component(folder) {
-        Ok(source) => Some(Renamed::new(source, rules)),
-        Err(kiln_weights::Error::NoWeights { .. }) => None,
-        Err(error) => return Err(error.into()),
+    let source = match source {
+        Ok(source) => Some(source),
+        Err(Error::Weights(kiln_weights::Error::NoWeights { .. })) => None,
+        Err(error) => return Err(error),
     };
     let params = || segments.iter().flat_map(|segment| segment.params());
     let segment = |segment: &kiln_weights::Segment| SegmentReport {

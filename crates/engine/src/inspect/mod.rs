@@ -10,7 +10,7 @@ use std::path::Path;
 use kiln_weights::ParamInfo;
 use serde::Serialize;
 
-pub use file::FileReport;
+pub use file::{FileModel, FileReport};
 pub use folder::{Component, FolderReport, SegmentReport};
 pub use kind::FileKind;
 
@@ -24,7 +24,7 @@ use crate::setup::DTypeChoice;
 pub enum Inspection {
     /// A model folder.
     Folder(FolderReport),
-    /// A `.safetensors` file.
+    /// A checkpoint file.
     File(FileReport),
 }
 
@@ -63,7 +63,7 @@ fn stored(tensors: impl IntoIterator<Item = ParamInfo>) -> Vec<Stored> {
         let parameters = shape.iter().product::<usize>();
         entry.tensors += 1;
         entry.parameters += parameters;
-        entry.bytes += (parameters * dtype.bitsize()).div_ceil(8);
+        entry.bytes += dtype.bytes(&shape).unwrap_or(0);
     }
     let mut stored: Vec<Stored> = by_dtype.into_values().collect();
     stored.sort_by_key(|stored| std::cmp::Reverse(stored.bytes));

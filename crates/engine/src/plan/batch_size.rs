@@ -11,6 +11,16 @@ pub enum BatchSize {
     Of(usize),
 }
 
+impl BatchSize {
+    /// The number, where one was given.
+    pub fn number(self) -> Option<usize> {
+        match self {
+            Self::Auto => None,
+            Self::Of(number) => Some(number),
+        }
+    }
+}
+
 impl FromStr for BatchSize {
     type Err = String;
 

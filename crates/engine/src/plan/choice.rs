@@ -5,24 +5,34 @@ use super::{Plan, RunsOn, StagePlan, Work};
 use crate::byte_size::ByteSize;
 use crate::error::{Error, Result};
 use crate::mode::Mode;
+use crate::model_folder::ModelFolder;
+use crate::resolved::Job;
+use crate::setup::Setup;
 
 /// Batches that are tried: beyond them a card has long been busy.
 const MAX_BATCH: usize = 64;
-/// A larger batch must be so much faster a picture to be worth its memory and the wait for it.
+/// The smallest batch is taken that is not slower a picture than the best by more than this: memory and the wait for a
+/// batch count, too.
 const WORTH: f64 = 1.01;
 
 impl Planner {
-    /// The plan for `mode`, with everything at its best size.
-    pub fn plan(&self, mode: Mode, work: &Work, on: RunsOn) -> Plan {
-        self.measure(work, on).plan(mode, usize::MAX)
+    /// The plan for `mode`, with everything at its best size, or as large as the budget leaves room for.
+    ///
+    /// # Errors
+    /// What the networks' dry runs report.
+    pub fn plan(&self, mode: Mode, work: &Work, on: RunsOn, budget: Option<usize>) -> Result<Plan> {
+        Ok(self.measure(work, on)?.plan(mode, budget.unwrap_or(usize::MAX)))
     }
 
     /// The plans for all modes and for some numbers of resident bytes between, the fastest first.
-    pub fn modes(&self, work: &Work, on: RunsOn) -> Vec<Plan> {
-        let measures = self.measure(work, on);
+    ///
+    /// # Errors
+    /// What the networks' dry runs report.
+    pub fn modes(&self, work: &Work, on: RunsOn) -> Result<Vec<Plan>> {
+        let measures = self.measure(work, on)?;
         let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
         let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
-        modes.map(|mode| measures.plan(mode, usize::MAX)).collect()
+        Ok(modes.map(|mode| measures.plan(mode, usize::MAX)).collect())
     }
 
     /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget decides how much of the U-Net is
@@ -31,56 +41,71 @@ impl Planner {
     /// # Errors
     /// [`Error::Budget`] with the numbers, where none fits.
     pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
-        choose(&self.measure(work, on), budget).map_err(|smallest| refusal(&smallest, work, budget))
+        choose(&self.measure(work, on)?, budget).map_err(|smallest| smallest.refusal(work, budget))
+    }
+
+    /// [`Planner::batch_size`] for pictures of `job`, under the setup's budget or in what is free.
+    ///
+    /// # Errors
+    /// As [`Planner::batch_size`].
+    pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
+        let planner = Self::new(model, setup.taesd.as_deref())?;
+        let (on, free) = RunsOn::of(setup);
+        let room = setup.memory.budget.map(|budget| budget.0).or(free).unwrap_or(usize::MAX);
+        let work = Work { vae: setup.memory.vae, ..Work::of(job) };
+        Ok(planner.batch_size(&work, on, room, usize::MAX)?.batch_size)
     }
 
     /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger
-    /// batches are faster a picture until they leave less room for weights than they save; `work.batch_size` has no
-    /// say.
+    /// batches are faster a picture until they leave less room for weights than they save. No more than `most` are
+    /// tried; `work.batch_size` has no say.
     ///
     /// # Errors
     /// [`Error::Budget`] where not even one picture fits.
-    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
-        let mut best = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
-        for batch_size in 2..=MAX_BATCH {
+    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize, most: usize) -> Result<Plan> {
+        let one = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
+        let mut plans = vec![one.clone()];
+        for batch_size in 2..=most.min(MAX_BATCH) {
             // What does not fit with some pictures does not with more.
-            let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on), budget) else { break };
-            if plan.pictures_per_second() > WORTH * best.pictures_per_second() {
-                best = plan;
-            }
+            let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on)?, budget) else { break };
+            plans.push(plan);
         }
-        Ok(best)
+        let best = plans.iter().map(Plan::pictures_per_second).fold(0.0, f64::max);
+        Ok(plans.into_iter().find(|plan| WORTH * plan.pictures_per_second() >= best).unwrap_or(one))
+    }
+}
+
+impl Plan {
+    /// Why it does not fit into `budget` bytes.
+    pub(crate) fn refusal(&self, work: &Work, budget: usize) -> Error {
+        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *self.largest();
+        let parts = [
+            ("weights", weights),
+            ("ring", ring),
+            ("activations", activations),
+            ("workspace", workspace),
+            ("conditions", conditions),
+            ("between blocks", waiting),
+        ];
+        let told: Vec<String> = parts
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
+            .collect();
+        Error::Budget {
+            what: format!("{} of {}x{}", work.batch_size, work.width, work.height),
+            stage: format!("{stage:?}").to_lowercase(),
+            needed: ByteSize(self.peak()),
+            parts: told.join(", "),
+            budget: ByteSize(budget),
+        }
     }
 }
 
 /// The fastest plan that fits, or the smallest one.
 fn choose(measures: &Measures, budget: usize) -> std::result::Result<Plan, Plan> {
     let streamed = Mode::Lowvram { resident: measures.resident(budget) };
-    let modes = [Mode::Full, Mode::Medvram, streamed];
+    let modes = [Mode::Full, Mode::Medvram, streamed, Mode::LOWVRAM];
     let fitting = modes.map(|mode| measures.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
     fitting.ok_or_else(|| measures.plan(Mode::LOWVRAM, budget))
-}
-
-/// Why nothing fits.
-fn refusal(smallest: &Plan, work: &Work, budget: usize) -> Error {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions } = *smallest.largest();
-    let parts = [
-        ("weights", weights),
-        ("ring", ring),
-        ("activations", activations),
-        ("workspace", workspace),
-        ("conditions", conditions),
-    ];
-    let told: Vec<String> = parts
-        .into_iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
-        .collect();
-    Error::Budget {
-        what: format!("{} of {}x{}", work.batch_size, work.width, work.height),
-        stage: format!("{stage:?}").to_lowercase(),
-        needed: ByteSize(smallest.peak()),
-        parts: told.join(", "),
-        budget: ByteSize(budget),
-    }
 }

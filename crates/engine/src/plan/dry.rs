@@ -5,10 +5,13 @@ use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_nn::{DryRun, Shadow, shadow};
 use kiln_ops::Target;
 use kiln_unet::{ConditioningShadow, Unet};
+use kiln_vae::Tiling;
 
 use super::Work;
 use crate::decoder::Network;
 use crate::denoise;
+use crate::error::Result;
+use crate::host_memory;
 use crate::picture;
 
 /// Bytes beside the weights, in one stage.
@@ -17,10 +20,12 @@ pub(super) struct Beside {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
+    /// Kept by the pool between blocks.
+    pub(super) waiting: usize,
 }
 
 /// Tokens of a chunk.
-const TOKENS: usize = 77;
+pub(super) const TOKENS: usize = 77;
 /// Latents of a batch that a sampler keeps at most, with its noise: UniPC's and LMS' history.
 const SAMPLER_STATE: usize = 8;
 
@@ -36,23 +41,39 @@ pub(super) struct Networks<'a> {
     pub(super) downscale: usize,
 }
 
+/// Decoding in every tiling, the fastest first.
+pub(super) type Decoding = Vec<(Tiling, Beside)>;
+
+impl Beside {
+    /// All of it.
+    pub(super) fn total(&self) -> usize {
+        self.activations + self.workspace + self.conditions + self.waiting
+    }
+}
+
 impl Networks<'_> {
-    /// Encode, denoise, decode. Each network runs once: what it keeps stays for those after it.
-    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> [Beside; 3] {
+    /// Encoding and denoising, and decoding in every tiling that there is for `work`. Each network runs once: what it
+    /// keeps stays for those after it.
+    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Decoding)> {
         let run = DryRun::new(target);
         let _kept = run.ledger().hold(target.kept());
         let conditioning = self.encode(&run, work);
         let conditions = conditioning.bytes();
         let stage = || {
             let (peak, workspace) = (run.ledger().peak(), target.kept() + run.kept());
+            let waiting = run.ledger().peak_reserved().saturating_sub(peak);
+            run.ledger().trim(host_memory::TRIM_ABOVE);
             run.ledger().reset_peak();
-            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions }
+            Beside { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
         let encoded = stage();
         let latents = self.denoise(&run, work, &conditioning);
         let denoised = stage();
-        self.decode(&latents);
-        [encoded, denoised, stage()]
+        let decoded = work.vae.tilings(work.height, target).into_iter().map(|tiling| {
+            self.decode(&latents, tiling)?;
+            Ok((tiling, stage()))
+        });
+        Ok(([encoded, denoised], decoded.collect::<Result<_>>()?))
     }
 
     /// The texts one after another, then their conditions for every image.
@@ -77,11 +98,12 @@ impl Networks<'_> {
     }
 
     /// One picture, up to its bytes.
-    fn decode(&self, latents: &Shadow) {
+    fn decode(&self, latents: &Shadow, tiling: Tiling) -> Result<()> {
         let one = latents.view(&[&[1], &latents.dims()[1..]].concat());
-        let image = self.decoder.shadow(&one, self.decoder_dtype);
+        let image = self.decoder.shadow(&one, self.decoder_dtype, tiling)?;
         if !image.run().target().is_card() {
             picture::shadow(&shadow::elementwise(&image));
         }
+        Ok(())
     }
 }

@@ -10,11 +10,17 @@ mod choice;
 mod dry;
 mod planner;
 mod runs_on;
+#[cfg(test)]
+mod tests;
 mod time;
 
+use kiln_mempool::{HostPool, ProcessMemory};
+use kiln_vae::Tiling;
 use serde::Serialize;
 
+use crate::byte_size::ByteSize;
 use crate::event::Stage;
+use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::resolved::Job;
 
@@ -38,13 +44,15 @@ pub struct Work {
     pub guided: bool,
     /// Chunks of tokens of the longest text.
     pub chunks: usize,
+    /// What is said of the decoder's memory.
+    pub vae: VaeMemory,
 }
 
 impl Work {
     /// One batch of a job, whose texts have one chunk.
     pub fn of(job: &Job) -> Self {
         let Job { width, height, batch_size, steps, .. } = *job;
-        Self { width, height, batch_size, steps, guided: job.is_guided(), chunks: 1 }
+        Self { width, height, batch_size, steps, guided: job.is_guided(), chunks: 1, vae: VaeMemory::default() }
     }
 
     /// Images that the U-Net sees at once.
@@ -62,6 +70,9 @@ pub struct Plan {
     pub batch_size: usize,
     /// The stages, in their order: encode, denoise, decode.
     pub stages: [StagePlan; 3],
+    /// How pictures are decoded.
+    #[serde(serialize_with = "as_text")]
+    pub tiling: Tiling,
     /// Bytes of weights that are copied to the device in every step of the sampler.
     pub copied_per_step: usize,
     /// Bytes of weights that are copied besides, once a batch.
@@ -87,16 +98,39 @@ pub struct StagePlan {
     pub workspace: usize,
     /// What encoded prompts take, kept for the next batch.
     pub conditions: usize,
+    /// What the pool keeps between blocks, too scattered for the next request.
+    pub waiting: usize,
+}
+
+fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(tiling)
 }
 
 impl StagePlan {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.weights + self.ring + self.activations + self.workspace + self.conditions
+        self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
     }
 }
 
 impl Plan {
+    /// Logs what is expected.
+    pub(crate) fn log(&self) {
+        let Self { mode, tiling, copied_per_step, copy_seconds_per_step, .. } = self;
+        let [encode, denoise, decode] = self.stages.each_ref().map(|stage| ByteSize(stage.total()).to_string());
+        tracing::info!(
+            %mode,
+            %tiling,
+            peak = %ByteSize(self.peak()),
+            encode,
+            denoise,
+            decode,
+            copied_per_step = %ByteSize(*copied_per_step),
+            copy_seconds_per_step,
+            "plan"
+        );
+    }
+
     /// The stage that has the most.
     pub fn largest(&self) -> &StagePlan {
         let [encode, denoise, decode] = &self.stages;
@@ -114,4 +148,11 @@ impl Plan {
     pub fn pictures_per_second(&self) -> f64 {
         self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
     }
+}
+
+/// The most physical memory that this process ever had beside the host pool, where the system tells: code, stacks, and
+/// what is too small for the pool. No plan has it.
+pub fn process_bytes() -> Option<u64> {
+    let resident = ProcessMemory::now()?.peak_resident;
+    Some(resident.saturating_sub(HostPool::statistics().peak_reserved as u64))
 }

@@ -5,22 +5,27 @@ use std::path::Path;
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
-use kiln_ops::Target;
 use kiln_unet::Unet;
-use kiln_weights::Segments;
+use kiln_vae::Tiling;
+use kiln_weights::{Estimate, Placement, Segment, Segments};
 
-use super::dry::{Beside, Networks};
+use super::dry::{Beside, Decoding, Networks, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work};
-use crate::bench::{BenchModel, decoder_flop, unet_flop};
+use crate::bench::{BenchModel, decoder_flop, unet_segment_flop};
 use crate::decoder::{Network, first_dtype, tiny};
 use crate::error::Result;
 use crate::event::Stage;
+use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
 use crate::request::{MAX_PICTURES, MAX_STEPS, in_range, side};
+use crate::residency::{Share, on_device, planned, residency};
 
 /// Steps where nothing is said.
 const USUAL_STEPS: usize = 20;
+
+/// A pool's classes are at least so close that rounding adds one part in so many.
+const ROUNDING: usize = 128;
 
 /// Plans the runs of one model.
 pub struct Planner {
@@ -32,10 +37,15 @@ pub struct Planner {
 
 /// What is known of a batch before a mode is chosen.
 pub(super) struct Measures {
-    beside: [Beside; 3],
-    text: Weights,
+    /// Encoding and denoising beside the weights.
+    beside: [Beside; 2],
+    decoding: Decoding,
+    /// One encoder at a time, where the mode does not keep all.
+    text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
+    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    map: usize,
     /// Operations of a step, and of decoding, for one picture.
     step_flop: f64,
     decode_flop: f64,
@@ -43,44 +53,53 @@ pub(super) struct Measures {
     on: RunsOn,
 }
 
-/// Bytes of a network's weights on the device.
-#[derive(Debug, Clone, Copy, Default)]
+/// A network's weights on the device.
 struct Weights {
-    /// All that would be streamed.
-    segments: usize,
-    /// The largest segment of those.
-    largest: usize,
-    /// What never streams: tables of tokens, on the processor; a card has none.
-    tables: usize,
+    segments: Vec<Segment>,
+    placement: Placement,
+    estimate: Estimate,
+    rounding: Rounding,
+}
+
+/// What of them is there while they stream.
+#[derive(Clone, Copy, Default)]
+struct Streamed {
+    resident: usize,
+    ring: usize,
+    copied: usize,
 }
 
 impl Weights {
-    fn of(segments: &Segments, dtype: DType, target: Target) -> Self {
-        let rounding = if target.is_card() { Rounding::Card } else { Rounding::HostPool };
-        let mut weights = Self::default();
-        for segment in segments.iter() {
-            let bytes = rounding.of(segment.bytes(dtype));
-            match (segment.on_host(), target.is_card()) {
-                (true, true) => {}
-                (true, false) => weights.tables += bytes,
-                (false, _) => {
-                    weights.segments += bytes;
-                    weights.largest = weights.largest.max(bytes);
-                }
-            }
+    /// `flop` are the operations of each segment in a run, as far as they are known.
+    fn of(segments: &Segments, dtype: DType, on: RunsOn, flop: &[f64]) -> Self {
+        Self {
+            segments: on_device(segments, on.target),
+            placement: planned(dtype),
+            estimate: on.rates.estimate(flop),
+            rounding: if on.target.is_card() { Rounding::Card } else { Rounding::HostPool },
         }
-        weights
     }
 
+    /// All of them.
     fn all(&self) -> usize {
-        self.segments + self.tables
+        self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.dtype))).sum()
     }
 
-    /// The ring through which all of it but `resident` bytes stream, of at most `room` bytes: two of the largest
-    /// segments, so that one is copied while the other one runs. A ring that one does not fit into is none.
-    fn ring(&self, resident: usize, room: usize) -> usize {
-        let streamed = self.segments.saturating_sub(resident);
-        (2 * self.largest).min(streamed).min(room.max(self.largest.min(streamed)))
+    /// As [`residency`] has it; where not even that has room, the least that streaming needs.
+    fn streamed(&self, share: Share) -> Streamed {
+        let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
+        let Ok(residency) = of(share).or_else(|_| of(Share { resident: 0, room: self.largest() })) else {
+            return Streamed::default(); // a network without weights
+        };
+        Streamed {
+            resident: residency.resident_bytes(),
+            ring: self.rounding.of(residency.ring_bytes()),
+            copied: residency.streamed_bytes(),
+        }
+    }
+
+    fn largest(&self) -> usize {
+        self.segments.iter().map(|segment| segment.bytes(self.placement.dtype)).max().unwrap_or(0)
     }
 }
 
@@ -124,11 +143,27 @@ impl Planner {
             steps: in_range("--steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             guided: true,
             chunks: 1,
+            vae: VaeMemory::default(),
         })
     }
 
+    /// What streaming the U-Net goes by.
+    pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Estimate {
+        let f = self.model.vae.downscale();
+        let size = (work.height / f, work.width / f);
+        on.rates.estimate(&unet_segment_flop(&self.model.unet, work.images(), size, work.chunks * TOKENS))
+    }
+
+    /// Bytes of the U-Net's weights.
+    pub(crate) fn unet_bytes(&self, on: RunsOn) -> usize {
+        self.unet.segments().bytes(on.dtype)
+    }
+
     /// What a batch takes in every mode.
-    pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Measures {
+    ///
+    /// # Errors
+    /// What the networks' dry runs report.
+    pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
         let (model, RunsOn { target, dtype, .. }) = (&self.model, on);
         let decoder_dtype = match self.decoder {
             Network::Kl(..) => first_dtype(model.family, &model.vae, dtype),
@@ -144,66 +179,84 @@ impl Planner {
             decoder_dtype,
             downscale,
         };
+        let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let halves = work.images() / work.batch_size.max(1);
-        let texts = self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, target));
-        Measures {
-            beside: networks.beside_weights(target, work),
-            text: texts.fold(Weights::default(), |all, one| Weights {
-                segments: all.segments + one.segments,
-                largest: all.largest.max(one.largest),
-                tables: all.tables + one.tables,
-            }),
-            unet: Weights::of(self.unet.segments(), dtype, target),
-            decoder: Weights::of(self.decoder.segments(), decoder_dtype, target),
-            step_flop: unet_flop(&model.unet, halves, size, work.chunks * 77),
+        let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.chunks * TOKENS);
+        let (beside, decoding) = networks.beside_weights(target, work)?;
+        Ok(Measures {
+            beside,
+            decoding,
+            map,
+            text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
+            unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
+            decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
+            step_flop: step_flop.iter().sum::<f64>() / work.batch_size.max(1) as f64,
             decode_flop: decoder_flop(&model.vae, size),
             work: *work,
             on,
-        }
+        })
     }
 }
 
 impl Measures {
-    /// The plan for a mode. Rings have the size that is best, or where `budget` leaves less, what it leaves.
+    /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
+    /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let Self { text, unet, decoder, work, on, .. } = self;
-        let card = on.target.is_card();
-        let stages = [Stage::Encode, Stage::Denoise, Stage::Decode];
-        let plan = |i: usize| {
-            let Beside { activations, workspace, conditions } = self.beside[i];
-            let network = [text, unet, decoder][i];
-            let (weights, ring) = match mode {
-                Mode::Full => {
-                    let texts = if card || i == 0 { text.all() } else { 0 };
-                    (texts + unet.all() + decoder.all(), 0)
-                }
-                Mode::Medvram => (network.all(), 0),
-                Mode::Lowvram { resident } => {
-                    let resident = if i == 1 { resident.min(unet.segments) } else { 0 };
-                    let others = activations + workspace + conditions + resident + network.tables;
-                    (resident + network.tables, network.ring(resident, budget.saturating_sub(others)))
-                }
-            };
-            StagePlan { stage: stages[i], weights, ring, activations, workspace, conditions }
+        let Self { unet, decoder, work, on, .. } = self;
+        let [encode, denoise] = self.beside;
+        let room = |beside: Beside| self.room(budget, beside);
+        let resident = match mode {
+            Mode::Lowvram { resident } => resident,
+            _ => 0,
         };
+        let streamed = |weights: &Weights, resident, beside| weights.streamed(Share { resident, room: room(beside) });
+        let texts: usize = self.text.iter().map(Weights::all).sum();
+        let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
+        // Weights and ring of the three stages.
+        let unet_streams = streamed(unet, resident, denoise);
+        let least = |weights: &Weights| streamed(weights, 0, encode);
+        let [encoding, denoising] = match mode {
+            Mode::Full => {
+                let all = unet.all() + decoder.all();
+                [(texts + all, 0), (all + if on.target.is_card() { texts } else { 0 }, 0)]
+            }
+            Mode::Medvram => [(largest(&Weights::all), 0), (unet.all(), 0)],
+            Mode::Lowvram { .. } => {
+                [(0, largest(&|weights| least(weights).ring)), (unet_streams.resident, unet_streams.ring)]
+            }
+        };
+        let stage = |stage, beside: Beside, (weights, ring)| {
+            let Beside { activations, workspace, conditions, waiting } = beside;
+            StagePlan { stage, weights, ring, activations, workspace, conditions, waiting }
+        };
+        let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
+        let decode = |beside: Beside| match mode {
+            Mode::Full => stage(Stage::Decode, self.beside_recorded(beside), denoising),
+            Mode::Medvram => stage(Stage::Decode, beside, (decoder.all(), 0)),
+            Mode::Lowvram { .. } => {
+                let Streamed { resident, ring, .. } = streamed(decoder, 0, beside);
+                stage(Stage::Decode, beside, (resident, ring))
+            }
+        };
+        let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
+        let (tiling, decoding) = self.tiling(budget, if mode.streams() { before } else { usize::MAX }, decode);
         let n = work.batch_size;
         // Per step, per picture that is decoded, and once.
+        let decoder_streams = streamed(decoder, 0, Beside::default()).copied;
         let (copied_per_step, per_picture, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, text.all() + unet.all() + decoder.all()),
-            Mode::Lowvram { resident } => {
-                let resident = resident.min(unet.segments);
-                (unet.segments - resident, decoder.segments, text.all() + resident)
-            }
+            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all()),
+            Mode::Lowvram { .. } => (unet_streams.copied, decoder_streams, texts + unet_streams.resident),
         };
         let rates = &on.rates;
         let steps = work.steps as f64 * rates.seconds(self.step_flop, n, copied_per_step);
         let pictures = n as f64 * rates.seconds(self.decode_flop, 1, per_picture);
+        let [encode, denoise] = stages;
         Plan {
             mode,
             batch_size: n,
-            stages: [plan(0), plan(1), plan(2)],
+            stages: [encode, denoise, decoding],
+            tiling,
             copied_per_step,
             copied_per_batch: once + n * per_picture,
             copy_seconds_per_step: rates.copying(copied_per_step),
@@ -211,15 +264,42 @@ impl Measures {
         }
     }
 
+    /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
+    fn beside_recorded(&self, decode: Beside) -> Beside {
+        let block = if self.on.target.is_card() { self.beside[1].activations } else { 0 };
+        let lent = (block / self.map.max(1) * self.map).min(decode.activations);
+        Beside { activations: block + decode.activations - lent, ..decode }
+    }
+
+    /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
+    /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
+    fn tiling(&self, budget: usize, before: usize, decode: impl Fn(Beside) -> StagePlan) -> (Tiling, StagePlan) {
+        let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
+        let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
+        let smallest = || ways.iter().min_by_key(|(_, stage)| stage.total());
+        let cheap = || ways.iter().filter(|(tiling, _)| tiling.is_cheap(self.on.target));
+        let found = match budget {
+            usize::MAX => cheap().find(within(before)).or_else(|| cheap().min_by_key(|(_, stage)| stage.total())),
+            _ => ways.iter().find(within(budget)),
+        };
+        let found = found.or_else(smallest);
+        found.copied().unwrap_or_else(|| (Tiling::Whole, decode(Beside::default())))
+    }
+
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let Beside { activations, workspace, conditions } = self.beside[1];
-        let room = budget.saturating_sub(activations + workspace + conditions + self.unet.tables);
-        room.saturating_sub(2 * self.unet.largest).min(self.unet.segments)
+        let room = self.room(budget, self.beside[1]);
+        room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
+    }
+
+    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    fn room(&self, budget: usize, beside: Beside) -> usize {
+        let room = budget.saturating_sub(beside.total());
+        room - room / ROUNDING
     }
 
     /// Bytes of the U-Net that stream where nothing is resident.
     pub(super) fn streamable(&self) -> usize {
-        self.unet.segments
+        self.unet.all()
     }
 }

@@ -6,6 +6,7 @@
 
 use candle_core::DType;
 use kiln_ops::Target;
+use kiln_weights::Estimate;
 use serde::Serialize;
 
 /// What a device does in a second.
@@ -46,6 +47,11 @@ impl Rates {
                 Self { flop, copy, overhead: 0.0, overlap: false }
             }
         }
+    }
+
+    /// For streaming a network whose segments have so many operations.
+    pub(crate) fn estimate(&self, flop: &[f64]) -> Estimate {
+        Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), bytes_per_second: self.copy }
     }
 
     /// Seconds of copying `bytes`.

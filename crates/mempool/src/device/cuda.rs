@@ -1,8 +1,8 @@
 //! A private stream-ordered pool of CUDA's.
 //!
 //! Tensors take their memory from the device's current pool (`cuMemAllocAsync`), so a pool that is made current catches
-//! all of them; the driver splits and joins blocks. Not in it are the memory of libraries (cuBLAS, cuDNN), of code, and
-//! of recorded graphs, which is counted apart.
+//! all of them, and those of recorded steps ([`super::scratch`]); the driver splits and joins blocks. Not in it is what
+//! libraries (cuBLAS, cuDNN) keep for themselves, and code.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,8 +13,11 @@ use cudarc::driver::result::{device, mem_get_info, mem_pool};
 use cudarc::driver::sys::{self, CUgraphMem_attribute as GraphAttribute, CUmemPool_attribute as Attribute};
 use cudarc::driver::{CudaContext, DriverError};
 
-use super::DeviceMemory;
+use super::{DeviceCalls, DeviceMemory, DevicePoolConfig, hook};
 use crate::error::{Error, Result};
+
+/// What the driver takes from a card at a time.
+const GRANULE: usize = 2 << 20;
 
 /// The pool of a card's memory. What it once got it keeps for the next allocation, so that after the first step the
 /// driver is not asked for memory again; [`DevicePool::trim`] gives back what is not in use.
@@ -39,7 +42,7 @@ impl DevicePool {
     ///
     /// # Errors
     /// [`Error::Driver`] where the card has no such pools.
-    pub fn install(ordinal: usize) -> Result<Self> {
+    pub fn install(ordinal: usize, config: DevicePoolConfig) -> Result<Self> {
         let refused = |call| move |error| Error::driver(ordinal, call, error);
         let context = CudaContext::new(ordinal).map_err(refused("opening the card"))?;
         let (free, _) = mem_get_info().map_err(refused("asking for free memory"))?;
@@ -50,16 +53,24 @@ impl DevicePool {
         // SAFETY: a location is two integers in all versions of CUDA, the type and the device's number; only the name
         // of the second differs.
         unsafe { (&raw mut properties.location).cast::<i32>().add(1).write(context.cu_device()) };
+        // Whole granules of the driver's, so that it rounds up to no more than was allowed.
+        properties.maxSize = config.ceiling.map_or(0, |ceiling| (ceiling as usize / GRANULE).max(1) * GRANULE);
         // SAFETY: the properties live through the call.
         let pool = unsafe { mem_pool::create(&raw const properties) }.map_err(refused("making it"))?;
         let this = Self { pool, context, ordinal, free };
-        this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, if config.keep { u64::MAX } else { 0 })?;
         // Which memory is reused must not depend on how far the card has come.
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0)?;
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)?;
+        hook::set_ceiling(this.context.cu_device(), config.ceiling);
         // SAFETY: device and pool are valid; the pool is taken back before it is destroyed.
         unsafe { device::set_mem_pool(this.context.cu_device(), pool) }.map_err(refused("making it current"))?;
         Ok(this)
+    }
+
+    /// Requests of the whole process.
+    pub fn calls() -> DeviceCalls {
+        hook::calls()
     }
 
     /// What the pool holds, and recorded graphs beside it.
@@ -97,15 +108,22 @@ impl DevicePool {
             .map_err(|error| Error::driver(self.ordinal, "resetting the graphs' peak", error))
     }
 
-    /// Gives the memory that is not in use back to the card, once the work that uses it has ended.
+    /// Gives the memory that is not in use back to the card, once the work that uses it has ended, where it is more than
+    /// `threshold`, from 0 to 1, of what the pool keeps. Says how many bytes that was.
     ///
     /// # Errors
     /// [`Error::Driver`].
-    pub fn trim(&self) -> Result<()> {
+    pub fn trim(&self, threshold: f64) -> Result<u64> {
+        let reserved = || self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        let (before, used) = (reserved()?, self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?);
+        if before.saturating_sub(used) as f64 <= threshold * before as f64 {
+            return Ok(0);
+        }
         let refused = |error| Error::driver(self.ordinal, "trimming it", error);
         self.context.synchronize().map_err(refused)?; // memory that was freed behind running work is in use until then
         // SAFETY: the pool is valid.
-        unsafe { mem_pool::trim_to(self.pool, 0) }.map_err(refused)
+        unsafe { mem_pool::trim_to(self.pool, 0) }.map_err(refused)?;
+        Ok(before.saturating_sub(reserved()?))
     }
 
     fn get(&self, attribute: Attribute) -> Result<u64> {
@@ -136,6 +154,8 @@ impl DevicePool {
 impl Drop for DevicePool {
     fn drop(&mut self) {
         let card = self.context.cu_device();
+        hook::set_ceiling(card, None);
+        let _ = self.trim(0.0); // what somebody still has keeps the pool alive, and would keep what waits too
         // SAFETY: device and pools are valid. Another pool may have been made current since; that one stays. Destroying
         // takes effect once the last allocation is freed.
         unsafe {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::DeviceMemory;
+use super::{DeviceCalls, DeviceMemory, DevicePoolConfig};
 use crate::error::{Error, Result};
 
 /// The pool of a card's memory: there is none in this build.
@@ -14,8 +14,13 @@ impl DevicePool {
     ///
     /// # Errors
     /// [`Error::NoCuda`].
-    pub fn install(_ordinal: usize) -> Result<Self> {
+    pub fn install(_ordinal: usize, _config: DevicePoolConfig) -> Result<Self> {
         Err(Error::NoCuda)
+    }
+
+    /// Requests of the whole process: none in this build.
+    pub fn calls() -> DeviceCalls {
+        DeviceCalls::default()
     }
 
     /// What the pool holds.
@@ -38,7 +43,7 @@ impl DevicePool {
     ///
     /// # Errors
     /// None: there is no such pool.
-    pub fn trim(&self) -> Result<()> {
+    pub fn trim(&self, _threshold: f64) -> Result<u64> {
         match self.0 {}
     }
 }

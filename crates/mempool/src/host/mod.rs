@@ -14,6 +14,7 @@ mod fallible;
 mod map;
 mod pool;
 
+use crate::policy::Policy;
 use crate::statistics::Statistics;
 
 /// Requests of at least this many bytes are the pool's. glibc asks the kernel for each from 128 KiB on; a matrix
@@ -45,6 +46,11 @@ impl HostPool {
     /// Starts the peaks of [`HostPool::statistics`] anew, from what there is now.
     pub fn reset_peaks() {
         pool::reset_peaks();
+    }
+
+    /// The pool's rules, for requests from [`LIMIT`] bytes on.
+    pub fn policy() -> &'static Policy {
+        &pool::POLICY
     }
 
     /// The bytes that the pool counts for a request of `bytes`: its class, or 0 where the request is the system's.

@@ -10,11 +10,12 @@ use crate::arena::{Allocation, Arena};
 use crate::lock::Lock;
 use crate::policy::Policy;
 use crate::statistics::Statistics;
+use crate::trace::{self, Pool};
 
 /// Pages, with classes 0.8 % apart: a tensor's size is a small number times a power of two and so its own class, and of
 /// a network's slabs, which have any size, not half a percent is lost. A rest that could serve no request stays with
 /// its block.
-const POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
+pub(super) static POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
 /// Large blocks at a time: networks have some hundred. Requests beyond are the system's.
 const BLOCKS: usize = 8192;
 /// Address space is asked for in multiples of this: a huge page.
@@ -53,11 +54,13 @@ fn obtain(bytes: usize) -> Option<Allocation> {
 
 /// A fork copies the lock as it is, and of the threads only the one that forks: that one must hold it.
 extern "C" fn before_fork() {
+    trace::held(true);
     ARENA.acquire();
 }
 
 extern "C" fn after_fork() {
     ARENA.release();
+    trace::held(false);
 }
 
 pub(super) fn reset_peaks() {
@@ -99,7 +102,10 @@ pub(super) fn trim(threshold: f64) -> usize {
 unsafe impl GlobalAlloc for HostPool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_pooled(layout).then(|| obtain(layout.size())).flatten() {
-            Some(block) => ptr::with_exposed_provenance_mut(block.addresses.start),
+            Some(block) => {
+                trace::allocated(Pool::Host, block.addresses.start as u64, layout.size());
+                ptr::with_exposed_provenance_mut(block.addresses.start)
+            }
             // SAFETY: the caller's contract is the system allocator's.
             None => unsafe { System.alloc(layout) },
         }
@@ -110,6 +116,7 @@ unsafe impl GlobalAlloc for HostPool {
             // SAFETY: the caller's contract is the system allocator's.
             return unsafe { System.alloc_zeroed(layout) };
         };
+        trace::allocated(Pool::Host, block.addresses.start as u64, layout.size());
         let start = ptr::with_exposed_provenance_mut::<u8>(block.addresses.start);
         let untouched = (block.untouched - block.addresses.start).min(layout.size());
         // Fresh pages are zeros already, and stay out of memory until somebody writes them.
@@ -119,6 +126,9 @@ unsafe impl GlobalAlloc for HostPool {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_pooled(layout) {
+            trace::freed(Pool::Host, block.addr() as u64); // unknown to the trace where it is the system's
+        }
         if !(is_pooled(layout) && ARENA.with(|arena| arena.free(block.addr()))) {
             // SAFETY: the block is not the pool's, so it is the system allocator's, with this layout.
             unsafe { System.dealloc(block, layout) }
@@ -132,6 +142,7 @@ unsafe impl GlobalAlloc for HostPool {
         if owned {
             // A block under the limit would be taken for the system's when it is freed.
             if is_pooled(new) && ARENA.with(|arena| arena.resize(&POLICY, block.addr(), new_size)) {
+                trace::allocated(Pool::Host, block.addr() as u64, new_size); // in the place of what it was
                 return block;
             }
         } else if !is_pooled(new) || is_pooled(layout) {

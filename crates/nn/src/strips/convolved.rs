@@ -10,8 +10,6 @@ use crate::error::Result;
 
 /// What is done to a map on its way into a convolution.
 pub enum Prepare<'a, M: Map> {
-    /// Nothing.
-    Nothing,
     /// Group normalisation, with its activation.
     Normalise(&'a M::Statistics),
     /// Every pixel is taken four times.
@@ -43,7 +41,7 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
     }
 
     /// Adds the rows that `residual` gives to those of the result. It is asked for all rows in their order, once.
-    pub fn add(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
+    pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
         Self { residual: Some(Box::new(residual)), ..self }
     }
 
@@ -76,8 +74,8 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
     fn prepared(&self) -> [usize; 3] {
         let [h, w, c] = self.source.shape();
         match self.prepare {
+            Prepare::Normalise(_) => [h, w, c],
             Prepare::Upsample => [2 * h, 2 * w, c],
-            _ => [h, w, c],
         }
     }
 
@@ -94,7 +92,6 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
         }
         let place = window.rows(old..old + new)?;
         match &self.prepare {
-            Prepare::Nothing => window.put(old, &strip)?,
             Prepare::Normalise(statistics) => strip.normalise_into(statistics, &place)?,
             Prepare::Upsample => strip.upsample_into(&place)?,
         }

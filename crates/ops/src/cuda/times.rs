@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use candle_core::Tensor;
 
-use crate::graph::Graph;
+use crate::graph::{Graph, prepare};
 use crate::test_support::TARGET;
 use crate::{Conv2d, Conv2dInputs, Error, Weight, conv2d, linear};
 
@@ -204,12 +204,13 @@ fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight)) -> f64 {
     let weights: Vec<_> =
         (0..(130_000_000 / bytes).clamp(1, 64)).map(|_| Weight::plain(&random(shape)).unwrap()).collect();
     let launches = weights.len().max(if operations > 2e11 { 4 } else { 16 });
-    launch(&weights[0]);
-    let mut graph = Graph::record::<Error>(device, || {
+    let run = || -> Result<(), Error> {
         weights.iter().cycle().take(launches).for_each(&launch);
         Ok(())
-    })
-    .unwrap();
+    };
+    let (result, prepared) = prepare(device, run);
+    result.unwrap();
+    let mut graph = Graph::record(device, &prepared, run).unwrap();
     let mut times: Vec<f64> = (0..6)
         .map(|_| {
             device.synchronize().unwrap();

@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 use candle_core::Device;
-use candle_core::cuda::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle_core::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle_core::cuda::cudarc::driver::{CudaGraph, CudaStream};
 use std::sync::Arc;
+
+use kiln_mempool::{Scratch, ScratchPlan, rehearse};
 
 use crate::cuda::driver;
 use crate::error::{Error, Result};
@@ -12,8 +14,14 @@ use crate::error::{Error, Result};
 /// A recorded run.
 pub struct Graph {
     graph: Option<CudaGraph>,
+    /// The memory of what the run makes and drops again.
+    scratch: Scratch,
     stream: Arc<CudaStream>,
 }
+
+/// What is known of a run that was done once: the memory that it needs.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared(ScratchPlan);
 
 // SAFETY: CUDA asks that calls on one graph do not overlap, from whichever threads they come. All of them need the
 // graph by `&mut` or by value; the context is bound to the calling thread by each call.
@@ -25,41 +33,70 @@ pub fn is_recordable(device: &Device) -> bool {
 }
 
 /// Does `run` as it will be recorded later: whatever libraries make on their first use, and what small constants they
-/// copy to the card, is there afterwards.
-pub fn prepare<T>(device: &Device, run: impl FnOnce() -> T) -> T {
-    // candle keeps the strides and indices that it copies to a card while this lives, and uses the copies again.
+/// copy to the card, is there afterwards; and what memory it asks for is known.
+pub fn prepare<T>(device: &Device, run: impl FnOnce() -> T) -> (T, Prepared) {
+    let (result, rehearsal) = rehearse(|| keeping_copies(device, run));
+    (result, Prepared(rehearsal.plan()))
+}
+
+/// candle keeps the strides and indices that it copies to a card meanwhile, and uses the copies again.
+fn keeping_copies<T>(device: &Device, run: impl FnOnce() -> T) -> T {
     let _kept = device.as_cuda_device().ok().map(|device| device.enable_cuda_graph_htod_cache());
     run()
 }
 
 impl Graph {
-    /// Records the work that `run` gives to the card; nothing of it is done yet. The same work was done once by
-    /// [`prepare`]. Tensors that were made before must outlive the graph; what `run` makes must be gone at its end.
+    /// Records the work that `run` gives to the card; nothing of it is done yet. The same work, with the same requests
+    /// for memory in the same order, was done once by [`prepare`]. Tensors that were made before must outlive the graph;
+    /// what `run` makes must be gone at its end.
     ///
     /// # Errors
-    /// What `run` reports, and [`Error::Driver`] where something in it cannot be recorded. The card works on as before.
-    pub fn record<E: From<Error>>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+    /// What `run` reports, [`Error::Pool`] where there is no room for what it makes, and [`Error::Driver`] where
+    /// something in it cannot be recorded. The card works on as before.
+    pub fn record<E: From<Error>>(
+        device: &Device,
+        prepared: &Prepared,
+        run: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Self, E> {
         let stream = device.as_cuda_device().map_err(Error::from)?.cuda_stream();
         // Relaxed: other threads may use the card meanwhile, and libraries may load code.
+        let scratch = Scratch::new(&stream, prepared.0.clone()).map_err(Error::from)?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(driver)?;
-        let result = prepare(device, run);
+        let (result, problem) = scratch.record(|| keeping_copies(device, run));
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         // Memory that could not be freed while recording is reported at the next call; it must not fail that.
         let freed = stream.context().check_err();
+        if let Some(problem) = problem {
+            return Err(Error::Driver(format!("the run was not as it was prepared: {problem}")).into());
+        }
         result?;
         freed.map_err(driver)?;
         match graph.map_err(driver)? {
-            Some(graph) => Ok(Self { graph: Some(graph), stream }),
+            Some(graph) => Ok(Self { graph: Some(graph), scratch, stream }),
             None => Err(Error::Driver("CUDA's driver: the recording is empty".into()).into()),
         }
+    }
+
+    /// The size of the block in bytes.
+    pub fn bytes(&self) -> usize {
+        self.scratch.bytes()
+    }
+
+    /// Does `run`, with what it asks for coming from the graph's block as far as that goes. All of that must be gone
+    /// before the next replay: copy what is to stay.
+    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.scratch.lend(run)
     }
 
     /// Starts the recorded work, after what the card was given before.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// [`Error::Driver`], and nothing is done, where somebody still has memory that was lent.
     pub fn replay(&mut self) -> Result<()> {
+        if !self.scratch.is_idle() {
+            return Err(Error::Driver("a recorded step's memory was lent out and is still in use".into()));
+        }
         match &self.graph {
             Some(graph) => graph.launch().map_err(driver),
             None => Ok(()),
@@ -69,13 +106,10 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // The graph's memory goes back to the card once the last run has ended.
-        let ended = self.stream.synchronize();
-        self.graph = None;
-        // SAFETY: the call takes a device's number and frees what no graph uses.
-        let trimmed = unsafe { sys::cuDeviceGraphMemTrim(self.stream.context().cu_device()) }.result();
-        if let Err(error) = ended.and(trimmed) {
+        // The block goes back to the pool once the last run has ended.
+        if let Err(error) = self.stream.synchronize() {
             tracing::warn!("freeing a recorded step: {error}");
         }
+        self.graph = None;
     }
 }

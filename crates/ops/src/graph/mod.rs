@@ -2,7 +2,8 @@
 //!
 //! A recorded run costs the host one call, whatever number of kernels it has. It does the same work at the same
 //! addresses every time: inputs are written into the tensors that it was recorded with, and its result lies in a tensor
-//! that was made before. What the run allocates and frees between belongs to the graph.
+//! that was made before. What the run allocates and frees between lies in one block of the card's pool, at places that
+//! were planned when the run was prepared: a replay allocates nothing. Between replays the block can be lent to others.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -12,4 +13,4 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub use cuda::{Graph, is_recordable, prepare};
+pub use cuda::{Graph, Prepared, is_recordable, prepare};

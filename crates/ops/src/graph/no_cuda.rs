@@ -14,9 +14,13 @@ pub fn is_recordable(_device: &Device) -> bool {
     false
 }
 
+/// What is known of a run that was done once.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared(());
+
 /// Does `run` as it will be recorded later.
-pub fn prepare<T>(_device: &Device, run: impl FnOnce() -> T) -> T {
-    run()
+pub fn prepare<T>(_device: &Device, run: impl FnOnce() -> T) -> (T, Prepared) {
+    (run(), Prepared(()))
 }
 
 impl Graph {
@@ -24,8 +28,22 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::NoCuda`].
-    pub fn record<E: From<Error>>(_device: &Device, _run: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+    pub fn record<E: From<Error>>(
+        _device: &Device,
+        _prepared: &Prepared,
+        _run: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Self, E> {
         Err(Error::NoCuda.into())
+    }
+
+    /// The size of the block in bytes.
+    pub fn bytes(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Does `run` with the block.
+    pub fn lend<T>(&self, _run: impl FnOnce() -> T) -> T {
+        match self.0 {}
     }
 
     /// Starts the recorded work.

@@ -1,4 +1,5 @@
 use candle_core::Tensor;
+use kiln_mempool::DevicePool;
 
 use super::*;
 use crate::test_support::{TARGET, assert_close, exact, random};
@@ -13,16 +14,20 @@ fn a_recorded_run_follows_its_inputs() {
         let between = activation(&x, Activation::Relu, None)?;
         activation(&between, Activation::Silu, Some(&y)).map(drop)
     };
-    prepare(device, run).unwrap();
+    let (result, prepared) = prepare(device, run);
+    result.unwrap();
     if !is_recordable(device) {
-        assert!(Graph::record(device, run).is_err());
+        assert!(Graph::record(device, &prepared, run).is_err());
         return;
     }
-    let mut graph = Graph::record(device, run).unwrap();
+    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    assert!(graph.bytes() >= 3 * 40 * x.dtype().size_in_bytes());
     for _ in 0..3 {
         let input = random(&[3, 40]);
         x.slice_set(&input, 0, 0).unwrap();
+        let before = DevicePool::calls();
         graph.replay().unwrap();
+        assert_eq!(DevicePool::calls(), before, "a replay asks for no memory");
         let expected = exact(&input).relu().unwrap().silu().unwrap();
         assert_close(&y, &expected, 2e-6);
     }
@@ -39,12 +44,16 @@ fn a_run_that_fails_while_it_is_recorded_leaves_the_card_usable() {
         activation(&x, Activation::Silu, None)?;
         Err(Error::Driver("stop".into()))
     };
-    assert!(Graph::record(device, fails).is_err());
+    let record = |run: &dyn Fn() -> crate::Result<()>| Graph::record(device, &prepare(device, || ()).1, run);
+    assert!(record(&fails).is_err());
     let read = || -> crate::Result<()> {
         x.to_dtype(candle_core::DType::F32)?.to_vec1::<f32>()?;
         Ok(())
     };
-    assert!(Graph::record(device, read).is_err(), "memory was read while recording");
+    assert!(record(&read).is_err(), "memory was read while recording");
+    let allocates = || -> crate::Result<()> { activation(&x, Activation::Silu, None).map(drop) };
+    let problem = record(&allocates).map(drop).unwrap_err().to_string();
+    assert!(problem.contains("asks for more than before"), "{problem}");
     assert_close(&activation(&x, Activation::Relu, None).unwrap(), &exact(&x).relu().unwrap(), 0.0);
 }
 
@@ -55,9 +64,34 @@ fn results_are_the_same_as_without_recording() {
     let eager = activation(&x, Activation::GeluErf, None).unwrap();
     let out = Tensor::zeros_like(&x).unwrap();
     let run = || -> crate::Result<()> { activation(&x, Activation::GeluErf, Some(&out)).map(drop) };
-    prepare(device, run).unwrap();
-    if let Ok(mut graph) = Graph::record(device, run) {
+    let (result, prepared) = prepare(device, run);
+    result.unwrap();
+    if let Ok(mut graph) = Graph::record(device, &prepared, run) {
         graph.replay().unwrap();
     }
     assert_close(&out, &exact(&eager), 0.0);
+}
+
+#[test]
+fn what_is_lent_between_replays_is_not_written_over() {
+    let device = &TARGET.0;
+    if !is_recordable(device) {
+        return;
+    }
+    let (x, y) = (random(&[64, 40]), random(&[64, 40]));
+    let run = || -> crate::Result<()> {
+        let between = activation(&x, Activation::Relu, None)?;
+        activation(&between, Activation::Silu, Some(&y)).map(drop)
+    };
+    let (result, prepared) = prepare(device, run);
+    result.unwrap();
+    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    graph.replay().unwrap();
+    let lent = graph.lend(|| activation(&x, Activation::Relu, None)).unwrap();
+    let problem = graph.replay().unwrap_err().to_string();
+    assert!(problem.contains("lent out"), "{problem}");
+    assert_close(&lent, &exact(&x).relu().unwrap(), 0.0);
+    drop(lent);
+    graph.replay().unwrap();
+    assert_close(&y, &exact(&x).relu().unwrap().silu().unwrap(), 2e-6);
 }

@@ -36,7 +36,7 @@ const LIMITS: [usize; 3] = [4, 3, 2];
 const WORTH: f64 = 0.995;
 
 /// How near a small ring must come to the best, as a ratio of times.
-const NEAR: f64 = 1.05;
+const NEAR: f64 = 1.1;
 
 impl Residency {
     /// All segments stay on the device.
@@ -73,7 +73,7 @@ impl Residency {
         Ok(Self { sizes, resident, ring, dtype: placement.dtype })
     }
 
-    /// As little on the device as does not slow steps down by more than a twentieth: all segments go through a ring, the
+    /// As little on the device as does not slow steps down by more than a tenth: all segments go through a ring, the
     /// smallest whose simulated steps are that near to those of the best.
     pub fn least(segments: &[Segment], placement: &Placement, estimate: &Estimate) -> Self {
         let all = Self::all(segments, placement);

@@ -1,5 +1,8 @@
 //! The right operand, packed.
 
+use candle_core::WithDType;
+use rayon::prelude::*;
+
 use crate::cpu::Element;
 
 /// Columns of a panel: two registers of 16 f32.
@@ -50,10 +53,57 @@ pub(crate) fn pack<T: Copy>(k: usize, n: usize, paired: bool, value: impl Fn(usi
     for (panel, packed) in packed.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
         let columns = panel * PANEL..((panel + 1) * PANEL).min(n);
         for row in 0..k {
-            let (start, step) = if paired { (row / 2 * 2 * PANEL + row % 2, 2) } else { (row * PANEL, 1) };
+            let (start, step) = place(row, paired);
             for (packed, column) in packed[start..].iter_mut().step_by(step).zip(columns.clone()) {
                 *packed = value(row, column);
             }
         }
     }
+}
+
+/// Stored elements of a column that are packed at a time: of a panel's columns as many as the first-level cache holds.
+const BLOCK: usize = 512;
+
+/// Packs the weight of `n` columns over `taps` times `channels` rows, stored column by column, channels before taps:
+/// `read(start, out)` gives stored elements. In panels the taps come before the channels. Every element is written.
+pub(crate) fn pack_stored<T: WithDType>(
+    (n, taps, channels): (usize, usize, usize),
+    paired: bool,
+    read: impl Fn(usize, &mut [T]) + Sync,
+    packed: &mut [T],
+) {
+    let k = taps * channels;
+    let rows = k.next_multiple_of(2);
+    let zero = T::from_f64(0.0);
+    let depth = (BLOCK / taps.max(1)).clamp(1, channels.max(1)); // channels of a block
+    let width = depth * taps;
+    // Columns that are missing in the last panel stay zeros.
+    packed.par_chunks_exact_mut((rows * PANEL).max(1)).enumerate().for_each_init(Vec::new, |block, (panel, packed)| {
+        if rows > k {
+            packed[(rows - 2) * PANEL..].fill(zero); // an odd number of rows is filled up
+        }
+        block.clear();
+        block.resize(PANEL * width, zero);
+        let columns = PANEL.min(n - panel * PANEL);
+        for first in (0..channels).step_by(depth) {
+            let depth = depth.min(channels - first);
+            for (column, block) in block.chunks_exact_mut(width).take(columns).enumerate() {
+                let start = ((panel * PANEL + column) * channels + first) * taps;
+                read(start, &mut block[..depth * taps]);
+            }
+            for tap in 0..taps {
+                for channel in 0..depth {
+                    let (row, from) = (tap * channels + first + channel, channel * taps + tap);
+                    let (start, step) = place(row, paired);
+                    let to = packed[start..].iter_mut().step_by(step);
+                    to.zip(block.chunks_exact(width)).for_each(|(to, block)| *to = block[from]);
+                }
+            }
+        }
+    });
+}
+
+/// Where a row's elements lie in a panel: the first, and how far they are apart.
+fn place(row: usize, paired: bool) -> (usize, usize) {
+    if paired { (row / 2 * 2 * PANEL + row % 2, 2) } else { (row * PANEL, 1) }
 }

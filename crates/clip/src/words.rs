@@ -1,0 +1,144 @@
+//! Words that have vectors of their own: textual inversion (Gal et al., arXiv 2208.01618).
+//!
+//! A word stands in a text by its name, and takes as many places as it has vectors. Its ids are those after the
+//! vocabulary, so that whoever counts, cuts or weighs tokens need not know of it; the encoder takes its vectors instead of
+//! rows of the token table.
+
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::{Error, Result};
+
+/// Words with their vectors, for one text encoder.
+#[derive(Debug, Clone, Default)]
+pub struct Words {
+    names: Vec<(String, Range<u32>)>,
+    /// The first word's first id: the size of the encoder's vocabulary.
+    first: u32,
+    channels: usize,
+    /// `(n, channels)` in f32 on the host, for all words, one word after another.
+    vectors: Option<Tensor>,
+}
+
+impl Words {
+    /// No words yet, for an encoder with this vocabulary and width.
+    pub(crate) fn new(vocab_size: usize, channels: usize) -> Self {
+        Self { names: Vec::new(), first: vocab_size as u32, channels, vectors: None }
+    }
+
+    /// Adds a word with its vectors `(n, channels)`.
+    ///
+    /// # Errors
+    /// [`Error::Vectors`] where they are for another encoder.
+    pub fn add(&mut self, name: impl Into<String>, vectors: &Tensor) -> Result<()> {
+        let name = name.into();
+        let n = match *vectors.dims() {
+            [n, channels] if channels == self.channels && n > 0 && !name.is_empty() => n as u32,
+            _ => {
+                let (found, channels) = (vectors.dims().to_vec(), self.channels);
+                return Err(Error::Vectors { word: name, found, channels });
+            }
+        };
+        let all = match &self.vectors {
+            None => vectors.clone(),
+            Some(before) => Tensor::cat(&[before, vectors], 0).map_err(kiln_nn::Error::from)?,
+        };
+        let start = self.names.last().map_or(self.first, |(_, ids)| ids.end);
+        self.names.push((name, start..start + n));
+        self.vectors = Some(all);
+        Ok(())
+    }
+
+    /// Whether an id is one of a word's.
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        id >= self.first && self.names.last().is_some_and(|(_, ids)| id < ids.end)
+    }
+
+    /// The first word in `text`, where it stands, and its ids. Of those that begin there the longest.
+    ///
+    /// A name counts where no letter or digit touches a letter or digit at its ends; upper and lower case of the ASCII
+    /// letters are the same, as they are to the tokenizer.
+    pub(crate) fn find(&self, text: &str) -> Option<(Range<usize>, Range<u32>)> {
+        let places = self.names.iter().filter_map(|(name, ids)| Some((place(text, name)?, ids.clone())));
+        places.min_by_key(|(place, _)| (place.start, usize::MAX - place.end))
+    }
+
+    /// Puts the words' vectors into the rows `(ids.len(), channels)` of tokens.
+    pub(crate) fn fill(&self, tokens: Tensor, ids: &[u32]) -> candle_core::Result<Tensor> {
+        let Some(vectors) = self.vectors.as_ref().filter(|_| ids.iter().any(|&id| self.contains(id))) else {
+            return Ok(tokens);
+        };
+        let rows = ids.len() as u32;
+        let row = |(i, &id): (usize, &u32)| if self.contains(id) { rows + (id - self.first) } else { i as u32 };
+        let wanted: Vec<u32> = ids.iter().enumerate().map(row).collect();
+        let vectors = vectors.to_dtype(tokens.dtype())?.to_device(tokens.device())?;
+        let all = Tensor::cat(&[&tokens, &vectors], 0)?; // (ids.len() + n, channels)
+        all.index_select(&Tensor::new(wanted, &Device::Cpu)?.to_device(tokens.device())?, 0)
+    }
+}
+
+/// Whether `name` occurs in `text` as a word: what [`Words::find`] looks for.
+pub fn mentions(text: &str, name: &str) -> bool {
+    place(text, name).is_some()
+}
+
+/// Where `name` first stands in `text` as a word.
+fn place(text: &str, name: &str) -> Option<Range<usize>> {
+    let touches =
+        |a: Option<char>, b: Option<char>| a.is_some_and(char::is_alphanumeric) && b.is_some_and(char::is_alphanumeric);
+    let is_here = |start: &usize| {
+        let end = start + name.len();
+        let here = text.get(*start..end).is_some_and(|part| part.eq_ignore_ascii_case(name));
+        here && !touches(text[..*start].chars().next_back(), name.chars().next())
+            && !touches(name.chars().next_back(), text[end..].chars().next())
+    };
+    if name.is_empty() {
+        return None;
+    }
+    text.char_indices().map(|(start, _)| start).find(is_here).map(|start| start..start + name.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    fn words(names: &[(&str, usize)]) -> Words {
+        let mut words = Words::new(100, 4);
+        for &(name, n) in names {
+            let vectors = Tensor::ones((n, 4), DType::F32, &Device::Cpu).unwrap();
+            words.add(name, &vectors).unwrap();
+        }
+        words
+    }
+
+    #[test]
+    fn the_first_and_longest_name_counts() {
+        let words = words(&[("cat", 1), ("cat-toy", 3), ("<s1>", 2)]);
+        assert_eq!(words.find("my cat-toy"), Some((3..10, 101..104)));
+        assert_eq!(words.find("a <S1>, cat"), Some((2..6, 104..106)));
+        assert_eq!(words.find("catalog, bobcat, cat2"), None);
+        assert_eq!(words.find("ça cat"), Some((4..7, 100..101)));
+        assert!(words.contains(105) && !words.contains(106) && !words.contains(99));
+        assert!(mentions("x<s1>x", "<s1>") && !mentions("", "cat") && !mentions("cat", ""));
+    }
+
+    #[test]
+    fn vectors_take_the_places_of_rows() {
+        let mut words = words(&[("one", 1)]);
+        words.add("two", &Tensor::new(&[[2f32, 2., 2., 2.], [3., 3., 3., 3.]], &Device::Cpu).unwrap()).unwrap();
+        let tokens = Tensor::zeros((4, 4), DType::F16, &Device::Cpu).unwrap();
+        let filled = words.fill(tokens, &[7, 101, 102, 100]).unwrap().to_dtype(DType::F32).unwrap();
+        let column: Vec<f32> = filled.narrow(1, 0, 1).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(column, [0.0, 2.0, 3.0, 1.0]);
+    }
+
+    #[test]
+    fn vectors_of_another_width_are_refused() {
+        let vectors = Tensor::ones((1, 5), DType::F32, &Device::Cpu).unwrap();
+        let message = words(&[]).add("cat", &vectors).unwrap_err().to_string();
+        assert!(message.contains("`cat` have shape [1, 5], expected (n, 4)"), "{message}");
+    }
+}

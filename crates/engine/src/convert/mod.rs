@@ -1,0 +1,137 @@
+//! Models from one layout into another: a folder of diffusers, a single safetensors file, a GGUF file.
+//!
+//! Tensors keep their types, and so their bits, where the new format has them. A fused projection is put together, or
+//! cut, by its bytes; nothing is computed but where another type is asked for, or needed.
+
+mod folder;
+mod parts;
+mod single;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kiln_weights::{BlockType, StoredType};
+use safetensors::Dtype;
+
+use crate::error::{Error, Result};
+use crate::model_files::{ModelFiles, ModelOptions};
+use parts::Parts;
+
+/// The type of a converted model's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightType {
+    /// As they are.
+    Keep,
+    /// One type for everything that is no integer.
+    Plain(Dtype),
+    /// Blocks for the matrices whose rows they divide, f16 for other weights. In GGUF files alone.
+    Blocks(BlockType),
+}
+
+impl FromStr for WeightType {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let block = BlockType::ALL.into_iter().find(|block| format!("{block:?}").to_lowercase() == text);
+        match (text, block) {
+            ("auto", _) => Ok(Self::Keep),
+            ("f32", _) => Ok(Self::Plain(Dtype::F32)),
+            ("f16", _) => Ok(Self::Plain(Dtype::F16)),
+            ("bf16", _) => Ok(Self::Plain(Dtype::BF16)),
+            (_, Some(block)) => Ok(Self::Blocks(block)),
+            _ => {
+                let blocks = BlockType::ALL.map(|block| format!("{block:?}").to_lowercase()).join(", ");
+                Err(format!("expected auto, f32, f16, bf16 or, for GGUF, {blocks}"))
+            }
+        }
+    }
+}
+
+/// The layout of a converted model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Folder,
+    Safetensors,
+    Gguf,
+}
+
+/// What a conversion did.
+#[derive(Debug, Clone)]
+pub struct Converted {
+    /// The file, or the folder.
+    pub path: PathBuf,
+    /// How many tensors were written.
+    pub tensors: usize,
+    /// Tensors of the input that belong to no part of a model, and were left out.
+    pub left_out: Vec<String>,
+}
+
+/// Converts the model at `input` to `output`: a file that ends in `.safetensors` or `.gguf`, else a folder. What is there
+/// is replaced if `overwrite`.
+///
+/// # Errors
+/// [`Error::Exists`], and what is wrong with the model: with a missing tensor nothing is written.
+pub fn convert(
+    input: &Path,
+    output: &Path,
+    options: &ModelOptions,
+    weight_type: WeightType,
+    overwrite: bool,
+) -> Result<Converted> {
+    let extension = output.extension().map(|extension| extension.to_ascii_lowercase());
+    let layout = match extension.as_deref().and_then(|extension| extension.to_str()) {
+        Some("safetensors") => Layout::Safetensors,
+        Some("gguf") => Layout::Gguf,
+        Some(other @ ("ckpt" | "pt" | "pth" | "bin")) => {
+            let expected = "a .safetensors or .gguf file or a folder: pickles are read, not written".into();
+            return Err(Error::Value { name: "OUT", found: format!("a .{other} file"), expected });
+        }
+        _ => Layout::Folder,
+    };
+    if matches!(weight_type, WeightType::Blocks(_)) && layout != Layout::Gguf {
+        let expected = "auto, f32, f16 or bf16: blocks are for .gguf files".into();
+        return Err(Error::Value { name: "--weight-type", found: "a type of blocks".into(), expected });
+    }
+    if output.exists() && !overwrite {
+        return Err(Error::Exists(output.to_path_buf()));
+    }
+    if !input.exists() {
+        let looked_for = "a model folder in the diffusers layout, or a checkpoint file".into();
+        return Err(Error::NotFound { path: input.to_path_buf(), looked_for });
+    }
+    let files = ModelFiles::open(input, options)?;
+    let parts = Parts::open(&files)?;
+    let tensors = match layout {
+        Layout::Folder => folder::write(&files, &parts, output, weight_type)?,
+        Layout::Safetensors | Layout::Gguf => single::write(&parts, output, layout == Layout::Gguf, weight_type)?,
+    };
+    Ok(Converted { path: output.to_path_buf(), tensors, left_out: files.unexpected() })
+}
+
+impl WeightType {
+    /// The type in which a tensor is written that is stored as `stored`.
+    fn of(self, stored: StoredType, shape: &[usize], is_gguf: bool) -> StoredType {
+        let is_float = match stored {
+            StoredType::Plain(dtype) => {
+                use Dtype::{BF16, F8_E4M3, F8_E5M2, F16, F32, F64};
+                [F64, F32, F16, BF16, F8_E4M3, F8_E5M2].contains(&dtype)
+            }
+            StoredType::Blocks(_) => true,
+        };
+        match self {
+            _ if !is_float => stored,
+            Self::Keep if is_gguf && !kiln_weights::gguf_has(stored) => Dtype::F16.into(), // 8-bit floats fit into f16
+            Self::Keep if !is_gguf && matches!(stored, StoredType::Blocks(_)) => Dtype::F32.into(),
+            Self::Keep => stored,
+            Self::Plain(dtype) => dtype.into(),
+            Self::Blocks(block) => {
+                let blocks = StoredType::Blocks(block);
+                match shape {
+                    [_, _] if blocks.bytes(shape).is_some() => blocks,
+                    [_] => Dtype::F32.into(), // vectors are small, and other programs want them so
+                    _ => Dtype::F16.into(),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The parts of a model that is converted: their tensors under the names that networks declare.
+
+use std::borrow::Cow;
+
+use kiln_clip::{TextEncoder, TextEncoderConfig};
+use kiln_unet::{Unet, UnetConfig};
+use kiln_vae::{Decoder, Encoder, VaeConfig};
+use kiln_weights::{ParamInfo, ParamSource, Segments, StoredType, encode, misfits};
+
+use crate::error::{Error, Result};
+use crate::model_files::{ModelFiles, TEXT_FOLDERS};
+
+/// A buffer that text encoders carried in files of 2022.
+const POSITION_IDS: &str = "text_model.embeddings.position_ids";
+
+/// A part: a source, and its tensors' names, sorted.
+pub(super) struct Part {
+    pub(super) source: Box<dyn ParamSource>,
+    pub(super) keys: Vec<String>,
+}
+
+/// A model's parts.
+pub(super) struct Parts {
+    pub(super) unet: Part,
+    pub(super) unet_config: UnetConfig,
+    pub(super) vae: Part,
+    pub(super) vae_config: VaeConfig,
+    /// With their configurations: one or two.
+    pub(super) text: Vec<(Part, TextEncoderConfig)>,
+}
+
+impl Parts {
+    /// Opens the parts, and checks that every tensor is there.
+    pub(super) fn open(files: &ModelFiles) -> Result<Self> {
+        fn read<T, E: std::fmt::Display>(
+            files: &ModelFiles,
+            name: &str,
+            parse: fn(&str) -> std::result::Result<T, E>,
+        ) -> Result<T> {
+            parse(&files.config(name)?).map_err(|error| Error::model(&files.config_path(name), error))
+        }
+        let unet_config = read(files, "unet/config.json", UnetConfig::from_json)?;
+        let unet_config = files.unet_config(unet_config, None)?;
+        let unet = Part::new(files.unet()?, &[Unet::new(unet_config.clone()).segments()])?;
+        let vae_config = read(files, "vae/config.json", VaeConfig::from_json)?;
+        let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
+        let vae = Part::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
+        let mut text = Vec::new();
+        for (i, (folder, _)) in TEXT_FOLDERS.into_iter().enumerate() {
+            let name = format!("{folder}/config.json");
+            if !files.has_config(&name) {
+                continue;
+            }
+            let config = read(files, &name, TextEncoderConfig::from_json)?;
+            let encoder = TextEncoder::new(config.clone())?;
+            let mut part = Part::new(files.text_encoder(i)?, &[encoder.segments()])?;
+            if part.source.info(POSITION_IDS).is_some() {
+                part.keys.push(POSITION_IDS.into());
+                part.keys.sort();
+            }
+            text.push((part, config));
+        }
+        Ok(Self { unet, unet_config, vae, vae_config, text })
+    }
+}
+
+impl Part {
+    fn new(source: Box<dyn ParamSource>, networks: &[&Segments]) -> Result<Self> {
+        let mut keys = Vec::new();
+        for segments in networks {
+            if let Some(error) = misfits(segments, &source).into_iter().next() {
+                return Err(error.into());
+            }
+            keys.extend(segments.iter().flat_map(|segment| segment.params()).map(|param| param.key.clone()));
+        }
+        keys.sort();
+        Ok(Self { source, keys })
+    }
+
+    /// Shape and stored type. Every name of `keys` is there.
+    pub(super) fn info(&self, key: &str) -> Result<ParamInfo> {
+        self.source.info(key).ok_or_else(|| self.missing(key))
+    }
+
+    /// The elements in `dtype`.
+    pub(super) fn bytes(&self, key: &str, dtype: StoredType) -> kiln_weights::Result<Cow<'_, [u8]>> {
+        let missing = || kiln_weights::Error::Missing {
+            origin: self.source.origin(key),
+            key: key.to_string(),
+            expected: Vec::new(),
+        };
+        let data = self.source.data(key)?.ok_or_else(missing)?;
+        if data.info.dtype == dtype {
+            return Ok(data.bytes);
+        }
+        let found = format!("{:?}", data.info.dtype);
+        let (origin, key) = (self.source.origin(key), key.to_string());
+        encode(&data, dtype).map(Cow::Owned).ok_or(kiln_weights::Error::StoredDType { origin, key, found })
+    }
+
+    fn missing(&self, key: &str) -> Error {
+        let (origin, key) = (self.source.origin(key), key.to_string());
+        kiln_weights::Error::Missing { origin, key, expected: Vec::new() }.into()
+    }
+}

@@ -1,0 +1,103 @@
+//! Writing a model into one file, under the names of CompVis' code.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kiln_weights::ldm::{ClipDialect, Names, Piece, Place, VaeShape, transpose};
+use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
+use safetensors::Dtype;
+
+use super::WeightType;
+use super::folder::replace;
+use super::parts::{Part, Parts};
+use crate::error::Result;
+use crate::single_file::shapes::unet_shape;
+
+/// What a text encoder's tensors are called in a file: what stands before their names, and whose names.
+fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect) {
+    let is_xl = parts.unet_config.added_embedding.is_some();
+    // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
+    let is_open = parts.text[i].1.hidden_act == "gelu";
+    match (is_xl, parts.text.len(), i, is_open) {
+        (false, _, _, false) => ("cond_stage_model.transformer.", ClipDialect::Transformers),
+        (false, _, _, true) => ("cond_stage_model.model.", ClipDialect::OpenClip),
+        (true, 1, ..) => ("conditioner.embedders.0.model.", ClipDialect::OpenClip),
+        (true, _, 0, _) => ("conditioner.embedders.0.transformer.", ClipDialect::Transformers),
+        (true, ..) => ("conditioner.embedders.1.model.", ClipDialect::OpenClip),
+    }
+}
+
+/// Writes the file, and gives the number of its tensors.
+pub(super) fn write(parts: &Parts, path: &Path, is_gguf: bool, weight_type: WeightType) -> Result<usize> {
+    let mut tensors = Vec::new();
+    let mut add = |part, prefix, names: &Names| -> Result<()> {
+        tensors.extend(stored(part, prefix, names, is_gguf, weight_type)?);
+        Ok(())
+    };
+    add(&parts.unet, "model.diffusion_model.", &unet_shape(&parts.unet_config).names())?;
+    add(&parts.vae, "first_stage_model.", &VaeShape::ldm_names(parts.vae_config.block_out_channels.len()))?;
+    for (i, (part, _)) in parts.text.iter().enumerate() {
+        let (prefix, dialect) = text_place(parts, i);
+        add(part, prefix, &dialect.names())?;
+    }
+    let count = tensors.len();
+    let is_xl = parts.unet_config.added_embedding.is_some();
+    replace(path, |file| match is_gguf {
+        true => {
+            let architecture = if is_xl { "sdxl" } else { "sd1" };
+            let notes = BTreeMap::from([("general.architecture".to_string(), architecture.to_string())]);
+            write_gguf(file, tensors, &notes)
+        }
+        false => write_safetensors(file, tensors, &BTreeMap::from([("format".to_string(), "pt".to_string())])),
+    })?;
+    Ok(count)
+}
+
+/// The tensors of `part` as a single file has them.
+fn stored<'a>(
+    part: &'a Part,
+    prefix: &str,
+    names: &Names,
+    is_gguf: bool,
+    weight_type: WeightType,
+) -> Result<Vec<NewTensor<'a>>> {
+    // Stored names with what they are made of: one declared tensor, or three.
+    let mut made: BTreeMap<String, Vec<(Piece, &str)>> = BTreeMap::new();
+    for key in &part.keys {
+        // What the table does not know keeps its name.
+        let Place { name, piece } = names.place(key).unwrap_or(Place { name: key.clone(), piece: Piece::Whole });
+        made.entry(name).or_default().push((piece, key));
+    }
+    let one = |(name, mut pieces): (String, Vec<(Piece, &'a str)>)| {
+        pieces.sort_by_key(|(piece, _)| if let Piece::Third(i) = piece { *i } else { 0 });
+        let (piece, first) = pieces[0]; // every entry was made with one
+        let ParamInfo { mut shape, dtype } = part.info(first)?;
+        match (piece, shape.as_mut_slice()) {
+            (Piece::Third(_), [rows, ..]) => *rows *= 3,
+            (Piece::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
+            (Piece::Pointwise, [_, _]) => shape.extend([1, 1]),
+            _ => {}
+        }
+        let mut dtype = weight_type.of(dtype, &shape, is_gguf);
+        if piece == Piece::Transposed && matches!(dtype, StoredType::Blocks(_)) {
+            dtype = Dtype::F16.into();
+        }
+        let keys: Vec<&str> = pieces.into_iter().map(|(_, key)| key).collect();
+        // The declared matrix has the rows that the stored one has as columns.
+        let (rows, columns) = (shape.last().copied().unwrap_or(1), shape.first().copied().unwrap_or(1));
+        let bytes = move || -> kiln_weights::Result<Cow<'a, [u8]>> {
+            let mut bytes = part.bytes(keys[0], dtype)?;
+            if piece == Piece::Transposed {
+                bytes = Cow::Owned(transpose(&bytes, rows, columns));
+            }
+            for key in &keys[1..] {
+                bytes.to_mut().extend_from_slice(&part.bytes(key, dtype)?);
+            }
+            keys.iter().for_each(|key| part.source.release(key));
+            Ok(bytes)
+        };
+        Ok(NewTensor { name: format!("{prefix}{name}"), shape, dtype, bytes: Box::new(bytes) })
+    };
+    made.into_iter().map(one).collect()
+}

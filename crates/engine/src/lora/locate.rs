@@ -1,0 +1,86 @@
+//! Files by name in a folder.
+
+use std::path::{Path, PathBuf};
+
+use super::{LoraName, stem};
+use crate::error::{Error, Result};
+
+/// How deep folders are looked through: links in circles end somewhere.
+const MAX_DEPTH: usize = 8;
+
+/// What LoRA files end with.
+const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
+
+/// All files of a folder and those below with one of these endings, sorted by path.
+///
+/// # Errors
+/// [`Error::Read`] where the folder itself cannot be read; what is below and cannot be is left out.
+pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
+    let mut waiting: Vec<(PathBuf, usize)> = entries.flatten().map(|entry| (entry.path(), 1)).collect();
+    while let Some((path, depth)) = waiting.pop() {
+        if path.is_dir() {
+            let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            waiting.extend(below.map(|entry| (entry.path(), depth + 1)).filter(|(_, depth)| *depth <= MAX_DEPTH));
+        } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+        {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The file of a LoRA.
+///
+/// # Errors
+/// [`Error::NotFound`] says where it was looked for.
+pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
+    match name {
+        LoraName::File(path) if path.is_file() => Ok(path.clone()),
+        LoraName::File(path) => {
+            let looked_for = "--lora, a .safetensors file, with strengths behind it as in FILE:0.8".into();
+            Err(Error::NotFound { path: path.clone(), looked_for })
+        }
+        LoraName::Named(name) => {
+            let Some(folder) = folder else {
+                let looked_for = format!("<lora:{name}>, in the folder of LoRAs; say which one it is with --lora-dir");
+                return Err(Error::NotFound { path: name.into(), looked_for });
+            };
+            let files = files(folder, &ENDINGS)?;
+            let same = |path: &&PathBuf| stem(path) == *name;
+            let alike = |path: &&PathBuf| stem(path).eq_ignore_ascii_case(name);
+            files.iter().find(same).or_else(|| files.iter().find(alike)).cloned().ok_or_else(|| {
+                let looked_for = format!("{name}.safetensors, for <lora:{name}> in the prompt");
+                Error::NotFound { path: folder.to_path_buf(), looked_for }
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_below_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("styles")).unwrap();
+        for name in ["ink.safetensors", "styles/Wash.safetensors", "styles/notes.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let find = |name: &str| find(&LoraName::Named(name.into()), Some(folder.path()));
+        assert!(find("ink").unwrap().ends_with("ink.safetensors"));
+        assert!(find("wash").unwrap().ends_with("styles/Wash.safetensors"));
+        let message = find("oil").unwrap_err().to_string();
+        assert!(message.contains("looked for oil.safetensors, for <lora:oil> in the prompt"), "{message}");
+        assert_eq!(files(folder.path(), &["safetensors"]).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_name_without_a_folder_says_which_flag_is_missing() {
+        let message = find(&LoraName::Named("ink".into()), None).unwrap_err().to_string();
+        assert!(message.contains("--lora-dir"), "{message}");
+    }
+}

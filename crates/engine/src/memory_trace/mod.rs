@@ -1,0 +1,305 @@
+//! Traces of memory as files, played back, and drawn.
+//!
+//! A file is JSON Lines, an object a line. The first says what it is and in which version; then in the order in which it
+//! happened, `ns` being nanoseconds since the trace began:
+//!
+//! ```text
+//! {"kiln":"memory trace","version":1,"lost":0}
+//! {"ns":1200,"stage":"denoise"}
+//! {"ns":1350,"alloc":17,"pool":"device","bytes":1048576,"for":"activations"}
+//! {"ns":9000,"free":17}
+//! ```
+//!
+//! `alloc` and `free` carry a number that belongs to one allocation of the file. `pool` is `host` (blocks of the host
+//! pool, 32 KiB and more) or `device`; `for` is `weights`, `ring`, `cache`, `activations` or `workspace`. `lost` counts
+//! events that the recorder had no room for, all of them after the last line. What an unknown object says is passed
+//! over, so that a later version may say more.
+
+mod plot;
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use kiln_mempool::{
+    Category, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::output::{check_file, persist, temporary_beside};
+
+const MAGIC: &str = "memory trace";
+const VERSION: u32 = 1;
+/// Events of a recording: some thousands a step and network, of 32 bytes each, in memory that is taken as it is used.
+const EVENTS: usize = 4 << 20;
+
+/// A line of a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Head {
+        kiln: String,
+        version: u32,
+        lost: u64,
+    },
+    Allocated {
+        ns: u64,
+        alloc: u64,
+        pool: String,
+        bytes: u64,
+        #[serde(rename = "for")]
+        category: String,
+    },
+    Freed {
+        ns: u64,
+        free: u64,
+    },
+    Stage {
+        ns: u64,
+        stage: String,
+    },
+    /// Something of a later version.
+    Other {},
+}
+
+/// A file that a trace of memory will be written to.
+#[derive(Debug)]
+pub struct MemoryTraceFile(PathBuf);
+
+/// A trace of memory that is being recorded.
+#[derive(Debug)]
+pub struct MemoryRecording {
+    path: PathBuf,
+    recorder: MemoryRecorder,
+}
+
+impl MemoryTraceFile {
+    /// Plans a file at `path`; one that is there will be replaced.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
+    pub fn plan(path: &Path) -> Result<Self> {
+        check_file("--memory-trace", path, "the trace of memory")?;
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            let expected = "a name that ends in .jsonl, the one format that is written".into();
+            return Err(Error::Value { name: "--memory-trace", found: format!("'{}'", path.display()), expected });
+        }
+        Ok(Self(path.to_path_buf()))
+    }
+
+    /// Begins to record, the whole process.
+    ///
+    /// # Errors
+    /// [`Error::Pool`] where a trace is recorded already.
+    pub fn start(self) -> Result<MemoryRecording> {
+        Ok(MemoryRecording { path: self.0, recorder: MemoryRecorder::start(EVENTS)? })
+    }
+}
+
+impl MemoryRecording {
+    /// Ends the recording and writes the file; it appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn write(self) -> Result<()> {
+        let trace = self.recorder.finish();
+        if trace.lost > 0 {
+            let lost = trace.lost;
+            tracing::warn!("{}: the last {lost} events are missing, they are more than fit", self.path.display());
+        }
+        let mut file = temporary_beside(&self.path)?;
+        write_trace(&trace, BufWriter::new(&mut file)).map_err(Error::write(&self.path))?;
+        persist(file, &self.path)
+    }
+}
+
+fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
+    let mut line = |line: &Line| {
+        serde_json::to_writer(&mut to, line)?;
+        to.write_all(b"\n")
+    };
+    line(&Line::Head { kiln: MAGIC.into(), version: VERSION, lost: trace.lost })?;
+    for MemoryEvent { nanos, what } in &trace.events {
+        let ns = *nanos;
+        line(&match what {
+            Happened::Allocated { pool, id, bytes, category } => {
+                let (pool, category) = (pool.id().into(), category.id().into());
+                Line::Allocated { ns, alloc: *id, pool, bytes: *bytes, category }
+            }
+            Happened::Freed { id } => Line::Freed { ns, free: *id },
+            Happened::Stage { name } => Line::Stage { ns, stage: name.clone() },
+        })?;
+    }
+    to.flush()
+}
+
+fn read_trace(path: &Path) -> Result<MemoryTrace> {
+    let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+    let wrong = |line: usize, problem: String| Error::model(path, format!("line {}: {problem}", line + 1));
+    let mut trace = MemoryTrace::default();
+    for (i, line) in text.lines().enumerate() {
+        let parsed = serde_json::from_str(line).map_err(|error| wrong(i, error.to_string()))?;
+        if i == 0 {
+            match parsed {
+                Line::Head { kiln, version: VERSION, lost } if kiln == MAGIC => trace.lost = lost,
+                Line::Head { kiln, version, .. } if kiln == MAGIC => {
+                    return Err(wrong(
+                        i,
+                        format!("version {version} of the format, expected {VERSION}; take a newer Kiln"),
+                    ));
+                }
+                _ => return Err(wrong(i, "no trace of memory; make one with kiln txt2img --memory-trace".into())),
+            }
+            continue;
+        }
+        let (nanos, what) = match parsed {
+            Line::Allocated { ns, alloc, pool, bytes, category } => {
+                let unknown = |what: &str, found: &str| wrong(i, format!("unknown {what} `{found}`"));
+                let pool =
+                    Pool::ALL.into_iter().find(|known| known.id() == pool).ok_or_else(|| unknown("pool", &pool))?;
+                let category = Category::ALL
+                    .into_iter()
+                    .find(|known| known.id() == category)
+                    .ok_or_else(|| unknown("use of memory", &category))?;
+                (ns, Happened::Allocated { pool, id: alloc, bytes, category })
+            }
+            Line::Freed { ns, free } => (ns, Happened::Freed { id: free }),
+            Line::Stage { ns, stage } => (ns, Happened::Stage { name: stage }),
+            Line::Head { .. } | Line::Other {} => continue,
+        };
+        trace.events.push(MemoryEvent { nanos, what });
+    }
+    if text.is_empty() {
+        return Err(wrong(0, "the file is empty".into()));
+    }
+    Ok(trace)
+}
+
+/// What became of one pool's requests under one policy.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReplayRow {
+    /// The file.
+    pub file: String,
+    /// Whose memory.
+    pub pool: &'static str,
+    /// The policy.
+    pub policy: &'static str,
+    /// Requests.
+    pub allocations: u64,
+    /// Calls of the driver or the kernel that the policy makes.
+    pub driver_calls: u64,
+    /// The most bytes in use.
+    pub peak_used: u64,
+    /// The most bytes that the policy holds.
+    pub peak_reserved: u64,
+    /// The second over the first.
+    pub ratio: f64,
+    /// Seconds of the replay.
+    pub seconds: f64,
+}
+
+/// Plays the traces in files back under every policy, each pool that has something for itself.
+///
+/// # Errors
+/// [`Error::Read`] and [`Error::Model`] name the file.
+pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
+    let mut rows = Vec::new();
+    for file in files {
+        let trace = read_trace(file)?;
+        for pool in Pool::ALL {
+            let requests = trace.of(pool);
+            for (policy, rules) in ReplayPolicy::all() {
+                let replayed = replay(&requests, rules);
+                let Replayed { allocations, driver_calls, peak_used, peak_reserved, time } = replayed;
+                if allocations > 0 {
+                    rows.push(ReplayRow {
+                        file: file.display().to_string(),
+                        pool: pool.id(),
+                        policy,
+                        allocations,
+                        driver_calls,
+                        peak_used,
+                        peak_reserved,
+                        ratio: replayed.ratio(),
+                        seconds: time.as_secs_f64(),
+                    });
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
+///
+/// # Errors
+/// [`Error::Read`] and [`Error::Model`] name the file, [`Error::Write`] the drawing.
+pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
+    check_file("--output", to, "the drawing")?;
+    let title = file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let drawing = plot::svg(&read_trace(file)?, &title);
+    let mut temporary = temporary_beside(to)?;
+    temporary.write_all(drawing.as_bytes()).map_err(Error::write(to))?;
+    persist(temporary, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_testkit::fixtures;
+
+    use super::*;
+
+    fn event(nanos: u64, what: Happened) -> MemoryEvent {
+        MemoryEvent { nanos, what }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let allocated = |id, pool, category| Happened::Allocated { pool, id, bytes: 5 << 30, category };
+        let events = vec![
+            event(0, Happened::Stage { name: "load".into() }),
+            event(1, allocated(7, Pool::Device, Category::Weights)),
+            event(u64::MAX, allocated(8, Pool::Host, Category::Ring)),
+            event(u64::MAX, Happened::Freed { id: 7 }),
+        ];
+        let trace = MemoryTrace { events, lost: 3 };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        write_trace(&trace, std::fs::File::create(&path).unwrap()).unwrap();
+        assert_eq!(read_trace(&path).unwrap(), trace);
+        let rows = replay_memory(&[path]).unwrap();
+        assert!(rows.iter().all(|row| row.peak_used == 5 << 30 && row.ratio >= 1.0));
+        assert_eq!(rows.iter().filter(|row| row.pool == "host").count(), ReplayPolicy::all().len());
+    }
+
+    /// Whole calls on an H200, f16: what a card was asked for, but for requests of less than 64 KiB and 1 MiB.
+    #[test]
+    fn kiln_s_policy_holds_little_more_than_is_used() {
+        let files = ["sd15-call", "sdxl-call"].map(|name| fixtures("memory").join(format!("{name}.jsonl")));
+        for rows in replay_memory(&files).unwrap().chunks(ReplayPolicy::all().len()) {
+            let ratio = |policy: &str| rows.iter().find(|row| row.policy == policy).unwrap().ratio;
+            assert!(ratio("kiln") <= 1.03, "{} times what {} used", ratio("kiln"), rows[0].file);
+            assert!(ratio("kiln") < ratio("PyTorch") && ratio("planned") <= 1.001, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_trace_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        let head = r#"{"kiln":"memory trace","version":1,"lost":0}"#;
+        for (text, expected) in [
+            (String::new(), "line 1: the file is empty"),
+            ("{}".into(), "line 1: no trace of memory"),
+            (head.replace("1,", "2,"), "version 2 of the format, expected 1"),
+            (format!("{head}\n{{"), "line 2: "),
+            (format!("{head}\n{{\"ns\":1,\"alloc\":1,\"pool\":\"disk\",\"bytes\":1,\"for\":\"ring\"}}"), "pool `disk`"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let message = read_trace(&path).unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("a.jsonl"), "{text}: {message}");
+        }
+        std::fs::write(&path, format!("{head}\n{{\"ns\":4,\"weather\":\"fine\"}}\n")).unwrap();
+        assert_eq!(read_trace(&path).unwrap(), MemoryTrace::default());
+    }
+}

@@ -1,0 +1,268 @@
+//! Where a model's configurations and weights are: a folder in the diffusers layout, or one file, and other files for
+//! some of the parts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kiln_clip::{ClipPadding, Tokenizer};
+use kiln_unet::{Unet, UnetConfig};
+use kiln_weights::{KeyRule, ParamSource, Renamed, misfits, open_component};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::single_file::SingleFile;
+use crate::single_file::configs::{Configs, OPENAI_WIDTH, unet_config};
+use crate::single_file::kind::Prediction;
+
+/// What of a model is not what its folder or file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// A folder in the diffusers layout with the configurations and, if it has them, the tokenizers, for a model in one
+    /// file whose shapes do not tell everything. Its weights may be missing.
+    pub config: Option<PathBuf>,
+    /// What the denoiser predicts.
+    pub prediction: Option<Prediction>,
+    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    pub unet: Option<PathBuf>,
+    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    pub vae: Option<PathBuf>,
+    /// Text encoders in the place of those of the model that are as wide: checkpoint files.
+    pub text_encoders: Vec<PathBuf>,
+}
+
+/// The folders of a text encoder and its tokenizer.
+pub(crate) const TEXT_FOLDERS: [(&str, &str); 2] = [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")];
+
+/// A model's files. Clones share what is open.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelFiles {
+    path: PathBuf,
+    base: Base,
+    config: Option<PathBuf>,
+    unet: Option<Part>,
+    vae: Option<Part>,
+    text_files: Vec<Arc<SingleFile>>,
+    /// In the place of the first and the second text encoder: a file, and which of its encoders.
+    text: [Option<(Arc<SingleFile>, usize)>; 2],
+}
+
+#[derive(Debug, Clone)]
+enum Base {
+    Folder,
+    File(Arc<SingleFile>, Arc<Configs>),
+}
+
+#[derive(Debug, Clone)]
+enum Part {
+    Folder(PathBuf),
+    File(Arc<SingleFile>),
+}
+
+impl Part {
+    fn open(path: &Path, flag: &str) -> Result<Self> {
+        if !path.exists() {
+            let looked_for = format!("{flag}, a checkpoint file or a component's folder");
+            return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
+        }
+        if path.is_dir() {
+            return Ok(Self::Folder(path.to_path_buf()));
+        }
+        Ok(Self::File(Arc::new(SingleFile::open(path)?)))
+    }
+}
+
+fn no_part(path: &Path, what: &str) -> Error {
+    Error::model(path, format!("has no {what} that Kiln knows by its tensors' names"))
+}
+
+impl ModelFiles {
+    /// Opens what `options` name and the model itself: of files their tables of tensors alone.
+    pub(crate) fn open(path: &Path, options: &ModelOptions) -> Result<Self> {
+        let part = |path: &Option<PathBuf>, flag| path.as_deref().map(|path| Part::open(path, flag)).transpose();
+        let (unet, vae) = (part(&options.unet, "--unet")?, part(&options.vae, "--vae")?);
+        let text_file = |path: &PathBuf| match Part::open(path, "--text-encoder")? {
+            Part::File(file) => Ok(file),
+            Part::Folder(path) => {
+                Err(Error::model(&path, "is a folder, expected a checkpoint file with a text encoder"))
+            }
+        };
+        let text_files = options.text_encoders.iter().map(text_file).collect::<Result<Vec<_>>>()?;
+        let base = match path.is_file() {
+            false => Base::Folder,
+            true => {
+                let file = SingleFile::open(path)?;
+                let configs = match (&options.config, &vae) {
+                    (Some(_), _) => Configs::new(),
+                    (None, Some(Part::File(vae))) => {
+                        file.configs(&[&text_files, std::slice::from_ref(vae)].concat())?
+                    }
+                    (None, _) => file.configs(&text_files)?,
+                };
+                Base::File(Arc::new(file), Arc::new(configs))
+            }
+        };
+        let (path, config) = (path.to_path_buf(), options.config.clone());
+        Ok(Self { path, base, config, unet, vae, text_files, text: [None, None] })
+    }
+
+    /// The file with the configuration `name`, for messages: a single file has them all.
+    pub(crate) fn config_path(&self, name: &str) -> PathBuf {
+        match (&self.config, &self.base) {
+            (Some(folder), _) => folder.join(name),
+            (None, Base::Folder) => self.path.join(name),
+            (None, Base::File(..)) => self.path.clone(),
+        }
+    }
+
+    /// The text of a configuration, or `None` where a single file has no such.
+    pub(crate) fn config(&self, name: &str) -> Result<String> {
+        match &self.base {
+            Base::File(_, configs) if self.config.is_none() => {
+                let found = configs.get(name).map(Value::to_string);
+                found.ok_or_else(|| Error::model(&self.path, format!("has no part that `{name}` would be for")))
+            }
+            _ => read(&self.config_path(name)),
+        }
+    }
+
+    /// The file with defaults of the model's own, if it has one.
+    pub(crate) fn defaults(&self, name: &str) -> Option<PathBuf> {
+        Some(self.config_path(name)).filter(|path| path.ends_with(name) && path.exists())
+    }
+
+    /// The configuration of the U-Net that is taken in the place of `base`'s: `base` itself where the tensors fit it,
+    /// since it knows more than their shapes tell.
+    pub(crate) fn unet_config(&self, base: UnetConfig, prediction: Option<Prediction>) -> Result<UnetConfig> {
+        match &self.unet {
+            None => Ok(base),
+            Some(Part::Folder(folder)) => {
+                let path = folder.join("config.json");
+                UnetConfig::from_json(&read(&path)?).map_err(|error| Error::model(&path, error))
+            }
+            Some(Part::File(file)) => {
+                let source = file.unet().ok_or_else(|| no_part(&file.path, "U-Net"))?;
+                let fits = misfits(Unet::new(base.clone()).segments(), &source).is_empty();
+                match file.unet_shape().filter(|_| !fits) {
+                    None => Ok(base), // where it does not fit, loading names the tensor
+                    Some(shape) => {
+                        let prediction = prediction.unwrap_or_else(|| file.prediction());
+                        UnetConfig::from_json(&unet_config(shape, prediction).to_string())
+                            .map_err(|error| Error::model(&file.path, error))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the text encoders that were given in the place of those that are as wide; `widths` are the model's.
+    pub(crate) fn replace_text_encoders(&mut self, widths: &[usize]) -> Result<()> {
+        for file in &self.text_files {
+            let mut used = false;
+            for (i, part) in file.text.iter().enumerate() {
+                let width = part.as_ref().map(|part| part.shape.hidden_size);
+                if let Some(place) = widths.iter().position(|&own| Some(own) == width) {
+                    self.text[place] = Some((file.clone(), i)); // a model has two at most
+                    used = true;
+                }
+            }
+            if !used {
+                let problem = format!("has no text encoder of {widths:?} channels, the width of the model's");
+                return Err(Error::model(&file.path, problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// The U-Net's weights.
+    pub(crate) fn unet(&self) -> Result<Box<dyn ParamSource>> {
+        match (&self.unet, &self.base) {
+            (Some(Part::Folder(folder)), _) => Ok(open_component(folder)?),
+            (Some(Part::File(file)), _) | (None, Base::File(file, _)) => {
+                file.unet().ok_or_else(|| no_part(&file.path, "U-Net"))
+            }
+            (None, Base::Folder) => Ok(open_component(&self.path.join("unet"))?),
+        }
+    }
+
+    /// The autoencoder's weights.
+    pub(crate) fn vae(&self) -> Result<Box<dyn ParamSource>> {
+        let source = match (&self.vae, &self.base) {
+            (Some(Part::Folder(folder)), _) => open_component(folder)?,
+            (Some(Part::File(file)), _) | (None, Base::File(file, _)) => {
+                file.vae().ok_or_else(|| no_part(&file.path, "autoencoder (VAE)"))?
+            }
+            (None, Base::Folder) => open_component(&self.path.join("vae"))?,
+        };
+        Ok(Box::new(Renamed::new(source, KeyRule::VAE_ATTENTION)))
+    }
+
+    /// The weights of text encoder `i`.
+    pub(crate) fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
+        let source = match (&self.text[i], &self.base) {
+            (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
+            (None, Base::File(file, _)) => file.text_encoder(i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
+            (None, Base::Folder) => open_component(&self.path.join(TEXT_FOLDERS[i].0))?,
+        };
+        Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
+    }
+
+    /// The tokenizer of text encoder `i`.
+    pub(crate) fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
+        Ok(match self.tokenizer_files(i) {
+            TokenizerFiles::Folder(folder) => Tokenizer::open(&folder)?,
+            TokenizerFiles::Clip(padding) => Tokenizer::clip(padding)?,
+        })
+    }
+
+    /// Where the tokenizer of text encoder `i` is: in a folder, or it is CLIP's own, whose padding depends on whose
+    /// encoder it is.
+    pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
+        let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
+        match &self.base {
+            Base::File(file, _) if !folder.is_dir() => {
+                let part = match &self.text[i] {
+                    Some((file, i)) => &file.text[*i],
+                    None => &file.text[i],
+                };
+                let is_openai = part.as_ref().is_none_or(|part| part.shape.hidden_size == OPENAI_WIDTH);
+                TokenizerFiles::Clip(if is_openai { ClipPadding::End } else { ClipPadding::Zero })
+            }
+            _ => TokenizerFiles::Folder(folder),
+        }
+    }
+
+    /// Whether there is a configuration `name`.
+    pub(crate) fn has_config(&self, name: &str) -> bool {
+        match &self.base {
+            Base::File(_, configs) if self.config.is_none() => configs.contains_key(name),
+            _ => self.config_path(name).exists(),
+        }
+    }
+
+    /// The tensors of a single file that belong to no part of a model.
+    pub(crate) fn unexpected(&self) -> Vec<String> {
+        match &self.base {
+            Base::Folder => Vec::new(),
+            Base::File(file, _) => file.unexpected(),
+        }
+    }
+}
+
+/// Where a tokenizer is.
+pub(crate) enum TokenizerFiles {
+    /// In a folder of its own.
+    Folder(PathBuf),
+    /// In the program.
+    Clip(ClipPadding),
+}
+
+fn read(path: &Path) -> Result<String> {
+    if !path.exists() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Err(Error::NotFound {
+            path: path.to_path_buf(),
+            looked_for: format!("{name}, part of every model folder of the kind that model_index.json names"),
+        });
+    }
+    std::fs::read_to_string(path).map_err(Error::read(path))
+}

@@ -1,0 +1,98 @@
+use candle_core::DType;
+use kiln_ops::Target;
+
+use super::{Plan, Planner, RunsOn, Work};
+use crate::bench::{BenchModel, Preset};
+use crate::mode::Mode;
+
+const GIB: usize = 1 << 30;
+
+fn planner(preset: Preset) -> Planner {
+    Planner::of_configurations(&BenchModel::preset(preset).unwrap()).unwrap()
+}
+
+/// A planner, one picture of the preset's size, and both kinds of device.
+fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
+    let on = [RunsOn::new(Target::Card, DType::F16), RunsOn::new(Target::Processor { threads: 2 }, DType::BF16)];
+    Preset::ALL.into_iter().flat_map(move |preset| {
+        on.map(|on| {
+            let planner = planner(preset);
+            let work = planner.work([None; 2], None, 1).unwrap();
+            (planner, work, on)
+        })
+    })
+}
+
+#[test]
+fn every_mode_takes_less_than_the_one_before() {
+    for (planner, work, on) in cases() {
+        let plans = planner.modes(&work, on).unwrap();
+        let peaks: Vec<usize> = plans.iter().map(Plan::peak).collect();
+        assert!(peaks.is_sorted_by(|a, b| a >= b) && peaks[0] > peaks[1] && peaks[1] > peaks[5], "{peaks:?}");
+        assert!(plans.iter().map(|plan| plan.copied_per_step).is_sorted());
+    }
+}
+
+#[test]
+fn what_is_chosen_fits_and_more_memory_is_never_slower() {
+    for (planner, work, on) in cases() {
+        let modes = planner.modes(&work, on).unwrap();
+        let (most, least) = (modes[0].peak(), planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak());
+        let mut slowest = f64::INFINITY;
+        for i in 0..=20 {
+            let budget = least + (most - least) / 20 * i;
+            let plan = planner.choose(&work, on, budget).unwrap();
+            assert!(plan.peak() <= budget, "{}: {} of {budget}", plan.mode, plan.peak());
+            assert!(plan.seconds_per_batch <= 1.05 * slowest, "{}: slower with more memory", plan.mode);
+            slowest = plan.seconds_per_batch;
+        }
+        assert_eq!(planner.choose(&work, on, most).unwrap().mode, Mode::Full);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_numbers() {
+    let planner = planner(Preset::Sdxl);
+    let work = planner.work([None; 2], None, 1).unwrap();
+    let error = planner.choose(&work, RunsOn::new(Target::Card, DType::F16), 64 << 20).unwrap_err();
+    assert!(error.is_usage());
+    let message = error.to_string();
+    for part in ["1 of 1024x1024 needs", "activations", "workspace 32.0 MiB", "64.0 MiB are allowed"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
+    let planner = planner(Preset::Sd15);
+    let on = RunsOn::new(Target::Card, DType::F16);
+    let work = planner.work([None; 2], None, 1).unwrap();
+    let batch = |budget| {
+        let plan = planner.batch_size(&work, on, budget, usize::MAX).unwrap();
+        assert!(plan.peak() <= budget);
+        plan
+    };
+    let plans = [1, 3, 6, 40].map(|gib| batch(gib * GIB));
+    for pair in plans.windows(2) {
+        assert!(pair[1].pictures_per_second() > 0.98 * pair[0].pictures_per_second(), "{} slower", pair[1].mode);
+    }
+    // Where weights stream, many pictures share a copy.
+    assert!(plans[0].mode != Mode::Full && plans[0].batch_size > 1);
+    assert!(plans[3].mode == Mode::Full && plans[3].batch_size >= 8);
+    assert_eq!(planner.batch_size(&work, on, 40 * GIB, 3).unwrap().batch_size, 3, "no more than are wanted");
+}
+
+/// SDXL's goals: an ordinary card's memory is enough for the mode that keeps everything, a small card's for streaming.
+#[test]
+fn small_cards_need_no_flags() {
+    let on = RunsOn::new(Target::Card, DType::F16);
+    let choose = |preset, budget| {
+        let planner = planner(preset);
+        let work = planner.work([None; 2], None, 1).unwrap();
+        planner.choose(&work, on, budget).map(|plan| plan.mode.id())
+    };
+    assert_eq!(choose(Preset::Sdxl, 8 * GIB).unwrap(), "full");
+    assert_eq!(choose(Preset::Sdxl, 6 * GIB).unwrap(), "medvram");
+    assert_eq!(choose(Preset::Sdxl, 3 * GIB).unwrap(), "lowvram");
+    assert_eq!(choose(Preset::Sd15, 4 * GIB).unwrap(), "full");
+}

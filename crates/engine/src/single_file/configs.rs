@@ -1,0 +1,285 @@
+//! The configurations of a model in one file, as diffusers would have them in a folder.
+//!
+//! What tensors tell is read from their shapes; what they do not is a fact of the official models: heads, groups, the
+//! latents' scale, the noise schedule.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kiln_weights::ldm::{ClipShape, UnetLevel, UnetShape, VaeShape};
+use serde_json::{Value, json};
+
+use super::kind::{ModelInput, Prediction};
+use super::{Part, SingleFile};
+use crate::error::{Error, Result};
+
+/// A folder's configurations by their paths in it.
+pub(crate) type Configs = BTreeMap<&'static str, Value>;
+
+/// Channels of an attention head in every model since Stable Diffusion 2.
+const HEAD_DIM: usize = 64;
+/// Heads in Stable Diffusion 1, whose outer projections are convolutions.
+const SD1_HEADS: usize = 8;
+/// Layers of OpenCLIP's ViT-H.
+const OPENCLIP_H_LAYERS: usize = 24;
+/// Channels of CLIP's first text encoder (OpenAI's ViT-L), which has an activation of its own.
+pub(crate) const OPENAI_WIDTH: usize = 768;
+
+impl SingleFile {
+    /// The configurations of the model, some of whose parts may be in `others`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where a part is missing, with what can be done about it.
+    pub(crate) fn configs(&self, others: &[Arc<SingleFile>]) -> Result<Configs> {
+        let unet = self.unet_shape();
+        let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
+        let vae = self.vae.as_ref().or_else(|| others.iter().find_map(|file| file.vae.as_ref()));
+        // Of two encoders OpenAI's, the narrow one, is the first, whichever file has it.
+        let elsewhere = |first: bool| {
+            let texts = others.iter().flat_map(|file| file.text.iter().flatten());
+            texts
+                .filter(|_| self.text[0].is_none())
+                .find(|part| !is_xl || (part.shape.hidden_size == OPENAI_WIDTH) == first)
+        };
+        let first = self.text[0].as_ref().or_else(|| elsewhere(true));
+        let second = self.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl));
+        let (Some(unet), Some(Part { shape: vae, .. }), Some(Part { shape: first, .. })) = (unet, vae, first) else {
+            return Err(Error::model(&self.path, self.what_is_missing()));
+        };
+        let second = second.map(|part| &part.shape);
+        let prediction = self.prediction();
+        let mut configs = Configs::new();
+        configs.insert("unet/config.json", unet_config(unet, prediction));
+        configs.insert("vae/config.json", vae_config(vae, is_xl));
+        configs.insert("text_encoder/config.json", text_config(first, is_xl && second.is_none(), !is_xl));
+        if let Some(second) = second {
+            configs.insert("text_encoder_2/config.json", text_config(second, true, false));
+        }
+        let scheduler = scheduler(is_xl, prediction, self.zero_terminal_snr());
+        let mut index = model_index(unet, second.is_some());
+        index["scheduler"] = json!(["diffusers", scheduler["_class_name"]]);
+        configs.insert("scheduler/scheduler_config.json", scheduler);
+        configs.insert("model_index.json", index);
+        Ok(configs)
+    }
+
+    /// Why the file is no whole model, and what it can be used for.
+    fn what_is_missing(&self) -> String {
+        let parts = [
+            ("U-Net", "--unet", self.unet.is_some()),
+            ("autoencoder (VAE)", "--vae", self.vae.is_some()),
+            ("text encoder", "--text-encoder", self.text.iter().any(Option::is_some)),
+        ];
+        let list = |there: bool, what: fn(&(&'static str, &'static str, bool)) -> &'static str| {
+            parts.iter().filter(|part| part.2 == there).map(what).collect::<Vec<_>>()
+        };
+        let (missing, flags) = (list(false, |part| part.0), list(true, |part| part.1));
+        match (missing.as_slice(), flags.as_slice()) {
+            (_, []) => "is no model of Stable Diffusion in one file; `kiln inspect` tells what it is".into(),
+            ([], _) => "has a U-Net with the names of diffusers, without its configuration; give the model that it \
+                        belongs to with --model, and this file with --unet"
+                .into(),
+            (missing, _) if self.unet_shape().is_some() => format!(
+                "has no {}; give them with --vae and --text-encoder, or give the model that it belongs to with --model, \
+                 and this file with --unet",
+                missing.join(" and no ")
+            ),
+            (missing, flags) => format!(
+                "has no {}; for its part in another model, add {} to that model's --model",
+                missing.join(" and no "),
+                flags.join(" or ")
+            ),
+        }
+    }
+}
+
+fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {
+    let class = match (unet.added_dim.is_some(), two_encoders, ModelInput::of(unet)) {
+        (false, _, ModelInput::Inpainting) => "StableDiffusionInpaintPipeline",
+        (false, _, ModelInput::Depth) => "StableDiffusionDepth2ImgPipeline",
+        (false, _, ModelInput::Edit) => "StableDiffusionInstructPix2PixPipeline",
+        (false, ..) => "StableDiffusionPipeline",
+        (true, false, _) => "StableDiffusionXLImg2ImgPipeline",
+        (true, true, ModelInput::Inpainting) => "StableDiffusionXLInpaintPipeline",
+        (true, true, _) => "StableDiffusionXLPipeline",
+    };
+    let mut index = json!({
+        "_class_name": class,
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    });
+    if two_encoders {
+        index["text_encoder_2"] = json!(["transformers", "CLIPTextModelWithProjection"]);
+        index["tokenizer_2"] = json!(["transformers", "CLIPTokenizer"]);
+    }
+    if unet.added_dim.is_some() {
+        index["force_zeros_for_empty_prompt"] = json!(two_encoders);
+    }
+    index
+}
+
+/// One number where all are equal, else a list.
+fn one_or_each<T: PartialEq + Into<Value> + Copy>(values: &[T]) -> Value {
+    match values {
+        [first, rest @ ..] if rest.iter().all(|value| value == first) => (*first).into(),
+        _ => json!(values.iter().map(|&value| value.into()).collect::<Vec<Value>>()),
+    }
+}
+
+pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
+    let has_transformer = |level: &UnetLevel| level.depths.iter().any(|&depth| depth > 0);
+    let types = |levels: &[UnetLevel], cross: &str, plain: &str| -> Vec<String> {
+        levels.iter().map(|level| if has_transformer(level) { cross } else { plain }.to_string()).collect()
+    };
+    // A level without transformers has no depth; the last one's counts for the middle.
+    let middle = unet.middle.filter(|&depth| depth > 0);
+    let depth = |(i, level): (usize, &UnetLevel), count: usize| -> Value {
+        match (has_transformer(level), middle) {
+            (true, _) => one_or_each(&level.depths),
+            (false, Some(middle)) if i + 1 == count => middle.into(),
+            (false, _) => 1.into(),
+        }
+    };
+    let down: Vec<Value> = unet.down.iter().enumerate().map(|level| depth(level, unet.down.len())).collect();
+    let up: Vec<Value> = unet.up.iter().enumerate().map(|level| depth(level, 0)).collect();
+    let mirrored = unet.down.iter().rev().zip(&unet.up).all(|(down, up)| {
+        let depths: Vec<usize> = down.depths.iter().chain(&up.depths).copied().collect();
+        depths.iter().all(|depth| *depth == depths[0])
+    });
+    let channels: Vec<usize> = unet.down.iter().map(|level| level.channels).collect();
+    let layers: Vec<usize> = unet.down.iter().map(|level| level.depths.len()).collect();
+    let heads = match unet.linear_projection {
+        true => json!(channels.iter().map(|channels| (channels / HEAD_DIM).max(1)).collect::<Vec<_>>()),
+        false => json!(SD1_HEADS),
+    };
+    let mut config = json!({
+        "_class_name": "UNet2DConditionModel",
+        "act_fn": "silu",
+        "attention_head_dim": heads,
+        "block_out_channels": channels,
+        "center_input_sample": false,
+        "cross_attention_dim": unet.context_dim.max(1),
+        "down_block_types": types(&unet.down, "CrossAttnDownBlock2D", "DownBlock2D"),
+        "downsample_padding": 1,
+        "flip_sin_to_cos": true,
+        "freq_shift": 0,
+        "in_channels": unet.in_channels,
+        "layers_per_block": one_or_each(&layers),
+        "mid_block_scale_factor": 1,
+        "mid_block_type": match unet.middle {
+            Some(0) => json!("UNetMidBlock2D"),
+            Some(_) => json!("UNetMidBlock2DCrossAttn"),
+            None => Value::Null,
+        },
+        "norm_eps": 1e-5,
+        "norm_num_groups": 32,
+        "out_channels": unet.out_channels,
+        "sample_size": match (unet.added_dim.is_some(), prediction, unet.context_dim) {
+            (true, ..) => 128,
+            (false, Prediction::V, 1024) => 96,
+            _ => 64,
+        },
+        "up_block_types": types(&unet.up, "CrossAttnUpBlock2D", "UpBlock2D"),
+        "use_linear_projection": unet.linear_projection,
+    });
+    if down.iter().any(|depth| *depth != json!(1)) || !mirrored {
+        config["transformer_layers_per_block"] = json!(down);
+    }
+    if !mirrored {
+        config["reverse_transformer_layers_per_block"] = json!(up);
+    }
+    if let Some(dim) = unet.added_dim {
+        config["addition_embed_type"] = json!("text_time");
+        config["addition_time_embed_dim"] = json!(256);
+        config["projection_class_embeddings_input_dim"] = json!(dim);
+    }
+    if unet.guidance_embedding {
+        config["time_cond_proj_dim"] = json!(256);
+    }
+    config
+}
+
+pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
+    let types = |name: &'static str| vec![name; vae.channels.len()];
+    let mut config = json!({
+        "_class_name": "AutoencoderKL",
+        "act_fn": "silu",
+        "block_out_channels": vae.channels,
+        "down_block_types": types("DownEncoderBlock2D"),
+        "in_channels": vae.image_channels,
+        "latent_channels": vae.latent_channels,
+        "layers_per_block": vae.layers,
+        "norm_num_groups": 32,
+        "out_channels": vae.image_channels,
+        "sample_size": if is_xl { 1024 } else { 512 },
+        "scaling_factor": if is_xl { 0.13025 } else { 0.18215 },
+        "up_block_types": types("UpDecoderBlock2D"),
+    });
+    if is_xl {
+        config["force_upcast"] = json!(true);
+    }
+    for (key, there) in [
+        ("use_quant_conv", vae.quant_conv),
+        ("use_post_quant_conv", vae.post_quant_conv),
+        ("mid_block_add_attention", vae.attention),
+    ] {
+        if !there {
+            config[key] = json!(false);
+        }
+    }
+    config
+}
+
+/// `without_last`: Stable Diffusion 2 takes the last layer but one of its encoder, OpenCLIP's ViT-H, so its folders have
+/// one layer less.
+pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool) -> Value {
+    let is_open = text.hidden_size != OPENAI_WIDTH;
+    let layers = text.layers - usize::from(without_last && text.layers == OPENCLIP_H_LAYERS);
+    json!({
+        "architectures": [if projected { "CLIPTextModelWithProjection" } else { "CLIPTextModel" }],
+        "attention_dropout": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "hidden_act": if is_open { "gelu" } else { "quick_gelu" },
+        "hidden_size": text.hidden_size,
+        "intermediate_size": text.intermediate_size,
+        "layer_norm_eps": 1e-5,
+        "max_position_embeddings": text.positions,
+        "model_type": "clip_text_model",
+        "num_attention_heads": (text.hidden_size / HEAD_DIM).max(1),
+        "num_hidden_layers": layers,
+        "pad_token_id": 1,
+        "projection_dim": text.projection_dim.filter(|_| projected).unwrap_or(text.hidden_size),
+        "vocab_size": text.vocab_size,
+    })
+}
+
+fn scheduler(is_xl: bool, prediction: Prediction, zero_snr: bool) -> Value {
+    let mut config = json!({
+        "_class_name": match (is_xl, prediction) {
+            (true, _) => "EulerDiscreteScheduler",
+            (false, Prediction::V) => "DDIMScheduler",
+            (false, Prediction::Epsilon) => "PNDMScheduler",
+        },
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "clip_sample": false,
+        "num_train_timesteps": 1000,
+        "prediction_type": prediction.id(),
+        "set_alpha_to_one": false,
+        "skip_prk_steps": true,
+        "steps_offset": 1,
+        "trained_betas": null,
+    });
+    if is_xl {
+        config["interpolation_type"] = json!("linear");
+        config["timestep_spacing"] = json!(if zero_snr { "trailing" } else { "leading" });
+    }
+    if zero_snr {
+        config["rescale_betas_zero_snr"] = json!(true);
+    }
+    config
+}

@@ -1,0 +1,194 @@
+//! What kind of model a file is, by its shapes, a few of its tensors, and its notes.
+
+use kiln_weights::ldm::UnetShape;
+use serde::Serialize;
+
+use super::{Part, SingleFile, UnetPart};
+
+/// The kinds that are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// Stable Diffusion 1.x.
+    Sd1,
+    /// Stable Diffusion 2.x.
+    Sd2,
+    /// Stable Diffusion XL.
+    Sdxl,
+    /// The refiner of Stable Diffusion XL.
+    SdxlRefiner,
+    /// SSD-1B: XL with half of its layers.
+    Ssd1b,
+    /// Segmind Vega: XL with a third of its layers.
+    Vega,
+    /// Of this family, in a shape that is none of these.
+    Other,
+}
+
+impl ModelKind {
+    /// The kind of a U-Net of this shape.
+    pub(crate) fn of(unet: &UnetShape) -> Self {
+        let channels: Vec<usize> = unet.down.iter().map(|level| level.channels).collect();
+        let depths: Vec<usize> =
+            unet.down.iter().map(|level| level.depths.first().copied().unwrap_or_default()).collect();
+        match (channels.as_slice(), depths.as_slice(), unet.middle, unet.context_dim) {
+            ([320, 640, 1280, 1280], [1, 1, 1, 0], Some(1), 768) => Self::Sd1,
+            ([320, 640, 1280, 1280], [1, 1, 1, 0], Some(1), 1024) => Self::Sd2,
+            ([320, 640, 1280], [0, 2, 10], Some(10), 2048) => Self::Sdxl,
+            ([384, 768, 1536, 1536], [0, 4, 4, 0], Some(4), 1280) => Self::SdxlRefiner,
+            ([320, 640, 1280], [0, 2, 4], Some(0), 2048) => Self::Ssd1b,
+            ([320, 640, 1280], [0, 1, 2], Some(0), 2048) => Self::Vega,
+            _ => Self::Other,
+        }
+    }
+
+    /// The kind in words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Sd1 => "Stable Diffusion 1",
+            Self::Sd2 => "Stable Diffusion 2",
+            Self::Sdxl => "Stable Diffusion XL",
+            Self::SdxlRefiner => "Stable Diffusion XL refiner",
+            Self::Ssd1b => "SSD-1B (Stable Diffusion XL)",
+            Self::Vega => "Segmind Vega (Stable Diffusion XL)",
+            Self::Other => "Stable Diffusion of another shape",
+        }
+    }
+}
+
+/// What a U-Net takes besides noisy latents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelInput {
+    /// Nothing.
+    Latents,
+    /// A mask and the masked image: 9 channels.
+    Inpainting,
+    /// A depth map: 5 channels.
+    Depth,
+    /// An image to change: 8 channels.
+    Edit,
+    /// Some other number of channels.
+    Other,
+}
+
+impl ModelInput {
+    pub(crate) fn of(unet: &UnetShape) -> Self {
+        match unet.in_channels - unet.out_channels.min(unet.in_channels) {
+            0 => Self::Latents,
+            1 => Self::Depth,
+            4 => Self::Edit,
+            5 => Self::Inpainting,
+            _ => Self::Other,
+        }
+    }
+
+    /// The input in words; nothing for latents alone.
+    pub fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Latents => None,
+            Self::Inpainting => Some("inpainting"),
+            Self::Depth => Some("with a depth map"),
+            Self::Edit => Some("with an image to change"),
+            Self::Other => Some("with other inputs"),
+        }
+    }
+}
+
+/// What the denoiser predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prediction {
+    /// The noise.
+    Epsilon,
+    /// The velocity, arXiv 2202.00512.
+    V,
+}
+
+impl Prediction {
+    /// diffusers' name.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Epsilon => "epsilon",
+            Self::V => "v_prediction",
+        }
+    }
+}
+
+impl std::str::FromStr for Prediction {
+    type Err = String;
+
+    /// Reads diffusers' names and stable-diffusion.cpp's.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "epsilon" | "eps" => Ok(Self::Epsilon),
+            "v_prediction" | "v" => Ok(Self::V),
+            _ => Err("expected epsilon or v".into()),
+        }
+    }
+}
+
+/// Distillations whose tensors have the names and shapes of the model that they were made from: what a file calls
+/// itself is all there is.
+const DISTILLED: [&str; 5] = ["turbo", "lightning", "lcm", "hyper", "dmd"];
+
+/// The step at which the official Stable Diffusion 2.1 base, which predicts noise, was saved.
+const SD21_BASE_STEP: &str = "875000";
+/// Above this standard deviation of one bias a Stable Diffusion 2 predicts velocities: a rule of ComfyUI's
+/// (`supported_models.py`, SD20), which no tensor's name or shape tells.
+const VELOCITY_DEVIATION: f64 = 0.09;
+const TELLING_BIAS: &str = "output_blocks.11.1.transformer_blocks.0.norm1.bias";
+
+impl SingleFile {
+    /// What the denoiser predicts: as the notes say, as marker tensors say, or as numbers tell where the shape is that
+    /// of Stable Diffusion 2.
+    pub(crate) fn prediction(&self) -> Prediction {
+        let notes = self.checkpoint.metadata();
+        match notes.get("modelspec.prediction_type").map(String::as_str) {
+            Some("v" | "v_prediction") => return Prediction::V,
+            Some("epsilon" | "eps") => return Prediction::Epsilon,
+            _ => {}
+        }
+        if self.has_marker("v_pred") {
+            return Prediction::V;
+        }
+        let Some(UnetPart::Ldm(Part { prefix, shape })) = &self.unet else { return Prediction::Epsilon };
+        // Those of this width with more inputs were all trained to predict noise.
+        if shape.context_dim != 1024 || ModelInput::of(shape) != ModelInput::Latents {
+            return Prediction::Epsilon;
+        }
+        if notes.get("global_step").is_some_and(|step| step == SD21_BASE_STEP) {
+            return Prediction::Epsilon;
+        }
+        match self.values(&format!("{prefix}{TELLING_BIAS}")) {
+            Some(values) if deviation(&values) <= VELOCITY_DEVIATION => Prediction::Epsilon,
+            _ => Prediction::V,
+        }
+    }
+
+    /// Whether the schedule ends in pure noise: a marker that files with velocities carry.
+    pub(crate) fn zero_terminal_snr(&self) -> bool {
+        self.has_marker("ztsnr")
+    }
+
+    fn has_marker(&self, name: &str) -> bool {
+        use kiln_weights::ParamSource;
+        self.checkpoint.info(name).is_some()
+    }
+
+    /// The distillation that the file's name or notes speak of.
+    pub(crate) fn distilled(&self) -> Option<&'static str> {
+        let notes = self.checkpoint.metadata();
+        let name = self.path.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let titles = ["modelspec.title", "general.name"].into_iter().filter_map(|key| notes.get(key).cloned());
+        let text = name.into_iter().chain(titles).collect::<Vec<_>>().join(" ").to_lowercase();
+        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        words.find_map(|word| DISTILLED.into_iter().find(|name| word == *name))
+    }
+}
+
+fn deviation(values: &[f32]) -> f64 {
+    let n = values.len().max(1) as f64;
+    let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / n;
+    (values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / n).sqrt()
+}

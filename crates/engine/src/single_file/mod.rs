@@ -1,0 +1,183 @@
+//! A checkpoint in one file: which parts it has, under which names, and what kind of model they are.
+
+pub(crate) mod configs;
+pub(crate) mod kind;
+pub(crate) mod shapes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kiln_weights::ldm::{ClipShape, Named, Subset, UnetShape, VaeShape};
+use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
+
+use crate::error::Result;
+
+/// What stands before a U-Net's names: in whole models, in a U-Net's own file, in some programs' files.
+const UNET: [&str; 4] = ["model.diffusion_model.", "", "diffusion_model.", "unet."];
+const VAE: [&str; 3] = ["first_stage_model.", "", "vae."];
+/// What stands before the first text encoder's names: Stable Diffusion 1, XL, 2, the refiner, an encoder's own file.
+const FIRST_TEXT: [&str; 6] = [
+    "cond_stage_model.transformer.",
+    "conditioner.embedders.0.transformer.",
+    "cond_stage_model.model.",
+    "conditioner.embedders.0.model.",
+    "text_encoder.",
+    "",
+];
+/// XL's second: CompVis' names, and stable-diffusion.cpp's.
+const SECOND_TEXT: [&str; 3] = ["conditioner.embedders.1.model.", "cond_stage_model.1.transformer.", "text_encoder_2."];
+
+/// Tensors of whole models that no part needs, by how their names begin or end.
+const IGNORED_PREFIXES: [&str; 16] = [
+    "model_ema.",
+    "alphas_cumprod",
+    "betas",
+    "log_one_minus_alphas_cumprod",
+    "posterior_",
+    "sqrt_",
+    "logvar",
+    "scale_factor",
+    "denoiser.",
+    "loss.",
+    "first_stage_model.loss.",
+    "control_model.",
+    "lvlb_weights",
+    "v_pred",
+    "ztsnr",
+    "depth_model.",
+];
+const IGNORED_SUFFIXES: [&str; 5] =
+    ["position_ids", "logit_scale", "text_projection", "attn_mask", "text_projection.weight"];
+
+/// A part of a file: what stands before its names, and its shape.
+#[derive(Debug, Clone)]
+pub(crate) struct Part<S> {
+    pub(crate) prefix: &'static str,
+    pub(crate) shape: S,
+}
+
+/// A U-Net, with CompVis' names or diffusers'.
+#[derive(Debug, Clone)]
+pub(crate) enum UnetPart {
+    Ldm(Part<UnetShape>),
+    /// What stands before its names.
+    Diffusers(&'static str),
+}
+
+/// An open checkpoint and its parts.
+#[derive(Clone)]
+pub(crate) struct SingleFile {
+    pub(crate) path: PathBuf,
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) unet: Option<UnetPart>,
+    pub(crate) vae: Option<Part<VaeShape>>,
+    /// The first and the second text encoder.
+    pub(crate) text: [Option<Part<ClipShape>>; 2],
+}
+
+impl std::fmt::Debug for SingleFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SingleFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SingleFile {
+    /// Opens a file and looks for its parts, by names and shapes alone.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let checkpoint = Arc::new(Checkpoint::open(path)?);
+        let below = |prefix: &'static str| Subset::new(checkpoint.clone(), prefix);
+        let ldm = UNET.into_iter().find_map(|prefix| Some(Part { prefix, shape: UnetShape::read(&below(prefix))? }));
+        let diffusers = || {
+            let is_unet = |source: &dyn ParamSource| {
+                ["conv_in.weight", "time_embedding.linear_1.weight", "conv_norm_out.weight"]
+                    .iter()
+                    .all(|key| source.info(key).is_some())
+            };
+            UNET.into_iter().find(|&prefix| is_unet(&below(prefix)))
+        };
+        let unet = ldm.map(UnetPart::Ldm).or_else(|| diffusers().map(UnetPart::Diffusers));
+        let vae = VAE.into_iter().find_map(|prefix| Some(Part { prefix, shape: VaeShape::read(&below(prefix))? }));
+        let text = |prefixes: &[&'static str]| {
+            prefixes.iter().find_map(|&prefix| Some(Part { prefix, shape: ClipShape::read(&below(prefix))? }))
+        };
+        let text = [text(&FIRST_TEXT), text(&SECOND_TEXT)];
+        Ok(Self { path: path.to_path_buf(), checkpoint, unet, vae, text })
+    }
+
+    fn below(&self, prefix: &str) -> Subset<Arc<Checkpoint>> {
+        Subset::new(self.checkpoint.clone(), prefix)
+    }
+
+    /// The U-Net under the names that networks declare.
+    pub(crate) fn unet(&self) -> Option<Box<dyn ParamSource>> {
+        Some(match self.unet.as_ref()? {
+            UnetPart::Ldm(Part { prefix, shape }) => Box::new(Named::new(self.below(prefix), shape.names())),
+            UnetPart::Diffusers(prefix) => Box::new(self.below(prefix)),
+        })
+    }
+
+    /// The shape of a U-Net with CompVis' names.
+    pub(crate) fn unet_shape(&self) -> Option<&UnetShape> {
+        match self.unet.as_ref()? {
+            UnetPart::Ldm(Part { shape, .. }) => Some(shape),
+            UnetPart::Diffusers(_) => None,
+        }
+    }
+
+    /// The autoencoder under the names that networks declare.
+    pub(crate) fn vae(&self) -> Option<Box<dyn ParamSource>> {
+        let Part { prefix, shape } = self.vae.as_ref()?;
+        Some(Box::new(Named::new(self.below(prefix), shape.names())))
+    }
+
+    /// Text encoder `i` under the names that networks declare.
+    pub(crate) fn text_encoder(&self, i: usize) -> Option<Box<dyn ParamSource>> {
+        let Part { prefix, shape } = self.text.get(i)?.as_ref()?;
+        Some(Box::new(Named::new(self.below(prefix), shape.dialect.names())))
+    }
+
+    /// The tensors that belong to none of the parts and are none of those that training leaves behind, sorted.
+    pub(crate) fn unexpected(&self) -> Vec<String> {
+        let mut known = BTreeSet::new();
+        let mut add = |prefix: &str, names: &dyn Fn(&str) -> bool| {
+            let keys = self.checkpoint.keys().into_iter();
+            known.extend(keys.filter(|key| key.strip_prefix(prefix).is_some_and(names)));
+        };
+        match &self.unet {
+            Some(UnetPart::Ldm(Part { prefix, shape })) => {
+                let names = shape.names();
+                add(prefix, &|name| !names.declared(name).is_empty());
+            }
+            Some(UnetPart::Diffusers(prefix)) => add(prefix, &|_| true),
+            None => {}
+        }
+        if let Some(Part { prefix, shape }) = &self.vae {
+            let names = shape.names();
+            add(prefix, &|name| !names.declared(name).is_empty());
+        }
+        for Part { prefix, shape } in self.text.iter().flatten() {
+            let names = shape.dialect.names();
+            add(prefix, &|name| !names.declared(name).is_empty());
+        }
+        let ignored = |key: &str| {
+            IGNORED_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+                || IGNORED_SUFFIXES.iter().any(|suffix| key.ends_with(suffix))
+        };
+        let mut unexpected = self.checkpoint.keys();
+        unexpected.retain(|key| !known.contains(key) && !ignored(key));
+        unexpected.sort();
+        unexpected
+    }
+
+    /// The elements of a small tensor, for what its numbers tell.
+    fn values(&self, key: &str) -> Option<Vec<f32>> {
+        let ParamInfo { shape, .. } = self.checkpoint.info(key)?;
+        if shape.iter().product::<usize>() > 1 << 16 {
+            return None;
+        }
+        self.checkpoint.data(key).ok()??.to_f32()
+    }
+}

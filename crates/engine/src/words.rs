@@ -1,0 +1,99 @@
+//! Textual inversion: the words of a prompt that have vectors of their own.
+//!
+//! They come from `--embeddings-dir`, by the name of the file or the word inside it, and from LoRA files that bring
+//! words along. Of a word that a prompt names, every text encoder of the model needs vectors, and of the same number:
+//! otherwise the encoders would not see the same text in the same places.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use kiln_clip::{TextEncoder, Words, mentions};
+use kiln_weights::{Lora, Network, TextualInversion};
+
+use crate::error::Result;
+use crate::lora::files;
+
+/// The text encoders, in the order of the model's.
+pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
+
+/// What files of embeddings end with.
+const ENDINGS: [&str; 3] = ["safetensors", "pt", "bin"];
+
+/// The embeddings that a prompt may name. Their vectors are read when one does.
+#[derive(Default)]
+pub(crate) struct Embeddings {
+    files: Vec<TextualInversion>,
+    loras: Vec<Arc<Lora>>,
+}
+
+impl Embeddings {
+    /// Those of a folder and the folders below. A file that is none is told and left out.
+    ///
+    /// # Errors
+    /// [`crate::Error::Read`] where the folder cannot be read.
+    pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
+        let Some(folder) = folder else { return Ok(Self::default()) };
+        let mut this = Self::default();
+        for path in files(folder, &ENDINGS)? {
+            match TextualInversion::open(&path) {
+                Ok(file) => this.files.push(file),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        tracing::info!(folder = %folder.display(), embeddings = this.files.len(), "embeddings");
+        Ok(this)
+    }
+
+    /// Takes the words of these LoRAs in the place of those before. Tells whether there were or are any.
+    pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>) -> bool {
+        let with_words = loras.filter(|lora| !lora.words().is_empty()).cloned().collect();
+        let before = std::mem::replace(&mut self.loras, with_words);
+        !before.is_empty() || !self.loras.is_empty()
+    }
+
+    /// The words that `texts` name, for each encoder.
+    ///
+    /// # Errors
+    /// What reading the vectors says.
+    pub(crate) fn named_in(&self, texts: &[&str], encoders: &[&TextEncoder]) -> Result<Vec<Words>> {
+        let mut words: Vec<Words> = encoders.iter().map(|encoder| encoder.words()).collect();
+        let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
+        for file in &self.files {
+            for name in file.names().filter(|name| is_named(name)) {
+                add(&mut words, encoders, name, &file.origin(), |network| file.vectors(network))?;
+            }
+        }
+        for lora in &self.loras {
+            for name in lora.words().into_iter().filter(|name| is_named(name)) {
+                add(&mut words, encoders, name, "a LoRA file", |network| lora.vectors(name, network))?;
+            }
+        }
+        Ok(words)
+    }
+}
+
+/// Adds a word for all encoders, or says why it stays text.
+fn add(
+    words: &mut [Words],
+    encoders: &[&TextEncoder],
+    name: &str,
+    origin: &str,
+    vectors: impl Fn(Network) -> kiln_weights::Result<Option<Tensor>>,
+) -> Result<()> {
+    let vectors =
+        TEXT_ENCODERS.into_iter().take(encoders.len()).map(vectors).collect::<kiln_weights::Result<Vec<_>>>()?;
+    let fits = |(vectors, encoder): (&Option<Tensor>, &&TextEncoder)| {
+        vectors.as_ref().is_some_and(|vectors| vectors.dims().last() == Some(&encoder.config().hidden_size))
+    };
+    let count = |vectors: &Option<Tensor>| vectors.as_ref().map(|vectors| vectors.dims().first().copied());
+    let same = vectors.windows(2).all(|pair| count(&pair[0]) == count(&pair[1]));
+    if !same || !vectors.iter().zip(encoders).all(fits) {
+        tracing::warn!("`{name}` stays text: the vectors in {origin} are not for this model's text encoders");
+        return Ok(());
+    }
+    for (words, vectors) in words.iter_mut().zip(vectors.iter().flatten()) {
+        words.add(name, vectors)?;
+    }
+    Ok(())
+}

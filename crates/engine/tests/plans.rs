@@ -1,0 +1,65 @@
+//! Plans are held to what whole runs take on the processor, in every mode.
+
+use std::ops::ControlFlow;
+
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, Engine, HostPool, MemoryOptions, Mode, ModeChoice, ModelFolder, Planner, Request,
+    RunsOn, Setup, Work,
+};
+use kiln_testkit::repository;
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+/// How far a plan may be off.
+const BOUND: f64 = 0.1;
+/// The same for what the pool keeps, where slabs of every size come and go between tensors.
+const STREAMING: f64 = 0.15;
+
+/// The most bytes that the host pool has in use, and keeps, during a run.
+fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2] {
+    HostPool::trim(0.0);
+    HostPool::reset_peaks();
+    let job = request.resolve(model).unwrap();
+    let mut engine = Engine::load(model.clone(), setup, &mut |_| ControlFlow::Continue(())).unwrap();
+    engine.txt2img(&job, &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
+    let after = HostPool::statistics();
+    [after.peak_used, after.peak_reserved]
+}
+
+/// One test: the counters are the process's.
+#[test]
+fn plans_are_what_runs_take() {
+    let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
+    let planner = Planner::new(&model, None).unwrap();
+    // The larger last: what threads keep of it would be in the peaks of the smaller ones.
+    for (dtype, side, batch_size) in [(DTypeChoice::Bf16, 192, 1), (DTypeChoice::F32, 192, 3)] {
+        for (choice, mode) in
+            [(ModeChoice::Full, Mode::Full), (ModeChoice::Medvram, Mode::Medvram), (ModeChoice::Lowvram, Mode::LOWVRAM)]
+        {
+            let memory = MemoryOptions { mode: choice, ..MemoryOptions::default() };
+            let setup = Setup { device: DeviceChoice::Cpu, dtype, memory, ..Setup::default() };
+            let request = Request {
+                prompt: "a red apple".into(),
+                width: Some(side),
+                height: Some(side),
+                steps: Some(2),
+                seed: Some(1),
+                batch_size: Some(batch_size),
+                ..Request::default()
+            };
+            let [used, reserved] = measured(&model, &setup, &request);
+            let work = Work::of(&request.resolve(&model).unwrap());
+            let plan = planner.plan(mode, &work, RunsOn::of(&setup).0, None).unwrap();
+            let largest = plan.largest();
+            let kept = if mode == Mode::LOWVRAM { STREAMING } else { BOUND };
+            for (what, planned, found, bound) in
+                [("in use", plan.peak() - largest.waiting, used, BOUND), ("kept", plan.peak(), reserved, kept)]
+            {
+                let ratio = planned as f64 / found as f64;
+                println!("{mode}, {dtype:?}, {batch_size} of {side}: {planned} planned, {found} {what}: {ratio:.3}");
+                assert!((ratio - 1.0).abs() <= bound, "{mode}, {dtype:?}: {planned} planned, {found} {what}");
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Models in single files of every format: the latents that diffusers samples, and the same bits from all of them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use candle_core::Tensor;
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, Engine, Event, Inspection, LatentsFile, ModelFolder, ModelOptions, Picture, Prediction,
+    Request, Setup, inspect,
+};
+use kiln_testkit::{Fixture, deviation, fixtures};
+use kiln_weights::{Checkpoint, NewTensor, ParamSource, write_safetensors};
+use tempfile::TempDir;
+
+fn single(name: &str) -> PathBuf {
+    fixtures("single").join(name)
+}
+
+/// The configurations of a tiny model with its tokenizers: its shapes are too small to tell them.
+fn configs(kind: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&single(kind), folder.path());
+    for name in ["tokenizer", "tokenizer_2"] {
+        let from = fixtures("models").join(kind).join(name);
+        if from.is_dir() {
+            copy(&from, &folder.path().join(name));
+        }
+    }
+    folder
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        let to = to.join(entry.file_name().unwrap());
+        if entry.is_dir() { copy(&entry, &to) } else { std::fs::copy(&entry, &to).map(drop).unwrap() }
+    }
+}
+
+fn options(config: &TempDir) -> ModelOptions {
+    ModelOptions { config: Some(config.path().to_path_buf()), ..ModelOptions::default() }
+}
+
+fn picture(model: ModelFolder) -> Picture {
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
+    let request = Request {
+        prompt: "a red apple".into(),
+        width: Some(64),
+        height: Some(64),
+        steps: Some(4),
+        seed: Some(42),
+        cfg_scale: Some(7.0),
+        ..Request::default()
+    };
+    let job = request.resolve(&model).unwrap();
+    let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+    let mut pictures = Vec::new();
+    let watch = &mut |event| {
+        if let Event::Picture(picture) = event {
+            pictures.push(*picture);
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    engine.txt2img(&job, watch).unwrap();
+    pictures.remove(0)
+}
+
+fn open(path: &Path, options: &ModelOptions) -> ModelFolder {
+    ModelFolder::open_with(path, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The latents as they come out of `--latents-out`.
+fn latents(picture: &Picture) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latents.safetensors");
+    let mut file = LatentsFile::plan(&path).unwrap();
+    file.push(picture);
+    file.write().unwrap();
+    Fixture::read("latents", &path).tensor("latents")
+}
+
+/// The latents of `picture` are those of diffusers.
+fn check(kind: &str, picture: &Picture) {
+    let expected = Fixture::open("single/latents.safetensors").tensor(kind);
+    let found = deviation(&latents(picture), &expected).error;
+    assert!(found < 1e-3, "{kind}: {found} standard deviations from diffusers");
+}
+
+#[test]
+fn stable_diffusion_1_draws_the_same_from_every_format() {
+    let config = configs("sd1");
+    let options = options(&config);
+    let ckpt = picture(open(&single("sd1.ckpt"), &options));
+    check("sd1", &ckpt);
+    let gguf = picture(open(&single("sd1.gguf"), &options));
+    assert_eq!(bits(&gguf), bits(&ckpt));
+    assert_eq!(gguf.rgb, ckpt.rgb);
+}
+
+#[test]
+fn stable_diffusion_xl_draws_from_one_file_what_diffusers_draws() {
+    let config = configs("sdxl");
+    check("sdxl", &picture(open(&single("sdxl.safetensors"), &options(&config))));
+}
+
+fn bits(picture: &Picture) -> Vec<u32> {
+    let values: Vec<f32> = latents(picture).flatten_all().unwrap().to_vec1().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn parts_of_other_files_take_their_places() {
+    let config = configs("sd1");
+    let whole = picture(open(&single("sd1.ckpt"), &options(&config)));
+    let parts = ModelOptions {
+        unet: Some(single("sd1.gguf")),
+        vae: Some(single("vae_legacy.pt")),
+        text_encoders: vec![single("sd1.ckpt")],
+        ..options(&config)
+    };
+    let same = picture(open(&single("sd1.gguf"), &parts));
+    assert_eq!((bits(&same), same.rgb), (bits(&whole), whole.rgb.clone()));
+
+    // Another autoencoder changes the picture and nothing before it.
+    let other = ModelOptions { vae: Some(single("sdxl.safetensors")), ..options(&config) };
+    let other = picture(open(&single("sd1.ckpt"), &other));
+    assert_eq!(bits(&other), bits(&whole));
+    assert_ne!(other.rgb, whole.rgb);
+
+    let message = |options: ModelOptions| match ModelFolder::open_with(&single("sd1.ckpt"), &options) {
+        Ok(_) => panic!("accepted"),
+        Err(error) => error.to_string(),
+    };
+    let wrong = ModelOptions { text_encoders: vec![single("vae_legacy.pt")], ..options(&config) };
+    assert!(message(wrong).contains("has no text encoder of [8] channels"));
+    let wrong = ModelOptions { unet: Some(single("vae_legacy.pt")), ..options(&config) };
+    assert!(message(wrong).contains("vae_legacy.pt: has no U-Net"));
+    let wrong = ModelOptions { vae: Some("no/such.vae".into()), ..options(&config) };
+    assert!(message(wrong).contains("--vae, a checkpoint file"));
+}
+
+#[test]
+fn a_u_net_alone_is_completed_by_other_files() {
+    let config = configs("sdxl");
+    let (folder, whole) = (tempfile::tempdir().unwrap(), single("sdxl.safetensors"));
+    let alone = folder.path().join("unet.safetensors");
+    // Named as files of one network are: without what stands before the names in a whole model.
+    let file = Checkpoint::open(&whole).unwrap();
+    let keys = file.keys();
+    let tensors = keys.iter().filter_map(|key| {
+        let info = file.info(key)?;
+        Some(NewTensor {
+            name: key.strip_prefix("model.diffusion_model.")?.to_string(),
+            shape: info.shape,
+            dtype: info.dtype,
+            bytes: Box::new(|| Ok(file.data(key)?.unwrap().bytes)),
+        })
+    });
+    write_safetensors(&mut File::create(&alone).unwrap(), tensors.collect(), &BTreeMap::new()).unwrap();
+    let message = ModelFolder::open(&alone).unwrap_err().to_string();
+    assert!(message.contains("has no autoencoder (VAE) and no text encoder; give them with --vae"), "{message}");
+    let parts = ModelOptions { vae: Some(whole.clone()), text_encoders: vec![whole.clone()], ..options(&config) };
+    assert_eq!(bits(&picture(open(&alone, &parts))), bits(&picture(open(&whole, &options(&config)))));
+}
+
+#[test]
+fn the_prediction_can_be_set() {
+    let config = configs("sd1");
+    let epsilon = picture(open(&single("sd1.ckpt"), &options(&config)));
+    let v = ModelOptions { prediction: Some(Prediction::V), ..options(&config) };
+    let model = open(&single("sd1.ckpt"), &v);
+    assert_eq!(model.scheduler_config().prediction_type.as_deref(), Some("v_prediction"));
+    assert_ne!(bits(&picture(model)), bits(&epsilon));
+}
+
+#[test]
+fn a_file_that_is_no_whole_model_says_what_to_do() {
+    let message = |name: &str| ModelFolder::open(&single(name)).err().unwrap().to_string();
+    assert!(message("comfy.gguf").contains("is no model of Stable Diffusion in one file"), "{}", message("comfy.gguf"));
+    let vae = message("vae_legacy.pt");
+    assert!(vae.contains("no U-Net and no text encoder; for its part in another model, add --vae to that"), "{vae}");
+    assert!(message("system.ckpt").contains("`posix.system`"));
+    assert!(message("bomb.ckpt").contains("compressed entry"));
+}
+
+#[test]
+fn inspect_tells_what_a_file_is() {
+    let report = |name: &str| match inspect(&single(name), DTypeChoice::F32).unwrap() {
+        Inspection::File(report) => report,
+        Inspection::Folder(_) => panic!("{name} is a file"),
+    };
+    let sd1 = report("sd1.ckpt");
+    assert_eq!(sd1.format, "PyTorch (pickle)");
+    assert_eq!(sd1.metadata["global_step"], "7");
+    let model = sd1.model.unwrap();
+    assert_eq!(model.parts, ["U-Net", "autoencoder", "text encoder"]);
+    assert_eq!((model.prediction, model.unexpected.as_slice()), (Prediction::Epsilon, [].as_slice()));
+    let xl = report("sdxl.safetensors").model.unwrap();
+    assert_eq!(xl.parts, ["U-Net", "autoencoder", "text encoder", "second text encoder"]);
+    assert_eq!(xl.unexpected, [""; 0]);
+}

@@ -1,0 +1,74 @@
+//! Two hundred pictures in one process, of mixed sizes and in mixed modes: memory is the same after the last as after
+//! the tenth, and all comes back when the engines go.
+
+use std::ops::ControlFlow;
+
+use kiln_engine::{
+    ByteSize, DTypeChoice, DeviceChoice, Engine, Event, HostPool, MemoryOptions, ModeChoice, ModelFolder, Request,
+    Setup, VaeMemory,
+};
+use kiln_testkit::fixtures;
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+fn engine(memory: MemoryOptions) -> Engine {
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };
+    let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
+    Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn draw(engine: &mut Engine, (width, height): (usize, usize), seed: u64) {
+    let prompt = format!("picture {}", seed % 3);
+    let (width, height) = (Some(width), Some(height));
+    let request = Request { prompt, seed: Some(seed), steps: Some(1), width, height, ..Request::default() };
+    let job = request.resolve(engine.model()).unwrap();
+    let mut pictures = 0;
+    let watch = &mut |event| {
+        pictures += usize::from(matches!(event, Event::Picture(_)));
+        Ok(ControlFlow::Continue(()))
+    };
+    engine.txt2img(&job, watch).unwrap();
+    assert_eq!(pictures, 1);
+}
+
+#[test]
+fn memory_after_two_hundred_pictures_is_that_after_ten() {
+    let before = HostPool::statistics().used;
+    let mode = |mode| MemoryOptions { mode, ..MemoryOptions::default() };
+    let vae = VaeMemory { tiling: true, tile_size: Some(16) };
+    let mut engines = [
+        engine(mode(ModeChoice::Full)),
+        engine(mode(ModeChoice::Medvram)),
+        engine(mode(ModeChoice::Lowvram)),
+        engine(MemoryOptions { vae, budget: Some(ByteSize(64 << 20)), ..MemoryOptions::default() }),
+    ];
+    let sizes = [(32, 32), (64, 32), (40, 72), (64, 64), (96, 48)];
+    let mut after_ten = None;
+    for i in 0..200 {
+        // Ten different ones, again and again.
+        let (which, size) = (i % 10 % engines.len(), sizes[i % sizes.len()]);
+        draw(&mut engines[which], size, i as u64);
+        if i == 9 {
+            after_ten = Some(HostPool::statistics());
+        }
+    }
+    let (ten, last) = (after_ten.unwrap(), HostPool::statistics());
+    println!(
+        "after 10: {} used, {} kept; after 200: {} used, {} kept",
+        ten.used, ten.reserved, last.used, last.reserved
+    );
+    let close = |a: usize, b: usize| a.abs_diff(b) as f64 <= 0.01 * a as f64;
+    assert!(close(ten.used, last.used), "{} bytes in use after 10 pictures, {} after 200", ten.used, last.used);
+    assert!(
+        last.reserved as f64 <= 1.05 * ten.peak_reserved as f64,
+        "{} bytes kept, {} before",
+        last.reserved,
+        ten.peak_reserved
+    );
+    drop(engines);
+    let left = HostPool::statistics().used.saturating_sub(before);
+    println!("{left} bytes left when the engines are gone");
+    // Buffers of threads and tables that libraries make once.
+    assert!(left < 4 << 20, "{left} bytes are left of {}", last.used);
+}

@@ -1,0 +1,169 @@
+//! Traces of memory played back under other rules.
+//!
+//! Each [`ReplayPolicy`] is a model of an allocator: it gets the requests of a trace in their order, and keeps track of
+//! what it would have asked a driver for, and of how much it would have held. No memory is touched. The models have
+//! unlimited memory: nobody ever has to give back what it keeps.
+
+mod models;
+#[cfg(test)]
+mod tests;
+mod torch;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Lifetime, Plan};
+use crate::trace::{Happened, MemoryTrace};
+pub use torch::TorchOptions;
+
+/// What a driver takes from a card, or a kernel from a machine, at a time where it is asked for much.
+const GRANULE: usize = 2 << 20;
+
+/// The rules of an allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayPolicy {
+    /// Kiln's: [`crate::Arena`], with address space that grows and memory behind it where it was touched.
+    Kiln,
+    /// The lowest hole that is large enough, with the same address space; no classes.
+    FirstFit,
+    /// PyTorch's caching allocator.
+    Torch(TorchOptions),
+    /// A driver's call for every request and every free.
+    Plain,
+    /// All requests known beforehand ([`Plan`]).
+    Planned,
+}
+
+impl ReplayPolicy {
+    /// Those that are worth comparing.
+    pub fn all() -> Vec<(&'static str, Self)> {
+        let split = TorchOptions { max_split: Some(128 << 20), ..TorchOptions::default() };
+        let rounded = TorchOptions { roundup_power2_divisions: Some(8), ..TorchOptions::default() };
+        vec![
+            ("kiln", Self::Kiln),
+            ("planned", Self::Planned),
+            ("first fit", Self::FirstFit),
+            ("PyTorch", Self::Torch(TorchOptions::default())),
+            ("PyTorch, max_split_size_mb:128", Self::Torch(split)),
+            ("PyTorch, roundup_power2_divisions:8", Self::Torch(rounded)),
+            ("plain", Self::Plain),
+        ]
+    }
+}
+
+/// What became of a trace under a policy.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Replayed {
+    /// Requests.
+    pub allocations: u64,
+    /// Calls of the driver or the kernel for memory.
+    pub driver_calls: u64,
+    /// The most bytes that were asked for and not freed, the same under all policies.
+    pub peak_used: u64,
+    /// The most bytes that the policy held.
+    pub peak_reserved: u64,
+    /// How long the replay took: the policy's own work, and little besides.
+    pub time: Duration,
+}
+
+impl Replayed {
+    /// Held bytes for each byte in use, at the peaks.
+    pub fn ratio(&self) -> f64 {
+        if self.peak_used == 0 { 1.0 } else { self.peak_reserved as f64 / self.peak_used as f64 }
+    }
+}
+
+/// An allocator that touches nothing.
+trait Model {
+    /// The address of a request.
+    fn allocate(&mut self, bytes: usize) -> usize;
+    fn free(&mut self, address: usize);
+    /// Bytes that are held.
+    fn reserved(&self) -> u64;
+    fn driver_calls(&self) -> u64;
+}
+
+/// Plays a trace back. Sizes of several pools are taken together: see [`MemoryTrace::of`].
+pub fn replay(trace: &MemoryTrace, policy: ReplayPolicy) -> Replayed {
+    let requests = Requests::of(trace);
+    let mut replayed =
+        Replayed { allocations: requests.allocations, peak_used: requests.peak_used, ..Replayed::default() };
+    let start = Instant::now();
+    if policy == ReplayPolicy::Planned {
+        let plan = Plan::new(&requests.lifetimes(), 512);
+        (replayed.driver_calls, replayed.peak_reserved) = (1, plan.bytes.next_multiple_of(GRANULE) as u64);
+        replayed.time = start.elapsed();
+        return replayed;
+    }
+    let mut model: Box<dyn Model> = match policy {
+        ReplayPolicy::Kiln => Box::new(models::Kiln::default()),
+        ReplayPolicy::FirstFit => Box::new(models::FirstFit::default()),
+        ReplayPolicy::Torch(options) => Box::new(torch::Torch::new(options)),
+        ReplayPolicy::Plain | ReplayPolicy::Planned => Box::new(models::Plain::default()),
+    };
+    let mut addresses = vec![0; requests.allocations as usize];
+    for step in &requests.steps {
+        match *step {
+            Step::Allocate { index, bytes } => {
+                addresses[index] = model.allocate(bytes);
+                replayed.peak_reserved = replayed.peak_reserved.max(model.reserved());
+            }
+            Step::Free { index } => model.free(addresses[index]),
+        }
+    }
+    replayed.time = start.elapsed();
+    replayed.driver_calls = model.driver_calls();
+    replayed
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Allocate { index: usize, bytes: usize },
+    Free { index: usize },
+}
+
+/// A trace's requests, numbered in their order.
+struct Requests {
+    steps: Vec<Step>,
+    allocations: u64,
+    peak_used: u64,
+}
+
+impl Requests {
+    fn of(trace: &MemoryTrace) -> Self {
+        let mut live: HashMap<u64, (usize, u64)> = HashMap::new();
+        let (mut steps, mut count, mut used, mut peak_used) = (Vec::new(), 0, 0u64, 0);
+        for event in &trace.events {
+            match event.what {
+                Happened::Allocated { id, bytes, .. } => {
+                    live.insert(id, (count, bytes));
+                    steps.push(Step::Allocate { index: count, bytes: bytes as usize });
+                    count += 1;
+                    used = used.saturating_add(bytes);
+                    peak_used = used.max(peak_used);
+                }
+                Happened::Freed { id } => {
+                    if let Some((index, bytes)) = live.remove(&id) {
+                        steps.push(Step::Free { index });
+                        used -= bytes;
+                    }
+                }
+                Happened::Stage { .. } => {}
+            }
+        }
+        Self { steps, allocations: count as u64, peak_used }
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let mut lifetimes = Vec::with_capacity(self.allocations as usize);
+        for (now, step) in self.steps.iter().enumerate() {
+            match *step {
+                Step::Allocate { bytes, .. } => {
+                    lifetimes.push(Lifetime { bytes, start: now, end: self.steps.len() });
+                }
+                Step::Free { index } => lifetimes[index].end = now,
+            }
+        }
+        lifetimes
+    }
+}

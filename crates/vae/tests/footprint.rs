@@ -1,0 +1,65 @@
+//! What tilings take: predicted against the host pool's own count, and full sizes on demand.
+#![allow(missing_docs)]
+
+use candle_core::{DType, Device, Tensor};
+use kiln_mempool::HostPool;
+use kiln_vae::{Decoder, Encoder, Target, Tiling, VaeConfig};
+use kiln_weights::{Placement, RandomSource, Segments, load};
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+const CONFIG: &str = r#"{"block_out_channels": [32, 64, 96], "layers_per_block": 1, "norm_num_groups": 16,
+    "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+    "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]}"#;
+
+fn fill(segments: &Segments, dtype: DType) {
+    load(segments, &RandomSource::new(segments, 1), &Placement::new(Device::Cpu, dtype)).unwrap();
+}
+
+/// Bytes that `run` has at most beyond what there was before, once threads have their buffers.
+fn measured<T>(run: impl Fn() -> T) -> f64 {
+    drop(run());
+    HostPool::reset_peaks();
+    let before = HostPool::statistics().used;
+    drop(run());
+    (HostPool::statistics().peak_used - before) as f64
+}
+
+/// Buffers under the pool's limit, the system's, are not counted.
+const SMALL: f64 = 200e3;
+
+/// One test: the counters are the process's.
+#[test]
+fn a_tiling_takes_what_it_is_said_to() {
+    let config = VaeConfig::from_json(CONFIG).unwrap();
+    let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
+    let processor = Target::of(&Device::Cpu);
+    for dtype in [DType::F32, DType::BF16] {
+        fill(decoder.segments(), dtype);
+        fill(encoder.segments(), dtype);
+        let strips = [64, 16].map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute })).concat();
+        for tiling in [vec![Tiling::Whole, Tiling::Sliced], strips].concat() {
+            let (b, h, w) = (2, 32, 24);
+            let f = config.downscale();
+            let latents = Tensor::zeros((b, 4, h, w), dtype, &Device::Cpu).unwrap();
+            let image = Tensor::zeros((b, 3, f * h, f * w), dtype, &Device::Cpu).unwrap();
+            let inputs = [&latents, &image].map(|input| (input.elem_count() * dtype.size_in_bytes()) as f64);
+            let [decoded, encoded] = [
+                (
+                    decoder.footprint([b, h, w], dtype, processor, tiling).unwrap() as f64 - inputs[0],
+                    measured(|| decoder.decode_with(&latents, tiling).unwrap()),
+                ),
+                (
+                    encoder.footprint([b, f * h, f * w], dtype, processor, tiling).unwrap() as f64 - inputs[1],
+                    measured(|| encoder.encode_with(&image, tiling).unwrap()),
+                ),
+            ];
+            for (what, (predicted, measured)) in [("decode", decoded), ("encode", encoded)] {
+                let ratio = predicted / measured;
+                println!("{what} {dtype:?} {tiling:?}: predicted {predicted}, measured {measured}, ratio {ratio:.3}");
+                assert!((predicted - measured).abs() <= 0.1 * measured + SMALL, "{what} {dtype:?} {tiling:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Quantised blocks of GGUF files to numbers.
+//!
+//! The layouts are those of ggml (`ggml-common.h`): 32 numbers with one f16 scale, or 256 with scales of their own for
+//! 16 or 32 of them. Written here over plain bytes rather than taken from candle, whose readers want a copy of the
+//! whole tensor in aligned memory first; the tests hold them to candle's, bit by bit.
+
+use half::f16;
+
+use crate::element::Element;
+
+/// A block layout of ggml.
+#[allow(non_camel_case_types)] // the names that everybody knows them by
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockType {
+    /// 4 bits, a scale for 32.
+    Q4_0,
+    /// 4 bits, a scale and a minimum for 32.
+    Q4_1,
+    /// 5 bits, a scale for 32.
+    Q5_0,
+    /// 5 bits, a scale and a minimum for 32.
+    Q5_1,
+    /// 8 bits, a scale for 32.
+    Q8_0,
+    /// 2 bits, 16 scales and minima of 4 bits for 256.
+    Q2_K,
+    /// 3 bits, 16 scales of 6 bits for 256.
+    Q3_K,
+    /// 4 bits, 8 scales and minima of 6 bits for 256.
+    Q4_K,
+    /// 5 bits, 8 scales and minima of 6 bits for 256.
+    Q5_K,
+    /// 6 bits, 16 scales of 8 bits for 256.
+    Q6_K,
+}
+
+impl BlockType {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+    ];
+
+    /// Numbers in a block.
+    pub fn elements(self) -> usize {
+        match self {
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            _ => 256,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Q4_0 => 2 + 16,
+            Self::Q4_1 => 2 + 2 + 16,
+            Self::Q5_0 => 2 + 4 + 16,
+            Self::Q5_1 => 2 + 2 + 4 + 16,
+            Self::Q8_0 => 2 + 32,
+            Self::Q2_K => 16 + 64 + 2 + 2,
+            Self::Q3_K => 32 + 64 + 12 + 2,
+            Self::Q4_K => 2 + 2 + 12 + 128,
+            Self::Q5_K => 2 + 2 + 12 + 32 + 128,
+            Self::Q6_K => 128 + 64 + 16 + 2,
+        }
+    }
+
+    /// The number of the type in a GGUF file.
+    pub(crate) fn gguf_id(self) -> u32 {
+        match self {
+            Self::Q4_0 => 2,
+            Self::Q4_1 => 3,
+            Self::Q5_0 => 6,
+            Self::Q5_1 => 7,
+            Self::Q8_0 => 8,
+            Self::Q2_K => 10,
+            Self::Q3_K => 11,
+            Self::Q4_K => 12,
+            Self::Q5_K => 13,
+            Self::Q6_K => 14,
+        }
+    }
+}
+
+/// Converts the numbers of the blocks in `bytes` from number `start` on. What is not there leaves `out` as it was.
+pub(crate) fn read<T: Element>(block: BlockType, bytes: &[u8], start: usize, mut out: &mut [T]) {
+    let (elements, size) = (block.elements(), block.bytes());
+    let mut values = [0f32; 256];
+    let values = &mut values[..elements];
+    let mut skipped = start % elements;
+    for bytes in bytes.chunks_exact(size).skip(start / elements) {
+        if out.is_empty() {
+            break;
+        }
+        match block {
+            BlockType::Q4_0 => q4_0(bytes, values),
+            BlockType::Q4_1 => q4_1(bytes, values),
+            BlockType::Q5_0 => q5_0(bytes, values),
+            BlockType::Q5_1 => q5_1(bytes, values),
+            BlockType::Q8_0 => q8_0(bytes, values),
+            BlockType::Q2_K => q2_k(bytes, values),
+            BlockType::Q3_K => q3_k(bytes, values),
+            BlockType::Q4_K => q4_k(bytes, values),
+            BlockType::Q5_K => q5_k(bytes, values),
+            BlockType::Q6_K => q6_k(bytes, values),
+        }
+        let wanted = &values[skipped..];
+        let (part, rest) = out.split_at_mut(wanted.len().min(out.len()));
+        T::round(&wanted[..part.len()], part);
+        (out, skipped) = (rest, 0);
+    }
+}
+
+// Below, `bytes` is one block and `out` its numbers: `read` cuts both.
+
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+fn q4_0(bytes: &[u8], out: &mut [f32]) {
+    let d = half(bytes, 0);
+    for (i, q) in bytes[2..].iter().enumerate() {
+        out[i] = f32::from((q & 0xf) as i8 - 8) * d;
+        out[i + 16] = f32::from((q >> 4) as i8 - 8) * d;
+    }
+}
+
+fn q4_1(bytes: &[u8], out: &mut [f32]) {
+    let (d, m) = (half(bytes, 0), half(bytes, 2));
+    for (i, q) in bytes[4..].iter().enumerate() {
+        out[i] = f32::from(q & 0xf) * d + m;
+        out[i + 16] = f32::from(q >> 4) * d + m;
+    }
+}
+
+/// The fifth bits of 32 numbers, as 0 or 16.
+fn fifth(bytes: &[u8], at: usize) -> impl Fn(usize) -> u8 {
+    let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    move |i| ((bits >> i & 1) << 4) as u8
+}
+
+fn q5_0(bytes: &[u8], out: &mut [f32]) {
+    let (d, high) = (half(bytes, 0), fifth(bytes, 2));
+    for (i, q) in bytes[6..].iter().enumerate() {
+        out[i] = f32::from((q & 0xf | high(i)) as i8 - 16) * d;
+        out[i + 16] = f32::from((q >> 4 | high(i + 16)) as i8 - 16) * d;
+    }
+}
+
+fn q5_1(bytes: &[u8], out: &mut [f32]) {
+    let (d, m, high) = (half(bytes, 0), half(bytes, 2), fifth(bytes, 4));
+    for (i, q) in bytes[8..].iter().enumerate() {
+        out[i] = f32::from(q & 0xf | high(i)) * d + m;
+        out[i + 16] = f32::from(q >> 4 | high(i + 16)) * d + m;
+    }
+}
+
+fn q8_0(bytes: &[u8], out: &mut [f32]) {
+    let d = half(bytes, 0);
+    for (out, &q) in out.iter_mut().zip(&bytes[2..]) {
+        *out = f32::from(q as i8) * d;
+    }
+}
+
+fn q2_k(bytes: &[u8], out: &mut [f32]) {
+    let (scales, quants) = (&bytes[..16], &bytes[16..80]);
+    let (d, min) = (half(bytes, 80), half(bytes, 82));
+    for (group, out) in out.chunks_exact_mut(16).enumerate() {
+        let (dl, ml) = (d * f32::from(scales[group] & 0xf), min * f32::from(scales[group] >> 4));
+        // Two halves of 128; in each, four shifts of the same 32 bytes, of which a group has one half.
+        let (first, shift) = (group / 8 * 32 + group % 2 * 16, group % 8 / 2 * 2);
+        for (out, q) in out.iter_mut().zip(&quants[first..]) {
+            *out = dl * f32::from(q >> shift & 3) - ml;
+        }
+    }
+}
+
+fn q3_k(bytes: &[u8], out: &mut [f32]) {
+    let (high, quants, packed, d) = (&bytes[..32], &bytes[32..96], &bytes[96..108], half(bytes, 108));
+    for (group, out) in out.chunks_exact_mut(16).enumerate() {
+        // Four low bits of a scale lie in the first eight bytes, its two high bits in the last four.
+        let low = packed[group % 8] >> (group / 8 * 4) & 0xf;
+        let top = packed[8 + group % 4] >> (group / 4 * 2) & 3;
+        let dl = d * f32::from((low | top << 4) as i8 - 32);
+        let (first, shift, half) = (group / 8 * 32 + group % 2 * 16, group % 8 / 2 * 2, group % 2 * 16);
+        for (i, out) in out.iter_mut().enumerate() {
+            let missing = if high[half + i] >> (group / 2) & 1 == 0 { 4 } else { 0 };
+            *out = dl * f32::from((quants[first + i] >> shift & 3) as i8 - missing);
+        }
+    }
+}
+
+/// The scale and the minimum of group `i` of 8, each of 6 bits, packed into 12 bytes.
+fn scale_and_min(packed: &[u8], i: usize) -> (f32, f32) {
+    let (scale, min) = if i < 4 {
+        (packed[i] & 63, packed[i + 4] & 63)
+    } else {
+        let (low, high) = (packed[i + 4], [packed[i - 4], packed[i]]);
+        (low & 0xf | high[0] >> 6 << 4, low >> 4 | high[1] >> 6 << 4)
+    };
+    (f32::from(scale), f32::from(min))
+}
+
+fn q4_k(bytes: &[u8], out: &mut [f32]) {
+    let (d, min, packed, quants) = (half(bytes, 0), half(bytes, 2), &bytes[4..16], &bytes[16..144]);
+    for (group, out) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, m) = scale_and_min(packed, group);
+        let (d, m) = (d * scale, min * m);
+        for (out, q) in out.iter_mut().zip(&quants[group / 2 * 32..]) {
+            *out = d * f32::from(q >> (group % 2 * 4) & 0xf) - m;
+        }
+    }
+}
+
+fn q5_k(bytes: &[u8], out: &mut [f32]) {
+    let (d, min, packed) = (half(bytes, 0), half(bytes, 2), &bytes[4..16]);
+    let (high, quants) = (&bytes[16..48], &bytes[48..176]);
+    for (group, out) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, m) = scale_and_min(packed, group);
+        let (d, m) = (d * scale, min * m);
+        for ((out, q), high) in out.iter_mut().zip(&quants[group / 2 * 32..]).zip(high) {
+            let q = q >> (group % 2 * 4) & 0xf | (high >> group & 1) << 4;
+            *out = d * f32::from(q) - m;
+        }
+    }
+}
+
+fn q6_k(bytes: &[u8], out: &mut [f32]) {
+    let (low, high, scales, d) = (&bytes[..128], &bytes[128..192], &bytes[192..208], half(bytes, 208));
+    for (group, out) in out.chunks_exact_mut(16).enumerate() {
+        let d = d * f32::from(scales[group] as i8);
+        // Two halves of 128 numbers; in each, four rows of 32, of which a group is one half.
+        let (half, row, first) = (group / 8, group % 8 / 2, group % 2 * 16);
+        for (i, out) in out.iter_mut().enumerate() {
+            let i = first + i;
+            let low = low[half * 64 + row % 2 * 32 + i] >> (row / 2 * 4) & 0xf;
+            let high = high[half * 32 + i] >> (row * 2) & 3;
+            *out = d * f32::from((low | high << 4) as i8 - 32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use candle_core::quantized::{QStorage, QTensor};
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+    use crate::formats::write::candles;
+
+    #[test]
+    fn every_layout_is_read_as_candle_reads_it() {
+        let values: Vec<f32> = (0..4 * 256).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 97) as f32)).collect();
+        let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap().reshape((4, 256)).unwrap();
+        for block in BlockType::ALL {
+            let quantised = QTensor::quantize(&tensor, candles(block)).unwrap();
+            let bytes = quantised.data().unwrap().into_owned();
+            let check = |bytes: &[u8]| {
+                let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, candles(block)).unwrap();
+                let expected = QTensor::new(storage, (4, 256)).unwrap().dequantize(&Device::Cpu).unwrap();
+                let mut found = vec![0f32; 4 * 256];
+                read(block, bytes, 0, &mut found);
+                let expected: Vec<f32> = expected.flatten_all().unwrap().to_vec1().unwrap();
+                let differ = found.iter().zip(&expected).position(|(a, b)| a != b && !(a.is_nan() && b.is_nan()));
+                assert_eq!(differ.map(|i| (i, found[i], expected[i])), None, "{block:?}");
+            };
+            assert_eq!(bytes.len(), 4 * 256 / block.elements() * block.bytes());
+            check(&bytes);
+            // Every bit pattern, not those of a quantiser alone; scales stay finite or not, as they fall.
+            let mut state = 1u32;
+            let noise = bytes.iter().map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            });
+            check(&noise.collect::<Vec<u8>>());
+            // Any part, whether it begins with a block or not.
+            let (mut all, mut part) = (vec![0f32; 4 * 256], vec![0f32; 300]);
+            read(block, &bytes, 0, &mut all);
+            read(block, &bytes, 217, &mut part);
+            assert_eq!(part, all[217..517]);
+        }
+    }
+}

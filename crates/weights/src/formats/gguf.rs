@@ -1,0 +1,254 @@
+//! A `.gguf` file, mapped into memory.
+//!
+//! The format (ggml's `docs/gguf.md`): magic, version, notes, a table of tensors, padding, elements. Every count and
+//! length is checked against the bytes that are left before anything is allocated for it.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::Dtype;
+
+use super::blocks::BlockType;
+use super::bytes::Reader;
+use crate::error::{Error, Result};
+use crate::mmap;
+use crate::source::{ParamData, ParamInfo, ParamSource};
+use crate::stored_type::StoredType;
+
+/// The first bytes.
+pub(crate) const MAGIC: &[u8] = b"GGUF";
+/// Where a file says nothing, elements begin at a multiple of this.
+const ALIGNMENT: u64 = 32;
+/// ggml's own bound.
+const MAX_DIMS: u32 = 4;
+/// More tensors or notes than any model has: what is kept of one takes more memory than its bytes in the file.
+const MAX_COUNT: u64 = 1 << 16;
+/// Arrays may hold arrays; more than this deep is an attack on the stack.
+const MAX_DEPTH: usize = 8;
+/// ComfyUI's converter stores some tensors in another shape and notes the right one under this prefix.
+const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+
+/// A `.gguf` file. Opening it reads and checks the header alone; elements are read from the mapping.
+pub struct GgufFile {
+    path: PathBuf,
+    map: Mmap,
+    tensors: HashMap<String, (ParamInfo, Range<usize>)>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl GgufFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid GGUF file, with what is
+    /// wrong.
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = mmap::map(path)?;
+        let Header { tensors, metadata } =
+            Header::read(&map).map_err(|problem| Error::Format { path: path.to_path_buf(), problem })?;
+        Ok(Self { path: path.to_path_buf(), map, tensors, metadata })
+    }
+
+    /// The file's own notes, those of them that are words or numbers.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+}
+
+impl ParamSource for GgufFile {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.tensors.get(key).map(|(info, _)| info.clone())
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        let Some((info, range)) = self.tensors.get(key) else { return Ok(None) };
+        let bytes = self.map.get(range.clone()).unwrap_or_default(); // checked when the file was opened
+        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
+    }
+
+    fn release(&self, key: &str) {
+        if let Some((_, range)) = self.tensors.get(key) {
+            mmap::forget(&self.map, range.clone());
+        }
+    }
+
+    fn origin(&self, _key: &str) -> String {
+        self.path.display().to_string()
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.tensors.keys().cloned().collect()
+    }
+}
+
+/// What a file says, or what is wrong with it.
+type Parsed<T> = std::result::Result<T, String>;
+
+#[derive(Debug)]
+pub(crate) struct Header {
+    tensors: HashMap<String, (ParamInfo, Range<usize>)>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// A note's value; of arrays only what shapes are made of is kept.
+enum Value {
+    Number(i128),
+    Text(String),
+    Other(String),
+    Numbers(Vec<i128>),
+    Nothing,
+}
+
+impl Header {
+    pub(crate) fn read(bytes: &[u8]) -> Parsed<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(4)? != MAGIC {
+            return Err("is no GGUF file".into());
+        }
+        let version = reader.u32()?;
+        if !(2..=3).contains(&version) {
+            return Err(format!("is a GGUF file of version {version}, expected 2 or 3"));
+        }
+        let (tensor_count, note_count) = (reader.u64()?, reader.u64()?);
+        if tensor_count.max(note_count) > MAX_COUNT {
+            return Err(format!(
+                "claims {tensor_count} tensors and {note_count} notes, expected at most {MAX_COUNT} of each"
+            ));
+        }
+        let mut metadata = BTreeMap::new();
+        let mut shapes = HashMap::new();
+        let mut alignment = ALIGNMENT;
+        for _ in 0..note_count {
+            let key = string(&mut reader)?;
+            let kind = reader.u32()?;
+            match value(&mut reader, kind, 0)? {
+                Value::Number(number) => {
+                    if key == "general.alignment" {
+                        let valid = u64::try_from(number).ok().filter(|a| a.is_power_of_two() && *a <= 1 << 20);
+                        alignment = valid.ok_or_else(|| format!("aligns its tensors to {number} bytes"))?;
+                    }
+                    metadata.insert(key, number.to_string());
+                }
+                Value::Text(text) | Value::Other(text) => drop(metadata.insert(key, text)),
+                Value::Numbers(numbers) => {
+                    if let Some(name) = key.strip_prefix(ORIGINAL_SHAPE) {
+                        let shape = numbers.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
+                        shapes.insert(name.to_string(), shape.ok_or_else(|| format!("has no valid shape in `{key}`"))?);
+                    }
+                }
+                Value::Nothing => {}
+            }
+        }
+        let mut rows = Vec::new();
+        for _ in 0..tensor_count {
+            let name = string(&mut reader)?;
+            let dims = reader.u32()?;
+            if dims > MAX_DIMS {
+                return Err(format!("gives tensor `{name}` {dims} dimensions, expected at most {MAX_DIMS}"));
+            }
+            let shape = (0..dims).map(|_| usize::try_from(reader.u64()?).map_err(|_| too_large(&name)));
+            let mut shape = shape.collect::<Parsed<Vec<_>>>()?;
+            shape.reverse(); // ggml counts the fastest dimension first
+            let dtype = stored_type(&name, reader.u32()?)?;
+            rows.push((name, shape, dtype, reader.u64()?));
+        }
+        let start = (reader.position() as u64).checked_next_multiple_of(alignment);
+        let mut tensors = HashMap::new();
+        for (name, shape, dtype, offset) in rows {
+            let size = dtype.bytes(&shape).ok_or_else(|| too_large(&name))?;
+            let range = start
+                .and_then(|start| start.checked_add(offset))
+                .and_then(|from| usize::try_from(from).ok())
+                .and_then(|from| Some(from..from.checked_add(size)?))
+                .filter(|range| range.end <= bytes.len());
+            let Some(range) = range else {
+                return Err(format!(
+                    "is cut off: tensor `{name}` ends past the file's {} bytes; download it again",
+                    bytes.len()
+                ));
+            };
+            let shape = match shapes.remove(&name) {
+                Some(original) => {
+                    let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+                    if count(&original) != count(&shape) {
+                        return Err(format!("notes the shape {original:?} for tensor `{name}`, which has {shape:?}"));
+                    }
+                    original
+                }
+                None => shape,
+            };
+            if tensors.insert(name.clone(), (ParamInfo { shape, dtype }, range)).is_some() {
+                return Err(format!("names tensor `{name}` twice; which one is meant is unknown"));
+            }
+        }
+        Ok(Self { tensors, metadata })
+    }
+}
+
+fn too_large(name: &str) -> String {
+    format!("gives tensor `{name}` an impossible size")
+}
+
+/// ggml's numbers of the types that are no blocks.
+pub(super) const PLAIN_TYPES: [(u32, Dtype); 8] = [
+    (0, Dtype::F32),
+    (1, Dtype::F16),
+    (24, Dtype::I8),
+    (25, Dtype::I16),
+    (26, Dtype::I32),
+    (27, Dtype::I64),
+    (28, Dtype::F64),
+    (30, Dtype::BF16),
+];
+
+fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
+    let plain = PLAIN_TYPES.into_iter().find(|(plain, _)| *plain == id).map(|(_, dtype)| dtype.into());
+    let block = || BlockType::ALL.into_iter().find(|block| block.gguf_id() == id).map(StoredType::Blocks);
+    plain.or_else(block).ok_or_else(|| {
+        let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
+        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")
+    })
+}
+
+fn string(reader: &mut Reader<'_>) -> Parsed<String> {
+    let length = reader.u64()?;
+    let bytes = reader.take_u64(length)?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| "has a name that is no UTF-8".into())
+}
+
+/// Reads a note's value of ggml's type `kind`.
+fn value(reader: &mut Reader<'_>, kind: u32, depth: usize) -> Parsed<Value> {
+    Ok(match kind {
+        0 => Value::Number(reader.array::<1>()?[0].into()),
+        1 => Value::Number(i8::from_le_bytes(reader.array()?).into()),
+        2 => Value::Number(u16::from_le_bytes(reader.array()?).into()),
+        3 => Value::Number(i16::from_le_bytes(reader.array()?).into()),
+        4 => Value::Number(reader.u32()?.into()),
+        5 => Value::Number(i32::from_le_bytes(reader.array()?).into()),
+        6 => Value::Other(f32::from_le_bytes(reader.array()?).to_string()),
+        7 => Value::Other((reader.array::<1>()?[0] != 0).to_string()),
+        8 => Value::Text(string(reader)?),
+        9 => {
+            if depth >= MAX_DEPTH {
+                return Err("has arrays in arrays without end".into());
+            }
+            let (kind, count) = (reader.u32()?, reader.u64()?);
+            let mut numbers = Vec::new();
+            for _ in 0..count {
+                // Every element takes at least a byte, so that a false count ends with the file.
+                match value(reader, kind, depth + 1)? {
+                    Value::Number(number) if numbers.len() < MAX_DIMS as usize * 2 => numbers.push(number),
+                    _ => {}
+                }
+            }
+            if count as usize == numbers.len() { Value::Numbers(numbers) } else { Value::Nothing }
+        }
+        10 => Value::Number(reader.u64()?.into()),
+        11 => Value::Number(i64::from_le_bytes(reader.array()?).into()),
+        12 => Value::Other(f64::from_le_bytes(reader.array()?).to_string()),
+        _ => return Err(format!("has a note of the unknown type {kind}")),
+    })
+}

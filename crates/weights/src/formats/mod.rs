@@ -1,0 +1,139 @@
+//! Checkpoint files of every format, as one kind of source.
+
+pub(crate) mod blocks;
+pub(crate) mod bytes;
+mod gguf;
+mod scaled;
+mod torch;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+pub use blocks::BlockType;
+pub use gguf::GgufFile;
+pub use torch::TorchFile;
+pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};
+
+use crate::error::{Error, Result};
+use crate::safetensors_file::SafetensorsFile;
+use crate::source::{ParamData, ParamInfo, ParamSource};
+use scaled::Scaled;
+
+/// A checkpoint's format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// `.safetensors`.
+    Safetensors,
+    /// `.gguf`.
+    Gguf,
+    /// A file of `torch.save`.
+    Torch,
+}
+
+impl FileFormat {
+    /// The format in words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "GGUF",
+            Self::Torch => "PyTorch (pickle)",
+        }
+    }
+
+    /// The format of a file, by its first bytes: names lie.
+    fn of(path: &Path) -> Result<Self> {
+        let io_error = |source| Error::Io { path: path.to_path_buf(), source };
+        let mut start = Vec::new();
+        let file = File::open(path).map_err(io_error)?;
+        if !file.metadata().map_err(io_error)?.is_dir() {
+            file.take(4).read_to_end(&mut start).map_err(io_error)?;
+        }
+        Ok(match start.as_slice() {
+            gguf::MAGIC => Self::Gguf,
+            torch::zip::MAGIC => Self::Torch,
+            // A safetensors file begins with a length: with 0x80 where its header has, say, 128 bytes, but then a zero
+            // follows. In a pickle it is the protocol.
+            [torch::PICKLE_MAGIC, 2..=5, ..] if !is_small_safetensors(path) => Self::Torch,
+            _ => Self::Safetensors,
+        })
+    }
+}
+
+/// Whether a file that begins like a pickle is a safetensors file all the same: after its length comes a brace.
+fn is_small_safetensors(path: &Path) -> bool {
+    let mut start = [0; 9];
+    File::open(path)
+        .is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && start[8] == b'{' && start[4..8] == [0; 4])
+}
+
+/// A checkpoint file of any format, mapped into memory.
+pub struct Checkpoint {
+    source: Box<dyn ParamSource>,
+    format: FileFormat,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Opens a file; its first bytes say of which format it is. Elements are read from the mapping. 8-bit floats that
+    /// are stored with scales come out multiplied.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid checkpoint.
+    pub fn open(path: &Path) -> Result<Self> {
+        let format = FileFormat::of(path)?;
+        let (source, metadata): (Box<dyn ParamSource>, _) = match format {
+            FileFormat::Safetensors => {
+                let file = SafetensorsFile::open(path)?;
+                let metadata = file.metadata().clone().into_iter().collect();
+                (Box::new(file), metadata)
+            }
+            FileFormat::Gguf => {
+                let file = GgufFile::open(path)?;
+                let metadata = file.metadata().clone();
+                (Box::new(file), metadata)
+            }
+            FileFormat::Torch => {
+                let file = TorchFile::open(path)?;
+                let metadata = file.metadata().clone();
+                (Box::new(file), metadata)
+            }
+        };
+        let source = Scaled::wrap(source);
+        Ok(Self { source, format, metadata })
+    }
+
+    /// The format.
+    pub fn format(&self) -> FileFormat {
+        self.format
+    }
+
+    /// The file's own notes.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+}
+
+impl ParamSource for Checkpoint {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.source.info(key)
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        self.source.data(key)
+    }
+
+    fn release(&self, key: &str) {
+        self.source.release(key);
+    }
+
+    fn origin(&self, key: &str) -> String {
+        self.source.origin(key)
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.source.keys()
+    }
+}

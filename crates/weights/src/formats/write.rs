@@ -1,0 +1,178 @@
+//! Writing checkpoints, one tensor at a time: no more than one is in memory.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use safetensors::Dtype;
+use serde_json::json;
+
+use super::blocks::BlockType;
+use super::gguf::{MAGIC, PLAIN_TYPES};
+use crate::error::{Error, Result};
+use crate::source::ParamData;
+use crate::stored_type::StoredType;
+
+/// A tensor to write.
+pub struct NewTensor<'a> {
+    /// Its name in the file.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// How its elements are written.
+    pub dtype: StoredType,
+    /// Its elements, as many bytes as shape and type say. Called once.
+    pub bytes: Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>,
+}
+
+/// Writes a safetensors file with the bytes that the format's own library writes: the widest types first, then by name.
+///
+/// # Errors
+/// What reading a tensor says, and [`Error::Write`]; also for a type that the format does not have.
+pub fn write_safetensors(
+    out: &mut dyn Write,
+    mut tensors: Vec<NewTensor<'_>>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<()> {
+    let plain = |tensor: &NewTensor<'_>| match tensor.dtype {
+        StoredType::Plain(dtype) => Some(dtype),
+        StoredType::Blocks(_) => None,
+    };
+    tensors.sort_by(|a, b| plain(b).cmp(&plain(a)).then_with(|| a.name.cmp(&b.name)));
+    let mut rows = Vec::new();
+    if !metadata.is_empty() {
+        rows.push(format!("\"__metadata__\":{}", json!(metadata)));
+    }
+    let mut offset = 0;
+    for tensor in &tensors {
+        let (Some(dtype), Some(size)) = (plain(tensor), tensor.dtype.bytes(&tensor.shape)) else {
+            return Err(unwritable(tensor, "safetensors"));
+        };
+        let (name, dtype, shape) = (json!(tensor.name), json!(dtype), json!(tensor.shape));
+        let end = offset + size;
+        rows.push(format!("{name}:{{\"dtype\":{dtype},\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"));
+        offset = end;
+    }
+    let mut header = format!("{{{}}}", rows.join(",")).into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(Error::Write)?;
+    out.write_all(&header).map_err(Error::Write)?;
+    write_elements(out, &tensors, 1)
+}
+
+/// Writes a GGUF file of version 3.
+///
+/// # Errors
+/// As [`write_safetensors`].
+pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTreeMap<String, String>) -> Result<()> {
+    let string = |header: &mut Vec<u8>, text: &str| {
+        header.extend((text.len() as u64).to_le_bytes());
+        header.extend(text.as_bytes());
+    };
+    let mut header = MAGIC.to_vec();
+    header.extend(3u32.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend((notes.len() as u64).to_le_bytes());
+    for (key, value) in notes {
+        string(&mut header, key);
+        header.extend(8u32.to_le_bytes()); // a string
+        string(&mut header, value);
+    }
+    let mut offset = 0;
+    for tensor in &tensors {
+        let (Some(id), Some(size)) = (gguf_id(tensor.dtype), tensor.dtype.bytes(&tensor.shape)) else {
+            return Err(unwritable(tensor, "GGUF"));
+        };
+        string(&mut header, &tensor.name);
+        header.extend((tensor.shape.len() as u32).to_le_bytes());
+        for dim in tensor.shape.iter().rev() {
+            header.extend((*dim as u64).to_le_bytes());
+        }
+        header.extend(id.to_le_bytes());
+        header.extend((offset as u64).to_le_bytes());
+        offset += size.next_multiple_of(GGUF_ALIGNMENT);
+    }
+    header.resize(header.len().next_multiple_of(GGUF_ALIGNMENT), 0);
+    out.write_all(&header).map_err(Error::Write)?;
+    write_elements(out, &tensors, GGUF_ALIGNMENT)
+}
+
+/// Where nothing else is said, a tensor's elements begin at a multiple of this.
+const GGUF_ALIGNMENT: usize = 32;
+
+fn write_elements(out: &mut dyn Write, tensors: &[NewTensor<'_>], alignment: usize) -> Result<()> {
+    for tensor in tensors {
+        let bytes = (tensor.bytes)()?;
+        if tensor.dtype.bytes(&tensor.shape) != Some(bytes.len()) {
+            return Err(unwritable(tensor, "a file of another size"));
+        }
+        let padding = vec![0; bytes.len().next_multiple_of(alignment) - bytes.len()];
+        out.write_all(&bytes).and_then(|()| out.write_all(&padding)).map_err(Error::Write)?;
+    }
+    Ok(())
+}
+
+fn unwritable(tensor: &NewTensor<'_>, format: &str) -> Error {
+    let problem =
+        format!("tensor `{}` {:?} cannot be written as {} to {format}", tensor.name, tensor.shape, tensor.dtype);
+    Error::Write(io::Error::new(io::ErrorKind::InvalidInput, problem))
+}
+
+fn gguf_id(dtype: StoredType) -> Option<u32> {
+    match dtype {
+        StoredType::Plain(dtype) => PLAIN_TYPES.into_iter().find(|(_, plain)| *plain == dtype).map(|(id, _)| id),
+        StoredType::Blocks(block) => Some(block.gguf_id()),
+    }
+}
+
+/// Whether a GGUF file can have tensors of this type.
+pub fn gguf_has(dtype: StoredType) -> bool {
+    gguf_id(dtype).is_some()
+}
+
+/// The elements of a tensor in another type. `None` where its own is no type of weights, or the other none that is
+/// written, or its blocks do not divide the rows.
+pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
+    let values = data.to_f32()?;
+    let bytes = match dtype {
+        StoredType::Plain(Dtype::F32) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        StoredType::Plain(Dtype::F16) => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(&values);
+            halves.iter().flat_map(|value| value.to_le_bytes()).collect()
+        }
+        StoredType::Plain(Dtype::BF16) => {
+            let mut halves = vec![bf16::ZERO; values.len()];
+            halves.convert_from_f32_slice(&values);
+            halves.iter().flat_map(|value| value.to_le_bytes()).collect()
+        }
+        StoredType::Plain(_) => return None,
+        StoredType::Blocks(block) => {
+            dtype.bytes(&data.info.shape)?;
+            // The quantisers are candle's.
+            let tensor = Tensor::from_vec(values, data.info.shape.as_slice(), &Device::Cpu).ok()?;
+            QTensor::quantize(&tensor, candles(block)).ok()?.data().ok()?.into_owned()
+        }
+    };
+    Some(bytes)
+}
+
+/// candle's name of a block layout.
+pub(super) fn candles(block: BlockType) -> GgmlDType {
+    match block {
+        BlockType::Q4_0 => GgmlDType::Q4_0,
+        BlockType::Q4_1 => GgmlDType::Q4_1,
+        BlockType::Q5_0 => GgmlDType::Q5_0,
+        BlockType::Q5_1 => GgmlDType::Q5_1,
+        BlockType::Q8_0 => GgmlDType::Q8_0,
+        BlockType::Q2_K => GgmlDType::Q2K,
+        BlockType::Q3_K => GgmlDType::Q3K,
+        BlockType::Q4_K => GgmlDType::Q4K,
+        BlockType::Q5_K => GgmlDType::Q5K,
+        BlockType::Q6_K => GgmlDType::Q6K,
+    }
+}

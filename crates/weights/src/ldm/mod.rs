@@ -1,0 +1,109 @@
+//! The names that single-file checkpoints have for tensors: those of CompVis' latent-diffusion, of OpenCLIP, and of the
+//! programs that keep to them.
+//!
+//! Networks declare the names of diffusers and transformers. A [`Names`] is a table of a few dozen rows that is made in
+//! loops from a network's shape (how many levels, how many layers each), and is read in both directions: from a
+//! declared name to the stored tensor and the piece of it that is meant, and back.
+
+mod clip;
+mod unet;
+mod vae;
+mod view;
+
+pub use clip::{ClipDialect, ClipShape};
+pub use unet::{UnetLevel, UnetShape};
+pub use vae::{VaeDialect, VaeShape};
+pub use view::{Named, Subset, transpose};
+
+/// What of a stored tensor a declared one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// All of it.
+    Whole,
+    /// The first, second or third of three equal blocks of rows: a fused projection of queries, keys and values.
+    Third(usize),
+    /// All of it, with rows and columns exchanged.
+    Transposed,
+    /// All of it: a matrix `(n, k)` that is stored as a 1x1 convolution `(n, k, 1, 1)`.
+    Pointwise,
+}
+
+/// Where a declared tensor is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The stored tensor's name.
+    pub name: String,
+    /// The piece of it.
+    pub piece: Piece,
+}
+
+/// A part of a module: `(declared, stored, piece)`.
+type Part = (&'static str, &'static str, Piece);
+
+struct Row {
+    declared: String,
+    stored: String,
+    /// What is below the two names. Nothing: the same on both sides.
+    parts: &'static [Part],
+}
+
+/// A table of names, read in both directions.
+#[derive(Default)]
+pub struct Names {
+    rows: Vec<Row>,
+}
+
+impl Names {
+    fn add(&mut self, declared: impl Into<String>, stored: impl Into<String>, parts: &'static [Part]) {
+        self.rows.push(Row { declared: declared.into(), stored: stored.into(), parts });
+    }
+
+    /// Where the declared tensor `key` is stored. `None` where the table has no such tensor.
+    pub fn place(&self, key: &str) -> Option<Place> {
+        let found = self.rows.iter().filter_map(|row| Some((row, below(key, &row.declared)?)));
+        // The longest name is the most particular one.
+        let (row, rest) = found.max_by_key(|(row, _)| row.declared.len())?;
+        if row.parts.is_empty() {
+            return Some(Place { name: join(&row.stored, rest), piece: Piece::Whole });
+        }
+        let (stored, rest, piece) =
+            row.parts.iter().find_map(|&(declared, stored, piece)| Some((stored, below(rest, declared)?, piece)))?;
+        Some(Place { name: join(&join(&row.stored, stored), rest), piece: piece_of(piece, rest) })
+    }
+
+    /// The declared tensors that the stored tensor `name` holds: one, three for a fused projection, or none where the
+    /// table has no such tensor.
+    pub fn declared(&self, name: &str) -> Vec<(String, Piece)> {
+        let found = self.rows.iter().filter_map(|row| Some((row, below(name, &row.stored)?)));
+        let Some((row, rest)) = found.max_by_key(|(row, _)| row.stored.len()) else { return Vec::new() };
+        if row.parts.is_empty() {
+            return vec![(join(&row.declared, rest), Piece::Whole)];
+        }
+        let parts = row.parts.iter().filter_map(|&(declared, stored, piece)| {
+            let rest = below(rest, stored)?;
+            Some((join(&join(&row.declared, declared), rest), piece_of(piece, rest)))
+        });
+        parts.collect()
+    }
+}
+
+/// Biases have one dimension, whatever their weight's layout is.
+fn piece_of(piece: Piece, rest: &str) -> Piece {
+    if rest == "bias" && matches!(piece, Piece::Transposed | Piece::Pointwise) { Piece::Whole } else { piece }
+}
+
+/// What follows `prefix` and a dot in `name`; nothing where they are equal.
+fn below<'a>(name: &'a str, prefix: &str) -> Option<&'a str> {
+    match name.strip_prefix(prefix)? {
+        "" => Some(""),
+        rest if prefix.is_empty() => Some(rest),
+        rest => rest.strip_prefix('.'),
+    }
+}
+
+fn join(a: &str, b: &str) -> String {
+    match (a, b) {
+        ("", name) | (name, "") => name.to_string(),
+        _ => format!("{a}.{b}"),
+    }
+}

@@ -1,0 +1,136 @@
+//! The autoencoder of CompVis' code: its names, and its shape as the names and shapes of its tensors tell it.
+//!
+//! Its decoder counts levels from the largest maps, diffusers' from the smallest.
+
+use super::{Names, Part, Piece};
+use crate::source::ParamSource;
+
+const RESNET: &[Part] = &[
+    ("norm1", "norm1", Piece::Whole),
+    ("conv1", "conv1", Piece::Whole),
+    ("norm2", "norm2", Piece::Whole),
+    ("conv2", "conv2", Piece::Whole),
+    ("conv_shortcut", "nin_shortcut", Piece::Whole),
+];
+
+const ATTENTION: &[Part] = &[
+    ("group_norm", "norm", Piece::Whole),
+    ("to_q", "q", Piece::Pointwise),
+    ("to_k", "k", Piece::Pointwise),
+    ("to_v", "v", Piece::Pointwise),
+    ("to_out.0", "proj_out", Piece::Pointwise),
+];
+
+/// No checkpoint has as many levels or layers.
+const MAX_COUNT: usize = 16;
+
+/// Whose names an autoencoder's tensors have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VaeDialect {
+    /// CompVis'.
+    Ldm,
+    /// diffusers'.
+    Diffusers,
+}
+
+/// The shape of an autoencoder, in numbers that tensors' names and shapes tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VaeShape {
+    /// Whose names.
+    pub dialect: VaeDialect,
+    /// Channels of every level, the largest maps first.
+    pub channels: Vec<usize>,
+    /// Residual blocks of a level of the encoder; the decoder has one more.
+    pub layers: usize,
+    /// Channels of the latents.
+    pub latent_channels: usize,
+    /// Channels of pictures.
+    pub image_channels: usize,
+    /// Whether a 1x1 convolution follows the encoder.
+    pub quant_conv: bool,
+    /// Whether a 1x1 convolution precedes the decoder.
+    pub post_quant_conv: bool,
+    /// Whether the middle has attention.
+    pub attention: bool,
+}
+
+impl VaeShape {
+    /// Reads the shape of the decoder from a source without a prefix. `None` where there is none.
+    pub fn read(source: &dyn ParamSource) -> Option<Self> {
+        let dim = |name: &str, axis: usize| source.info(name).and_then(|info| info.shape.get(axis).copied());
+        let has = |name: &str| source.info(name).is_some();
+        let dialect = if has("decoder.norm_out.weight") {
+            VaeDialect::Ldm
+        } else if has("decoder.conv_norm_out.weight") {
+            VaeDialect::Diffusers
+        } else {
+            return None;
+        };
+        let resnet = |level: usize, layer: usize| match dialect {
+            VaeDialect::Ldm => format!("decoder.up.{level}.block.{layer}.conv2.weight"),
+            VaeDialect::Diffusers => format!("decoder.up_blocks.{level}.resnets.{layer}.conv2.weight"),
+        };
+        let mut channels: Vec<usize> = (0..MAX_COUNT).map_while(|level| dim(&resnet(level, 0), 0)).collect();
+        if dialect == VaeDialect::Diffusers {
+            channels.reverse();
+        }
+        let layers = (0..MAX_COUNT).take_while(|&layer| has(&resnet(0, layer))).count();
+        let attention = match dialect {
+            VaeDialect::Ldm => "decoder.mid.attn_1.norm.weight",
+            VaeDialect::Diffusers => "decoder.mid_block.attentions.0.group_norm.weight",
+        };
+        Some(Self {
+            dialect,
+            channels: (!channels.is_empty()).then_some(channels)?,
+            layers: layers.checked_sub(1).filter(|&layers| layers > 0)?,
+            latent_channels: dim("decoder.conv_in.weight", 1)?,
+            image_channels: dim("decoder.conv_out.weight", 0)?,
+            quant_conv: has("quant_conv.weight"),
+            post_quant_conv: has("post_quant_conv.weight"),
+            attention: has(attention),
+        })
+    }
+
+    /// The names of such an autoencoder.
+    pub fn names(&self) -> Names {
+        match self.dialect {
+            VaeDialect::Ldm => Self::ldm_names(self.channels.len()),
+            VaeDialect::Diffusers => {
+                let mut names = Names::default();
+                names.add("", "", &[]);
+                names
+            }
+        }
+    }
+
+    /// CompVis' names of an autoencoder of `levels` levels.
+    pub fn ldm_names(levels: usize) -> Names {
+        let mut names = Names::default();
+        names.add("quant_conv", "quant_conv", &[]);
+        names.add("post_quant_conv", "post_quant_conv", &[]);
+        for half in ["encoder", "decoder"] {
+            for (declared, stored) in [("conv_in", "conv_in"), ("conv_out", "conv_out"), ("conv_norm_out", "norm_out")]
+            {
+                names.add(format!("{half}.{declared}"), format!("{half}.{stored}"), &[]);
+            }
+            names.add(format!("{half}.mid_block.resnets.0"), format!("{half}.mid.block_1"), RESNET);
+            names.add(format!("{half}.mid_block.attentions.0"), format!("{half}.mid.attn_1"), ATTENTION);
+            names.add(format!("{half}.mid_block.resnets.1"), format!("{half}.mid.block_2"), RESNET);
+        }
+        for i in 0..levels {
+            let top = levels - 1 - i;
+            for j in 0..MAX_COUNT {
+                names.add(
+                    format!("encoder.down_blocks.{i}.resnets.{j}"),
+                    format!("encoder.down.{i}.block.{j}"),
+                    RESNET,
+                );
+                names.add(format!("decoder.up_blocks.{i}.resnets.{j}"), format!("decoder.up.{top}.block.{j}"), RESNET);
+            }
+            let (down, up) = (format!("encoder.down.{i}.downsample.conv"), format!("decoder.up.{top}.upsample.conv"));
+            names.add(format!("encoder.down_blocks.{i}.downsamplers.0.conv"), down, &[]);
+            names.add(format!("decoder.up_blocks.{i}.upsamplers.0.conv"), up, &[]);
+        }
+        names
+    }
+}

@@ -1,0 +1,167 @@
+//! A source seen through other names.
+
+use std::borrow::Cow;
+
+use super::{Names, Piece};
+use crate::error::{Error, Result};
+use crate::source::{ParamData, ParamInfo, ParamSource};
+use crate::stored_type::StoredType;
+
+/// The tensors of a source whose names begin with a prefix, without it.
+pub struct Subset<S> {
+    source: S,
+    prefix: String,
+}
+
+impl<S: ParamSource> Subset<S> {
+    /// What begins with `prefix` in `source`; everything where it is empty.
+    pub fn new(source: S, prefix: impl Into<String>) -> Self {
+        Self { source, prefix: prefix.into() }
+    }
+
+    fn whole(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+}
+
+impl<S: ParamSource> ParamSource for Subset<S> {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        self.source.info(&self.whole(key))
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        self.source.data(&self.whole(key))
+    }
+
+    fn release(&self, key: &str) {
+        self.source.release(&self.whole(key));
+    }
+
+    fn origin(&self, key: &str) -> String {
+        self.source.origin(&self.whole(key))
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.source.keys().iter().filter_map(|key| key.strip_prefix(&self.prefix)).map(String::from).collect()
+    }
+}
+
+/// The tensors of a source under the names that networks declare.
+pub struct Named<S> {
+    source: S,
+    names: Names,
+}
+
+impl<S: ParamSource> Named<S> {
+    /// Reads `source`, whose tensors have the stored names of `names`.
+    pub fn new(source: S, names: Names) -> Self {
+        Self { source, names }
+    }
+
+    /// The stored tensors that are nothing of the network's.
+    pub fn unknown(&self) -> Vec<String> {
+        self.source.keys().into_iter().filter(|name| self.names.declared(name).is_empty()).collect()
+    }
+
+    /// The stored name of `key`: its own where the table has no such tensor, which no source has then either.
+    fn stored(&self, key: &str) -> String {
+        self.names.place(key).map_or_else(|| key.to_string(), |place| place.name)
+    }
+}
+
+impl<S: ParamSource> ParamSource for Named<S> {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        let place = self.names.place(key)?;
+        cut(self.source.info(&place.name)?, place.piece)
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        let Some(place) = self.names.place(key) else { return Ok(None) };
+        let Some(data) = self.source.data(&place.name)? else { return Ok(None) };
+        let Some(info) = cut(data.info.clone(), place.piece) else { return Ok(None) };
+        let bytes = match place.piece {
+            Piece::Whole | Piece::Pointwise => data.bytes,
+            Piece::Third(i) => third(data.bytes, i),
+            Piece::Transposed => match transposed(&data, &info) {
+                Some(bytes) => Cow::Owned(bytes),
+                None => {
+                    let (origin, key) = (self.source.origin(&place.name), place.name);
+                    return Err(Error::StoredDType { origin, key, found: format!("{:?}", data.info.dtype) });
+                }
+            },
+        };
+        Ok(Some(ParamData { info, bytes }))
+    }
+
+    fn release(&self, key: &str) {
+        self.source.release(&self.stored(key));
+    }
+
+    fn origin(&self, key: &str) -> String {
+        self.source.origin(&self.stored(key))
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.source.keys().iter().flat_map(|name| self.names.declared(name)).map(|(key, _)| key).collect()
+    }
+}
+
+/// Shape and type of a piece. `None` where the stored tensor has no such piece.
+fn cut(info: ParamInfo, piece: Piece) -> Option<ParamInfo> {
+    let ParamInfo { mut shape, mut dtype } = info;
+    match piece {
+        Piece::Whole => {}
+        Piece::Third(_) => {
+            let rows = shape.first_mut().filter(|rows| rows.is_multiple_of(3))?;
+            *rows /= 3;
+        }
+        Piece::Transposed => {
+            shape = <[usize; 2]>::try_from(shape).map(|[rows, columns]| vec![columns, rows]).ok()?;
+            if matches!(dtype, StoredType::Blocks(_)) {
+                dtype = safetensors::Dtype::F32.into(); // a column has no blocks
+            }
+        }
+        Piece::Pointwise => {
+            if let [rows, columns, 1, 1] = shape[..] {
+                shape = vec![rows, columns];
+            }
+        }
+    }
+    Some(ParamInfo { shape, dtype })
+}
+
+fn third(bytes: Cow<'_, [u8]>, i: usize) -> Cow<'_, [u8]> {
+    let length = bytes.len() / 3;
+    let range = i * length..(i + 1) * length;
+    match bytes {
+        Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[range]),
+        Cow::Owned(bytes) => Cow::Owned(bytes[range].to_vec()),
+    }
+}
+
+/// The elements of a matrix, column by column. `None` where its type is no type of weights.
+fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
+    let decoded: Vec<u8>;
+    let bytes = match stored.info.dtype {
+        StoredType::Plain(_) => &*stored.bytes,
+        StoredType::Blocks(_) => {
+            decoded = stored.to_f32()?.iter().flat_map(|value| value.to_le_bytes()).collect();
+            &decoded
+        }
+    };
+    let [columns, rows] = info.shape[..] else { return None };
+    Some(transpose(bytes, rows, columns))
+}
+
+/// The elements of a matrix that lies row by row, column by column. Whatever their size is.
+pub fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
+    let size = bytes.len().checked_div(rows * columns).unwrap_or(0);
+    let mut out = Vec::with_capacity(bytes.len());
+    for column in 0..columns {
+        for row in 0..rows {
+            let at = (row * columns + column) * size;
+            out.extend_from_slice(&bytes[at..at + size]); // within rows * columns * size, so within the bytes
+        }
+    }
+    out
+}

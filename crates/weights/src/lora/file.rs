@@ -1,0 +1,275 @@
+//! A LoRA file, read into patches.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::change::Change;
+use super::factor::Factor;
+use super::merge::{Magnitude, Patch};
+use super::numbered::{self, Factors};
+use super::peft::Settings;
+use super::role::{self, Role};
+use super::targets::{Layer, Network, Targets};
+use crate::error::{Error, Result};
+use crate::formats::Checkpoint;
+use crate::source::ParamSource;
+
+/// What a file would change in a model.
+pub struct Lora {
+    patches: Vec<Arc<Patch>>,
+    vectors: Vec<Vectors>,
+    unused: Vec<Unused>,
+    tensors: usize,
+}
+
+/// Vectors for a word of the prompt, which some files bring along.
+struct Vectors {
+    word: String,
+    network: Network,
+    factor: Factor,
+}
+
+/// A tensor of the file that changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unused {
+    /// Its name.
+    pub key: String,
+    /// Why not.
+    pub reason: UnusedReason,
+}
+
+/// Why a tensor of a LoRA file changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UnusedReason {
+    /// The name is none that any dialect has.
+    Name,
+    /// The model has no layer of this name.
+    Layer,
+    /// The model has not the network that the name is for.
+    Network,
+    /// The form of the change is none that Kiln knows, or a factor is missing.
+    Form,
+}
+
+impl fmt::Display for UnusedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "its name is none that LoRA files have",
+            Self::Layer => "the model has no such layer",
+            Self::Network => "the model has no such network",
+            Self::Form => "a factor is missing, or the kind of change is unknown",
+        })
+    }
+}
+
+impl Lora {
+    /// Opens a checkpoint file of any format. Its factors are read when weights are.
+    ///
+    /// # Errors
+    /// What [`Checkpoint::open`] and [`Self::read`] say.
+    pub fn open(path: &Path, targets: &Targets) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        let metadata = file.metadata().clone();
+        Self::read(Arc::new(file), &metadata, Some(path), targets)
+    }
+
+    /// Finds out which layers of `targets` the tensors of `source` change. `metadata` are the file's notes; `path` is
+    /// where it lies, for the settings that may lie beside it.
+    ///
+    /// # Errors
+    /// [`Error::Format`] where nothing of the model is changed, or a scale is no number; [`Error::Shape`] where a
+    /// change is for a layer of another size.
+    pub fn read(
+        source: Arc<dyn ParamSource>,
+        metadata: &BTreeMap<String, String>,
+        path: Option<&Path>,
+        targets: &Targets,
+    ) -> Result<Self> {
+        let mut keys = source.keys();
+        keys.sort_unstable(); // the same order every time
+        let reader = Reader { source: &source, settings: Settings::read(metadata, path), targets };
+        let mut lora = Self { patches: Vec::new(), vectors: Vec::new(), unused: Vec::new(), tensors: keys.len() };
+
+        let mut groups: BTreeMap<String, Factors> = numbered::groups(&source, &keys, targets).into_iter().collect();
+        for key in keys {
+            let Some(factor) = Factor::find(&source, &key) else { continue };
+            if let Some((word, network)) = word(&key, metadata) {
+                lora.vectors.push(Vectors { word, network, factor });
+            } else if let Some((layer, role)) = role::parse(&key) {
+                groups.entry(layer).or_default().insert(role, factor);
+            } else if !numbered::is_numbered(&key) {
+                lora.unused.push(Unused { key, reason: UnusedReason::Name });
+            }
+        }
+        for (name, factors) in groups {
+            reader.group(&name, factors, &mut lora)?;
+        }
+        lora.unused.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        if lora.patches.is_empty() && lora.vectors.is_empty() {
+            let first = lora.unused.first();
+            let first = first.map_or(String::new(), |unused| format!(" (`{}`: {})", unused.key, unused.reason));
+            let problem = format!(
+                "changes nothing of this model: none of its {} tensors is for one of the model's layers{first}; is it \
+                 a LoRA, and for a model of this kind?",
+                lora.tensors
+            );
+            return Err(Error::Format { path: PathBuf::from(source.origin("")), problem });
+        }
+        Ok(lora)
+    }
+
+    /// The changes.
+    pub fn patches(&self) -> &[Arc<Patch>] {
+        &self.patches
+    }
+
+    /// The tensors that change nothing, by name.
+    pub fn unused(&self) -> &[Unused] {
+        &self.unused
+    }
+
+    /// How many tensors the file has.
+    pub fn tensors(&self) -> usize {
+        self.tensors
+    }
+
+    /// The words that the file brings along with vectors for the text encoders, each once.
+    pub fn words(&self) -> Vec<&str> {
+        let mut words: Vec<&str> = self.vectors.iter().map(|vectors| vectors.word.as_str()).collect();
+        words.dedup();
+        words
+    }
+
+    /// The vectors `(n, d)` in f32 of one of [`Self::words`] for a text encoder. `None` where there are none for it.
+    ///
+    /// # Errors
+    /// [`Error::StoredDType`] where they are no numbers.
+    pub fn vectors(&self, word: &str, network: Network) -> Result<Option<Tensor>> {
+        let found = self.vectors.iter().find(|vectors| vectors.word == word && vectors.network == network);
+        found.map(|vectors| Ok(crate::textual_inversion::rows(&vectors.factor.tensor()?)?)).transpose()
+    }
+}
+
+/// The word for which a tensor is a vector: cloneofsimo's notes mark them, kohya's bundles have a prefix.
+fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, Network)> {
+    if metadata.get(key).is_some_and(|note| note == "<embed>") {
+        return Some((key.to_string(), Network::TextEncoder));
+    }
+    let (word, name) = key.strip_prefix("bundle_emb.")?.split_once('.')?;
+    let network = if name == "clip_g" { Network::TextEncoder2 } else { Network::TextEncoder };
+    Some((word.to_string(), network))
+}
+
+struct Reader<'a> {
+    source: &'a Arc<dyn ParamSource>,
+    settings: Settings,
+    targets: &'a Targets,
+}
+
+impl Reader<'_> {
+    /// The patches of one layer, or the reason why there are none.
+    fn group(&self, name: &str, mut factors: Factors, lora: &mut Lora) -> Result<()> {
+        let keys: Vec<String> = factors.values().map(|factor| factor.key().to_string()).collect();
+        let Some(layer) = self.targets.find(name) else {
+            let reason = self.targets.missing(name);
+            lora.unused.extend(keys.into_iter().map(|key| Unused { key, reason }));
+            return Ok(());
+        };
+        let before = lora.patches.len();
+        let alpha = self.number(factors.remove(&Role::Alpha))?;
+        let scalar = self.number(factors.remove(&Role::Scalar))?.unwrap_or(1.0);
+        let dora = factors.remove(&Role::DoraScale).map(|values| (values, false));
+        let magnitude = dora.or_else(|| factors.remove(&Role::Magnitude).map(|values| (values, true)));
+        let bias = factors.remove(&Role::DiffBias);
+        let up_bias = factors.remove(&Role::UpBias);
+        if let Some(change) = Change::take(&mut factors) {
+            change.check(&layer.weight).map_err(|found| self.misfit(name, layer, found))?;
+            let scale = match (&change, change.rank()) {
+                (Change::Rotate { .. }, _) => alpha.unwrap_or(0.0).max(0.0),
+                // Two whole matrices have no rank: LyCORIS' alpha means nothing then, PEFT's has a rank beside it.
+                (Change::Kronecker(..), None) if alpha.is_none() => {
+                    scalar * self.settings.scale(layer.network, &layer.path, 1)
+                }
+                (_, None) => scalar,
+                // No alpha, and one of 0, mean the rank: LyCORIS and kohya's scripts agree.
+                (_, Some(rank)) => match alpha.filter(|&alpha| alpha != 0.0) {
+                    Some(alpha) => scalar * alpha / rank.max(1) as f64,
+                    None => scalar * self.settings.scale(layer.network, &layer.path, rank),
+                },
+            };
+            let magnitude =
+                magnitude.map(|(values, by_rows)| self.magnitude(name, layer, values, by_rows)).transpose()?;
+            if let Some(values) = up_bias {
+                lora.patches.push(self.bias(name, layer, values, scale)?);
+            }
+            let key = format!("{}.weight", layer.path);
+            lora.patches.push(Arc::new(Patch { network: layer.network, key, change, scale, magnitude }));
+        }
+        if let Some(values) = bias {
+            lora.patches.push(self.bias(name, layer, values, 1.0)?);
+        }
+        // What was taken is used; of a layer without any change, nothing is.
+        let rest = if lora.patches.len() == before {
+            keys
+        } else {
+            factors.into_values().map(|factor| factor.key().to_string()).collect()
+        };
+        lora.unused.extend(rest.into_iter().map(|key| Unused { key, reason: UnusedReason::Form }));
+        Ok(())
+    }
+
+    /// The value of a tensor that is one number.
+    fn number(&self, factor: Option<Factor>) -> Result<Option<f64>> {
+        let Some(factor) = factor else { return Ok(None) };
+        match factor.scalar()? {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let problem = format!(
+                    "tensor `{}` has shape {:?}, expected one finite number; the file is damaged",
+                    factor.key(),
+                    factor.shape()
+                );
+                Err(Error::Format { path: PathBuf::from(self.source.origin(factor.key())), problem })
+            }
+        }
+    }
+
+    /// DoRA's magnitudes for a layer: by rows, or as their shape says.
+    fn magnitude(&self, name: &str, layer: &Layer, values: Factor, by_rows: bool) -> Result<Magnitude> {
+        let [rows, columns, ..] = layer.weight[..] else { return Err(self.misfit(name, layer, None)) };
+        let along_columns = !by_rows && values.shape().first() == Some(&1) && values.elements() == columns;
+        if along_columns || values.elements() == rows {
+            return Ok(Magnitude { values, columns: along_columns });
+        }
+        Err(self.misfit(values.key(), layer, Some(values.shape().to_vec())))
+    }
+
+    /// The change of a layer's bias.
+    fn bias(&self, name: &str, layer: &Layer, values: Factor, scale: f64) -> Result<Arc<Patch>> {
+        let change = Change::Add(super::change::Matrix::Whole(values));
+        let Some(bias) = &layer.bias else { return Err(self.misfit(name, layer, None)) };
+        change.check(bias).map_err(|found| self.misfit(name, layer, found))?;
+        let key = format!("{}.bias", layer.path);
+        Ok(Arc::new(Patch { network: layer.network, key, change, scale, magnitude: None }))
+    }
+
+    /// A change that is for a layer of another size, or whose factors do not fit together.
+    fn misfit(&self, name: &str, layer: &Layer, found: Option<Vec<usize>>) -> Error {
+        let (origin, key) = (self.source.origin(name), name.to_string());
+        match found {
+            Some(found) => {
+                let (out, rest) = (layer.weight.first().copied().unwrap_or(1), layer.weight.iter().skip(1).product());
+                Error::Shape { origin, key, expected: vec![out, rest], found }
+            }
+            None => {
+                let problem = format!("the factors of `{key}` do not fit together; the file is damaged");
+                Error::Format { path: PathBuf::from(origin), problem }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A source of parameters with patches merged in.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use safetensors::Dtype;
+
+use super::merge::{Patch, merge_all};
+use crate::error::{Error, Result};
+use crate::source::{ParamData, ParamInfo, ParamSource};
+
+/// The patches of each parameter, in the order in which they are merged, with their strengths.
+type Patches = HashMap<String, Vec<(Arc<Patch>, f32)>>;
+
+/// A source whose parameters have patches merged in, in f32, each time they are read. Without patches it gives what the
+/// source has, byte for byte.
+pub struct Patched<S> {
+    source: S,
+    patches: RwLock<Arc<Patches>>,
+}
+
+impl<S: ParamSource> Patched<S> {
+    /// `source` without patches.
+    pub fn new(source: S) -> Self {
+        Self { source, patches: RwLock::default() }
+    }
+
+    /// Takes these patches and strengths in the place of those before. Gives the parameters that are others now; what
+    /// was read of them before is what it was.
+    pub fn set(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> HashSet<String> {
+        let mut new = Patches::new();
+        for (patch, strength) in patches {
+            if strength != 0.0 {
+                new.entry(patch.key().to_string()).or_default().push((patch, strength));
+            }
+        }
+        let new = Arc::new(new);
+        let mut current = self.patches.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, new.clone());
+        drop(current);
+        let keys: HashSet<&String> = old.keys().chain(new.keys()).collect();
+        keys.into_iter().filter(|key| !same(old.get(*key), new.get(*key))).cloned().collect()
+    }
+
+    fn patches(&self) -> Arc<Patches> {
+        self.patches.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether two lists have the same patches with the same strengths.
+fn same(a: Option<&Vec<(Arc<Patch>, f32)>>, b: Option<&Vec<(Arc<Patch>, f32)>>) -> bool {
+    let (a, b) = (a.map_or(&[][..], Vec::as_slice), b.map_or(&[][..], Vec::as_slice));
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)
+}
+
+impl<S: ParamSource> ParamSource for Patched<S> {
+    fn info(&self, key: &str) -> Option<ParamInfo> {
+        let info = self.source.info(key)?;
+        Some(if self.patches().contains_key(key) { ParamInfo { dtype: Dtype::F32.into(), ..info } } else { info })
+    }
+
+    fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+        let Some(data) = self.source.data(key)? else { return Ok(None) };
+        let patches = self.patches();
+        let Some(patches) = patches.get(key) else { return Ok(Some(data)) };
+        let Some(values) = data.to_f32() else {
+            let (origin, key) = (self.source.origin(key), key.to_string());
+            return Err(Error::StoredDType { origin, key, found: format!("{:?}", data.info.dtype) });
+        };
+        let ParamInfo { shape, .. } = data.info;
+        drop(data.bytes);
+        let bytes = merge_all(values, &shape, patches)?;
+        Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32.into() }, bytes: Cow::Owned(bytes) }))
+    }
+
+    fn release(&self, key: &str) {
+        self.source.release(key);
+    }
+
+    fn origin(&self, key: &str) -> String {
+        self.source.origin(key)
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.source.keys()
+    }
+}

@@ -1,0 +1,197 @@
+//! What files are refused, what of them is left out, and what patches leave alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_ops::Packing;
+
+use super::*;
+use crate::load::{Placement, load};
+use crate::segment::{Param, Segments, Staged};
+use crate::source::{MapSource, ParamSource};
+
+/// A block with a matrix, a convolution and a normalisation.
+fn network() -> (Segments, Staged<[Param; 4]>) {
+    let mut segments = Segments::default();
+    let block = segments.add("mid_block", |p| {
+        let p = p.pp("mid_block").pp("resnets").pp("0");
+        [
+            p.pp("time_emb_proj").param("weight", &[4, 6], Packing::AsStored),
+            p.pp("time_emb_proj").param("bias", &[4], Packing::AsStored),
+            p.pp("conv1").param("weight", &[4, 4, 3, 3], Packing::AsStored),
+            p.pp("norm1").param("weight", &[4], Packing::AsStored),
+        ]
+    });
+    (segments, block)
+}
+
+fn targets() -> Targets {
+    Targets::new(&[(Network::Unet, &network().0)])
+}
+
+fn tensor(shape: &[usize], seed: usize) -> Tensor {
+    let n: usize = shape.iter().product();
+    let values: Vec<f32> = (0..n).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+fn source(tensors: &[(&str, &[usize])]) -> Arc<dyn ParamSource> {
+    let tensors = tensors.iter().enumerate().map(|(i, (key, shape))| (key.to_string(), tensor(shape, i)));
+    Arc::new(MapSource::from_iter(tensors))
+}
+
+fn read(tensors: &[(&str, &[usize])]) -> crate::Result<Lora> {
+    Lora::read(source(tensors), &BTreeMap::new(), None, &targets())
+}
+
+/// What reading such a file says.
+fn refusal(tensors: &[(&str, &[usize])]) -> String {
+    read(tensors).err().unwrap_or_else(|| panic!("{tensors:?} was read")).to_string()
+}
+
+const LINEAR: &str = "lora_unet_mid_block_resnets_0_time_emb_proj";
+
+#[test]
+fn a_file_that_matches_nothing_is_an_error() {
+    let message =
+        refusal(&[("lora_unet_other.lora_up.weight", &[4, 2]), ("lora_unet_other.lora_down.weight", &[2, 6])]);
+    assert!(message.contains("none of its 2 tensors is for one of the model's layers"), "{message}");
+    assert!(message.contains("`lora_unet_other.lora_down.weight`: the model has no such layer"), "{message}");
+    assert!(refusal(&[("a", &[1])]).contains("its name is none that LoRA files have"));
+    assert!(refusal(&[]).contains("none of its 0 tensors"));
+}
+
+#[test]
+fn what_matches_nothing_is_told_with_its_reason() {
+    let lora = read(&[
+        (&format!("{LINEAR}.lora_up.weight"), &[4, 2]),
+        (&format!("{LINEAR}.lora_down.weight"), &[2, 6]),
+        (&format!("{LINEAR}.hada_w1_a"), &[4, 2]),
+        ("lora_te2_text_model_encoder_layers_0_mlp_fc1.alpha", &[]),
+        ("lora_unet_mid_block_resnets_0_conv1.lora_up.weight", &[4, 2]),
+        ("lora_unet_mid_block_resnets_0_conv9.alpha", &[]),
+        ("something", &[3]),
+    ])
+    .unwrap();
+    assert_eq!(lora.patches().len(), 1);
+    let reasons: Vec<(&str, UnusedReason)> = lora.unused().iter().map(|u| (u.key.as_str(), u.reason)).collect();
+    assert_eq!(
+        reasons,
+        [
+            ("lora_te2_text_model_encoder_layers_0_mlp_fc1.alpha", UnusedReason::Network),
+            ("lora_unet_mid_block_resnets_0_conv1.lora_up.weight", UnusedReason::Form),
+            ("lora_unet_mid_block_resnets_0_conv9.alpha", UnusedReason::Layer),
+            ("lora_unet_mid_block_resnets_0_time_emb_proj.hada_w1_a", UnusedReason::Form),
+            ("something", UnusedReason::Name),
+        ]
+    );
+}
+
+#[test]
+fn changes_of_another_size_are_refused_with_both_sizes() {
+    let up_and_down = |up: &[usize], down: &[usize]| {
+        refusal(&[(&format!("{LINEAR}.lora_up.weight"), up), (&format!("{LINEAR}.lora_down.weight"), down)])
+    };
+    let message = up_and_down(&[4, 2], &[2, 7]);
+    assert!(message.contains("has shape [4, 7], expected [4, 6]; is it from another model?"), "{message}");
+    assert!(up_and_down(&[5, 2], &[2, 6]).contains("has shape [5, 6]"));
+    assert!(up_and_down(&[4, 3], &[2, 6]).contains("do not fit together"));
+    assert!(up_and_down(&[], &[]).contains("has shape [1, 1]"));
+}
+
+#[test]
+fn factors_that_do_not_fit_each_other_are_refused() {
+    let conv = "lora_unet_mid_block_resnets_0_conv1";
+    let one = |layer: &str, tensors: &[(&str, &[usize])]| {
+        let names: Vec<String> = tensors.iter().map(|(name, _)| format!("{layer}.{name}")).collect();
+        let tensors: Vec<(&str, &[usize])> =
+            names.iter().zip(tensors).map(|(name, (_, shape))| (name.as_str(), *shape)).collect();
+        refusal(&tensors)
+    };
+    for (layer, tensors) in [
+        (LINEAR, &[("oft_blocks", &[2, 3, 3][..])][..]),
+        (LINEAR, &[("oft_blocks", &[4, 0, 0])]),
+        (LINEAR, &[("oft_blocks", &[2, 2, 3])]),
+        (LINEAR, &[("oft_blocks", &[64, 2, 2, 2])]),
+        (LINEAR, &[("oft_blocks", &[2, 4, 1, 1])]),
+        (LINEAR, &[("oft_diag", &[2, 2, 2]), ("rescale", &[3])]),
+        (LINEAR, &[("lokr_w1", &[2, 2]), ("lokr_w2", &[2, 2])]),
+        (conv, &[("lokr_w1", &[2, 12]), ("lokr_w2", &[2, 3])]),
+        (LINEAR, &[("diff", &[4, 5])]),
+        (LINEAR, &[("diff_b", &[5])]),
+        (conv, &[("diff_b", &[4])]),
+        (LINEAR, &[("diff", &[4, 6]), ("dora_scale", &[5, 1])]),
+        (LINEAR, &[("diff", &[4, 6]), ("alpha", &[2])]),
+        (conv, &[("lora_up.weight", &[4, 2]), ("lora_mid.weight", &[2, 3, 3, 3]), ("lora_down.weight", &[2, 4])]),
+    ] {
+        let message = one(layer, tensors);
+        let known = ["do not fit together", "is it from another model?", "expected one finite number"];
+        assert!(known.iter().any(|part| message.contains(part)), "{tensors:?}: {message}");
+    }
+}
+
+#[test]
+fn a_rank_of_nothing_changes_nothing() {
+    let names = [format!("{LINEAR}.lora_up.weight"), format!("{LINEAR}.lora_down.weight")];
+    let lora = read(&[(&names[0], &[4, 0]), (&names[1], &[0, 6])]).unwrap();
+    let weight = tensor(&[4, 6], 9);
+    let merged = lora.patches()[0].merge(&weight, 1.0).unwrap();
+    assert_eq!(merged.to_vec2::<f32>().unwrap(), weight.to_vec2::<f32>().unwrap());
+}
+
+/// Every form on one layer: with strength 0 the same weight, with 1 another, and in between in between.
+#[test]
+fn strength_nothing_is_the_weight_itself() {
+    let forms: [&[(&str, &[usize])]; 7] = [
+        &[("lora_up.weight", &[4, 2]), ("lora_down.weight", &[2, 6])],
+        &[("lora_up.weight", &[4, 2]), ("lora_down.weight", &[2, 6]), ("dora_scale", &[4, 1])],
+        &[("lora_up.weight", &[4, 2]), ("lora_down.weight", &[2, 6]), ("dora_scale", &[1, 6])],
+        &[("lokr_w1", &[2, 3]), ("lokr_w2", &[2, 2])],
+        &[("oft_blocks", &[2, 2, 2])],
+        &[("oft_blocks", &[2, 2, 2, 2])],
+        &[("diff", &[4, 6])],
+    ];
+    let weight = tensor(&[4, 6], 5);
+    let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    for form in forms {
+        let names: Vec<String> = form.iter().map(|(name, _)| format!("{LINEAR}.{name}")).collect();
+        let tensors: Vec<(&str, &[usize])> =
+            names.iter().zip(form).map(|(name, (_, shape))| (name.as_str(), *shape)).collect();
+        let lora = read(&tensors).unwrap();
+        let merged = |strength| values(&lora.patches()[0].merge(&weight, strength).unwrap());
+        assert_eq!(merged(0.0), values(&weight), "{form:?}");
+        let far =
+            |values: Vec<f32>, from: &[f32]| values.iter().zip(from).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(far(merged(1.0), &values(&weight)) > 0.01, "{form:?}");
+        assert!(merged(1.0).iter().all(|value| value.is_finite()), "{form:?}");
+        assert!(far(merged(0.5), &values(&weight)) > 0.001, "{form:?}");
+    }
+}
+
+#[test]
+fn patches_come_and_go_and_only_what_they_touch_changes() {
+    let (segments, block) = network();
+    let keys = segments[0].params().iter().map(|param| (param.key.clone(), tensor(&param.shape, param.key.len())));
+    let patched = Patched::new(MapSource::from_iter(keys));
+    let names =
+        [format!("{LINEAR}.diff"), format!("{LINEAR}.diff_b"), "lora_unet_mid_block_resnets_0_norm1.w_norm".into()];
+    let lora = read(&[(&names[0], &[4, 6]), (&names[1], &[4]), (&names[2], &[4])]).unwrap();
+    assert_eq!(lora.patches().len(), 3);
+    let loaded = || -> Vec<Vec<f32>> {
+        load(&segments, &patched, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+        let values = |param: &Param| param.tensor().unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        block.enter().unwrap().iter().map(values).collect()
+    };
+    let all = |strength: f32| lora.patches().iter().map(move |patch| (patch.clone(), strength));
+    let before = loaded();
+    assert_eq!(patched.set(all(0.5)).len(), 3);
+    let with = loaded();
+    assert!(with[0] != before[0] && with[1] != before[1] && with[2] == before[2] && with[3] != before[3]);
+    assert!(patched.set(all(0.5)).is_empty(), "the same again");
+    assert_eq!(patched.set(all(0.25)).len(), 3);
+    assert_eq!(patched.set(all(0.25).take(2)).len(), 1);
+    assert_eq!(patched.set([]).len(), 2);
+    assert_eq!(loaded(), before);
+    assert!(patched.set(all(0.0)).is_empty(), "strength 0 is none");
+}

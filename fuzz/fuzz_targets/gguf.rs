@@ -1,0 +1,7 @@
+//! A GGUF file.
+#![no_main]
+
+use kiln_weights::GgufFile;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| kiln_fuzz::open_and_read(data, GgufFile::open));

@@ -1,0 +1,33 @@
+//! Names of tensors: a table gives back, for what it says is stored under a name, that name.
+#![no_main]
+
+use kiln_weights::ldm::{ClipDialect, Names, UnetLevel, UnetShape, VaeShape};
+use libfuzzer_sys::fuzz_target;
+
+fn tables() -> Vec<Names> {
+    let level = |depth| UnetLevel { channels: 8, depths: vec![depth; 2] };
+    let unet = UnetShape {
+        in_channels: 4,
+        out_channels: 4,
+        down: vec![level(0), level(2), level(3)],
+        middle: Some(3),
+        up: vec![level(3), level(2), level(0)],
+        context_dim: 8,
+        linear_projection: true,
+        added_dim: None,
+        guidance_embedding: false,
+    };
+    let clip = [ClipDialect::Transformers, ClipDialect::Bare, ClipDialect::OpenClip, ClipDialect::Fused];
+    let clip = clip.into_iter().map(ClipDialect::names);
+    [unet.names(), VaeShape::ldm_names(4)].into_iter().chain(clip).collect()
+}
+
+fuzz_target!(|name: &str| {
+    for names in tables() {
+        let _ = names.place(name);
+        for (key, piece) in names.declared(name) {
+            let place = names.place(&key).expect("what is declared has a place");
+            assert_eq!(place.piece, piece, "{name} is {key}");
+        }
+    }
+});
