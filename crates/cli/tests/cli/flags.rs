@@ -411,7 +411,9 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder"].contains(&&*flag.long)) {
+    for flag in
+        flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder", "--lora"].contains(&&*flag.long))
+    {
         let value = match &*flag.long {
             "--sampler" => "euler",
             "--scheduler" => "default",
