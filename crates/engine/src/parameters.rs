@@ -83,7 +83,6 @@ mod tests {
             sampling: SamplerOptions::default(),
             guidance: GuidanceOptions::default(),
             rng: Rng::Cpu,
-            seeds: SeedOptions::default(),
             loras: Vec::new(),
             seeds: SeedOptions::default(),
             batch_count: 1,

@@ -129,7 +129,6 @@ impl Request {
             sampling,
             guidance: self.guidance()?,
             rng: self.rng,
-            seeds: self.seeds(multiple)?,
             loras,
             seeds: self.seeds(multiple)?,
             batch_count,

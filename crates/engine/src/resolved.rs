@@ -37,8 +37,6 @@ pub struct Job {
     pub guidance: GuidanceOptions,
     /// Which generator draws the noise.
     pub rng: Rng,
-    /// What is done to the noise.
-    pub seeds: SeedOptions,
     /// What changes the model's weights: what was asked for by file, then what the prompt names.
     pub loras: Vec<LoraUse>,
     /// What is done to the noise.
