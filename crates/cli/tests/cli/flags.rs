@@ -422,7 +422,6 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--log-format" => "text",
             "--seed-resize-from" => "64x64",
             "--prediction" => "v",
-            "--seed-resize-from" => "64x64",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };
