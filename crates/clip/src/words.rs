@@ -84,7 +84,7 @@ impl Words {
     }
 }
 
-/// Whether `name` occurs in `text` as a word: what [`Words::find`] looks for.
+/// Whether `name` occurs in `text` as a word, as [`Words`] are found in texts.
 pub fn mentions(text: &str, name: &str) -> bool {
     place(text, name).is_some()
 }

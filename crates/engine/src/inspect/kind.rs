@@ -22,6 +22,8 @@ pub enum FileKind {
     TextEncoder,
     /// Vectors for new words.
     TextualInversion,
+    /// An enlarger of pictures: ESRGAN or one of its relatives.
+    Upscaler,
     /// None of these.
     Unknown,
 }
@@ -53,7 +55,7 @@ const PARTS: [(FileKind, &[&str]); 2] = [
 ];
 
 /// Names that only one kind has: all of a group must be there.
-const WHOLE: [(FileKind, &[&str]); 11] = [
+const WHOLE: [(FileKind, &[&str]); 14] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
     (FileKind::Unet, &["conv_in.weight", "time_embedding.linear_1.weight"]),
@@ -65,6 +67,9 @@ const WHOLE: [(FileKind, &[&str]); 11] = [
     (FileKind::TextEncoder, &["text_model.embeddings.token_embedding.weight"]),
     (FileKind::TextEncoder, &["embeddings.token_embedding.weight", "final_layer_norm.weight"]),
     (FileKind::TextualInversion, &["emb_params"]),
+    (FileKind::TextualInversion, &["string_to_param.*"]), // AUTOMATIC1111's
+    (FileKind::Upscaler, &["conv_first.weight", "conv_last.weight"]), // RRDBNet
+    (FileKind::Upscaler, &["body.0.weight", "body.1.weight", "body.2.weight"]), // SRVGGNetCompact
 ];
 
 impl FileKind {
@@ -74,7 +79,10 @@ impl FileKind {
         let has = |name: &&str| keys.iter().any(|key| key == name);
         let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
         let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
-        by_part.or_else(by_name).map_or(Self::Unknown, |&(kind, _)| kind)
+        // diffusers' `learned_embeds` has the words themselves: `<cat-toy>`.
+        let is_word = |key: &String| key.starts_with('<') && key.ends_with('>');
+        let words = if !keys.is_empty() && keys.iter().all(is_word) { Self::TextualInversion } else { Self::Unknown };
+        by_part.or_else(by_name).map_or(words, |&(kind, _)| kind)
     }
 
     /// The kind in words.
@@ -88,6 +96,7 @@ impl FileKind {
             Self::Taesd => "a tiny autoencoder (TAESD)",
             Self::TextEncoder => "a CLIP text encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
+            Self::Upscaler => "an upscaler (ESRGAN or one of its relatives)",
             Self::Unknown => "nothing that Kiln knows by its tensors' names",
         }
     }
@@ -107,6 +116,8 @@ mod tests {
         assert_eq!(kind(&checkpoint), FileKind::Checkpoint);
         assert_eq!(kind(&["lora_unet_mid_block.lora_up.weight"]), FileKind::Lora);
         assert_eq!(kind(&["text_encoder:0:down"]), FileKind::Lora);
+        assert_eq!(kind(&["<cat-toy>"]), FileKind::TextualInversion);
+        assert_eq!(kind(&["conv_first.weight", "body.0.rdb1.conv1.weight", "conv_last.weight"]), FileKind::Upscaler);
         assert_eq!(kind(&["conv_in.weight"]), FileKind::Unknown);
         assert_eq!(kind(&[]), FileKind::Unknown);
     }

@@ -146,7 +146,9 @@ mod tests {
             ("lora/cloneofsimo_analog_svd_rank4.safetensors", FileKind::Lora),
             ("lora/derived_kohya_catundchat_sd15.safetensors", FileKind::Lora),
             ("embeddings/invoke_test_embedding.safetensors", FileKind::TextualInversion),
-            ("esrgan/RealESRGAN_x4plus_anime_6B.fp16.safetensors", FileKind::Unknown),
+            ("embeddings/fastai_learned_embeds.bin", FileKind::TextualInversion),
+            ("esrgan/RealESRGAN_x4plus_anime_6B.fp16.safetensors", FileKind::Upscaler),
+            ("esrgan/realesr-animevideov3-x4.safetensors", FileKind::Upscaler),
             ("valid_edge_safetensors/zero_tensors.safetensors", FileKind::Unknown),
         ] {
             let Inspection::File(report) = inspect(&data.join(file), DTypeChoice::Auto).unwrap() else {
