@@ -1,4 +1,4 @@
-//! AUTOMATIC1111's prompt dialect, from text to text: nothing here knows tokens or tensors but [`chunk`].
+//! AUTOMATIC1111's prompt dialect, from text to text: nothing here knows tokens or tensors but [`chunks`].
 //!
 //! The order in which a prompt is read, one file each:
 //!
