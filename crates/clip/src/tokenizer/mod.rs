@@ -95,12 +95,7 @@ impl Tokenizer {
     /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
     /// text's tokens, an end token, padding. Nothing is cut off; an empty text is one chunk.
     pub fn chunks(&self, text: &str) -> Result<Vec<Vec<u32>>> {
-        self.chunks_with(text, &Words::default())
-    }
-
-    /// The same with words that have vectors of their own: each takes as many places as it has vectors.
-    pub fn chunks_with(&self, text: &str, words: &Words) -> Result<Vec<Vec<u32>>> {
-        let ids = self.encode_with(text, words)?;
+        let ids = self.encode(text)?;
         if ids.is_empty() {
             return Ok(vec![self.empty_chunk()]);
         }
