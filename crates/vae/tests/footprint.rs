@@ -3,6 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::HostPool;
+use kiln_nn::{DryRun, Shadow};
 use kiln_vae::{Decoder, Encoder, Target, Tiling, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
@@ -17,24 +18,37 @@ fn fill(segments: &Segments, dtype: DType) {
     load(segments, &RandomSource::new(segments, 1), &Placement::new(Device::Cpu, dtype)).unwrap();
 }
 
-/// Bytes that `run` has at most beyond what there was before, once threads have their buffers.
+/// Bytes that `run` has at most beyond what there was before. A thread that had no such task before gets its buffer in any
+/// run: the least of some runs has none.
 fn measured<T>(run: impl Fn() -> T) -> f64 {
-    drop(run());
-    HostPool::reset_peaks();
-    let before = HostPool::statistics().used;
-    drop(run());
-    (HostPool::statistics().peak_used - before) as f64
+    let once = || {
+        HostPool::reset_peaks();
+        let before = HostPool::statistics().used;
+        drop(run());
+        HostPool::statistics().peak_used - before
+    };
+    (0..5).map(|_| once()).min().unwrap_or(0) as f64
+}
+
+/// The same of a dry run, once the buffer that a thread keeps is there.
+fn predicted(input: &Tensor, run: impl Fn(&Shadow)) -> f64 {
+    let dry = DryRun::new(Target::of(&Device::Cpu));
+    let input = dry.tensor(input.dims(), input.dtype());
+    run(&input);
+    dry.ledger().reset_peak();
+    let before = dry.ledger().now();
+    run(&input);
+    (dry.ledger().peak() - before) as f64
 }
 
 /// Buffers under the pool's limit, the system's, are not counted.
-const SMALL: f64 = 200e3;
+const SMALL: f64 = 100e3;
 
 /// One test: the counters are the process's.
 #[test]
 fn a_tiling_takes_what_it_is_said_to() {
     let config = VaeConfig::from_json(CONFIG).unwrap();
     let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
-    let processor = Target::of(&Device::Cpu);
     for dtype in [DType::F32, DType::BF16] {
         fill(decoder.segments(), dtype);
         fill(encoder.segments(), dtype);
@@ -44,21 +58,20 @@ fn a_tiling_takes_what_it_is_said_to() {
             let f = config.downscale();
             let latents = Tensor::zeros((b, 4, h, w), dtype, &Device::Cpu).unwrap();
             let image = Tensor::zeros((b, 3, f * h, f * w), dtype, &Device::Cpu).unwrap();
-            let inputs = [&latents, &image].map(|input| (input.elem_count() * dtype.size_in_bytes()) as f64);
             let [decoded, encoded] = [
                 (
-                    decoder.footprint([b, h, w], dtype, processor, tiling).unwrap() as f64 - inputs[0],
+                    predicted(&latents, |latents| drop(decoder.shadow_with(latents, tiling).unwrap())),
                     measured(|| decoder.decode_with(&latents, tiling).unwrap()),
                 ),
                 (
-                    encoder.footprint([b, f * h, f * w], dtype, processor, tiling).unwrap() as f64 - inputs[1],
+                    predicted(&image, |image| drop(encoder.shadow_with(image, tiling).unwrap())),
                     measured(|| encoder.encode_with(&image, tiling).unwrap()),
                 ),
             ];
             for (what, (predicted, measured)) in [("decode", decoded), ("encode", encoded)] {
                 let ratio = predicted / measured;
                 println!("{what} {dtype:?} {tiling:?}: predicted {predicted}, measured {measured}, ratio {ratio:.3}");
-                assert!((predicted - measured).abs() <= 0.1 * measured + SMALL, "{what} {dtype:?} {tiling:?}");
+                assert!((predicted - measured).abs() <= 0.02 * measured + SMALL, "{what} {dtype:?} {tiling:?}");
             }
         }
     }
