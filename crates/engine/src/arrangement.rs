@@ -12,6 +12,7 @@ use crate::mode::Mode;
 use crate::part::Keep;
 use crate::plan::{Plan, Planner, RunsOn, Work};
 use crate::residency::Share;
+use crate::setup::PIECE;
 
 /// The part of what is free that a plan leaves to others where nobody gave a budget, on the processor.
 const LEFT_FREE: f64 = 0.1;
@@ -140,9 +141,11 @@ impl Arrangement {
         self.planner.plan(mode, work, self.on, self.budget())
     }
 
-    /// What plans may use of the budget: the rest is for what they are wrong by.
+    /// What plans may use of the budget: the rest is for what they are wrong by, and on a card for what lies between
+    /// tensors in the driver's pieces.
     fn budget(&self) -> Option<usize> {
-        self.options.budget.map(|budget| budget.0 - budget.0 / MARGIN)
+        let pieces = if self.on.target.is_card() { 2 * PIECE } else { 0 };
+        self.options.budget.map(|budget| (budget.0 - budget.0 / MARGIN).saturating_sub(pieces))
     }
 }
 

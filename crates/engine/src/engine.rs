@@ -49,8 +49,19 @@ pub struct Engine {
     timings: Timings,
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
+    /// After all that runs there.
+    _operators: Operators,
     /// Last, so that it is dropped after all that is on the card.
     pool: Option<DevicePool>,
+}
+
+/// What operators keep for a device; it goes with this.
+struct Operators(Device);
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        kiln_ops::device::close(&self.0);
+    }
 }
 
 impl Engine {
@@ -74,6 +85,7 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, pool } = setup.resolve()?;
+        let operators = Operators(device.clone());
         let on = RunsOn::new(Target::of(&device), dtype);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
         let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
@@ -105,6 +117,7 @@ impl Engine {
             _ceiling: ceiling,
             timings,
             trace,
+            _operators: operators,
             pool,
         };
         engine.set_loras(loras)?;

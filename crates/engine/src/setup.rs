@@ -117,6 +117,14 @@ const CACHED_TEXTS: usize = 32;
 /// More texts than that are no cache.
 const MAX_CACHED_TEXTS: usize = 10_000;
 
+/// The driver takes a card's memory in pieces of this many bytes, and rounds a pool's bound up to them.
+pub(crate) const PIECE: usize = 32 << 20;
+
+/// The most whole pieces of `budget` bytes; one at least.
+fn whole_pieces(budget: usize) -> usize {
+    (budget / PIECE).max(1) * PIECE
+}
+
 impl Setup {
     /// What `auto` means: f16 on a card, on the processor what is fastest there.
     pub(crate) fn auto_dtype(on_card: bool) -> DType {
@@ -156,7 +164,8 @@ impl Setup {
 
     /// How a card's memory is kept, and how much there is.
     fn device_pool(&self) -> DevicePoolConfig {
-        DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling: self.memory.budget.map(|budget| budget.0 as u64) }
+        let ceiling = self.memory.budget.map(|budget| whole_pieces(budget.0) as u64);
+        DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling }
     }
 
     /// Starts the threads and opens the device.

@@ -31,8 +31,15 @@ impl Libraries {
     }
 }
 
-/// They live as long as the process, as kernels do.
+/// They live until their device is closed ([`close`]), or as long as the process, as kernels do.
 static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(Mutex::default);
+
+/// Gives back what a device's products had. The workspace is freed behind the work that uses it.
+pub(crate) fn close(device: &CudaDevice) {
+    let _ = device.cuda_stream().context().bind_to_thread(); // where that fails, the card's memory is gone anyway
+    let libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).remove(&device.id());
+    drop(libraries); // without the lock: handles wait for their work
+}
 
 /// Runs `launch` with the device's libraries, one caller at a time: their handles want that.
 pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {

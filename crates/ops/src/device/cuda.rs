@@ -21,6 +21,14 @@ pub fn open_card(ordinal: usize) -> Result<Device> {
     Ok(device)
 }
 
+/// Gives back what operators made for `device` on their first use: libraries' handles and their workspace. Operators that
+/// run there later make it again.
+pub fn close(device: &Device) {
+    if let Ok(device) = device.as_cuda_device() {
+        crate::cuda::libraries::close(device);
+    }
+}
+
 /// The cards of this machine and what they run on.
 pub fn cards() -> Result<Cards> {
     let count = CudaContext::device_count().map_err(driver)?;
