@@ -13,7 +13,9 @@ use kiln_testkit::fixtures;
 static ALLOCATOR: HostPool = HostPool;
 
 fn engine(memory: MemoryOptions) -> Engine {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };
+    // One thread: of several, one may have its first large task, and get its buffer, at any picture.
+    let threads = Some(1);
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads, memory, ..Setup::default() };
     let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
     Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
 }
