@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, DeviceLocation, Tensor};
-use kiln_mempool::{DevicePool, HostPool, PinnedConfig, PinnedPool, SystemMemory};
+use candle_core::{DType, Device, Tensor};
+use kiln_mempool::{DevicePool, HostPool};
 use kiln_ops::Target;
 use kiln_scheduler::{Schedule, StepInfo, sample};
 use kiln_unet::Unet;
@@ -19,7 +19,6 @@ use crate::event::{Event, Stage, Timings};
 use crate::guidance::Guide;
 use crate::host_memory::{self, Asked};
 use crate::lora::{AppliedLoras, Changed, LoraUse};
-use crate::memory::MemoryOptions;
 use crate::model_folder::ModelFolder;
 use crate::pace::Pace;
 use crate::part::{Copies, Keep, Part};
@@ -92,7 +91,7 @@ impl Engine {
         let mode = arrangement.mode();
         tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
-        let copies = copies(&device, &setup.memory);
+        let copies = Copies::new(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype);
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
@@ -411,17 +410,6 @@ impl Engine {
 /// The parts that LoRAs change.
 fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
     std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
-}
-
-/// How weights come to `device` where they stream: from page-locked memory, as far as half of what is free goes.
-fn copies(device: &Device, options: &MemoryOptions) -> Copies {
-    let copy_stream = options.cuda_stream;
-    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Copies { pinned: None, copy_stream } };
-    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
-    let config = PinnedConfig { cap: usize::try_from(free).unwrap_or(usize::MAX), write_combined: true };
-    let pinned = options.pin_shared_memory.then(|| PinnedPool::new(gpu_id, config));
-    let refused = |error: &kiln_mempool::Error| tracing::warn!("weights wait in pageable memory: {error}");
-    Copies { pinned: pinned.and_then(|pool| pool.inspect_err(refused).ok()), copy_stream }
 }
 
 /// Logs what streaming did in `steps` steps.

@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::DType;
-use kiln_mempool::{Category, PinnedPool};
+use candle_core::{DType, Device, DeviceLocation};
+use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
 use kiln_weights::{
     Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
     misfits,
 };
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::memory::MemoryOptions;
 use crate::residency::{Share, residency};
 
 /// How weights that stream come to a card.
@@ -19,6 +20,23 @@ pub(crate) struct Copies {
     pub(crate) pinned: Option<PinnedPool>,
     /// Whether they are copied while the card computes.
     pub(crate) copy_stream: bool,
+}
+
+impl Copies {
+    /// As a user wants it. Where memory cannot be locked, weights wait as others do, with a line that says so.
+    pub(crate) fn new(device: &Device, options: &MemoryOptions) -> Self {
+        let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
+        let refused = |error: &Error| tracing::warn!("weights wait in pageable memory: {error}");
+        Self { pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
+    }
+}
+
+/// Page-locked memory for copies to `device`, as far as half of what is free goes; `None` for the processor.
+pub(crate) fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return Ok(None) };
+    let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
+    let cap = usize::try_from(free).unwrap_or(usize::MAX);
+    Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
 }
 
 /// How much of a network's weights is in memory while it runs.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{Device, DeviceLocation};
-use kiln_mempool::{PinnedConfig, PinnedPool, SystemMemory};
+use candle_core::Device;
 use kiln_ops::Target;
 use kiln_weights::{
     Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
@@ -16,6 +15,7 @@ use tempfile::NamedTempFile;
 use super::report::Summary;
 use super::stage::SEED;
 use crate::error::{Error, Result};
+use crate::part::pinned_pool;
 use crate::plan::Rates;
 
 /// How the weights of a measurement are streamed.
@@ -85,14 +85,7 @@ impl Streamed {
             }
             _ => (Arc::new(random), None),
         };
-        let pinned = match placement.device.location() {
-            DeviceLocation::Cuda { gpu_id } => {
-                let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
-                let cap = usize::try_from(free).unwrap_or(usize::MAX);
-                Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?)
-            }
-            _ => None,
-        };
+        let pinned = pinned_pool(&placement.device)?;
         let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true };
         Ok(Self { stream: Stream::start(segments, source, placement, config)?, residency, _file: file })
     }
