@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, ModelOptions, Prediction, Preset,
-    Request, Setup, StreamPlan, WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, Preset, Request, Setup, StreamPlan,
+    WeightType,
 };
 
-use crate::memory_args::MemoryArgs;
 use crate::prompt_args::PromptArgs;
+use crate::run_args::RunArgs;
 use crate::sampling_args::SamplingArgs;
 use crate::tell::LogFormat;
 
@@ -281,38 +281,9 @@ pub struct Txt2img {
     #[command(flatten)]
     prompts: PromptArgs,
 
-    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
-    /// Default: the model that comes with Kiln.
-    #[arg(short, long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
-    #[arg(long, value_name = "DIR")]
-    config: Option<PathBuf>,
-    /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
-    #[arg(long, value_name = "NAME")]
-    prediction: Option<Prediction>,
-    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
-    #[arg(long, value_name = "FILE")]
-    unet: Option<PathBuf>,
-    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
-    #[arg(long, value_name = "FILE")]
-    vae: Option<PathBuf>,
-    /// A text encoder in the place of the model's that is as wide: a checkpoint file. Can be repeated.
-    #[arg(long, value_name = "FILE")]
-    text_encoder: Vec<PathBuf>,
-    /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
-    #[arg(long, value_name = "FILE")]
-    taesd: Option<PathBuf>,
-
     /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. In any number.
     #[arg(long = "lora", value_name = "FILE[:X]")]
     loras: Vec<LoraUse>,
-    /// Where the LoRA files are that a prompt names: <lora:name:0.8>.
-    #[arg(long, value_name = "DIR", env = "KILN_LORAS")]
-    lora_dir: Option<PathBuf>,
-    /// Where the embeddings (textual inversion) are that a prompt names by their files' names.
-    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
-    embeddings_dir: Option<PathBuf>,
 
     /// Width in pixels, a multiple of 8. Default: the model's.
     #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
@@ -352,20 +323,10 @@ pub struct Txt2img {
     #[arg(long, value_name = "FILE")]
     pub memory_trace: Option<PathBuf>,
 
-    /// Where to run: auto, cpu, cuda or cuda:N.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
-    /// The type of weights and activations: auto, f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    dtype: DTypeChoice,
-    /// Threads of the processor. Default: one for each core.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    threads: Option<usize>,
-
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub run: RunArgs,
 }
 
 impl Txt2img {
@@ -386,31 +347,6 @@ impl Txt2img {
         });
         self.sampling.apply(&mut request);
         request
-    }
-
-    /// What of the model is not what its folder or file says.
-    pub fn model_options(&self) -> ModelOptions {
-        ModelOptions {
-            config: self.config.clone(),
-            prediction: self.prediction,
-            unet: self.unet.clone(),
-            vae: self.vae.clone(),
-            text_encoders: self.text_encoder.clone(),
-        }
-    }
-
-    /// How the model is run.
-    pub fn setup(&self) -> Setup {
-        Setup {
-            device: self.device,
-            dtype: self.dtype,
-            threads: self.threads,
-            taesd: self.taesd.clone(),
-            memory: self.memory.options(),
-            lora_dir: self.lora_dir.clone(),
-            embeddings_dir: self.embeddings_dir.clone(),
-            prompt_cache: self.prompts.prompt_cache,
-        }
     }
 }
 

@@ -54,7 +54,7 @@ impl Args {
     /// Whether `kiln-cuda` could do this otherwise than `kiln`.
     fn asks_for_a_card(&self) -> bool {
         let device = match &self.command {
-            Subcommand::Txt2img(args) => args.setup().device,
+            Subcommand::Txt2img(args) => args.run.setup().device,
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Plan(args) => args.setup().device,
             Subcommand::Devices(_) => DeviceChoice::Auto,

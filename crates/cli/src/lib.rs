@@ -20,6 +20,7 @@ mod papers;
 mod plan;
 mod progress;
 mod prompt_args;
+mod run_args;
 mod sampling_args;
 mod table;
 mod txt2img;

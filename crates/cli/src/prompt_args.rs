@@ -23,9 +23,6 @@ pub struct PromptArgs {
     /// A folder of lists: __name__ in a prompt is a line of name.txt, by the picture's seed, as is one of {a|b|c}.
     #[arg(long, value_name = "DIR")]
     wildcards_dir: Option<PathBuf>,
-    /// How many encoded texts are kept for the next pictures. Default: 32.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    pub prompt_cache: Option<usize>,
 }
 
 impl PromptArgs {

@@ -12,10 +12,10 @@ use crate::progress::{Progress, summary};
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(args: Txt2img) -> Result<()> {
     interrupt::listen();
-    let model = ModelFolder::open_with(&locate_model(args.model.as_deref())?, &args.model_options())?;
+    let model = ModelFolder::open_with(&locate_model(args.run.model.as_deref())?, &args.run.model_options())?;
     let mut request = args.request();
     let mut job = request.resolve(&model)?;
-    let setup = args.setup();
+    let setup = args.run.setup();
     setup.check()?;
     if args.batch_size == Some(BatchSize::Auto) {
         request.batch_size = Some(Planner::auto_batch_size(&model, &job, &setup)?);

@@ -1,0 +1,85 @@
+//! The flags that say which model runs, and how: the same for every command that makes pictures.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kiln_engine::{DTypeChoice, DeviceChoice, ModelOptions, Prediction, Setup};
+
+use crate::args::parse_count;
+use crate::memory_args::MemoryArgs;
+
+/// What a user may say of the model and of where it runs.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
+    /// Default: the model that comes with Kiln.
+    #[arg(short, long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+    /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
+    #[arg(long, value_name = "NAME")]
+    prediction: Option<Prediction>,
+    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    unet: Option<PathBuf>,
+    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE")]
+    vae: Option<PathBuf>,
+    /// A text encoder in the place of the model's that is as wide: a checkpoint file. Can be repeated.
+    #[arg(long, value_name = "FILE")]
+    text_encoder: Vec<PathBuf>,
+    /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
+    #[arg(long, value_name = "FILE")]
+    taesd: Option<PathBuf>,
+    /// Where the LoRA files are that a prompt names: <lora:name:0.8>.
+    #[arg(long, value_name = "DIR", env = "KILN_LORAS")]
+    lora_dir: Option<PathBuf>,
+    /// Where the embeddings (textual inversion) are that a prompt names by their files' names.
+    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
+    embeddings_dir: Option<PathBuf>,
+    /// How many encoded texts are kept for the next pictures. Default: 32.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    prompt_cache: Option<usize>,
+
+    /// Where to run: auto, cpu, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// The type of weights and activations: auto, f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    dtype: DTypeChoice,
+    /// Threads of the processor. Default: one for each core.
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    threads: Option<usize>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+impl RunArgs {
+    /// What of the model is not what its folder or file says.
+    pub fn model_options(&self) -> ModelOptions {
+        ModelOptions {
+            config: self.config.clone(),
+            prediction: self.prediction,
+            unet: self.unet.clone(),
+            vae: self.vae.clone(),
+            text_encoders: self.text_encoder.clone(),
+        }
+    }
+
+    /// How the model is run.
+    pub fn setup(&self) -> Setup {
+        Setup {
+            device: self.device,
+            dtype: self.dtype,
+            threads: self.threads,
+            taesd: self.taesd.clone(),
+            memory: self.memory.options(),
+            lora_dir: self.lora_dir.clone(),
+            embeddings_dir: self.embeddings_dir.clone(),
+            prompt_cache: self.prompt_cache,
+        }
+    }
+}
