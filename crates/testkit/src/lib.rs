@@ -1,4 +1,5 @@
-//! Floor 0, for tests only: the fixtures of `tests/fixtures` and comparisons with them.
+//! Floor 0, for tests only: the fixtures of `tests/fixtures` and comparisons with them, and a server that behaves like the
+//! Hugging Face Hub.
 //!
 //! An error is measured in standard deviations of the expected values: a bound then means the same for latents of
 //! order 1 and for activations of order 100. Every comparison prints what it measured; `cargo xtask parity` collects
@@ -9,10 +10,12 @@
 
 mod compare;
 mod fixture;
+mod hub_server;
 mod paths;
 mod target;
 
 pub use compare::{Deviation, Parity, deviation};
 pub use fixture::Fixture;
+pub use hub_server::{Asked, Fault, HubServer, git_blob, sha256};
 pub use paths::{fixtures, repository, shared_data, shared_models};
 pub use target::Target;
