@@ -8,6 +8,7 @@ use kiln_engine::{
     WeightType,
 };
 
+use crate::batch_args::BatchArgs;
 use crate::prompt_args::PromptArgs;
 use crate::run_args::RunArgs;
 use crate::sampling_args::SamplingArgs;
@@ -33,6 +34,8 @@ pub struct Args {
 pub enum Command {
     /// Makes pictures from a prompt.
     Txt2img(Box<Txt2img>),
+    /// Makes the pictures of a file of jobs; what was made before stays.
+    Batch(Box<BatchArgs>),
     /// Tells what this machine has, and what Kiln would do with it.
     Devices(DevicesArgs),
     /// Tells what is in a model folder or a checkpoint file. Reads no weights.

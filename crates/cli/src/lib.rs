@@ -8,6 +8,8 @@
 mod tell;
 
 mod args;
+mod batch;
+mod batch_args;
 mod bench;
 mod convert;
 mod devices;
@@ -54,6 +56,7 @@ fn started() -> Args {
 fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::Txt2img(args) => txt2img::run(*args),
+        Command::Batch(args) => batch::run(&args),
         Command::Devices(args) => {
             devices::run(&args);
             Ok(())

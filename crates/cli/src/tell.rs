@@ -50,6 +50,11 @@ pub fn line(text: fmt::Arguments<'_>) {
     };
 }
 
+/// Writes an object to the error stream, in a line.
+pub fn object(object: serde_json::Value) {
+    let _ = writeln!(std::io::stderr(), "{object}");
+}
+
 /// [`line`] with a format string.
 macro_rules! tell {
     ($($text:tt)*) => { $crate::tell::line(format_args!($($text)*)) };

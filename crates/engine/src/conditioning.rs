@@ -7,6 +7,7 @@ use kiln_unet::{AddedConditions, Conditioning};
 use crate::error::Result;
 use crate::prompt_cache::Encoded;
 use crate::resolved::Job;
+use crate::together::Together;
 
 /// The texts of a batch, and which of them steers which row of the denoiser's batch when.
 #[derive(Debug, Default)]
@@ -32,13 +33,12 @@ pub(crate) enum Row {
 }
 
 impl Steering {
-    /// Reads the prompts of the `n` images of `job` from image `first` on. `zeros` says that a missing negative prompt
-    /// is [`Row::Zeros`].
+    /// Reads the prompts of the images that are made `together`. `zeros` says that a missing negative prompt is
+    /// [`Row::Zeros`].
     ///
     /// `AND` makes a batch of `1 + k` rows an image; an image of fewer parts than others has parts that weigh nothing.
-    pub(crate) fn of(job: &Job, first: usize, n: usize, zeros: bool) -> Self {
-        let mut steering = Self::default();
-        let prompts: Vec<Prompts> = (first..first + n).map(|index| Prompts::of(job, index)).collect();
+    pub(crate) fn of(together: &Together<'_>, zeros: bool) -> Self {
+        let (mut steering, job, prompts) = (Self::default(), together.job(), together.prompts());
         let parts: Vec<Vec<_>> = prompts.iter().map(|prompts| subprompts(&take_tags(&prompts.prompt).0)).collect();
         let k = parts.iter().map(Vec::len).max().unwrap_or(1);
         let composed = parts.iter().flatten().any(|part| part.weight != 1.0) || k > 1;

@@ -1,34 +1,34 @@
 //! A loaded model, and the way of a prompt through it.
 
+mod draw;
+
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_ops::Target;
-use kiln_scheduler::{Schedule, StepInfo, sample};
 use kiln_unet::Unet;
-use kiln_weights::{Network, Placement, StreamReport};
+use kiln_weights::{Network, Placement};
+
+pub(crate) use draw::{Drawn, Prepared};
 
 use crate::arrangement::{Arrangement, Ceiling};
-use crate::conditioning::step_of;
-use crate::decoder::{Decoder, Widened};
-use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
+use crate::decoder::Decoder;
+use crate::denoise::RecordedStep;
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
-use crate::guidance::Guide;
-use crate::host_memory::{self, Asked};
+use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::model_folder::ModelFolder;
-use crate::pace::Pace;
 use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
-use crate::plan::{Planner, RunsOn};
-use crate::prompt_cache::CacheCounts;
+use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
-use crate::trace::{StepTrace, TraceFile};
+use crate::together::Together;
+use crate::trace::TraceFile;
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
@@ -182,127 +182,33 @@ impl Engine {
             ControlFlow::Break(()) => Err(Error::Interrupted),
         };
         self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
-        if self.arrangement.prepare(self.text.work(job)?)? {
-            self.clear()?;
-        }
+        self.prepare(self.text.work(job)?)?;
         self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
-            let mut tell = |event| match watch(event)? {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(()) => Err(Error::Interrupted),
-            };
-            let first = batch * job.batch_size;
+            let together = Together::of_job(job, batch * job.batch_size);
             let done = batch * schedule.points().len();
             let step_event = |step| Event::Step { done: done + step, total };
             let latents = self.attempt(Stage::Denoise, &mut tell, |engine, tell| {
-                engine.latents(job, &schedule, first, tell, &step_event)
+                engine.latents(&together, &schedule, tell, &step_event)
             })?;
-            self.decode(job, &latents, first, &mut tell)?;
+            self.begin_decoding();
+            for place in 0..together.len() {
+                let Drawn { image, latents, .. } = self.decode(&together, &latents, place, &mut tell)?;
+                tell(Stage::Save.begin())?;
+                let start = Instant::now();
+                let picture = Picture::new(job, &self.model, together.picture(place).1, &image, latents)?;
+                tell(Event::Picture(Box::new(picture)))?;
+                self.timings.save += start.elapsed();
+                self.timings.pictures += 1;
+            }
         }
         Ok(())
     }
 
-    /// The latents of one batch, `(batch_size, c, h, w)` in f32.
-    fn latents(
-        &mut self,
-        job: &Job,
-        schedule: &Schedule,
-        first: usize,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-        step_event: &dyn Fn(usize) -> Event,
-    ) -> Result<Tensor> {
-        tell(Stage::Encode.begin())?;
-        let start = Instant::now();
-        let steering = self.text.steering(job, first, job.batch_size);
-        if !self.text.knows(job, &steering) {
-            self.make_room_for(Stage::Encode);
-        }
-        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
-        let keep = self.arrangement.keep(Stage::Encode);
-        let mut conditions = self.text.conditions(job, steering, &keep, kept)?;
-        let CacheCounts { encoded, known } = self.text.counts();
-        (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
-        self.after("encoded");
-        let guide = Guide::new(job, &conditions, schedule.points().len());
-        let mut on = guide.is_on(0);
-        self.make_room_for(Stage::Denoise);
-        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
-        let f = self.model.vae_config().downscale();
-        let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
-        let (conditioning, scale) = (conditions.at(0, on)?, guide.scale_within_step(on));
-        let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, scale, self.dtype)?;
-        let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
-        self.timings.encode += start.elapsed();
-
-        tell(Stage::Denoise.begin())?;
-        let start = Instant::now();
-        let mut noise = job.noise(first, f);
-        let latents = (noise.latents(shape)?.to_device(&self.device)? * schedule.init_noise_sigma())?;
-        let mut failure = None;
-        let mut warm = Asked::default();
-        let (mut pace, mut told) = (Pace::new(&self.device), 0);
-        let mut on_step = |step: &StepInfo<'_>| {
-            if step.index == 0 {
-                warm = Asked::so_far();
-            }
-            let news = pace.started(step.index + 1).and_then(|done| {
-                told = done;
-                if done == 0 { Ok(()) } else { tell(step_event(done)) }
-            });
-            match news {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        };
-        let mut traced = None;
-        let trace_at = self.trace.as_ref().map(|_| 1.min(schedule.points().len() - 1));
-        let mut calls = 0..;
-        let model = |x: &Tensor, timestep: f64| {
-            let call = calls.next();
-            let evaluation = call.unwrap_or_default();
-            let step = step_of(evaluation, schedule.points().len(), job.steps);
-            let wanted = guide.is_on(evaluation);
-            if wanted != on || conditions.changes_at(step, wanted) {
-                on = wanted;
-                unet.condition(&conditions.at(step, on)?, guide.scale_within_step(on))?;
-            }
-            if call != trace_at || call.is_none() {
-                return guide.answer(unet.forward(x, timestep)?, on);
-            }
-            let (y, trace) = unet.traced(x, timestep)?;
-            traced = Some(trace);
-            guide.answer(y, on)
-        };
-        let latents = match sample::<Error, _>(schedule, model, &latents, &mut noise, &mut on_step) {
-            Err(Error::Interrupted) => return Err(failure.unwrap_or(Error::Interrupted)),
-            other => other?,
-        };
-        if let Some(streamed) = self.unet_part.streamed()? {
-            log_streamed(&streamed, schedule.points().len());
-        }
-        host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
-        match count_not_finite(&latents)? {
-            0 => {}
-            count => {
-                let remedy = "try --dtype f32, or a model whose weights are not damaged";
-                return Err(Error::NotANumber { stage: "the denoiser", count, remedy });
-            }
-        }
-        if told < schedule.points().len() {
-            tell(step_event(schedule.points().len()))?; // the values were read, so that the card is done
-        }
-        self.timings.denoise += start.elapsed();
-        self.timings.steps += schedule.points().len();
-        self.after("denoised");
-        if let (Some(file), Some(step), Some(trace)) = (self.trace.take(), trace_at, traced) {
-            let title = format!("{}: step, {} of {}x{}", self.model.name(), job.batch_size, job.width, job.height);
-            file.write([&StepTrace::new(title, &self.device, self.dtype, step, trace)])?;
-        }
-        Ok(latents)
+    /// Arranges memory for `work`.
+    fn prepare(&mut self, work: Work) -> Result<()> {
+        if self.arrangement.prepare(work)? { self.clear() } else { Ok(()) }
     }
 
     /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
@@ -369,63 +275,9 @@ impl Engine {
         }
         host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
-
-    /// Decodes the latents of one batch, one picture at a time, and hands the pictures out.
-    fn decode(
-        &mut self,
-        job: &Job,
-        latents: &Tensor,
-        first: usize,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-    ) -> Result<()> {
-        host_memory::trim("decode");
-        self.make_room_for(Stage::Decode);
-        for i in 0..job.batch_size {
-            tell(Stage::Decode.begin())?;
-            let start = Instant::now();
-            let one = latents.narrow(0, i, 1)?;
-            let (index, seed) = (first + i, job.seed_of(first + i));
-            let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
-                tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-            };
-            let image = self.attempt(Stage::Decode, tell, |engine, tell| {
-                let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
-                let Self { recorded, decoder, .. } = engine;
-                recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
-            })?;
-            self.timings.decode += start.elapsed();
-            self.after("decoded");
-
-            tell(Stage::Save.begin())?;
-            let start = Instant::now();
-            let picture = Picture::new(job, &self.model, index, &image, one.to_device(&Device::Cpu)?)?;
-            tell(Event::Picture(Box::new(picture)))?;
-            self.timings.save += start.elapsed();
-            self.timings.pictures += 1;
-        }
-        Ok(())
-    }
 }
 
 /// The parts that LoRAs change.
 fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
     std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
-}
-
-/// Logs what streaming did in `steps` steps.
-fn log_streamed(report: &StreamReport, steps: usize) {
-    let per_step = 1.0 / steps.max(1) as f64;
-    tracing::info!(
-        steps,
-        mib = report.bytes >> 20,
-        mib_per_step = (report.bytes >> 20) as f64 * per_step,
-        copy_seconds = report.copy_seconds,
-        copy_seconds_per_step = report.copy_seconds * per_step,
-        hidden_seconds = report.hidden_seconds(),
-        stalls = report.stalls,
-        stall_seconds = report.stall_seconds,
-        stall_seconds_per_step = report.stall_seconds * per_step,
-        resets = report.resets,
-        "streamed"
-    );
 }

@@ -45,6 +45,31 @@ pub enum Error {
     /// A file is there already.
     #[error("{} exists already; choose another name, or add --overwrite", .0.display())]
     Exists(PathBuf),
+    /// A line of a file of jobs cannot be what it is.
+    #[error("{file}:{line}: {problem}")]
+    Job {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Some of a set's pictures could not be made.
+    #[error(
+        "{failed} of {all} pictures failed; {} tells why, and --retry tries them again", journal.display()
+    )]
+    JobsFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many there are.
+        all: usize,
+        /// The journal.
+        journal: PathBuf,
+    },
+    /// Another process makes the set.
+    #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
+    Busy(PathBuf),
     /// A file of a model folder is not what it should be.
     #[error("{}: {problem}", path.display())]
     Model {
@@ -135,7 +160,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_))
+        matches!(
+            self,
+            Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_) | Self::Job { .. }
+        )
     }
 
     /// The standard output could not be written to.

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod arrangement;
+mod batch;
 mod bench;
 mod byte_size;
 mod conditioning;
@@ -58,10 +59,15 @@ mod seeds;
 mod setup;
 mod single_file;
 mod text;
+mod together;
 mod trace;
 mod wildcards;
 mod words;
 
+pub use batch::{
+    Assignment, Axis, BatchEvent, BatchOptions, BatchProgress, BatchReport, BatchRun, ContactSheet, JobFile, JobFormat,
+    JobSet, Seconds, Shard,
+};
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
     StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,

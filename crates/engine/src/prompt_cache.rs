@@ -47,6 +47,11 @@ impl PromptCache {
         Self { capacity, entries: HashMap::new(), clock: 0, counts: CacheCounts::default() }
     }
 
+    /// How many texts there may be.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Forgets all texts: they would be encoded otherwise now.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();

@@ -247,7 +247,7 @@ pub(crate) fn side(name: &'static str, value: usize, multiple: usize) -> Result<
 }
 
 /// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish() & 0xffff_ffff
 }

@@ -20,8 +20,8 @@ pub struct SeedOptions {
 }
 
 impl Job {
-    /// The noise of a batch whose first picture is `first`; a latent covers `f` pixels a side.
-    pub(crate) fn noise(&self, first: usize, f: usize) -> ImageNoise {
+    /// The noise of picture `index`; a latent covers `f` pixels a side.
+    pub(crate) fn noise(&self, index: usize, f: usize) -> ImageNoise {
         let SeedOptions { eta_seed_delta, subseed, subseed_strength, resize_from } = self.seeds;
         let mut options = NoiseOptions::default();
         options.rng = match self.rng {
@@ -30,9 +30,9 @@ impl Job {
         };
         // Two's complement: a negative delta is subtracted.
         options.eta_seed_delta = eta_seed_delta as u64;
-        let seed = subseed.wrapping_add(first as u64);
+        let seed = subseed.wrapping_add(index as u64);
         options.variation = (subseed_strength > 0.0).then_some(Variation { seed, strength: subseed_strength });
         options.resize_from = resize_from.map(|(width, height)| (height / f, width / f));
-        ImageNoise::with_options((first..first + self.batch_size).map(|index| self.seed_of(index)), options)
+        ImageNoise::with_options([self.seed_of(index)], options)
     }
 }

@@ -14,6 +14,7 @@ use crate::part::{Copies, Keep, Part};
 use crate::plan::Work;
 use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::resolved::Job;
+use crate::together::Together;
 use crate::words::Embeddings;
 
 /// A model's text encoders with their tokenizers.
@@ -24,6 +25,28 @@ pub(crate) struct TextEncoders {
     encoders: Vec<Encoder>,
     embeddings: Embeddings,
     cache: PromptCache,
+    /// Texts that will be asked for.
+    ahead: Vec<Key>,
+}
+
+/// What texts make of a picture: pictures that share a batch have one, or one of them would change the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    guided: bool,
+    /// Whether parts are combined by weights.
+    composed: bool,
+    /// Prompts that steer the picture.
+    parts: usize,
+    /// Chunks of tokens of the longest text: shorter ones get empty chunks behind.
+    chunks: usize,
+}
+
+impl Shape {
+    /// What a batch of `n` such pictures of `job` takes.
+    pub(crate) fn work(self, job: &Job, n: usize) -> Work {
+        let Self { guided, parts, chunks, .. } = self;
+        Work { batch_size: n, guided, parts, chunks, ..Work::of(job) }
+    }
 }
 
 struct Encoder {
@@ -63,6 +86,7 @@ impl TextEncoders {
             encoders: configs.map(open_one).collect::<Result<_>>()?,
             embeddings,
             cache: PromptCache::new(cached_texts),
+            ahead: Vec::new(),
         })
     }
 
@@ -79,9 +103,9 @@ impl TextEncoders {
         }
     }
 
-    /// What steers `n` images of `job` from image `first` on, before any text is encoded.
-    pub(crate) fn steering(&self, job: &Job, first: usize, n: usize) -> Steering {
-        Steering::of(job, first, n, self.zeros_for_no_negative)
+    /// What steers images that are made together, before any text is encoded.
+    pub(crate) fn steering(&self, together: &Together<'_>) -> Steering {
+        Steering::of(together, self.zeros_for_no_negative)
     }
 
     /// What a batch of `job` takes: the most of its batches, the first ones where each picture has choices of its own.
@@ -90,7 +114,7 @@ impl TextEncoders {
         let mut work = Work::of(job);
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
         for batch in 0..looked_at {
-            let steering = self.steering(job, batch * job.batch_size, job.batch_size);
+            let steering = self.steering(&Together::of_job(job, batch * job.batch_size));
             work.guided |= steering.guided;
             work.parts = work.parts.max(steering.parts(job.batch_size));
             let keys: Vec<Key> = steering.texts.iter().map(|text| self.key(job, text)).collect();
@@ -98,6 +122,33 @@ impl TextEncoders {
             work.chunks = read.chunks.iter().flatten().map(Vec::len).fold(work.chunks, usize::max);
         }
         Ok(work)
+    }
+
+    /// What the texts of pictures that are made together make of them.
+    pub(crate) fn shape(&self, together: &Together<'_>) -> Result<Shape> {
+        let (job, steering) = (together.job(), self.steering(together));
+        let keys: Vec<Key> = steering.texts.iter().map(|text| self.key(job, text)).collect();
+        let chunks = self.read(&keys)?.chunks.iter().flatten().map(Vec::len).fold(1, usize::max);
+        let composed = !steering.weights.is_empty();
+        Ok(Shape { guided: steering.guided, composed, parts: steering.parts(together.len()), chunks })
+    }
+
+    /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for.
+    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
+        let room = self.cache.capacity() / 2;
+        self.ahead.clear();
+        for job in jobs {
+            for text in self.steering(&Together::of_jobs([job])).texts {
+                let key = self.key(job, &text);
+                if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {
+                    self.ahead.push(key);
+                }
+            }
+            if self.ahead.len() >= room {
+                break;
+            }
+        }
+        self.ahead.truncate(room);
     }
 
     /// Whether all texts are encoded already, and the empty one if it is needed behind them, so that no weights are.
@@ -165,7 +216,12 @@ impl TextEncoders {
         let keys: Vec<Key> = texts.iter().map(|text| self.key(job, text)).collect();
         let mut known: Vec<Option<Encoded>> = keys.iter().map(|key| self.cache.get(key)).collect();
         let is_new = |(_, known): &(&Key, &Option<Encoded>)| known.is_none();
-        let new: Vec<Key> = keys.iter().zip(&known).filter(is_new).map(|(key, _)| key.clone()).collect();
+        let mut new: Vec<Key> = keys.iter().zip(&known).filter(is_new).map(|(key, _)| key.clone()).collect();
+        let asked = new.len();
+        if asked > 0 {
+            let ahead = std::mem::take(&mut self.ahead).into_iter();
+            new.extend(ahead.filter(|key| self.cache.peek(key).is_none() && !keys.contains(key)));
+        }
         let mut fresh = self.run(&new, keep, kept)?.into_iter();
         for (key, known) in keys.iter().zip(&mut known) {
             if known.is_none() {
@@ -173,6 +229,7 @@ impl TextEncoders {
                 known.iter().for_each(|encoded| self.cache.put(key.clone(), encoded.clone()));
             }
         }
+        new.drain(asked..).zip(fresh).for_each(|(key, encoded)| self.cache.put(key, encoded));
         Ok(known.into_iter().flatten().collect())
     }
 

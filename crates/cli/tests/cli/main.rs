@@ -5,6 +5,7 @@
 //! `/proc`). Nothing here looks at a pixel: the numbers are the business of the crates below.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod checkpoints;
 mod flags;
 mod handover;

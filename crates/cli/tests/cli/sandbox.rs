@@ -61,6 +61,11 @@ impl Sandbox {
         self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(txt2img(args)))
     }
 
+    /// Starts `kiln` with `args`.
+    pub fn start_kiln<S: AsRef<OsStr>>(&self, args: &[S]) -> Running {
+        self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(args))
+    }
+
     fn start(&self, command: &mut Command) -> Running {
         command.current_dir(self.0.path());
         for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "RUST_LOG"] {

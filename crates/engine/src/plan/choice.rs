@@ -49,11 +49,16 @@ impl Planner {
     /// # Errors
     /// As [`Planner::batch_size`].
     pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
+        Self::auto_batch_size_of(model, job, setup, usize::MAX)
+    }
+
+    /// The same for at most `most` pictures.
+    pub(crate) fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let planner = Self::new(model, setup.taesd.as_deref())?;
         let (on, free) = RunsOn::of(setup);
         let room = setup.memory.budget.map(|budget| budget.0).or(free).unwrap_or(usize::MAX);
         let work = Work { vae: setup.memory.vae, ..Work::of(job) };
-        Ok(planner.batch_size(&work, on, room, usize::MAX)?.batch_size)
+        Ok(planner.batch_size(&work, on, room, most)?.batch_size)
     }
 
     /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger

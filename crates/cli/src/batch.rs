@@ -1,0 +1,161 @@
+//! `kiln batch`: files of jobs become folders of pictures.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln_engine::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFile, JobSet, Result};
+use serde_json::json;
+
+use crate::batch_args::BatchArgs;
+use crate::interrupt;
+use crate::progress::summary;
+use crate::table::{print, size};
+use crate::tell::{is_json, object};
+
+/// Lines about a set come at most so often where there is no terminal.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+
+/// Runs the command. The file of jobs and the names of all pictures are checked before anything is loaded.
+pub fn run(args: &BatchArgs) -> Result<()> {
+    interrupt::listen();
+    let file = match &args.jobs {
+        Some(path) => JobFile::read(path, args.format)?,
+        None => JobFile::nothing(),
+    };
+    let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
+    let whole = set.len();
+    let run = BatchRun::plan(set, args.options())?;
+    let (all, made, failed) = (run.all(), run.made(), run.failed());
+    let part = args.shard.map_or(String::new(), |_| format!(" of {whole}"));
+    tell!("{all} pictures{part}, {made} are there, {failed} failed before");
+    let mut shown = Shown::new(all);
+    let journal = run.journal_path();
+    let report = run.run(&mut |event| {
+        shown.event(event);
+        interrupt::proceed()
+    });
+    shown.finish();
+    let report = report?;
+    tell_report(&report);
+    match report {
+        BatchReport { interrupted: true, .. } => Err(Error::Interrupted),
+        BatchReport { failed, all, .. } if failed > 0 => Err(Error::JobsFailed { failed, all, journal }),
+        _ => Ok(()),
+    }
+}
+
+/// What the user sees: a bar on a terminal, lines elsewhere, objects for programs.
+struct Shown {
+    bar: Option<ProgressBar>,
+    told: Instant,
+}
+
+impl Shown {
+    fn new(all: usize) -> Self {
+        let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
+            let style = ProgressStyle::with_template("{msg:9} {bar:24} {pos}/{len}  {prefix}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(all as u64).with_style(style)
+        });
+        Self { bar, told: Instant::now() }
+    }
+
+    fn event(&mut self, event: BatchEvent<'_>) {
+        match event {
+            BatchEvent::Model(name) => self.above(|| tell!("model {name}")),
+            BatchEvent::Begin(stage) => {
+                if let Some(bar) = &self.bar {
+                    bar.set_message(stage.doing());
+                }
+            }
+            BatchEvent::Warning(text) => self.above(|| tell!("{text}")),
+            BatchEvent::Made { number, file, seed, seconds, progress } => {
+                self.above(|| print(&format!("{} (seed {seed})\n", file.display())));
+                if is_json() {
+                    object(json!({
+                        "event": "made", "number": number, "file": file, "seed": seed, "seconds": seconds,
+                        "progress": progress,
+                    }));
+                }
+                self.progress(&progress);
+            }
+            BatchEvent::Failed { number, line, error, progress } => {
+                if is_json() {
+                    object(json!({
+                        "event": "failed", "number": number, "line": line, "error": error, "progress": progress,
+                    }));
+                } else {
+                    self.above(|| tell!("picture {number} (line {line}) failed: {error}"));
+                }
+                self.progress(&progress);
+            }
+            _ => {}
+        }
+    }
+
+    fn progress(&mut self, progress: &BatchProgress) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((progress.done + progress.failed) as u64);
+                bar.set_prefix(speed(progress));
+            }
+            None if !is_json() && self.told.elapsed() >= BETWEEN_LINES => {
+                self.told = Instant::now();
+                tell!("{}/{}  {}", progress.done, progress.all, speed(progress));
+            }
+            None => {}
+        }
+    }
+
+    fn above(&self, show: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(show),
+            None => show(),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// How fast a set is, how long it will take, and what memory it has.
+fn speed(progress: &BatchProgress) -> String {
+    let BatchProgress { images_per_second, seconds_left, memory, card_memory, .. } = *progress;
+    let card = card_memory.map_or(String::new(), |bytes| format!(", card {}", size(bytes)));
+    let left = match seconds_left {
+        ..120.0 => format!("{seconds_left:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds_left / 60.0),
+        _ => format!("{:.1} h", seconds_left / 3600.0),
+    };
+    format!("{images_per_second:.2} images/s  left {left}  memory {}{card}", size(memory))
+}
+
+fn tell_report(report: &BatchReport) {
+    let BatchReport { all, made, known, failed, interrupted, wall, timings, peak_memory } = report;
+    let seconds = wall.as_secs_f64();
+    if is_json() {
+        object(json!({
+            "event": if *interrupted { "interrupted" } else { "done" },
+            "all": all, "made": made, "known": known, "failed": failed, "seconds": seconds,
+            "peak_memory": peak_memory,
+            "stages": {
+                "load": timings.load.as_secs_f64(), "encode": timings.encode.as_secs_f64(),
+                "denoise": timings.denoise.as_secs_f64(), "decode": timings.decode.as_secs_f64(),
+                "save": timings.save.as_secs_f64(),
+            },
+        }));
+        return;
+    }
+    let speed = *made as f64 / seconds.max(1e-9);
+    let peak = size(*peak_memory);
+    tell!(
+        "{made} made, {known} were there, {failed} failed, in {seconds:.2} s ({speed:.2} images/s), {peak} of memory"
+    );
+    if *made > 0 {
+        tell!("{}", summary(timings));
+    }
+}

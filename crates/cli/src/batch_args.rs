@@ -1,0 +1,76 @@
+//! The arguments of `kiln batch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kiln_engine::{Assignment, Axis, BatchOptions, BatchSize, ContactSheet, JobFormat, Shard};
+
+use crate::args::parse_count;
+use crate::run_args::RunArgs;
+
+/// `kiln batch`.
+#[derive(Debug, Args)]
+pub struct BatchArgs {
+    /// Jobs: JSON Lines (.jsonl), CSV, or a prompt a line; - is the standard input. Fields are those of a request, such as
+    /// prompt, negative, seed, steps, cfg_scale, width, height, sampler, scheduler, lora; model; and output, a name.
+    #[arg(value_name = "JOBS", required_unless_present_any = ["set", "grid"])]
+    pub jobs: Option<PathBuf>,
+    /// The folder for the pictures, the journal and the index. Made where it is missing.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// How jobs are written: jsonl, csv or text. Default: what the name of the file or its first letter says.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<JobFormat>,
+    /// A field of every job, whatever the file says: steps=30. In any number.
+    #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true)]
+    pub set: Vec<Assignment>,
+    /// A field with several values: every job is made with each. seed=1..4, steps=10..30:10, cfg=3,7. In any number: all
+    /// combinations. The last one is across on the contact sheet.
+    #[arg(long, value_name = "KEY=VALUES", allow_hyphen_values = true)]
+    pub grid: Vec<Axis>,
+    /// A part of the set, for one of several machines: 2/8 is the second of eight.
+    #[arg(long, value_name = "I/N", allow_hyphen_values = true)]
+    pub shard: Option<Shard>,
+    /// Tries again what failed before.
+    #[arg(long)]
+    retry: bool,
+    /// Replaces files that are there and were not made by this set.
+    #[arg(long)]
+    overwrite: bool,
+    /// How many pictures at once, of jobs that differ in texts and seeds alone; auto is as many as are fastest.
+    #[arg(long, value_name = "N", default_value = "auto", allow_negative_numbers = true)]
+    batch_size: BatchSize,
+    /// One picture at a time: on a card its bits then do not depend on the others. On the processor they never do.
+    #[arg(long)]
+    deterministic: bool,
+    /// Writes all pictures, small and labelled, into one .png file, which is replaced if it exists. Default with --grid:
+    /// contact-sheet.png in the folder.
+    #[arg(long, value_name = "FILE")]
+    contact_sheet: Option<PathBuf>,
+    /// The longest side of a picture on the contact sheet, 24 to 1024.
+    #[arg(long, value_name = "PIXELS", default_value = "256", allow_negative_numbers = true, value_parser = parse_count)]
+    thumbnail: usize,
+
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+impl BatchArgs {
+    /// As the engine takes it.
+    pub fn options(&self) -> BatchOptions {
+        let whole_grid = !self.grid.is_empty() && self.shard.is_none();
+        let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
+        let sheet = self.contact_sheet.clone().or_else(in_folder);
+        BatchOptions {
+            folder: self.output.clone(),
+            shard: self.shard,
+            retry: self.retry,
+            overwrite: self.overwrite,
+            batch_size: self.batch_size,
+            deterministic: self.deterministic,
+            model_options: self.run.model_options(),
+            setup: self.run.setup(),
+            sheet: sheet.map(|file| ContactSheet { file, side: self.thumbnail }),
+        }
+    }
+}

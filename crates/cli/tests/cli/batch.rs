@@ -1,0 +1,350 @@
+//! Image sets: `kiln batch` with files of jobs, killed and started again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use kiln_testkit::fixtures;
+use serde_json::Value;
+
+use crate::pictures;
+use crate::sandbox::{Run, Running, Sandbox};
+
+/// The arguments with a tiny model and fields that make a run short.
+fn filled(args: &[&str]) -> Vec<String> {
+    let model = fixtures("models/sd1").display().to_string();
+    let filling = ["batch", "-m", &model, "--device", "cpu", "-o", "out"];
+    filling.iter().chain(args).map(|arg| arg.to_string()).collect()
+}
+
+fn batch(sandbox: &Sandbox, args: &[&str]) -> Run {
+    sandbox.kiln(&filled(args))
+}
+
+/// A job of one line.
+fn job(fields: &str) -> String {
+    format!("{{\"width\": 64, \"height\": 64, \"steps\": 2, {fields}}}\n")
+}
+
+fn write(sandbox: &Sandbox, name: &str, text: &str) {
+    std::fs::write(sandbox.path(name), text).unwrap();
+}
+
+/// The files of a folder and of those below, but for the set's own.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            all.extend(files(&entry.path()).into_iter().map(|(below, bytes)| (format!("{name}/{below}"), bytes)));
+        } else if !name.starts_with("journal") && !name.starts_with("index") {
+            all.insert(name, std::fs::read(entry.path()).unwrap());
+        }
+    }
+    all
+}
+
+fn names(sandbox: &Sandbox) -> Vec<String> {
+    files(&sandbox.path("out")).into_keys().collect()
+}
+
+fn index(sandbox: &Sandbox) -> Vec<Value> {
+    let text = std::fs::read_to_string(sandbox.path("out/index.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// How many pictures a run says that it made.
+fn made(run: &Run) -> usize {
+    run.stdout.lines().count()
+}
+
+#[test]
+fn a_set_is_what_single_calls_make() {
+    let sandbox = Sandbox::new();
+    write(
+        &sandbox,
+        "jobs.csv",
+        "prompt,negative,seed,width,height,steps,sampler,output\n\"an apple, red\",blurry,7,64,64,2,euler a,apple.png\na pear,,8,40,72,3,,fruit/pear.png\n",
+    );
+    let run = batch(&sandbox, &["jobs.csv"]).succeeds();
+    assert_eq!(names(&sandbox), ["apple.png", "fruit/pear.png"], "{run}");
+    let apple = ["an apple, red", "-n", "blurry", "-s", "7", "--steps", "2", "--sampler", "euler a", "-o", "a.png"];
+    sandbox.txt2img(&apple).succeeds();
+    sandbox.txt2img(&["a pear", "-s", "8", "-W", "40", "-H", "72", "--steps", "3", "-o", "b.png"]).succeeds();
+    let read = |name: &str| std::fs::read(sandbox.path(name)).unwrap();
+    assert!(read("a.png") == read("out/apple.png") && read("b.png") == read("out/fruit/pear.png"));
+    let index = index(&sandbox);
+    assert_eq!(
+        (&index[1]["file"], &index[1]["seed"], &index[1]["state"]),
+        (&"fruit/pear.png".into(), &8.into(), &"made".into())
+    );
+    assert!(index[0]["seconds"]["denoise"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_bad_job_is_recorded_and_the_rest_goes_on() {
+    let sandbox = Sandbox::new();
+    let jobs = [
+        job("\"prompt\": \"a\", \"seed\": 1, \"lora\": \"nowhere.safetensors\""),
+        job("\"prompt\": \"b\", \"seed\": 2, \"clip_skip\": 99"),
+        job("\"prompt\": \"c\", \"seed\": 3, \"model\": \"nowhere\""),
+        job("\"prompt\": \"d\", \"seed\": 4"),
+        job("\"prompt\": \"e\", \"seed\": 5"),
+    ];
+    write(&sandbox, "jobs.jsonl", &jobs.concat());
+    let run = batch(&sandbox, &["jobs.jsonl"]);
+    assert_eq!(run.status.code(), Some(1), "{run}");
+    assert_eq!(names(&sandbox), ["00004-4.png", "00005-5.png"]);
+    assert!(run.error().contains("3 of 5 pictures failed; out/journal.jsonl tells why"), "{run}");
+    for told in ["picture 2 (line 2) failed: --clip-skip is 99", "nowhere: not found", "nowhere.safetensors: not found"]
+    {
+        assert!(run.stderr.contains(told), "{run}");
+    }
+    let states: Vec<_> = index(&sandbox).iter().map(|row| row["state"].as_str().unwrap().to_string()).collect();
+    assert_eq!(states, ["failed", "failed", "failed", "made", "made"]);
+    // What failed is not tried again, unless that is asked for, or it is another job now.
+    let run = batch(&sandbox, &["jobs.jsonl"]);
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && !run.stderr.contains("picture 2"), "{run}");
+    let run = batch(&sandbox, &["jobs.jsonl", "--retry"]);
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && run.stderr.contains("picture 2"), "{run}");
+    let fixed = [&job("\"prompt\": \"b\", \"seed\": 2"), &jobs[3], &jobs[4]];
+    write(&sandbox, "jobs.jsonl", &fixed.map(String::as_str).concat());
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert_eq!(made(&run), 1, "{run}");
+    assert_eq!(names(&sandbox), ["00001-2.png", "00004-4.png", "00005-5.png"]);
+}
+
+#[test]
+fn wrong_files_are_refused_before_anything_is_done() {
+    let sandbox = Sandbox::new();
+    for (text, args, told) in [
+        ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: there is no field `promt`"][..]),
+        ("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"steps\": \"x\"}", &[], &["jobs.jsonl:2: steps: \"x\" is not"]),
+        ("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[], &["jobs.jsonl:1: output: '../a.png' is no name below"]),
+        ("{\"seed\": 1}", &[], &["jobs.jsonl:1: the job has no prompt"]),
+        ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: there is no field `a`"]),
+        ("{\"prompt\": \"a\"}", &["--grid", "seed=1,2", "--grid", "seed=3"], &["two axes of seed"]),
+    ] {
+        write(&sandbox, "jobs.jsonl", text);
+        batch(&sandbox, &[&["jobs.jsonl"], args].concat()).refused(told);
+        assert_eq!(sandbox.names(), ["jobs.jsonl"]);
+    }
+    let two =
+        [job("\"prompt\": \"a\", \"output\": \"a.png\""), job("\"prompt\": \"b\", \"output\": \"a.png\"")].concat();
+    write(&sandbox, "jobs.jsonl", &two);
+    batch(&sandbox, &["jobs.jsonl"]).fails(2, &["'a.png' in line 2, and in line 1"]);
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"output\": \"b.png\""));
+    write(&sandbox, "out/b.png", "somebody's");
+    batch(&sandbox, &["jobs.jsonl"]).fails(2, &["out/b.png exists already", "--overwrite"]);
+    batch(&sandbox, &["jobs.jsonl", "--overwrite"]).succeeds();
+    pictures::read(&sandbox.path("out/b.png"));
+    batch(&sandbox, &["nowhere.jsonl"]).fails(1, &["nowhere.jsonl: No such file"]);
+}
+
+/// Values of the flags that `kiln txt2img` does not have.
+#[test]
+fn bad_values_of_flags_are_refused() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.txt", "a\n");
+    for (flag, values, told) in [
+        ("--format", &["json", "CSV", ""][..], "expected jsonl, csv or text"),
+        ("--set", &["steps", "=3", "step=3", ""], "field"),
+        ("--set", &["steps=few"], "steps: \"few\" is not a whole number"),
+        ("--grid", &["seed", "seed=", "", "sed=1..3"], "field"),
+        ("--grid", &["seed=3..1"], "seed=3..1"),
+        ("--shard", &["0/2", "3/2", "2", "-1/2", "a/b", ""], "as in 2/8"),
+        ("--batch-size", &["-1", "few", ""], "expected auto or a whole number"),
+        ("--contact-sheet", &[""], "a value is required"),
+        ("--contact-sheet", &["sheet.jpg"], "a name that ends in .png"),
+        ("--thumbnail", &["23", "1025"], "a number from 24 to 1024"),
+        ("--thumbnail", &["-1", "large", ""], "expected a whole number"),
+        ("--output", &[""], "a value is required"),
+    ] {
+        for value in values {
+            let output: &[&str] = if flag == "--output" { &[] } else { &["-o", "out"] };
+            let joined = format!("{flag}={value}");
+            let output = if flag == "--thumbnail" { &["-o", "out", "--contact-sheet=a.png"] } else { output };
+            sandbox.kiln(&[&["batch", "jobs.txt", &joined], output].concat()).refused(&[told]);
+        }
+    }
+    sandbox.kiln(&["batch", "-o", "out"]).refused(&["JOBS"]);
+    sandbox.kiln(&["batch", "jobs.txt"]).refused(&["--output"]);
+    assert_eq!(sandbox.names(), ["jobs.txt"]);
+}
+
+/// The bits of a picture do not depend on the pictures beside it, whatever their texts are.
+#[test]
+fn batches_change_no_picture() {
+    let sandbox = Sandbox::new();
+    let long = "word ".repeat(100);
+    let texts = ["a cat", "a dog", "a cat AND a dog:0.5", "[a cat:a dog:0.5]", "a (cat:1.4)", &long, "", "{a|b|c} cat"];
+    let with = |sampler: &str, seed: usize, prompt: &str| {
+        let cfg = if seed.is_multiple_of(5) { 1 } else { 5 };
+        job(&format!("\"prompt\": \"{prompt}\", \"seed\": {seed}, \"sampler\": \"{sampler}\", \"cfg\": {cfg}"))
+    };
+    let samplers = ["euler", "dpmpp_2m_sde"].into_iter().enumerate();
+    let jobs: Vec<String> = samplers
+        .flat_map(|(i, sampler)| texts.iter().enumerate().map(move |(k, text)| with(sampler, 10 * i + k, text)))
+        .collect();
+    let varied = job(
+        "\"prompt\": \"a cat\", \"sampler\": \"euler\", \"cfg\": 5, \"seed\": 3, \"rng\": \"cuda\", \"subseed\": 4, \"subseed_strength\": 0.4, \"batch_count\": 2",
+    );
+    write(&sandbox, "jobs.jsonl", &(jobs.concat() + &varied));
+    let mut all = Vec::new();
+    for size in ["1", "3", "8", "auto"] {
+        let run = batch(&sandbox, &["jobs.jsonl", "--batch-size", size, "-v"]).succeeds();
+        assert_eq!(made(&run), 18, "{run}");
+        all.push(files(&sandbox.path("out")));
+        std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    }
+    assert_eq!(all[0].len(), 18);
+    assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn axes_are_combined_and_shown_on_a_sheet() {
+    let sandbox = Sandbox::new();
+    let args = [
+        "--set",
+        "prompt=a cat",
+        "--set",
+        "width=64",
+        "--set",
+        "height=64",
+        "--grid",
+        "seed=1..2",
+        "--grid",
+        "steps=1,2,3",
+    ];
+    let run = batch(&sandbox, &args).succeeds();
+    assert_eq!(made(&run), 6, "{run}");
+    let seeds_and_steps = |row: &Value| (row["seed"].as_u64().unwrap(), row["request"]["steps"].as_u64().unwrap());
+    let found: Vec<_> = index(&sandbox).iter().map(seeds_and_steps).collect();
+    assert_eq!(found, [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]);
+    let sheet = std::fs::File::open(sandbox.path("out/contact-sheet.png")).unwrap();
+    let mut reader = png::Decoder::new(std::io::BufReader::new(sheet)).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    assert!(info.width > 3 * 64 && info.height > 2 * 64, "{}x{}", info.width, info.height);
+    // A picture stands where its row and column meet, and letters are black.
+    assert!(pixels.contains(&0) && pixels[..3] == [255, 255, 255]);
+    // A sheet of a set that is done is made without drawing anything.
+    write(&sandbox, "jobs.txt", "a pear\n\n# nothing\nan apple\n");
+    let args = ["jobs.txt", "--set", "steps=1", "--set", "width=64", "--set", "height=64", "-o", "other"];
+    let args: Vec<&str> = args.into_iter().chain(["--contact-sheet", "sheet.png"]).collect();
+    let model = fixtures("models/sd1").display().to_string();
+    let args = [&["batch", "-m", &model], &args[..]].concat();
+    sandbox.kiln(&args).succeeds();
+    std::fs::remove_file(sandbox.path("sheet.png")).unwrap();
+    assert_eq!(made(&sandbox.kiln(&args).succeeds()), 0);
+    assert!(sandbox.path("sheet.png").is_file());
+}
+
+/// Jobs with random seeds, so that a run that forgot one would show.
+fn sixteen(sandbox: &Sandbox) {
+    let jobs =
+        (0..16).map(|i| job(&format!("\"prompt\": \"picture {i}\", \"sampler\": \"euler\"")).replace(": 2,", ": 30,"));
+    write(sandbox, "jobs.jsonl", &jobs.collect::<String>());
+}
+
+fn start(sandbox: &Sandbox, args: &[&str]) -> Running {
+    sandbox.start_kiln(&filled(args))
+}
+
+#[test]
+fn killed_at_any_moment_a_set_goes_on_where_it_was() {
+    let sandbox = Sandbox::new();
+    sixteen(&sandbox);
+    let mut seen = 0;
+    for (kill, delay) in [20u64, 60, 110, 170, 240, 330, 90].into_iter().enumerate() {
+        let running = start(&sandbox, &["jobs.jsonl", "--batch-size", ["1", "3"][kill % 2]]);
+        std::thread::sleep(Duration::from_millis(delay));
+        running.signal("KILL");
+        running.finish();
+        if !sandbox.path("out").is_dir() {
+            continue;
+        }
+        let now: Vec<String> = names(&sandbox).into_iter().filter(|name| name.ends_with(".png")).collect();
+        now.iter().for_each(|name| drop(pictures::read(&sandbox.path("out").join(name))));
+        assert!(now.len() >= seen, "{now:?}");
+        seen = now.len();
+    }
+    println!("{seen} of 16 pictures were there after the kills");
+    let before = files(&sandbox.path("out"));
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert_eq!(made(&run), 16 - seen, "exactly the missing ones: {run}");
+    let after = files(&sandbox.path("out"));
+    assert_eq!(after.len(), 16, "{:?}", after.keys());
+    assert!(before.iter().filter(|(name, _)| name.ends_with(".png")).all(|(name, bytes)| after[name] == *bytes));
+    // Each is the picture that its request makes, with the seed that was drawn once.
+    for row in index(&sandbox) {
+        let (file, seed) = (row["file"].as_str().unwrap(), row["seed"].as_u64().unwrap());
+        let prompt = row["request"]["prompt"].as_str().unwrap();
+        assert!(file.contains(&seed.to_string()));
+        if row["number"].as_u64().unwrap() % 5 == 1 {
+            let _ = std::fs::remove_file(sandbox.path("one.png"));
+            let args = [prompt, "--seed", &seed.to_string(), "--steps", "30", "--sampler", "euler", "-o", "one.png"];
+            sandbox.txt2img(&args).succeeds();
+            assert!(std::fs::read(sandbox.path("one.png")).unwrap() == after[file], "{file}");
+        }
+    }
+    // A picture that somebody deletes is made again, the same.
+    let (name, bytes) = after.iter().next().unwrap();
+    std::fs::remove_file(sandbox.path("out").join(name)).unwrap();
+    assert_eq!(made(&batch(&sandbox, &["jobs.jsonl"]).succeeds()), 1);
+    assert!(std::fs::read(sandbox.path("out").join(name)).unwrap() == *bytes);
+}
+
+#[test]
+fn a_stopped_set_saves_what_is_drawn() {
+    for patience in [300, 1000, 5000] {
+        let sandbox = Sandbox::new();
+        let jobs = (0..400).map(|i| job(&format!("\"prompt\": \"picture {i}\""))).collect::<String>();
+        write(&sandbox, "jobs.jsonl", &jobs);
+        let running = start(&sandbox, &["jobs.jsonl"]);
+        std::thread::sleep(Duration::from_millis(patience));
+        running.signal("INT");
+        let run = running.finish();
+        let Some(status) = run.status.code() else { continue }; // it had not begun to listen
+        let names = names(&sandbox);
+        assert!(status == 130 && run.error().contains("interrupted"), "{run}");
+        assert!(names.iter().all(|name| name.ends_with(".png")) && names.len() == made(&run), "{names:?}: {run}");
+        names.iter().for_each(|name| drop(pictures::read(&sandbox.path("out").join(name))));
+        assert_eq!(index(&sandbox).iter().filter(|row| row["state"] == "made").count(), names.len());
+        return;
+    }
+    panic!("the run never began to listen for signals");
+}
+
+#[test]
+fn parts_of_a_set_are_all_of_it() {
+    let sandbox = Sandbox::new();
+    write(
+        &sandbox,
+        "jobs.jsonl",
+        &(0..5).map(|i| job(&format!("\"prompt\": \"{i}\", \"seed\": {i}"))).collect::<String>(),
+    );
+    for (shard, expected) in [("2/3", 2), ("1/3", 2), ("3/3", 1), ("2/3", 0)] {
+        let run = batch(&sandbox, &["jobs.jsonl", "--shard", shard]).succeeds();
+        assert_eq!(made(&run), expected, "{run}");
+    }
+    let expected: Vec<String> = (0..5).map(|i| format!("{:05}-{i}.png", i + 1)).collect();
+    assert_eq!(names(&sandbox), expected);
+    assert!(sandbox.path("out/journal-2-of-3.jsonl").is_file() && sandbox.path("out/index-3-of-3.jsonl").is_file());
+}
+
+#[test]
+fn programs_get_objects_and_jobs_come_from_a_pipe() {
+    let sandbox = Sandbox::new();
+    let args = ["-", "--log-format", "json", "--set", "steps=1", "--set", "width=64", "--set", "height=64"];
+    let run = sandbox.shell_kiln("printf 'a cat\\na dog\\n' | \"$@\"", &filled(&args)).succeeds();
+    assert_eq!(made(&run), 2, "{run}");
+    let objects: Vec<Value> = run.stderr.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let made: Vec<&Value> = objects.iter().filter(|object| object["event"] == "made").collect();
+    assert_eq!(made.len(), 2, "{run}");
+    let progress = &made[1]["progress"];
+    assert_eq!((&progress["done"], &progress["all"], &progress["seconds_left"]), (&2.into(), &2.into(), &0.0.into()));
+    assert!(progress["images_per_second"].as_f64().unwrap() > 0.0 && progress["memory"].as_u64().unwrap() > 0);
+    let done = objects.iter().find(|object| object["event"] == "done").unwrap();
+    assert!(done["stages"]["denoise"].as_f64().unwrap() > 0.0 && done["made"] == 2, "{run}");
+}

@@ -1,0 +1,161 @@
+//! A surface of pixels with text and small pictures on it.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use embedded_graphics::Drawable;
+use embedded_graphics::Pixel;
+use embedded_graphics::draw_target::DrawTarget;
+use embedded_graphics::geometry::{OriginDimensions, Point, Size};
+use embedded_graphics::mono_font::MonoTextStyle;
+use embedded_graphics::mono_font::iso_8859_1::FONT_7X13;
+use embedded_graphics::pixelcolor::{Rgb888, RgbColor};
+use embedded_graphics::text::{Baseline, Text};
+
+use crate::error::{Error, Result};
+
+/// Width of a letter. The font has Latin-1; any other letter is a question mark.
+pub(crate) const LETTER: usize = 7;
+/// Height of a line of text.
+pub(crate) const LINE: usize = 15;
+
+/// Pixels, white at first.
+pub(crate) struct Canvas {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    rgb: Vec<u8>,
+}
+
+impl Canvas {
+    pub(crate) fn new(width: usize, height: usize) -> Self {
+        Self { width, height, rgb: vec![255; width * height * 3] }
+    }
+
+    /// Writes a line of text whose upper left corner is at `(x, y)`.
+    pub(crate) fn text(&mut self, text: &str, x: usize, y: usize) {
+        let style = MonoTextStyle::new(&FONT_7X13, Rgb888::BLACK);
+        let at = Point::new(x as i32, y as i32);
+        match Text::with_baseline(text, at, style, Baseline::Top).draw(self) {
+            Ok(_) => {}
+            Err(never) => match never {},
+        }
+    }
+
+    /// Puts a picture's upper left corner at `(x, y)`; what lies outside is cut off.
+    pub(crate) fn picture(&mut self, picture: &Thumbnail, x: usize, y: usize) {
+        let columns = picture.width.min(self.width.saturating_sub(x));
+        for row in 0..picture.height.min(self.height.saturating_sub(y)) {
+            let (from, to) = (row * picture.width * 3, ((y + row) * self.width + x) * 3);
+            self.rgb[to..to + columns * 3].copy_from_slice(&picture.rgb[from..from + columns * 3]);
+        }
+    }
+
+    /// As a PNG file in memory.
+    pub(crate) fn png(&self) -> std::result::Result<Vec<u8>, png::EncodingError> {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&self.rgb)?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+}
+
+impl OriginDimensions for Canvas {
+    fn size(&self) -> Size {
+        Size::new(self.width as u32, self.height as u32)
+    }
+}
+
+impl DrawTarget for Canvas {
+    type Color = Rgb888;
+    type Error = Infallible;
+
+    fn draw_iter<I: IntoIterator<Item = Pixel<Rgb888>>>(&mut self, pixels: I) -> std::result::Result<(), Infallible> {
+        for Pixel(at, color) in pixels {
+            let (Ok(x), Ok(y)) = (usize::try_from(at.x), usize::try_from(at.y)) else { continue };
+            if x < self.width && y < self.height {
+                let start = (y * self.width + x) * 3;
+                self.rgb[start..start + 3].copy_from_slice(&[color.r(), color.g(), color.b()]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A picture, made smaller.
+pub(crate) struct Thumbnail {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    rgb: Vec<u8>,
+}
+
+impl Thumbnail {
+    /// Reads a PNG file of ours and makes it at most `side` pixels wide and high.
+    pub(crate) fn read(path: &Path, side: usize) -> Result<Self> {
+        let bad = |error: png::DecodingError| Error::read(path)(std::io::Error::other(error));
+        let file = File::open(path).map_err(Error::read(path))?;
+        let mut reader = png::Decoder::new(BufReader::new(file)).read_info().map_err(bad)?;
+        let size = reader.output_buffer_size().unwrap_or_default();
+        let mut rgb = vec![0; size];
+        let info = reader.next_frame(&mut rgb).map_err(bad)?;
+        if (info.color_type, info.bit_depth) != (png::ColorType::Rgb, png::BitDepth::Eight) {
+            let error = std::io::Error::other("is no picture of three channels of 8 bits");
+            return Err(Error::read(path)(error));
+        }
+        let whole = Self { width: info.width as usize, height: info.height as usize, rgb };
+        Ok(whole.within(side))
+    }
+
+    /// At most `side` pixels wide and high; each pixel is the mean of those that it stands for.
+    fn within(self, side: usize) -> Self {
+        let longest = self.width.max(self.height);
+        if longest <= side {
+            return self;
+        }
+        let scaled = |length: usize| (length * side / longest).max(1);
+        let (width, height) = (scaled(self.width), scaled(self.height));
+        let mut rgb = Vec::with_capacity(width * height * 3);
+        for y in 0..height {
+            let rows = y * self.height / height..((y + 1) * self.height / height);
+            for x in 0..width {
+                let columns = x * self.width / width..((x + 1) * self.width / width);
+                let count = (rows.len() * columns.len()).max(1);
+                for channel in 0..3 {
+                    let value = |(row, column)| usize::from(self.rgb[(row * self.width + column) * 3 + channel]);
+                    let all = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));
+                    rgb.push(((all.map(value).sum::<usize>() + count / 2) / count) as u8);
+                }
+            }
+        }
+        Self { width, height, rgb }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smaller_pictures_have_the_mean_of_their_pixels() {
+        let rgb = [0, 10, 20, 100, 30, 20, 200, 0, 0, 0, 0, 3].to_vec();
+        let small = Thumbnail { width: 2, height: 2, rgb }.within(1);
+        assert_eq!((small.width, small.height, small.rgb), (1, 1, vec![75, 10, 11]));
+        let wide = Thumbnail { width: 9, height: 3, rgb: vec![7; 81] }.within(4);
+        assert_eq!((wide.width, wide.height, wide.rgb), (4, 1, vec![7; 12]));
+    }
+
+    #[test]
+    fn what_lies_outside_is_cut_off() {
+        let mut canvas = Canvas::new(10, 10);
+        canvas.text("WW", 5, 5);
+        canvas.picture(&Thumbnail { width: 4, height: 4, rgb: vec![9; 48] }, 8, 8);
+        assert_eq!(canvas.rgb[(9 * 10 + 9) * 3..], [9, 9, 9]);
+        assert!(canvas.rgb[..5 * 10 * 3].iter().all(|value| *value == 255));
+        assert!(canvas.rgb.contains(&0) && canvas.png().is_ok());
+    }
+}

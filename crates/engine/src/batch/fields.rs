@@ -1,0 +1,236 @@
+//! What a job may say: the request's fields by their names, short ones among them, and `model` and `output`.
+//!
+//! The request itself is the list: a field that it gets is a field of jobs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::lora::LoraUse;
+use crate::request::Request;
+
+/// Short names, and those of the command line.
+const SHORT: [(&str, &str); 6] = [
+    ("negative", "negative_prompt"),
+    ("cfg", "cfg_scale"),
+    ("lora", "loras"),
+    ("variation_seed", "subseed"),
+    ("variation_strength", "subseed_strength"),
+    ("eta_noise_seed_delta", "ensd"),
+];
+/// The fields beside the request's.
+const MODEL: &str = "model";
+const OUTPUT: &str = "output";
+/// What is text whatever it looks like.
+const TEXTS: [&str; 5] = ["prompt", "negative_prompt", "wildcards_dir", MODEL, OUTPUT];
+
+/// Fields with their values, by their long names.
+pub(crate) type Fields = Map<String, Value>;
+
+/// One job as it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spec {
+    pub(crate) request: Request,
+    pub(crate) model: Option<PathBuf>,
+    /// A pattern for the file's name.
+    pub(crate) output: Option<String>,
+}
+
+/// All long names.
+static KNOWN: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let request = serde_json::to_value(Request::default()).unwrap_or_default();
+    let fields = request.as_object().into_iter().flat_map(Map::keys).cloned();
+    fields.chain([MODEL, OUTPUT].map(String::from)).collect()
+});
+
+/// `key=value`: a field for every job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    pub(crate) field: String,
+    pub(crate) value: Value,
+}
+
+impl FromStr for Assignment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("expected a field and its value, as in steps=30")?;
+        let field = long_name(name)?;
+        let value = of_text(&field, value).map_err(|problem| format!("{field}: {problem}"))?;
+        Ok(Self { field, value })
+    }
+}
+
+/// The long name of a field.
+pub(crate) fn long_name(name: &str) -> Result<String, String> {
+    let plain = name.trim().to_ascii_lowercase().replace('-', "_");
+    let long = SHORT.iter().find(|(short, _)| *short == plain).map_or(&*plain, |(_, long)| long);
+    if KNOWN.contains(long) {
+        return Ok(long.to_string());
+    }
+    let known: Vec<&str> = KNOWN.iter().map(String::as_str).chain(SHORT.map(|(short, _)| short)).collect();
+    Err(format!("there is no field `{}`; the fields are {}", name.trim(), known.join(", ")))
+}
+
+/// The value of a field as JSON has it. `Null` is nothing said.
+pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
+    match (field, value) {
+        (_, Value::Null) => Ok(Value::Null),
+        (field, Value::String(text)) => of_text(field, &text),
+        (field, _) if TEXTS.contains(&field) => Err("expected a text".into()),
+        ("seed" | "subseed", value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
+        ("loras", Value::Array(all)) => {
+            let one = |value: Value| match value {
+                Value::String(text) => lora(&text),
+                other => Ok(other),
+            };
+            checked(field, all.into_iter().map(one).collect::<Result<Vec<_>, _>>()?.into())
+        }
+        (field, value) => checked(field, value),
+    }
+}
+
+/// The value of a field that somebody wrote as text.
+pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
+    if TEXTS.contains(&field) {
+        return Ok(text.into());
+    }
+    let text = text.trim();
+    match field {
+        "loras" => {
+            let all = text.split(';').map(str::trim).filter(|text| !text.is_empty());
+            return Ok(all.map(lora).collect::<Result<Vec<_>, _>>()?.into());
+        }
+        "seed" | "subseed" if text.parse::<i128>().is_ok_and(|seed| seed < 0) => return Ok(Value::Null),
+        "seed_resize_from" => {
+            let size = text.split_once('x').and_then(|(w, h)| Some(vec![w.parse::<usize>().ok()?, h.parse().ok()?]));
+            return size.map(Value::from).ok_or_else(|| "expected width and height in pixels, as in 512x768".into());
+        }
+        "sigmas" => {
+            let all: Result<Vec<f64>, _> = text.split(',').map(|level| level.trim().parse()).collect();
+            return all.map(Value::from).map_err(|_| "expected noise levels, as in 14.6,6.5,2.7,1,0.4,0".into());
+        }
+        _ => {}
+    }
+    // A number is a number where the field takes one; names of samplers and the like are text.
+    if let Some(value) = text.parse::<Value>().ok().filter(|value| check(field, value).is_ok()) {
+        return Ok(value);
+    }
+    checked(field, text.into())
+}
+
+fn lora(text: &str) -> Result<Value, String> {
+    let lora: LoraUse = text.parse()?;
+    serde_json::to_value(lora).map_err(|error| error.to_string())
+}
+
+fn checked(field: &str, value: Value) -> Result<Value, String> {
+    match check(field, &value) {
+        Ok(()) => Ok(value),
+        Err(problem) => Err(expected(field).map_or(problem, |expected| format!("{value} is not {expected}"))),
+    }
+}
+
+/// Whether the request takes this value.
+fn check(field: &str, value: &Value) -> Result<(), String> {
+    let fields = Fields::from_iter([(field.to_string(), value.clone())]);
+    serde_json::from_value::<Request>(fields.into()).map(drop).map_err(|error| error.to_string())
+}
+
+/// What a field of numbers or switches takes.
+fn expected(field: &str) -> Option<&'static str> {
+    let kinds = [(Value::from(1.5), "a number"), (1.into(), "a whole number"), (true.into(), "true or false")];
+    kinds.into_iter().find(|(example, _)| check(field, example).is_ok()).map(|(_, kind)| kind)
+}
+
+impl Spec {
+    /// From fields that were checked one by one.
+    pub(crate) fn new(mut fields: Fields) -> Result<Self, String> {
+        if !fields.contains_key("prompt") {
+            return Err("the job has no prompt".into());
+        }
+        fields.retain(|_, value| !value.is_null());
+        let mut text = |field: &str| fields.remove(field).and_then(|value| Some(value.as_str()?.to_string()));
+        let (model, output) = (text(MODEL).map(PathBuf::from), text(OUTPUT));
+        let request = serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
+        Ok(Self { request, model, output })
+    }
+}
+
+/// What a request says, without what it leaves to defaults.
+pub(crate) fn said(request: &Request) -> Fields {
+    let fields = |request: &Request| match serde_json::to_value(request) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Fields::new(),
+    };
+    let default = fields(&Request::default());
+    let mut said = fields(request);
+    said.retain(|field, value| field == "prompt" || default.get(field) != Some(value));
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+
+    fn spec(fields: &[(&str, &str)]) -> Spec {
+        let fields = fields.iter().map(|(name, text)| {
+            let field = long_name(name).unwrap();
+            let value = of_text(&field, text).unwrap();
+            (field, value)
+        });
+        Spec::new(fields.collect()).unwrap()
+    }
+
+    #[test]
+    fn text_becomes_what_the_field_takes() {
+        let fields = [
+            ("prompt", "42"),
+            ("negative", "1.5"),
+            ("Seed", "7"),
+            ("steps", " 12 "),
+            ("cfg", "3"),
+            ("sampler", "DPM++ 2M Karras"),
+            ("rng", "cuda"),
+            ("seed-resize-from", "64x32"),
+            ("sigmas", "10, 2,0.5"),
+            ("lora", "a.safetensors:0.5; b.safetensors"),
+            ("model", "emoji"),
+            ("output", "{seed}.png"),
+        ];
+        let Spec { request, model, output } = spec(&fields);
+        assert_eq!((&*request.prompt, request.negative_prompt.as_deref()), ("42", Some("1.5")));
+        assert_eq!((request.seed, request.steps, request.cfg_scale), (Some(7), Some(12), Some(3.0)));
+        assert_eq!((request.rng, request.seed_resize_from), (Rng::Cuda, Some((64, 32))));
+        assert_eq!(request.sigmas, Some(vec![10.0, 2.0, 0.5]));
+        assert_eq!(request.sampler.unwrap().to_string(), "dpmpp_2m_karras");
+        assert_eq!(request.loras.iter().map(|lora| lora.unet).collect::<Vec<_>>(), [0.5, 1.0]);
+        assert_eq!((model, output.as_deref()), (Some("emoji".into()), Some("{seed}.png")));
+        assert_eq!(spec(&[("prompt", ""), ("seed", "-1")]).request, Request::default());
+    }
+
+    #[test]
+    fn what_a_field_does_not_take_is_named() {
+        let problem = |field: &str, value: Value| of_json(field, value).unwrap_err();
+        assert_eq!(problem("steps", "many".into()), "\"many\" is not a whole number");
+        assert_eq!(problem("steps", Value::from(2.5)), "2.5 is not a whole number");
+        assert_eq!(problem("cfg_scale", true.into()), "true is not a number");
+        assert_eq!(problem("prompt", 5.into()), "expected a text");
+        assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
+        assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
+        assert!(long_name("promt").unwrap_err().starts_with("there is no field `promt`; the fields are batch_count,"));
+        assert!(Spec::new(Fields::new()).unwrap_err().contains("no prompt"));
+        assert!("steps".parse::<Assignment>().unwrap_err().contains("as in steps=30"));
+    }
+
+    #[test]
+    fn what_was_not_said_is_not_told() {
+        let request = Request { steps: Some(3), ..Request::default() };
+        let said = Value::from(said(&request)).to_string();
+        assert_eq!(said, r#"{"prompt":"","steps":3}"#);
+    }
+}

@@ -1,0 +1,74 @@
+//! Which pictures share a batch.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use serde_json::json;
+
+use crate::resolved::Job;
+
+/// Pictures of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
+/// weights change as seldom as they can. Each group has its pictures in their order, by their place in `jobs`.
+pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>> {
+    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+    let (mut known, mut loras) = (HashMap::new(), HashMap::new());
+    for (i, job) in jobs.enumerate() {
+        let next = loras.len();
+        let of_loras = *loras.entry(json!(job.loras).to_string()).or_insert(next);
+        let next = groups.len();
+        let group = *known.entry(json!(job.shared()).to_string()).or_insert(next);
+        if group == next {
+            groups.push((of_loras, Vec::new()));
+        }
+        groups[group].1.push(i);
+    }
+    groups.sort_by_key(|(of_loras, _)| *of_loras);
+    groups.into_iter().map(|(_, pictures)| pictures).collect()
+}
+
+/// Pictures of one group in batches of at most `n` that have one shape: full batches as they fill, then the rest.
+pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
+    let (mut batches, mut open): (Vec<Vec<usize>>, HashMap<S, Vec<usize>>) = Default::default();
+    for (picture, shape) in pictures {
+        let batch = open.entry(shape).or_default();
+        batch.push(picture);
+        if batch.len() >= n.max(1) {
+            batches.push(std::mem::take(batch));
+        }
+    }
+    let mut rest: Vec<Vec<usize>> = open.into_values().filter(|batch| !batch.is_empty()).collect();
+    rest.sort(); // a map has no order
+    batches.extend(rest);
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LoraUse, ModelFolder, Request};
+
+    #[test]
+    fn texts_seeds_and_generators_may_differ() {
+        let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
+        let lora = |text: &str| text.parse::<LoraUse>().unwrap();
+        let default = Request { width: Some(64), height: Some(64), ..Request::default() };
+        let jobs = [
+            Request { prompt: "a".into(), seed: Some(1), ..default.clone() },
+            Request { loras: vec![lora("a")], ..default.clone() },
+            Request { prompt: "b".into(), negative_prompt: Some("c".into()), ensd: Some(3), ..default.clone() },
+            Request { steps: Some(7), ..default.clone() },
+            Request { loras: vec![lora("a")], cfg_scale: Some(2.0), ..default.clone() },
+            Request { subseed_strength: Some(0.5), rng: crate::Rng::Cuda, ..default.clone() },
+        ];
+        let jobs = jobs.map(|request| request.resolve(&model).unwrap());
+        assert_eq!(groups(jobs.iter()), [vec![0, 2, 5], vec![3], vec![1], vec![4]]);
+    }
+
+    #[test]
+    fn batches_have_one_shape() {
+        let shapes = [1, 1, 2, 1, 2, 1, 3].into_iter().enumerate();
+        assert_eq!(batches(shapes.clone(), 2), [vec![0, 1], vec![2, 4], vec![3, 5], vec![6]]);
+        assert_eq!(batches(shapes.clone(), 9), [vec![0, 1, 3, 5], vec![2, 4], vec![6]]);
+        assert_eq!(batches(shapes, 1).len(), 7);
+    }
+}

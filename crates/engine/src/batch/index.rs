@@ -1,0 +1,50 @@
+//! `index.jsonl`: what pictures there are, for programs.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::fields::said;
+use super::plan::{State, Todo};
+use crate::error::{Error, Result};
+use crate::output::{persist, temporary_beside};
+
+/// Writes an object a line, picture by picture in the set's order: its number, the line that asked for it, the request
+/// with the seeds that were drawn, and its file with the times that it took, or the error. The file appears whole.
+pub(crate) fn write_index(path: &Path, todos: &[Todo]) -> Result<()> {
+    let mut file = temporary_beside(path)?;
+    let mut text = String::new();
+    for todo in todos {
+        text += &row(todo).to_string();
+        text.push('\n');
+    }
+    file.write_all(text.as_bytes()).map_err(Error::write(path))?;
+    persist(file, path)
+}
+
+fn row(todo: &Todo) -> Value {
+    let Todo { task, planned, state, .. } = todo;
+    let mut row = json!({
+        "number": task.number,
+        "line": task.line,
+        "key": task.key,
+        "file": planned.file,
+        "seed": planned.seed,
+        "model": task.model,
+        "request": said(&task.request),
+    });
+    match state {
+        State::Made(made) => {
+            row["state"] = "made".into();
+            row["seconds"] = json!(made.seconds);
+            row["bytes"] = made.bytes.into();
+        }
+        State::Failed(error) => {
+            row["state"] = "failed".into();
+            row["error"] = (&**error).into();
+        }
+        State::Pending => row["state"] = "pending".into(),
+    }
+    row
+}

@@ -1,0 +1,31 @@
+//! Image sets: files of jobs become folders of pictures.
+//!
+//! [`JobFile`] reads jobs, [`JobSet`] numbers their pictures in all combinations of some axes, [`BatchRun::plan`] looks
+//! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
+//! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
+
+mod canvas;
+mod events;
+mod fields;
+mod grid;
+mod groups;
+mod index;
+mod journal;
+mod names;
+mod plan;
+mod runner;
+mod saver;
+mod set;
+mod shard;
+mod sheet;
+mod source;
+
+pub use events::{BatchEvent, BatchProgress, BatchReport};
+pub use fields::Assignment;
+pub use grid::Axis;
+pub use journal::Seconds;
+pub use plan::{BatchOptions, BatchRun};
+pub use set::JobSet;
+pub use shard::Shard;
+pub use sheet::ContactSheet;
+pub use source::{JobFile, JobFormat};

@@ -1,0 +1,182 @@
+//! What of a set is to do: what the journal knows is done, and what is new gets its name and its seeds.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use super::grid::Axis;
+use super::journal::{Journal, Line, Made, Planned, Record, Records};
+use super::names::{file_name, is_fixed, with_suffix};
+use super::set::{JobSet, Task};
+use super::shard::Shard;
+use super::sheet::ContactSheet;
+use crate::error::{Error, Result};
+use crate::model_files::ModelOptions;
+use crate::plan::BatchSize;
+use crate::request::random_seed;
+use crate::setup::Setup;
+
+/// How a set is made.
+#[derive(Debug, Clone)]
+pub struct BatchOptions {
+    /// Where the pictures go, with the journal and the index. Made where it is missing.
+    pub folder: PathBuf,
+    /// Which part of the set.
+    pub shard: Option<Shard>,
+    /// Makes again what failed in a run before.
+    pub retry: bool,
+    /// Replaces files that are there and are none of the journal's.
+    pub overwrite: bool,
+    /// How many pictures the denoiser makes at once, at most.
+    pub batch_size: BatchSize,
+    /// One picture at a time, so that on a card too its bits do not depend on the others.
+    pub deterministic: bool,
+    /// What of the models is not what their folders or files say.
+    pub model_options: ModelOptions,
+    /// How models are run.
+    pub setup: Setup,
+    /// A sheet of all pictures.
+    pub sheet: Option<ContactSheet>,
+}
+
+/// A set that is ready to be made.
+#[derive(Debug)]
+pub struct BatchRun {
+    pub(super) todos: Vec<Todo>,
+    pub(super) axes: Vec<Axis>,
+    pub(super) journal: Journal,
+    pub(super) options: BatchOptions,
+}
+
+/// One picture, and how far it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Todo {
+    /// With its seeds.
+    pub(crate) task: Task,
+    pub(crate) planned: Planned,
+    pub(crate) path: PathBuf,
+    /// Whether a file with its name is its own, or an older self.
+    pub(crate) replace: bool,
+    pub(crate) state: State,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum State {
+    Pending,
+    Made(Made),
+    Failed(String),
+}
+
+impl BatchRun {
+    /// Reads the journal of the folder and plans what is missing. Names and seeds are fixed in the journal from here on.
+    /// No model is opened.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where another process is at work in the folder, [`Error::Exists`] where a file would be
+    /// overwritten, [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
+    pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
+        let folder = &options.folder;
+        options.sheet.as_ref().map_or(Ok(()), ContactSheet::check)?;
+        std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
+        options.sheet.as_ref().map_or(Ok(()), ContactSheet::check_file)?;
+        let suffix = options.shard.map(Shard::suffix).unwrap_or_default();
+        let (mut journal, records) = Journal::open(&folder.join(format!("journal{suffix}.jsonl")))?;
+        let JobSet { tasks, axes } = set;
+        let tasks = tasks.into_iter().filter(|task| options.shard.is_none_or(|shard| shard.has(task.number)));
+        let (todos, lines) = plan(tasks.collect(), records, &options)?;
+        journal.append(&lines)?;
+        Ok(Self { todos, axes, journal, options })
+    }
+
+    /// How many pictures are in this part of the set.
+    pub fn all(&self) -> usize {
+        self.todos.len()
+    }
+
+    /// How many were made before.
+    pub fn made(&self) -> usize {
+        self.todos.iter().filter(|todo| matches!(todo.state, State::Made(_))).count()
+    }
+
+    /// How many failed before, and will not be tried.
+    pub fn failed(&self) -> usize {
+        self.todos.iter().filter(|todo| matches!(todo.state, State::Failed(_))).count()
+    }
+
+    /// Where the journal is.
+    pub fn journal_path(&self) -> PathBuf {
+        self.journal.path().to_path_buf()
+    }
+
+    /// Where a part's own file of this name is.
+    pub(super) fn own_file(&self, stem: &str, ending: &str) -> PathBuf {
+        let suffix = self.options.shard.map(Shard::suffix).unwrap_or_default();
+        self.options.folder.join(format!("{stem}{suffix}{ending}"))
+    }
+}
+
+/// The pictures with what is known of them, and what the journal has to be told.
+fn plan(tasks: Vec<Task>, mut records: Records, options: &BatchOptions) -> Result<(Vec<Todo>, Vec<Line>)> {
+    let owned: HashSet<String> = records
+        .values()
+        .filter(|record| record.made.is_some())
+        .filter_map(|record| Some(record.planned.as_ref()?.file.clone()))
+        .collect();
+    let known: Vec<Option<Record>> = tasks.iter().map(|task| records.remove(&task.key)).collect();
+    // By whom names are taken: names that are planned stay, so that they come first.
+    let mut taken: HashMap<String, usize> = HashMap::new();
+    for (task, record) in tasks.iter().zip(&known) {
+        if let Some(planned) = record.as_ref().and_then(|record| record.planned.as_ref()) {
+            taken.insert(planned.file.clone(), task.line);
+        }
+    }
+    let (mut todos, mut lines) = (Vec::with_capacity(tasks.len()), Vec::new());
+    for (mut task, record) in tasks.into_iter().zip(known) {
+        let Record { planned, made, failed } = record.unwrap_or_default();
+        let planned = match planned {
+            Some(planned) => planned,
+            None => {
+                let planned = plan_one(&task, &mut taken)?;
+                let path = options.folder.join(&planned.file);
+                if path.is_dir() || path.exists() && !options.overwrite && !owned.contains(&planned.file) {
+                    return Err(Error::Exists(path));
+                }
+                lines.push(Line::Plan { plan: task.key.clone(), planned: planned.clone() });
+                planned
+            }
+        };
+        task.request.seed = Some(planned.seed);
+        task.request.subseed = planned.subseed.or(task.request.subseed);
+        let path = options.folder.join(&planned.file);
+        let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && file.len() == made.bytes);
+        let replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
+        let state = match (made.filter(there), failed) {
+            (Some(made), _) => State::Made(made),
+            (None, Some(error)) if !options.retry => State::Failed(error),
+            _ => State::Pending,
+        };
+        todos.push(Todo { task, planned, path, replace, state });
+    }
+    Ok((todos, lines))
+}
+
+/// Fixes the name and the seeds of a picture that is new.
+fn plan_one(task: &Task, taken: &mut HashMap<String, usize>) -> Result<Planned> {
+    let Task { number, line, request, output, .. } = task;
+    let seed = request.seed.unwrap_or_else(random_seed);
+    let varied = request.subseed_strength.is_some_and(|strength| strength > 0.0) && request.subseed.is_none();
+    let subseed = varied.then(random_seed);
+    let pattern = output.as_deref();
+    let name = file_name(pattern, *number, seed);
+    let mut file = name.clone();
+    for i in 2.. {
+        let Some(other) = taken.get(&file) else { break };
+        if pattern.is_some_and(is_fixed) {
+            let found = format!("'{file}' in line {line}, and in line {other}");
+            let expected = "a name for each job; {index} and {seed} may be in it".into();
+            return Err(Error::Value { name: "output", found, expected });
+        }
+        file = with_suffix(&name, &format!("-{i}"));
+    }
+    taken.insert(file.clone(), *line);
+    Ok(Planned { number: *number, file, seed, subseed })
+}

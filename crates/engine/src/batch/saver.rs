@@ -1,0 +1,139 @@
+//! Compressing and saving on other threads, while the next pictures are drawn.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use candle_core::Tensor;
+
+use super::journal::{Journal, Line, Made, Seconds};
+use crate::error::{Error, Result};
+use crate::model_folder::ModelFolder;
+use crate::output::{persist, png, temporary_beside};
+use crate::picture::Picture;
+use crate::resolved::Job;
+
+/// Threads that save: compressing a picture takes a small part of the time that drawing it takes.
+const THREADS: usize = 2;
+/// Pictures that may wait for a thread. Who draws waits where there are more: memory stays bounded.
+const WAITING: usize = 4;
+
+/// A picture on its way to the disk.
+pub(crate) struct Parcel {
+    /// Whose it is, for who gave it.
+    pub(crate) id: usize,
+    pub(crate) key: String,
+    pub(crate) job: Job,
+    pub(crate) model: Arc<ModelFolder>,
+    /// `(1, 3, h, w)` in f32.
+    pub(crate) image: Tensor,
+    pub(crate) latents: Tensor,
+    pub(crate) path: PathBuf,
+    /// Whether a file that is there may go.
+    pub(crate) replace: bool,
+    /// How long it took so far.
+    pub(crate) seconds: Seconds,
+}
+
+/// What became of a parcel.
+pub(crate) struct Saved {
+    pub(crate) id: usize,
+    pub(crate) result: Result<Made>,
+}
+
+/// Threads that save.
+pub(crate) struct Savers {
+    parcels: Option<SyncSender<Parcel>>,
+    saved: Receiver<Saved>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Savers {
+    /// Starts the threads. Files are written in the folder `parts` and moved to their places when they are whole.
+    ///
+    /// # Errors
+    /// [`Error::Write`] where there is no folder to be had, or no thread.
+    pub(crate) fn start(journal: &Arc<Mutex<Journal>>, parts: &Path) -> Result<Self> {
+        std::fs::create_dir_all(parts).map_err(Error::write(parts))?;
+        let (parcels, queue) = sync_channel(WAITING);
+        let (tell, saved) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let thread = |i: usize| {
+            let (queue, tell, journal, parts) = (queue.clone(), tell.clone(), journal.clone(), parts.to_path_buf());
+            let thread = std::thread::Builder::new().name(format!("save-{i}"));
+            thread.spawn(move || work(&queue, &tell, &journal, &parts)).map_err(Error::write(Path::new("a thread")))
+        };
+        let threads = (0..THREADS).map(thread).collect::<Result<_>>()?;
+        Ok(Self { parcels: Some(parcels), saved, threads })
+    }
+
+    /// Gives a picture away; waits while too many wait.
+    pub(crate) fn give(&self, parcel: Parcel) -> Result<()> {
+        let path = parcel.path.clone();
+        let sent = self.parcels.as_ref().is_some_and(|parcels| parcels.send(parcel).is_ok());
+        let ended = || Error::write(&path)(std::io::Error::other("the threads that save have ended"));
+        if sent { Ok(()) } else { Err(ended()) }
+    }
+
+    /// What was saved since this was asked before.
+    pub(crate) fn news(&self) -> Vec<Saved> {
+        self.saved.try_iter().collect()
+    }
+
+    /// Waits for the threads, and gives the rest.
+    pub(crate) fn finish(&mut self) -> Vec<Saved> {
+        self.parcels = None; // the threads find their queue closed
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that saves pictures has failed");
+            }
+        }
+        self.news()
+    }
+}
+
+fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<Journal>, parts: &Path) {
+    loop {
+        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(parcel) = next else { return };
+        let id = parcel.id;
+        let result = save(parcel, journal, parts);
+        if tell.send(Saved { id, result }).is_err() {
+            return;
+        }
+    }
+}
+
+/// The file is on the disk and in the journal before it gets its name, in this order: whenever the process ends, a
+/// name means a whole file that the journal knows.
+fn save(parcel: Parcel, journal: &Mutex<Journal>, parts: &Path) -> Result<Made> {
+    let start = Instant::now();
+    let Parcel { key, job, model, image, latents, path, replace, mut seconds, .. } = parcel;
+    let picture = Picture::new(&job, &model, 0, &image, latents)?;
+    drop(image);
+    let bytes = png(&picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
+    }
+    let mut file = temporary_beside(&parts.join("picture"))?;
+    file.write_all(&bytes).and_then(|()| file.as_file().sync_data()).map_err(Error::write(&path))?;
+    if !replace && path.exists() {
+        return Err(Error::Exists(path));
+    }
+    seconds.save = start.elapsed().as_secs_f64();
+    let made = Made { bytes: bytes.len() as u64, seconds };
+    let line = Line::Made { made: key, made_file: made };
+    journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line])?;
+    if replace {
+        persist(file, &path)?;
+    } else {
+        file.persist_noclobber(&path).map_err(|error| match path.exists() {
+            true => Error::Exists(path.clone()),
+            false => Error::write(&path)(error.error),
+        })?;
+    }
+    Ok(made)
+}

@@ -1,0 +1,233 @@
+//! The contact sheet: all pictures of a set, small, with what they were made from.
+//!
+//! Where there are axes, the values of the last one are the columns, and rows are labelled with those of the others and
+//! with what jobs say otherwise than one another; several jobs follow one another. Without axes pictures stand in a square,
+//! each over its number, seed and prompt.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::canvas::{Canvas, LETTER, LINE, Thumbnail};
+use super::fields::{Fields, said};
+use super::grid::Axis;
+use super::plan::{State, Todo};
+use crate::error::{Error, Result};
+use crate::output::{check_file, persist, temporary_beside};
+use crate::request::in_range;
+
+/// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
+const MAX_SIDE: usize = 8192;
+/// The least that the longest side of a picture on it may be, and the most.
+const SMALLEST: usize = 24;
+const LARGEST: usize = 1024;
+/// Pixels between pictures.
+const GAP: usize = 6;
+/// Letters of a row's label in one line.
+const LABEL_LETTERS: usize = 22;
+
+/// What stands where.
+struct Layout<'a> {
+    columns: usize,
+    /// Above the columns.
+    titles: Vec<String>,
+    /// Beside each row, where any row has one.
+    labels: Vec<String>,
+    /// Row by row.
+    cells: Vec<Vec<Option<&'a Todo>>>,
+    /// Lines below each picture.
+    caption_lines: usize,
+}
+
+/// A contact sheet that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContactSheet {
+    /// The file, in PNG.
+    pub file: PathBuf,
+    /// The longest side of a picture on it in pixels; where there is no room for that many pixels, pictures are smaller.
+    pub side: usize,
+}
+
+impl ContactSheet {
+    /// Refuses what cannot be, before pictures are made.
+    ///
+    /// # Errors
+    /// [`Error::Value`] with the flag.
+    pub(crate) fn check(&self) -> Result<()> {
+        in_range("--thumbnail", self.side, SMALLEST, LARGEST)?;
+        if self.file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")) {
+            return Ok(());
+        }
+        let expected = "a name that ends in .png, the one format that is written".into();
+        Err(Error::Value { name: "--contact-sheet", found: format!("'{}'", self.file.display()), expected })
+    }
+
+    /// Refuses a file that cannot be written.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where its folder is missing, [`Error::Write`].
+    pub(crate) fn check_file(&self) -> Result<()> {
+        check_file("--contact-sheet", &self.file, "the contact sheet")
+    }
+}
+
+/// Writes the sheet; the file appears whole.
+///
+/// # Errors
+/// [`Error::Value`] where there are too many pictures, [`Error::Read`] where one cannot be read, [`Error::Write`].
+pub(crate) fn write_sheet(sheet: &ContactSheet, todos: &[Todo], axes: &[Axis]) -> Result<()> {
+    let ContactSheet { file: path, side } = sheet;
+    let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
+    let canvas = draw(&layout, *side)?;
+    let bytes = canvas.png().map_err(|error| Error::write(path)(std::io::Error::other(error)))?;
+    let mut file = temporary_beside(path)?;
+    file.write_all(&bytes).map_err(Error::write(path))?;
+    persist(file, path)
+}
+
+fn square(todos: &[Todo]) -> Layout<'_> {
+    let columns = (todos.len() as f64).sqrt().ceil() as usize;
+    let cells: Vec<Vec<_>> = todos.chunks(columns.max(1)).map(|row| row.iter().map(Some).collect()).collect();
+    Layout { columns, titles: Vec::new(), labels: vec![String::new(); cells.len()], cells, caption_lines: 2 }
+}
+
+fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
+    let Some((across, down)) = axes.split_last() else { return square(todos) };
+    let title = |axis: &Axis, i: usize| format!("{} {}", axis.field, axis.values[i].0);
+    let differing = differing(todos, axes);
+    let mut layout = Layout {
+        columns: across.values.len(),
+        titles: (0..across.values.len()).map(|i| title(across, i)).collect(),
+        labels: Vec::new(),
+        cells: Vec::new(),
+        caption_lines: 0,
+    };
+    // A row is a job with its values on the other axes, and which of the pictures of each combination.
+    let mut rows: Vec<(usize, &[usize], usize)> = Vec::new();
+    let mut counts = HashMap::new();
+    for todo in todos {
+        let task = &todo.task;
+        let nth = counts.entry((task.line, &task.place)).or_insert(0);
+        let Some((&column, others)) = task.place.split_last() else { continue };
+        let row = (task.line, others, *nth);
+        *nth += 1;
+        let at = rows.iter().rposition(|known| *known == row).unwrap_or_else(|| {
+            rows.push(row);
+            let mut label: Vec<String> = down.iter().zip(others).map(|(axis, &i)| title(axis, i)).collect();
+            label.splice(0..0, differing.iter().filter_map(|field| said_of(todo, field)));
+            layout.labels.push(label.join("\n"));
+            layout.cells.push(vec![None; layout.columns]);
+            rows.len() - 1
+        });
+        layout.cells[at][column] = Some(todo);
+    }
+    layout
+}
+
+/// The fields that jobs say otherwise than one another, the prompt first.
+fn differing(todos: &[Todo], axes: &[Axis]) -> Vec<String> {
+    let mut lines = HashSet::new();
+    let jobs: Vec<Fields> =
+        todos.iter().filter(|todo| lines.insert(todo.task.line)).map(|todo| said(&todo.task.request)).collect();
+    let fields: BTreeSet<&String> = jobs.iter().flat_map(Fields::keys).collect();
+    let on_axis = |field: &str| field == "seed" || axes.iter().any(|axis| axis.field == field);
+    let differs = |field: &str| jobs.iter().any(|job| job.get(field) != jobs[0].get(field));
+    let mut differing: Vec<String> =
+        fields.into_iter().filter(|field| !on_axis(field) && differs(field)).cloned().collect();
+    differing.sort_by_key(|field| field != "prompt");
+    differing
+}
+
+/// What a picture's request says of a field, for a label.
+fn said_of(todo: &Todo, field: &str) -> Option<String> {
+    match said(&todo.task.request).remove(field)? {
+        Value::String(text) if field == "prompt" => Some(text),
+        Value::String(text) => Some(format!("{field} {text}")),
+        value => Some(format!("{field} {value}")),
+    }
+}
+
+fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
+    let labelled = layout.labels.iter().any(|label| !label.is_empty());
+    let left = GAP + if labelled { LABEL_LETTERS * LETTER + GAP } else { 0 };
+    let top = GAP + if layout.titles.is_empty() { 0 } else { LINE };
+    let below = layout.caption_lines * LINE;
+    let (columns, rows) = (layout.columns.max(1), layout.cells.len().max(1));
+    let room = |side: usize, before: usize, count: usize, extra: usize| {
+        (side.saturating_sub(before) / count).saturating_sub(GAP + extra)
+    };
+    let side = wanted.min(room(MAX_SIDE, left, columns, 0)).min(room(MAX_SIDE, top, rows, below));
+    if side < SMALLEST {
+        let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
+        return Err(Error::Value { name: "--contact-sheet", found, expected });
+    }
+    let (width, height) = (left + columns * (side + GAP), top + rows * (side + below + GAP));
+    let mut canvas = Canvas::new(width, height);
+    for (column, title) in layout.titles.iter().enumerate() {
+        canvas.text(&short(title, side), left + column * (side + GAP), GAP);
+    }
+    for (row, (label, cells)) in layout.labels.iter().zip(&layout.cells).enumerate() {
+        let y = top + row * (side + below + GAP);
+        for (i, line) in wrapped(label, side / LINE).iter().enumerate() {
+            canvas.text(line, GAP, y + i * LINE);
+        }
+        for (column, todo) in cells.iter().enumerate() {
+            let (Some(todo), x) = (todo, left + column * (side + GAP)) else { continue };
+            match &todo.state {
+                State::Made(_) => canvas.picture(&Thumbnail::read(&todo.path, side)?, x, y),
+                State::Failed(_) => canvas.text("failed", x, y),
+                State::Pending => {}
+            }
+            if layout.caption_lines > 0 {
+                let number = format!("{} seed {}", todo.task.number, todo.planned.seed);
+                canvas.text(&short(&number, side), x, y + side);
+                canvas.text(&short(&todo.task.request.prompt, side), x, y + side + LINE);
+            }
+        }
+    }
+    Ok(canvas)
+}
+
+/// As much of a text as has room in `width` pixels.
+fn short(text: &str, width: usize) -> String {
+    let letters = width / LETTER;
+    match text.chars().count() <= letters {
+        true => text.into(),
+        false => text.chars().take(letters.saturating_sub(2)).chain("..".chars()).collect(),
+    }
+}
+
+/// A label in at most `lines` lines, broken between words.
+fn wrapped(label: &str, lines: usize) -> Vec<String> {
+    let mut all = vec![];
+    for part in label.lines() {
+        let mut line = String::new();
+        for word in part.split_whitespace() {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LABEL_LETTERS {
+                all.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line += &short(word, LABEL_LETTERS * LETTER);
+        }
+        all.push(line);
+    }
+    all.truncate(lines.max(1));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_broken_between_words() {
+        let label = "a photograph of a red apple\nsteps 4";
+        assert_eq!(wrapped(label, 9), ["a photograph of a red", "apple", "steps 4"]);
+        assert_eq!(wrapped(label, 1), ["a photograph of a red"]);
+        assert_eq!(short("sampler euler", 70), "sampler ..");
+    }
+}

@@ -1,0 +1,226 @@
+//! Files of jobs: JSON Lines, CSV, or a prompt a line.
+
+use std::io::Read;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::fields::{Fields, long_name, of_json, of_text};
+use crate::error::{Error, Result};
+
+/// How jobs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobFormat {
+    /// A JSON object a line.
+    JsonLines,
+    /// Columns by the names in the first line; an empty cell says nothing.
+    Csv,
+    /// A prompt a line.
+    Text,
+}
+
+impl FromStr for JobFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "jsonl" => Ok(Self::JsonLines),
+            "csv" => Ok(Self::Csv),
+            "text" => Ok(Self::Text),
+            _ => Err("expected jsonl, csv or text".into()),
+        }
+    }
+}
+
+/// Jobs as they were written.
+#[derive(Debug, Clone)]
+pub struct JobFile {
+    /// What messages call it.
+    pub(crate) name: String,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One job of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// From 1.
+    pub(crate) line: usize,
+    pub(crate) fields: Fields,
+}
+
+/// The name that stands for the standard input.
+const STANDARD_INPUT: &str = "-";
+
+impl JobFile {
+    /// Reads a file, or the standard input where `path` is `-`. Without a format the name's ending says it; what has
+    /// none that is known is JSON Lines where it begins with a brace, else text.
+    ///
+    /// # Errors
+    /// [`Error::Read`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
+    pub fn read(path: &Path, format: Option<JobFormat>) -> Result<Self> {
+        let (name, bytes) = if path == Path::new(STANDARD_INPUT) {
+            let mut bytes = Vec::new();
+            let name = "the standard input".to_string();
+            std::io::stdin().read_to_end(&mut bytes).map_err(Error::read(Path::new(&name)))?;
+            (name, bytes)
+        } else {
+            (path.display().to_string(), std::fs::read(path).map_err(Error::read(path))?)
+        };
+        let by_name = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("jsonl" | "ndjson") => Some(JobFormat::JsonLines),
+            Some("csv") => Some(JobFormat::Csv),
+            Some("txt") => Some(JobFormat::Text),
+            _ => None,
+        };
+        Self::parse(&name, &bytes, format.or(by_name))
+    }
+
+    /// One job that says nothing, for sets that are made of axes alone.
+    pub fn nothing() -> Self {
+        Self { name: "--grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
+    }
+
+    fn parse(name: &str, bytes: &[u8], format: Option<JobFormat>) -> Result<Self> {
+        let problem = |line: usize, problem: String| Error::Job { file: name.into(), line, problem };
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+            problem(line, "is no UTF-8; save the file as UTF-8".into())
+        })?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let guessed = if text.trim_start().starts_with('{') { JobFormat::JsonLines } else { JobFormat::Text };
+        let entries = match format.unwrap_or(guessed) {
+            JobFormat::JsonLines => json_lines(text),
+            JobFormat::Csv => csv(text),
+            JobFormat::Text => Ok(prompts(text)),
+        };
+        let entries = entries.map_err(|(line, what)| problem(line, what))?;
+        if entries.is_empty() {
+            return Err(problem(1, "there are no jobs in it".into()));
+        }
+        Ok(Self { name: name.into(), entries })
+    }
+}
+
+/// A line and what is wrong in it.
+type Wrong = (usize, String);
+
+/// Empty lines say nothing, and so do those that begin with `#`.
+fn prompts(text: &str) -> Vec<Entry> {
+    let lines = text.lines().map(str::trim).enumerate();
+    let prompts = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let entry = |(i, line): (usize, &str)| Entry {
+        line: i + 1,
+        fields: Fields::from_iter([("prompt".to_string(), Value::from(line))]),
+    };
+    prompts.map(entry).collect()
+}
+
+fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
+    let mut entries = Vec::new();
+    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |what: String| (i + 1, what);
+        let value: Value = serde_json::from_str(line).map_err(|error| {
+            wrong(format!("is no JSON object in one line: {error}").replace(" at line 1 column", ", column"))
+        })?;
+        let Value::Object(said) = value else {
+            return Err(wrong("expected an object, as in {\"prompt\": \"a red apple\"}".into()));
+        };
+        let mut fields = Fields::new();
+        for (name, value) in said {
+            let field = long_name(&name).map_err(wrong)?;
+            let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
+            if fields.insert(field.clone(), value).is_some() {
+                return Err(wrong(format!("{field} is said twice")));
+            }
+        }
+        entries.push(Entry { line: i + 1, fields });
+    }
+    Ok(entries)
+}
+
+fn csv(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
+    let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
+    let wrong = |error: csv::Error| {
+        let line = error.position().map_or(1, |position| position.line() as usize);
+        let what = match error.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                format!(
+                    "has {len} cells, expected {expected_len}, as in the first line; cells with commas need \"quotes\""
+                )
+            }
+            _ => error.to_string(),
+        };
+        (line, what)
+    };
+    let mut columns = Vec::new();
+    for name in reader.headers().map_err(wrong)? {
+        let field = long_name(name).map_err(|what| (1, what))?;
+        if columns.contains(&field) {
+            return Err((1, format!("there are two columns of {field}")));
+        }
+        columns.push(field);
+    }
+    let mut entries = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(wrong)?;
+        let line = record.position().map_or(1, |position| position.line() as usize);
+        let mut fields = Fields::new();
+        for (field, cell) in columns.iter().zip(&record) {
+            if !cell.trim().is_empty() {
+                let value = of_text(field, cell).map_err(|what| (line, format!("{field}: {what}")))?;
+                fields.insert(field.clone(), value);
+            }
+        }
+        entries.push(Entry { line, fields });
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(format: Option<JobFormat>, text: &str) -> Result<Vec<(usize, String)>> {
+        let file = JobFile::parse("jobs", text.as_bytes(), format)?;
+        Ok(file.entries.into_iter().map(|entry| (entry.line, Value::from(entry.fields).to_string())).collect())
+    }
+
+    #[test]
+    fn a_prompt_a_line() {
+        let found = parse(None, "\u{feff}a red apple\r\n\n# fruit\n  a pear, {ripe|green} \n").unwrap();
+        let expected = [(1, r#"{"prompt":"a red apple"}"#), (4, r#"{"prompt":"a pear, {ripe|green}"}"#)];
+        assert_eq!(found, expected.map(|(line, fields)| (line, fields.to_string())));
+    }
+
+    #[test]
+    fn json_and_csv_say_the_same() {
+        let json = "{\"prompt\": \"a, b\", \"cfg\": 3, \"seed\": 7}\n\n{\"prompt\": \"c\", \"seed\": -1}\n";
+        let csv = "prompt,cfg_scale,seed\n\"a, b\",3,7\n\nc,,-1\n";
+        let expected = [r#"{"cfg_scale":3,"prompt":"a, b","seed":7}"#, r#"{"prompt":"c","seed":null}"#];
+        let found = parse(None, json).unwrap();
+        assert_eq!(found, [(1, expected[0].to_string()), (3, expected[1].to_string())]);
+        assert_eq!(parse(Some(JobFormat::Csv), csv).unwrap().into_iter().map(|(_, x)| x).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_by_its_line() {
+        for (format, text, told) in [
+            (None, "{\"prompt\": \"a\"}\n{\"prompt\": ", "jobs:2: is no JSON object in one line: EOF"),
+            (None, "{\"prompt\": \"a\"}\n[1]", "jobs:2: expected an object"),
+            (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: there is no field `promt`"),
+            (None, "{\"prompt\": \"a\", \"steps\": \"x\"}", "jobs:1: steps: \"x\" is not a whole number"),
+            (None, "{\"prompt\": \"a\", \"cfg\": 1, \"cfg_scale\": 2}", "jobs:1: cfg_scale is said twice"),
+            (None, "\n# nothing\n", "jobs:1: there are no jobs"),
+            (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: there is no field `cgf`"),
+            (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c,2\n", "jobs:3: has 3 cells, expected 2"),
+            (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c\n", "jobs:3: cfg_scale: \"c\" is not a number"),
+            (Some(JobFormat::Csv), "prompt,cfg,cfg-scale\na,1,1\n", "jobs:1: there are two columns of cfg_scale"),
+        ] {
+            let message = parse(format, text).unwrap_err().to_string();
+            assert!(message.starts_with(told), "{message}");
+        }
+        let message = JobFile::parse("jobs", b"a\nb\n\xff", None).unwrap_err().to_string();
+        assert!(message.starts_with("jobs:3: is no UTF-8"), "{message}");
+    }
+}

@@ -1,0 +1,52 @@
+//! A set of mixed sizes: memory is the same after the last picture as after the first of each size.
+
+use std::ops::ControlFlow;
+
+use kiln_engine::{
+    BatchEvent, BatchOptions, BatchRun, BatchSize, DTypeChoice, DeviceChoice, HostPool, JobFile, JobSet, ModelOptions,
+    Setup,
+};
+use kiln_testkit::fixtures;
+
+#[global_allocator]
+static ALLOCATOR: HostPool = HostPool;
+
+#[test]
+fn memory_of_a_set_is_flat() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = [(32, 32), (64, 32), (40, 72), (64, 64), (96, 48)];
+    // A step count of its own for each picture makes a group of each, in the order of the file.
+    let job = |i: usize| {
+        let ((width, height), steps) = (sizes[i % sizes.len()], 1 + i % 3);
+        format!("{{\"prompt\": \"picture {i}\", \"width\": {width}, \"height\": {height}, \"steps\": {steps}}}\n")
+    };
+    let jobs = folder.path().join("jobs.jsonl");
+    std::fs::write(&jobs, (0..150).map(job).collect::<String>()).unwrap();
+    let set =
+        JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&fixtures("models/sd1"))).unwrap();
+    let options = BatchOptions {
+        folder: folder.path().join("out"),
+        shard: None,
+        retry: false,
+        overwrite: false,
+        batch_size: BatchSize::Of(2),
+        deterministic: false,
+        model_options: ModelOptions::default(),
+        // One thread: of several, one may have its first large task, and get its buffer, at any picture.
+        setup: Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: Some(1), ..Setup::default() },
+        sheet: None,
+    };
+    let mut kept = Vec::new();
+    let report = BatchRun::plan(set, options).unwrap().run(&mut |event| {
+        if let BatchEvent::Made { .. } = event {
+            kept.push(HostPool::statistics().reserved);
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
+    assert_eq!((report.made, report.failed, kept.len()), (150, 0, 150));
+    // Each group has ten pictures: after two thirds of the set all sizes but the last were there, and the largest too.
+    let (before, after) = (kept[..100].iter().max().unwrap(), kept[100..].iter().max().unwrap());
+    println!("at the most {before} bytes kept in the first 100 pictures, {after} in the last 50");
+    assert!(*after as f64 <= 1.05 * *before as f64, "{after} bytes kept, {before} before");
+}
