@@ -288,7 +288,10 @@ fn killed_at_any_moment_a_set_goes_on_where_it_was() {
             assert!(std::fs::read(sandbox.path("one.png")).unwrap() == after[file], "{file}");
         }
     }
-    // A picture that somebody deletes is made again, the same.
+    // A picture that somebody changes stays; one that somebody deletes is made again, the same.
+    let (changed, _) = after.iter().last().unwrap();
+    std::fs::write(sandbox.path("out").join(changed), "painted over").unwrap();
+    assert_eq!(made(&batch(&sandbox, &["jobs.jsonl"]).succeeds()), 0);
     let (name, bytes) = after.iter().next().unwrap();
     std::fs::remove_file(sandbox.path("out").join(name)).unwrap();
     assert_eq!(made(&batch(&sandbox, &["jobs.jsonl"]).succeeds()), 1);
@@ -329,6 +332,13 @@ fn parts_of_a_set_are_all_of_it() {
         assert_eq!(made(&run), expected, "{run}");
     }
     let expected: Vec<String> = (0..5).map(|i| format!("{:05}-{i}.png", i + 1)).collect();
+    assert_eq!(names(&sandbox), expected);
+    // A set that is split otherwise, or not at all, knows what is done.
+    std::fs::remove_file(sandbox.path("out").join(&expected[3])).unwrap();
+    for (shard, expected) in [(&["--shard", "1/2"][..], 0), (&[], 1), (&["--shard", "2/2"], 0)] {
+        let run = batch(&sandbox, &[&["jobs.jsonl"], shard].concat()).succeeds();
+        assert_eq!(made(&run), expected, "{run}");
+    }
     assert_eq!(names(&sandbox), expected);
     assert!(sandbox.path("out/journal-2-of-3.jsonl").is_file() && sandbox.path("out/index-3-of-3.jsonl").is_file());
 }

@@ -125,16 +125,22 @@ impl Journal {
             file.set_len(whole as u64).map_err(Error::write(path))?;
             file.seek(SeekFrom::End(0)).map_err(Error::write(path))?;
         }
-        let records = read(&bytes[..whole]).map_err(|(line, problem)| Error::Job {
-            file: path.display().to_string(),
-            line,
-            problem,
-        })?;
+        let records = whole_lines(path, &bytes[..whole])?;
         let mut this = Self { path: path.to_path_buf(), file };
         if whole == 0 {
             this.append(&[Line::Head { kiln: MAGIC.into(), version: VERSION }])?;
         }
         Ok((this, records))
+    }
+
+    /// Reads a journal that another process may be writing to.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for locks.
+    pub(crate) fn peek(path: &Path) -> Result<Records> {
+        let bytes = std::fs::read(path).map_err(Error::read(path))?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        whole_lines(path, &bytes[..whole])
     }
 
     /// Adds lines, which are on the disk when this returns.
@@ -157,6 +163,11 @@ impl Journal {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Reads the whole lines of a file.
+fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
+    read(bytes).map_err(|(line, problem)| Error::Job { file: path.display().to_string(), line, problem })
 }
 
 /// Reads whole lines, or tells which one is wrong.

@@ -1,7 +1,7 @@
 //! What of a set is to do: what the journal knows is done, and what is new gets its name and its seeds.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::grid::Axis;
 use super::journal::{Journal, Line, Made, Planned, Record, Records};
@@ -79,7 +79,8 @@ impl BatchRun {
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
         options.sheet.as_ref().map_or(Ok(()), ContactSheet::check_file)?;
         let suffix = options.shard.map(Shard::suffix).unwrap_or_default();
-        let (mut journal, records) = Journal::open(&folder.join(format!("journal{suffix}.jsonl")))?;
+        let (mut journal, own) = Journal::open(&folder.join(format!("journal{suffix}.jsonl")))?;
+        let records = Known { own, others: others(&journal, folder)? };
         let JobSet { tasks, axes } = set;
         let tasks = tasks.into_iter().filter(|task| options.shard.is_none_or(|shard| shard.has(task.number)));
         let (todos, lines) = plan(tasks.collect(), records, &options)?;
@@ -114,24 +115,63 @@ impl BatchRun {
     }
 }
 
+/// What the journals of a folder know.
+struct Known {
+    own: Records,
+    /// Those of other parts, or of the whole: a set may be split otherwise than before.
+    others: Records,
+}
+
+/// Reads the other journals of the folder, which other processes may be writing to.
+fn others(journal: &Journal, folder: &Path) -> Result<Records> {
+    let mut others = Records::new();
+    let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path != journal.path() && name.starts_with("journal") && name.ends_with(".jsonl") {
+            for (key, record) in Journal::peek(&path)? {
+                let known: &mut Record = others.entry(key).or_default();
+                if known.made.is_none() {
+                    *known = record;
+                }
+            }
+        }
+    }
+    Ok(others)
+}
+
+impl Known {
+    /// The names of files that were made.
+    fn files(&self) -> HashSet<String> {
+        let made = self.own.values().chain(self.others.values()).filter(|record| record.made.is_some());
+        made.filter_map(|record| Some(record.planned.as_ref()?.file.clone())).collect()
+    }
+
+    /// What is known of a picture, and whether the own journal has it.
+    fn take(&mut self, key: &str) -> (Record, bool) {
+        match (self.own.remove(key), self.others.remove(key)) {
+            (Some(own), Some(other)) if own.made.is_none() && other.made.is_some() => (other, true),
+            (Some(own), _) => (own, true),
+            (None, other) => (other.unwrap_or_default(), false),
+        }
+    }
+}
+
 /// The pictures with what is known of them, and what the journal has to be told.
-fn plan(tasks: Vec<Task>, mut records: Records, options: &BatchOptions) -> Result<(Vec<Todo>, Vec<Line>)> {
-    let owned: HashSet<String> = records
-        .values()
-        .filter(|record| record.made.is_some())
-        .filter_map(|record| Some(record.planned.as_ref()?.file.clone()))
-        .collect();
-    let known: Vec<Option<Record>> = tasks.iter().map(|task| records.remove(&task.key)).collect();
+fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<(Vec<Todo>, Vec<Line>)> {
+    let owned = records.files();
+    let known: Vec<(Record, bool)> = tasks.iter().map(|task| records.take(&task.key)).collect();
     // By whom names are taken: names that are planned stay, so that they come first.
     let mut taken: HashMap<String, usize> = HashMap::new();
-    for (task, record) in tasks.iter().zip(&known) {
-        if let Some(planned) = record.as_ref().and_then(|record| record.planned.as_ref()) {
+    for (task, (record, _)) in tasks.iter().zip(&known) {
+        if let Some(planned) = &record.planned {
             taken.insert(planned.file.clone(), task.line);
         }
     }
     let (mut todos, mut lines) = (Vec::with_capacity(tasks.len()), Vec::new());
-    for (mut task, record) in tasks.into_iter().zip(known) {
-        let Record { planned, made, failed } = record.unwrap_or_default();
+    for (mut task, (Record { planned, made, failed }, is_own)) in tasks.into_iter().zip(known) {
         let planned = match planned {
             Some(planned) => planned,
             None => {
@@ -140,14 +180,19 @@ fn plan(tasks: Vec<Task>, mut records: Records, options: &BatchOptions) -> Resul
                 if path.is_dir() || path.exists() && !options.overwrite && !owned.contains(&planned.file) {
                     return Err(Error::Exists(path));
                 }
-                lines.push(Line::Plan { plan: task.key.clone(), planned: planned.clone() });
                 planned
             }
         };
+        if !is_own {
+            lines.push(Line::Plan { plan: task.key.clone(), planned: planned.clone() });
+        }
         task.request.seed = Some(planned.seed);
         task.request.subseed = planned.subseed.or(task.request.subseed);
         let path = options.folder.join(&planned.file);
-        let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && file.len() == made.bytes);
+        // A file of another size was changed by somebody, who wants to keep it; only where files are replaced may it be one
+        // that stood there before the picture got its name.
+        let is_it = |file: std::fs::Metadata, made: &Made| file.len() == made.bytes || !options.overwrite;
+        let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && is_it(file, made));
         let replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
         let state = match (made.filter(there), failed) {
             (Some(made), _) => State::Made(made),

@@ -27,7 +27,7 @@ use crate::resolved::Job;
 use crate::text::Shape;
 use crate::together::Together;
 
-/// Pictures whose texts are looked at before they are drawn.
+/// Batches whose texts are looked at before they are drawn.
 const LOOK_AHEAD: usize = 64;
 
 /// Who listens, and may stop the run.
@@ -218,9 +218,10 @@ impl Desk<'_, '_> {
         let n = match options.batch_size {
             _ if options.deterministic || group.len() == 1 => 1,
             BatchSize::Of(n) => n.max(1),
-            BatchSize::Auto => Planner::auto_batch_size_of(model, first, &options.setup, group.len())?,
+            // What has no room at all says so when it is drawn.
+            BatchSize::Auto => Planner::auto_batch_size_of(model, first, &options.setup, group.len()).unwrap_or(1),
         };
-        for group in group.chunks(LOOK_AHEAD.max(n)) {
+        for group in group.chunks(LOOK_AHEAD.saturating_mul(n)) {
             let mut shapes = Vec::with_capacity(group.len());
             for (i, (id, job)) in group.iter().enumerate() {
                 match engine.shape_of(job) {
