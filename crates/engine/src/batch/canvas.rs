@@ -94,6 +94,15 @@ pub(crate) struct Thumbnail {
     rgb: Vec<u8>,
 }
 
+/// Width and height of a PNG file.
+pub(crate) fn size_of(path: &Path) -> Result<(usize, usize)> {
+    let file = File::open(path).map_err(Error::read(path))?;
+    let reader = png::Decoder::new(BufReader::new(file)).read_info();
+    let reader = reader.map_err(|error| Error::read(path)(std::io::Error::other(error)))?;
+    let (width, height) = reader.info().size();
+    Ok((width as usize, height as usize))
+}
+
 impl Thumbnail {
     /// Reads a PNG file of ours and makes it at most `side` pixels wide and high.
     pub(crate) fn read(path: &Path, side: usize) -> Result<Self> {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::canvas::{Canvas, LETTER, LINE, Thumbnail};
+use super::canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
 use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};
@@ -163,6 +163,13 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
         let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
         return Err(Error::Value { name: "--contact-sheet", found, expected });
     }
+    // Small pictures get small cells, in which a few letters have room.
+    let mut largest = 2 * SMALLEST;
+    for todo in layout.cells.iter().flatten().flatten().filter(|todo| matches!(todo.state, State::Made(_))) {
+        let (width, height) = size_of(&todo.path)?;
+        largest = largest.max(width).max(height);
+    }
+    let side = side.min(largest);
     let (width, height) = (left + columns * (side + GAP), top + rows * (side + below + GAP));
     let mut canvas = Canvas::new(width, height);
     for (column, title) in layout.titles.iter().enumerate() {
