@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, Preset, Request, Setup, StreamPlan,
-    WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, MatrixChoice, Preset, Request,
+    Setup, StreamPlan, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
@@ -138,6 +138,10 @@ pub struct PlanArgs {
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     dtype: DTypeChoice,
+    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
+    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    weight_type: MatrixChoice,
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
@@ -149,8 +153,8 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        let Self { device, dtype, threads, .. } = *self;
-        Setup { device, dtype, threads, taesd: self.taesd.clone(), ..Setup::default() }
+        let Self { device, dtype, weight_type, threads, .. } = *self;
+        Setup { device, dtype, weight_type, threads, taesd: self.taesd.clone(), ..Setup::default() }
     }
 
     /// Width and height.
@@ -239,6 +243,10 @@ pub struct BenchArgs {
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     dtype: DTypeChoice,
+    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
+    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    weight_type: MatrixChoice,
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
@@ -264,7 +272,13 @@ impl BenchArgs {
                 let bytes = |mib: usize| mib.saturating_mul(1 << 20);
                 StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
             }),
-            setup: Setup { device: self.device, dtype: self.dtype, threads: self.threads, ..Setup::default() },
+            setup: Setup {
+                device: self.device,
+                dtype: self.dtype,
+                weight_type: self.weight_type,
+                threads: self.threads,
+                ..Setup::default()
+            },
         }
     }
 }

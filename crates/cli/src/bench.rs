@@ -70,7 +70,8 @@ fn text(report: &BenchReport) -> String {
     if machine.device != "cpu" {
         text += &format!(", {}", machine.device);
     }
-    text += &format!("; {}; kiln {}", report.dtype, report.version);
+    let linear = report.weight_type.as_ref().map_or_else(String::new, |kept| format!(" with linear layers in {kept}"));
+    text += &format!("; {}{linear}; kiln {}", report.dtype, report.version);
     text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
     let head = ["model", "stage", "what", "median s", "min s", "max s", "a picture s", "GFLOP", "GFLOP/s", "faults"];
     let mut rows = vec![head.map(String::from).to_vec()];

@@ -33,7 +33,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             "{:#}\n",
             serde_json::json!({
                 "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
-                "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(), "rates": on.rates,
+                "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
+                "weight_type": on.matrices.map(|matrices| matrices.to_string()), "rates": on.rates,
                 "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
                 "chosen": chosen.as_ref().map(with_peak),
             })
@@ -54,7 +55,7 @@ fn with_peak(plan: &Plan) -> serde_json::Value {
 fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usize>, chosen: Option<&Plan>) -> String {
     let Work { width, height, batch_size, .. } = *work;
     let pictures = if batch_size == 1 { "one picture".into() } else { format!("{batch_size} pictures") };
-    let mut text = format!("{name}: {pictures} of {width}x{height}, {} on {}\n\n", on.dtype.as_str(), on.device());
+    let mut text = format!("{name}: {pictures} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
     let heads = [
         "mode",
         "in the stage",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, ModelOptions, Prediction, Setup};
+use kiln_engine::{DTypeChoice, DeviceChoice, MatrixChoice, ModelOptions, Prediction, Setup};
 
 use crate::args::parse_count;
 use crate::memory_args::MemoryArgs;
@@ -49,6 +49,10 @@ pub struct RunArgs {
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     dtype: DTypeChoice,
+    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
+    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    weight_type: MatrixChoice,
     /// Threads of the processor. Default: one for each core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
@@ -74,6 +78,7 @@ impl RunArgs {
         Setup {
             device: self.device,
             dtype: self.dtype,
+            weight_type: self.weight_type,
             threads: self.threads,
             taesd: self.taesd.clone(),
             memory: self.memory.options(),

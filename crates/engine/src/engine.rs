@@ -83,16 +83,16 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Self> {
         let start = Instant::now();
-        let Place { device, dtype, pool } = setup.resolve()?;
+        let Place { device, dtype, matrices, pool } = setup.resolve()?;
         let operators = Operators(device.clone());
-        let on = RunsOn::new(Target::of(&device), dtype);
+        let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
         let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
         let mode = arrangement.mode();
-        tracing::info!(model = %model.path().display(), ?device, ?dtype, %mode, "loading");
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
         let copies = Copies::new(&device, &setup.memory);
-        let placement = Placement::new(device.clone(), dtype);
+        let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
+        tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());

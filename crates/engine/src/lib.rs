@@ -40,6 +40,7 @@ mod inspect;
 mod latents_file;
 mod locate;
 mod lora;
+mod matrices;
 mod memory;
 mod memory_trace;
 mod mode;
@@ -88,6 +89,7 @@ pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedu
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
 pub use lora::{LoraName, LoraUse};
+pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{DevicePool, DevicePoolConfig};
+use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
 use crate::request::in_range;
 
@@ -87,6 +89,8 @@ pub struct Setup {
     pub device: DeviceChoice,
     /// In which type.
     pub dtype: DTypeChoice,
+    /// In which type the matrices of linear layers are kept.
+    pub weight_type: MatrixChoice,
     /// Threads of the processor; `None` is one for each core. The first setup of a process decides.
     pub threads: Option<usize>,
     /// A TAESD that decodes in the place of the model's own autoencoder, which is then not loaded: a safetensors file,
@@ -106,6 +110,8 @@ pub struct Setup {
 pub(crate) struct Place {
     pub(crate) device: Device,
     pub(crate) dtype: DType,
+    /// The type of linear layers' matrices, where it is another one.
+    pub(crate) matrices: Option<MatrixType>,
     /// A card's memory. It outlives what is on the card.
     pub(crate) pool: Option<DevicePool>,
 }
@@ -189,6 +195,7 @@ impl Setup {
                 .ok(),
             _ => None,
         };
-        Ok(Place { device, dtype, pool })
+        let matrices = self.weight_type.resolve(dtype);
+        Ok(Place { device, dtype, matrices, pool })
     }
 }

@@ -33,12 +33,15 @@ fn plans_are_what_runs_take() {
     let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
     let planner = Planner::new(&model, None).unwrap();
     // The larger last: what threads keep of it would be in the peaks of the smaller ones.
-    for (dtype, side, batch_size) in [(DTypeChoice::Bf16, 192, 1), (DTypeChoice::F32, 192, 3)] {
+    let runs =
+        [(DTypeChoice::Bf16, "auto", 192, 1), (DTypeChoice::Bf16, "q8_0", 192, 1), (DTypeChoice::F32, "auto", 192, 3)];
+    for (dtype, weight_type, side, batch_size) in runs {
         for (choice, mode) in
             [(ModeChoice::Full, Mode::Full), (ModeChoice::Medvram, Mode::Medvram), (ModeChoice::Lowvram, Mode::LOWVRAM)]
         {
             let memory = MemoryOptions { mode: choice, ..MemoryOptions::default() };
-            let setup = Setup { device: DeviceChoice::Cpu, dtype, memory, ..Setup::default() };
+            let weight_type = weight_type.parse().unwrap();
+            let setup = Setup { device: DeviceChoice::Cpu, dtype, weight_type, memory, ..Setup::default() };
             let request = Request {
                 prompt: "a red apple".into(),
                 width: Some(side),

@@ -44,6 +44,7 @@ mod layer_norm;
 pub mod layout;
 mod linear;
 pub mod marker;
+mod matrix;
 #[cfg(not(feature = "cuda"))]
 mod no_cuda;
 mod output;
@@ -69,6 +70,7 @@ pub use group_norm::{
 pub use guidance::guidance;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
 pub use output::unwritten;
 pub use packing::{Packing, Weight, WeightLayout};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};

@@ -1,10 +1,11 @@
 //! The layouts in which operators want their weights.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
+use crate::matrix::{MatrixType, Rows};
 
 /// How a parameter is laid out for its operator. Weights are constant, so they are packed once, on their way from the
 /// checkpoint into the slab (`kiln-weights`).
@@ -81,13 +82,20 @@ impl Packing {
     }
 }
 
-/// The weight of a convolution or a linear layer, in one of the layouts.
+/// The weight of a convolution or a linear layer, in one of the layouts, or a linear layer's row by row in a type of its
+/// own.
 #[derive(Debug, Clone)]
 pub struct Weight {
     tensor: Tensor,
-    layout: WeightLayout,
+    form: Form,
     /// `(c_out, kh, kw, c_in)`; a linear layer's is `(n, 1, 1, k)`.
     shape: [usize; 4],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Dense(WeightLayout),
+    Rows(Rows),
 }
 
 impl Weight {
@@ -104,7 +112,7 @@ impl Weight {
                 return Err(Error::Shape { op: "weight", operand: "tensor", expected, found: tensor.dims().to_vec() });
             }
         };
-        Ok(Self { tensor: tensor.reshape(&shape)?, layout: WeightLayout::Plain, shape })
+        Ok(Self { tensor: tensor.reshape(&shape)?, form: Form::Dense(WeightLayout::Plain), shape })
     }
 
     /// What [`Packing::pack`] wrote for a parameter of the shape `stored`: `packed` has [`Packing::elements`] elements.
@@ -123,7 +131,29 @@ impl Weight {
             WeightLayout::Panels => packed.clone(),
             WeightLayout::Plain => packed.narrow(0, 0, n * taps * channels)?.reshape(&shape)?,
         };
-        Ok(Self { tensor, layout, shape })
+        Ok(Self { tensor, form: Form::Dense(layout), shape })
+    }
+
+    /// The matrix `(n, k)` of a linear layer, or of `parts` layers one after another, each of `n / parts` rows of the type
+    /// `kind`. `memory` is flat memory of any type whose bytes they are: the first part's start at its first byte, and
+    /// the others' at equal distances.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the memory is no such memory, [`Error::Config`] where rows of `k` cannot be stored so.
+    pub fn rows(memory: &Tensor, kind: MatrixType, [n, k]: [usize; 2], parts: usize) -> Result<Self> {
+        let Some(row_bytes) = kind.row_bytes(k) else {
+            let message = format!("rows of {k} numbers cannot be stored as {kind}");
+            return Err(Error::Config { op: "weight", message });
+        };
+        let (part, bytes) = (n / parts.max(1), memory.elem_count() * memory.dtype().size_in_bytes());
+        let stride = bytes / parts.max(1);
+        let fits = part * row_bytes <= stride && part * parts == n && stride * parts == bytes;
+        if memory.rank() != 1 || !memory.is_contiguous() || !fits {
+            let expected = format!("flat memory of {parts} times {part} rows of {row_bytes} bytes");
+            return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
+        }
+        let form = Form::Rows(Rows { kind, part: part.max(1), stride });
+        Ok(Self { tensor: memory.clone(), form, shape: [n, 1, 1, k] })
     }
 
     /// `(c_out, kh, kw, c_in)`; `(n, 1, 1, k)` for a linear layer.
@@ -131,12 +161,29 @@ impl Weight {
         self.shape
     }
 
-    /// Where its elements lie.
-    pub fn layout(&self) -> WeightLayout {
-        self.layout
+    /// Where its elements lie. `None` where it is stored row by row in a type of its own.
+    pub fn layout(&self) -> Option<WeightLayout> {
+        match self.form {
+            Form::Dense(layout) => Some(layout),
+            Form::Rows(_) => None,
+        }
     }
 
-    /// The tensor behind it: of [`Weight::shape`] in the plain layout, flat in panels.
+    /// The rows that are stored in a type of their own.
+    pub(crate) fn stored_rows(&self) -> Option<Rows> {
+        match self.form {
+            Form::Dense(_) => None,
+            Form::Rows(rows) => Some(rows),
+        }
+    }
+
+    /// The same in a device's memory.
+    pub(crate) fn on(&self, device: &Device) -> Result<Self> {
+        Ok(Self { tensor: self.tensor.to_device(device)?, ..self.clone() })
+    }
+
+    /// The tensor behind it: of [`Weight::shape`] in the plain layout, flat in panels, and without meaning as numbers
+    /// where rows have a type of their own.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }

@@ -3,9 +3,9 @@
 use candle_core::WithDType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use kiln_ops::{BlockType, f8_e4m3};
 use safetensors::Dtype;
 
-use crate::formats::{BlockType, blocks};
 use crate::stored_type::StoredType;
 
 /// An element type of slabs.
@@ -98,7 +98,14 @@ impl<'a> Stored<'a> {
     pub(crate) fn read<T: Element>(&self, start: usize, out: &mut [T]) {
         let (dtype, size) = match self.layout {
             Layout::Plain(dtype, size) => (dtype, size),
-            Layout::Blocks(block) => return blocks::read(block, self.bytes, start, out),
+            Layout::Blocks(block) => {
+                let (count, mut rest) = (out.len(), out);
+                return block.read(self.bytes, start, count, |values| {
+                    let (part, after) = std::mem::take(&mut rest).split_at_mut(values.len());
+                    T::round(values, part);
+                    rest = after;
+                });
+            }
         };
         let bytes = self.bytes;
         let Some(bytes) = bytes.get(start * size..(start + out.len()) * size) else { return };
@@ -131,18 +138,6 @@ fn each<const N: usize, V>(bytes: &[u8], out: &mut [V], value: impl Fn([u8; N]) 
     for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
         *out = value(*bytes);
     }
-}
-
-/// The 8-bit float of the `F8_E4M3` type ("FN": no infinities, all ones is NaN): arXiv 2209.05433.
-fn f8_e4m3(bits: u8) -> f32 {
-    let exponent = i32::from(bits >> 3 & 0xf);
-    let mantissa = f32::from(bits & 0x7);
-    let magnitude = match (exponent, bits & 0x7) {
-        (0xf, 0x7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-9),
-        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
-    };
-    if bits >> 7 == 1 { -magnitude } else { magnitude }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod load;
 mod lora;
 mod mmap;
 mod random;
+mod rows;
 mod safetensors_file;
 mod segment;
 mod source;
@@ -44,15 +45,17 @@ mod textual_inversion;
 pub use error::{Error, Result};
 pub use folder::open_component;
 pub use formats::{
-    BlockType, Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
+    Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
 };
 pub use keys::{KeyRule, Renamed};
-pub use kiln_ops::Packing;
+pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, misfits};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
-pub use segment::{Active, Param, ParamBuilder, ParamSpec, Segment, Segments, StackedParam, Staged};
+pub use segment::{
+    Active, Param, ParamBuilder, ParamSpec, Segment, Segments, SlabType, StackedParam, Staged, StoredRows,
+};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
-use kiln_ops::{Packing, Weight, WeightLayout};
+use kiln_ops::{MatrixType, Packing, Weight, WeightLayout};
 use rayon::prelude::*;
 
 use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
-use crate::segment::{ParamSpec, Segment, Slab, Stack, View};
+use crate::rows;
+use crate::segment::{ParamSpec, Segment, Slab, SlabType, Stack, StoredRows, View};
 use crate::source::{ParamInfo, ParamSource};
 
 /// Where and as what weights are kept.
@@ -19,12 +20,24 @@ pub struct Placement {
     pub device: Device,
     /// The elements' type: f32, f16 or bf16.
     pub dtype: DType,
+    /// The type of the linear layers' matrices, where that is another one ([`SlabType`]).
+    pub matrices: Option<MatrixType>,
 }
 
 impl Placement {
     /// Slabs of `dtype` on `device`.
     pub fn new(device: Device, dtype: DType) -> Self {
-        Self { device, dtype }
+        Self { device, dtype, matrices: None }
+    }
+
+    /// The same with the matrices of linear layers in a type of their own.
+    pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
+        Self { matrices, ..self }
+    }
+
+    /// The slabs' types.
+    pub fn slab(&self) -> SlabType {
+        SlabType { dtype: self.dtype, matrices: self.matrices }
     }
 }
 
@@ -51,7 +64,7 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     let mut bytes = 0;
     for segment in segments {
         load_one(segment, source, placement)?;
-        bytes += segment.bytes(placement.dtype);
+        bytes += segment.bytes(placement.slab());
     }
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
@@ -65,8 +78,8 @@ pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Resul
 pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<()> {
     let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
     let layout = layout_on(device);
-    let slab = packed(segment, source, placement.dtype, layout)?.to_device(device)?;
-    segment.set_slab(Some(Slab::new(segment, &slab, layout)?));
+    let slab = packed(segment, source, placement.slab(), layout)?.to_device(device)?;
+    segment.set_slab(Some(Slab::new(segment, &slab, placement.slab(), layout)?));
     Ok(())
 }
 
@@ -106,46 +119,61 @@ fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
 pub(crate) fn packed(
     segment: &Segment,
     source: &dyn ParamSource,
-    dtype: DType,
+    slab: SlabType,
     layout: WeightLayout,
 ) -> Result<Tensor> {
-    match dtype {
-        DType::F32 => packed_as::<f32>(segment, source, layout),
-        DType::F16 => packed_as::<f16>(segment, source, layout),
-        DType::BF16 => packed_as::<bf16>(segment, source, layout),
+    match slab.dtype {
+        DType::F32 => packed_as::<f32>(segment, source, slab, layout),
+        DType::F16 => packed_as::<f16>(segment, source, slab, layout),
+        DType::BF16 => packed_as::<bf16>(segment, source, slab, layout),
         other => Err(Error::SlabDType(other)),
     }
 }
 
-fn packed_as<T: Element>(segment: &Segment, source: &dyn ParamSource, layout: WeightLayout) -> Result<Tensor> {
-    let offsets = segment.offsets(size_of::<T>());
+fn packed_as<T: Element>(
+    segment: &Segment,
+    source: &dyn ParamSource,
+    slab: SlabType,
+    layout: WeightLayout,
+) -> Result<Tensor> {
+    let offsets = segment.offsets(slab);
     let mut values = vec![T::default(); offsets.last().copied().unwrap_or(0)];
     let mut rest = values.as_mut_slice();
     let mut places = Vec::new();
     for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
         let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
-        places.push((param, &mut place[..param.packed_elements()]));
+        places.push((param, place));
         rest = after;
     }
-    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, layout, place))?;
+    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, slab, layout, place))?;
     let length = values.len();
     Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
 }
 
 impl Slab {
-    /// Views into `slab`, the flat memory of `segment` with parameters in `layout`.
-    pub(crate) fn new(segment: &Segment, slab: &Tensor, layout: WeightLayout) -> Result<Self> {
-        let offsets = segment.offsets(slab.dtype().size_in_bytes());
-        let view = |(param, offset): (&ParamSpec, &usize)| -> Result<View> {
+    /// Views into `slab`, the flat memory of `segment` with parameters of these types in `layout`.
+    pub(crate) fn new(segment: &Segment, slab: &Tensor, types: SlabType, layout: WeightLayout) -> Result<Self> {
+        let offsets = segment.offsets(types);
+        let view = |(i, param): (usize, &ParamSpec)| -> Result<View> {
+            let offset = &offsets[i];
+            if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
+                let rows = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
+                return Ok(View::Weight(Weight::rows(&rows, kind, [n, k], 1)?));
+            }
             let packed = slab.narrow(0, *offset, param.packed_elements())?;
             Ok(match param.packing {
                 Packing::AsStored => View::Tensor(packed.reshape(param.shape.as_slice())?),
                 packing => View::Weight(Weight::packed(&packed, packing, layout, &param.shape)?),
             })
         };
-        let views = segment.params().iter().zip(&offsets).map(view).collect::<Result<_>>()?;
+        let views = segment.params().iter().enumerate().map(view).collect::<Result<_>>()?;
         let stack = |stack: &Stack| -> Result<Weight> {
             let param = &segment.params()[stack.first];
+            if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
+                let (start, end) = (offsets[stack.first], offsets[stack.first + stack.count]);
+                let rows = slab.narrow(0, start, end - start)?;
+                return Ok(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?);
+            }
             let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
             Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
         };
@@ -154,7 +182,13 @@ impl Slab {
     }
 }
 
-fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightLayout, place: &mut [T]) -> Result<()> {
+fn fill<T: Element>(
+    param: &ParamSpec,
+    source: &dyn ParamSource,
+    slab: SlabType,
+    layout: WeightLayout,
+    place: &mut [T],
+) -> Result<()> {
     let origin = || source.origin(&param.key);
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
@@ -165,7 +199,13 @@ fn fill<T: Element>(param: &ParamSpec, source: &dyn ParamSource, layout: WeightL
         key: param.key.clone(),
         found: format!("{:?}", data.info.dtype),
     })?;
-    param.packing.pack(layout, &param.shape, |start, out| stored.read(start, out), place);
+    match param.rows(slab) {
+        Some(rows) => rows::store(rows, data.info.dtype, &data.bytes, &stored, place)?,
+        None => {
+            let place = &mut place[..param.packed_elements()];
+            param.packing.pack(layout, &param.shape, |start, out| stored.read(start, out), place);
+        }
+    }
     source.release(&param.key);
     Ok(())
 }

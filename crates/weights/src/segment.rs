@@ -1,16 +1,42 @@
 //! Segments: the parts of a network that are loaded, streamed and dropped as one.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{DType, Tensor};
-use kiln_ops::{Packing, Weight};
+use kiln_ops::{MatrixType, Packing, Weight};
 
 use crate::error::{Error, Result};
 
 /// Parameters in a slab start at multiples of this many bytes: what CUDA's widest copies and loads like.
 pub(crate) const ALIGNMENT: usize = 256;
+
+/// In which types a slab has its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlabType {
+    /// The type of all that is no matrix of a linear layer: f32, f16 or bf16.
+    pub dtype: DType,
+    /// How the matrices of linear layers are stored whose rows this type can hold; the others are of `dtype`, and all of
+    /// them where this is `None`.
+    pub matrices: Option<MatrixType>,
+}
+
+impl From<DType> for SlabType {
+    fn from(dtype: DType) -> Self {
+        Self { dtype, matrices: None }
+    }
+}
+
+impl fmt::Display for SlabType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.matrices {
+            Some(matrices) => write!(f, "{:?} with matrices in {matrices}", self.dtype),
+            None => write!(f, "{:?}", self.dtype),
+        }
+    }
+}
 
 /// A parameter as a network declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,10 +56,41 @@ impl ParamSpec {
         self.shape.iter().product()
     }
 
-    /// How many elements it takes in the slab.
+    /// How many elements it takes in the slab where it has the elements' type there.
     pub fn packed_elements(&self) -> usize {
         self.packing.elements(&self.shape)
     }
+
+    /// How the rows of the matrix that it is are stored in a slab of this type: `None` where it has the elements' type.
+    pub fn rows(&self, slab: SlabType) -> Option<StoredRows> {
+        match (slab.matrices, self.packing, self.shape.as_slice()) {
+            (Some(kind), Packing::Linear, &[n, k]) => {
+                kind.row_bytes(k).map(|row_bytes| StoredRows { kind, n, k, row_bytes })
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes that it takes in a slab of this type, before they are aligned.
+    fn bytes(&self, slab: SlabType) -> usize {
+        match self.rows(slab) {
+            Some(rows) => rows.n * rows.row_bytes,
+            None => self.packed_elements() * slab.dtype.size_in_bytes(),
+        }
+    }
+}
+
+/// A matrix `(n, k)` whose rows have a type of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredRows {
+    /// That type.
+    pub kind: MatrixType,
+    /// How many rows there are.
+    pub n: usize,
+    /// How many numbers are in each.
+    pub k: usize,
+    /// How many bytes each takes.
+    pub row_bytes: usize,
 }
 
 /// The memory of a loaded segment.
@@ -113,23 +170,20 @@ impl Segment {
         self.on_host
     }
 
-    /// The exact size of the slab in bytes with elements of `dtype`.
-    pub fn bytes(&self, dtype: DType) -> usize {
-        self.slab_elements(dtype.size_in_bytes()) * dtype.size_in_bytes()
+    /// The exact size of the slab in bytes, in these types.
+    pub fn bytes(&self, slab: impl Into<SlabType>) -> usize {
+        let slab = slab.into();
+        self.offsets(slab).last().copied().unwrap_or(0) * slab.dtype.size_in_bytes()
     }
 
-    /// The offset of every parameter in elements of `size` bytes, and the slab's length last.
-    pub(crate) fn offsets(&self, size: usize) -> Vec<usize> {
-        let alignment = ALIGNMENT / size;
+    /// The offset of every parameter in elements of a slab, and the slab's length last.
+    pub(crate) fn offsets(&self, slab: SlabType) -> Vec<usize> {
         let mut offsets = vec![0];
         for (i, param) in self.params.iter().enumerate() {
-            offsets.push((offsets[i] + param.packed_elements()).next_multiple_of(alignment));
+            offsets.push((offsets[i] + param.bytes(slab)).next_multiple_of(ALIGNMENT));
         }
+        offsets.iter_mut().for_each(|offset| *offset /= slab.dtype.size_in_bytes());
         offsets
-    }
-
-    fn slab_elements(&self, size: usize) -> usize {
-        self.offsets(size).last().copied().unwrap_or(0)
     }
 
     /// Puts a slab in the segment's place, or takes it away; gives the one that was there.
@@ -245,7 +299,8 @@ impl ParamBuilder<'_> {
     }
 
     /// Takes the last `count` parameters that were declared, matrices `(n, k)` of linear layers with the same input, as
-    /// one matrix `(count * n, k)` too: the same memory. `None` where there would be gaps between them in some layout.
+    /// one matrix `(count * n, k)` too: the same memory. `None` where there would be gaps between them in some layout;
+    /// between rows with a type of their own there may be some, which an operator knows.
     pub fn stack(&self, count: usize) -> Option<StackedParam> {
         let params = self.params.borrow();
         let first = params.len().checked_sub(count)?;
@@ -292,9 +347,10 @@ impl Segments {
         Staged { segment, module }
     }
 
-    /// The sum of the slabs' sizes in bytes with elements of `dtype`.
-    pub fn bytes(&self, dtype: DType) -> usize {
-        self.0.iter().map(|segment| segment.bytes(dtype)).sum()
+    /// The sum of the slabs' sizes in bytes, in these types.
+    pub fn bytes(&self, slab: impl Into<SlabType>) -> usize {
+        let slab = slab.into();
+        self.0.iter().map(|segment| segment.bytes(slab)).sum()
     }
 
     /// How many parameters (numbers, not tensors) the network has.

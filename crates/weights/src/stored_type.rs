@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use kiln_ops::BlockType;
 use safetensors::Dtype;
-
-use crate::formats::BlockType;
 
 /// The type of stored elements. `Debug` and `Display` write the name that its format has for it: `F16`, `Q4_K`.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! What a load refuses, and what it does with names, shapes and types.
 
 use candle_core::{DType, Device, Tensor};
+use kiln_testkit::fixtures;
 use kiln_weights::{
-    KeyRule, MapSource, Packing, ParamBuilder, ParamSource, Placement, Renamed, SafetensorsFile, Segments, load,
+    BlockType, Checkpoint, KeyRule, MapSource, MatrixType, Packing, ParamBuilder, ParamInfo, ParamSource, Placement,
+    Renamed, SafetensorsFile, Segments, StoredType, Weight, load,
 };
 
 fn map(tensors: &[(&str, Tensor)]) -> MapSource {
@@ -93,4 +95,59 @@ fn a_released_tensor_can_be_read_again() {
         source.release(key);
     }
     assert!([bytes("a"), bytes("b")] == before);
+}
+
+/// The bytes of a parameter's memory in an f32 slab.
+fn memory(weight: &Weight) -> Vec<u8> {
+    let values: Vec<f32> = weight.tensor().to_vec1().unwrap();
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
+
+#[test]
+fn rows_that_a_file_has_in_the_wanted_type_are_kept_bit_by_bit() {
+    let source = Checkpoint::open(&fixtures("single/blocks.gguf")).unwrap();
+    let mut found = 0;
+    for key in source.keys() {
+        let ParamInfo { shape, dtype } = source.info(&key).unwrap();
+        let (StoredType::Blocks(block), [_, _]) = (dtype, shape.as_slice()) else { continue };
+        let mut segments = Segments::default();
+        let param = segments.add("block", |p| p.param(&key, &shape, Packing::Linear));
+        let placement = cpu(DType::F32).with_matrices(Some(MatrixType::Blocks(block)));
+        load(&segments, &source, &placement).unwrap();
+        let data = source.data(&key).unwrap().unwrap();
+        let stored = memory(&param.enter().unwrap().weight().unwrap());
+        assert_eq!(stored[..data.bytes.len()], *data.bytes, "{key}");
+        assert_eq!((stored.len(), stored.len() % 256), (segments.bytes(placement.slab()), 0), "{key}");
+        found += 1;
+    }
+    assert!(found >= 10, "{found} tensors of blocks");
+}
+
+#[test]
+fn floats_of_8_bits_are_kept_and_others_get_a_factor_for_each_row() {
+    let mut segments = Segments::default();
+    let param = segments.add("block", |p| p.param("weight", &[2, 4], Packing::Linear));
+    let placement = cpu(DType::F32).with_matrices(Some(MatrixType::F8));
+    let rows = Tensor::new(&[[448f32, -1.0, 0.5, 3.0], [0.0, 7.0, -3.5, 1.75]], &Device::Cpu).unwrap();
+    load(&segments, &map(&[("weight", rows)]), &placement).unwrap();
+    let stored = memory(&param.enter().unwrap().weight().unwrap());
+    let (first, second) = (1f32.to_le_bytes(), (7f32 / 448.0).to_le_bytes());
+    assert_eq!(stored[..16], [&first[..], &[0x7e, 0xb8, 0x30, 0x44], &second[..], &[0, 0x7e, 0xf6, 0x6e]].concat());
+}
+
+#[test]
+fn matrices_that_lie_one_after_another_are_one_in_every_type() {
+    let mut segments = Segments::default();
+    let block = segments.add("block", |p| {
+        p.pp("q").param("weight", &[32, 64], Packing::Linear);
+        p.pp("k").param("weight", &[32, 64], Packing::Linear);
+        p.stack(2).unwrap()
+    });
+    let tensors = [("q.weight", ones(&[32, 64])), ("k.weight", ones(&[32, 64]))];
+    for kind in [MatrixType::F8, MatrixType::Blocks(BlockType::Q5_0), MatrixType::Blocks(BlockType::Q2_K)] {
+        load(&segments, &map(&tensors), &cpu(DType::F32).with_matrices(Some(kind))).unwrap();
+        let weight = block.enter().unwrap().weight().unwrap();
+        assert_eq!(weight.shape(), [64, 1, 1, 64]);
+        assert_eq!(weight.layout().is_some(), kind == MatrixType::Blocks(BlockType::Q2_K), "rows of 64 are no blocks");
+    }
 }

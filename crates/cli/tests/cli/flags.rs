@@ -52,6 +52,7 @@ const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or non
 const FORMATS: &str = "expected text or json";
 const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
+const WEIGHTS: &str = "expected auto, f32, f16, bf16, f8, q4_0, ";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
 
@@ -255,6 +256,10 @@ const BAD: &[(&str, &[Bad])] = &[
     ("--cuda-stream", SWITCH),
     ("--pin-shared-memory", SWITCH),
     ("--log-format", &[("yaml", FORMATS), ("JSON", FORMATS), ("", FORMATS)]),
+    (
+        "--weight-type",
+        &[("int8", WEIGHTS), ("Q8_0", WEIGHTS), ("q7_0", WEIGHTS), ("q4_k_m", WEIGHTS), ("8", WEIGHTS), ("", WEIGHTS)],
+    ),
     ("--dtype", &[("f8", DTYPES), ("float16", DTYPES), ("F32", DTYPES), ("", DTYPES)]),
     (
         "--threads",
@@ -439,7 +444,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--emphasis" => "original",
             "--scheduler" => "default",
             "--rng" | "--device" => "cpu",
-            "--dtype" => "f32",
+            "--dtype" | "--weight-type" => "f32",
             "--log-format" => "text",
             "--seed-resize-from" => "64x64",
             "--prediction" => "v",

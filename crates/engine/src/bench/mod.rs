@@ -140,11 +140,11 @@ impl BenchPlan {
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
-        let Place { device, dtype, pool } = self.setup.resolve()?;
+        let Place { device, dtype, matrices, pool } = self.setup.resolve()?;
         let mut reports = Vec::new();
         for model in &models {
-            let mut meter =
-                Meter { plan: self, model, device: &device, dtype, pool: pool.as_ref(), watch, trace: None };
+            let (pool, trace) = (pool.as_ref(), None);
+            let mut meter = Meter { plan: self, model, device: &device, dtype, matrices, pool, watch, trace };
             let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
             reports.push(ModelReport {
                 name: model.name.clone(),
@@ -162,6 +162,7 @@ impl BenchPlan {
             commit: option_env!("KILN_COMMIT"),
             machine: Machine::new(&device),
             dtype: format!("{dtype:?}").to_lowercase(),
+            weight_type: matrices.map(|matrices| matrices.to_string()),
             steps: self.steps,
             warmup: self.warmup,
             peak_resident_bytes: ProcessMemory::now().map(|memory| memory.peak_resident),

@@ -27,6 +27,8 @@ pub struct BenchReport {
     pub machine: Machine,
     /// The type of weights and activations.
     pub dtype: String,
+    /// The type of linear layers' matrices, where it is another one.
+    pub weight_type: Option<String>,
     /// Steps of a whole call.
     pub steps: usize,
     /// Runs of every stage before those that were measured.

@@ -9,7 +9,7 @@ use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_vae::Tiling;
-use kiln_weights::{Placement, RandomSource, Segments, load};
+use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
@@ -36,6 +36,8 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) model: &'a BenchModel,
     pub(crate) device: &'a Device,
     pub(crate) dtype: DType,
+    /// The type of linear layers' matrices, where it is another one.
+    pub(crate) matrices: Option<MatrixType>,
     pub(crate) pool: Option<&'a DevicePool>,
     pub(crate) watch: &'w mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     /// The step by operator, once it was traced.
@@ -97,7 +99,7 @@ impl Meter<'_, '_> {
             let copy_only = streamed.copy_only(self.device, self.plan.runs)?;
             let residency = streamed.residency().clone();
             drop(streamed);
-            let placement = Placement::new(self.device.clone(), dtype);
+            let placement = self.placement(dtype);
             load(unet.segments(), &RandomSource::new(unet.segments(), SEED), &placement)?;
             let compute_only = self.compute_only(&unet, &conditioning, &latents)?;
             let seconds = [report.seconds.median, copy_only, compute_only];
@@ -156,17 +158,22 @@ impl Meter<'_, '_> {
         Ok(encoders.collect::<kiln_clip::Result<_>>()?)
     }
 
+    fn placement(&self, dtype: DType) -> Placement {
+        Placement::new(self.device.clone(), dtype).with_matrices(self.matrices)
+    }
+
     /// Makes the weights of `networks` in their types, one after another, and streams them where that was asked for.
     pub(super) fn load(&self, what: &'static str, networks: &[Weights<'_>]) -> Result<Loaded> {
         let start = Instant::now();
         let mut streams = Vec::new();
-        let needed = networks.iter().map(|network| network.segments.bytes(network.dtype) as u64).sum();
+        let needed =
+            networks.iter().map(|network| network.segments.bytes(self.placement(network.dtype).slab()) as u64).sum();
         if self.plan.stream.is_none() {
             check_memory(what, needed, self.device)?;
         }
         let _weights = Category::Weights.scope();
         for &Weights { segments, dtype, flop } in networks {
-            let placement = Placement::new(self.device.clone(), dtype);
+            let placement = self.placement(dtype);
             match self.plan.stream {
                 Some(plan) => streams.push(Streamed::start(plan, segments, &placement, flop)?),
                 None => {

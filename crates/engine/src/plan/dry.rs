@@ -3,11 +3,10 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_nn::{DryRun, Shadow, shadow};
-use kiln_ops::Target;
 use kiln_unet::{ConditioningShadow, Unet};
 use kiln_vae::Tiling;
 
-use super::Work;
+use super::{RunsOn, Work};
 use crate::decoder::Network;
 use crate::denoise;
 use crate::error::Result;
@@ -54,8 +53,9 @@ impl Beside {
 impl Networks<'_> {
     /// Encoding and denoising, and decoding in every tiling that there is for `work`. Each network runs once: what it
     /// keeps stays for those after it.
-    pub(super) fn beside_weights(&self, target: Target, work: &Work) -> Result<([Beside; 2], Decoding)> {
-        let run = DryRun::new(target);
+    pub(super) fn beside_weights(&self, on: RunsOn, work: &Work) -> Result<([Beside; 2], Decoding)> {
+        let target = on.target;
+        let run = DryRun::with_matrices(target, on.matrices);
         let _kept = run.ledger().hold(target.kept());
         let conditioning = self.encode(&run, work);
         let conditions = conditioning.bytes();

@@ -7,7 +7,7 @@ use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
 use kiln_unet::Unet;
 use kiln_vae::Tiling;
-use kiln_weights::{Estimate, Placement, Segment, Segments};
+use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry::{Beside, Decoding, Networks, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work};
@@ -74,7 +74,7 @@ impl Weights {
     fn of(segments: &Segments, dtype: DType, on: RunsOn, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
-            placement: planned(dtype),
+            placement: planned(dtype).with_matrices(on.matrices),
             estimate: on.rates.estimate(flop),
             rounding: if on.target.is_card() { Rounding::Card } else { Rounding::HostPool },
         }
@@ -82,7 +82,7 @@ impl Weights {
 
     /// All of them.
     fn all(&self) -> usize {
-        self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.dtype))).sum()
+        self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
     }
 
     /// As [`residency`] has it; where not even that has room, the least that streaming needs.
@@ -99,7 +99,7 @@ impl Weights {
     }
 
     fn largest(&self) -> usize {
-        self.segments.iter().map(|segment| segment.bytes(self.placement.dtype)).max().unwrap_or(0)
+        self.segments.iter().map(|segment| segment.bytes(self.placement.slab())).max().unwrap_or(0)
     }
 }
 
@@ -157,7 +157,7 @@ impl Planner {
 
     /// Bytes of the U-Net's weights.
     pub(crate) fn unet_bytes(&self, on: RunsOn) -> usize {
-        self.unet.segments().bytes(on.dtype)
+        self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
     }
 
     /// What a batch takes in every mode.
@@ -165,7 +165,7 @@ impl Planner {
     /// # Errors
     /// What the networks' dry runs report.
     pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
-        let (model, RunsOn { target, dtype, .. }) = (&self.model, on);
+        let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
             Network::Kl(..) => first_dtype(model.family, &model.vae, dtype),
             Network::Tiny(..) => dtype,
@@ -183,7 +183,7 @@ impl Planner {
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
         let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.chunks * TOKENS);
-        let (beside, decoding) = networks.beside_weights(target, work)?;
+        let (beside, decoding) = networks.beside_weights(on, work)?;
         Ok(Measures {
             beside,
             decoding,

@@ -4,6 +4,7 @@ use candle_core::DType;
 use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
 use kiln_ops::device::{Card, cards, processor};
+use kiln_weights::MatrixType;
 
 use super::time::Rates;
 use crate::setup::{DeviceChoice, Setup};
@@ -15,6 +16,8 @@ pub struct RunsOn {
     pub target: Target,
     /// The type of weights and activations.
     pub dtype: DType,
+    /// The type of the matrices of linear layers, where it is another one.
+    pub matrices: Option<MatrixType>,
     /// What it does in a second.
     pub rates: Rates,
 }
@@ -22,7 +25,18 @@ pub struct RunsOn {
 impl RunsOn {
     /// With the rates that may be expected.
     pub fn new(target: Target, dtype: DType) -> Self {
-        Self { target, dtype, rates: Rates::of(target, dtype) }
+        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype) }
+    }
+
+    /// The same with the matrices of linear layers in a type of their own.
+    pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
+        Self { matrices, ..self }
+    }
+
+    /// The types in words.
+    pub fn types(&self) -> String {
+        let dtype = self.dtype.as_str();
+        self.matrices.map_or_else(|| dtype.into(), |matrices| format!("{dtype} with linear layers in {matrices}"))
     }
 
     /// The device in words.
@@ -40,7 +54,7 @@ impl RunsOn {
             |number: usize| -> Option<Card> { cards().ok()?.cards.into_iter().find(|card| card.ordinal == number) };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_card());
-            Self::new(target, dtype)
+            Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
         };
         let on_processor = || {
             let threads = setup.threads.unwrap_or_else(|| processor().threads);

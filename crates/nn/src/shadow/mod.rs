@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use candle_core::DType;
 use kiln_mempool::{Held, Ledger, Rounding};
-use kiln_ops::{Target, Workspace};
+use kiln_ops::{MatrixType, Target, Workspace};
 
 pub use ops::{
     activation, attention, cat, chunk, concat_channels, conv2d, elementwise, geglu, group_norm, guidance, layer_norm,
@@ -40,6 +40,8 @@ pub struct DryRun(Rc<State>);
 
 struct State {
     target: Target,
+    /// The type of linear layers' matrices, where it is not the activations'.
+    matrices: Option<MatrixType>,
     ledger: Ledger,
     /// The buffer that the calling thread keeps ([`Workspace::kept`]).
     kept: RefCell<Option<Held>>,
@@ -48,13 +50,23 @@ struct State {
 impl DryRun {
     /// A dry run of nothing yet, in which sizes are rounded as the target's pool rounds them.
     pub fn new(target: Target) -> Self {
+        Self::with_matrices(target, None)
+    }
+
+    /// The same for networks whose linear layers' matrices are of another type than the activations.
+    pub fn with_matrices(target: Target, matrices: Option<MatrixType>) -> Self {
         let ledger = Ledger::new(if target.is_card() { Rounding::Card } else { Rounding::HostPool });
-        Self(Rc::new(State { target, ledger, kept: RefCell::default() }))
+        Self(Rc::new(State { target, matrices, ledger, kept: RefCell::default() }))
     }
 
     /// Where the run would take place.
     pub fn target(&self) -> Target {
         self.0.target
+    }
+
+    /// The type of linear layers' matrices, where it is not the activations'.
+    pub fn matrices(&self) -> Option<MatrixType> {
+        self.0.matrices
     }
 
     /// The bytes of all shadows.

@@ -3,6 +3,7 @@
 use candle_core::DType;
 use kiln_ops::{
     Attention, Conv2d, GroupNorm, TimestepEmbedding, attention_workspace, conv2d_workspace, group_norm_workspace,
+    linear_workspace,
 };
 
 use super::Shadow;
@@ -19,7 +20,10 @@ pub fn conv2d(x: &Shadow, weight: [usize; 4], config: Conv2d, image_bias: bool) 
 
 /// [`kiln_ops::linear`] to `n` channels.
 pub fn linear(x: &Shadow, n: usize) -> Shadow {
-    x.with_channels(n)
+    let y = x.with_channels(n);
+    let run = x.run();
+    run.takes(linear_workspace(run.target(), x.dtype(), run.matrices(), [n, x.channels()]));
+    y
 }
 
 /// [`kiln_ops::attention`].

@@ -26,7 +26,7 @@ pub(super) fn conv2d(
     out: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
     let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
-    let (Some(device), WeightLayout::Plain) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
+    let (Some(device), Some(WeightLayout::Plain)) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
     let Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out, pad_top, pad_bottom, .. } = shapes;
     if b > 1 && image_bias.is_some_and(|image_bias| image_bias.dims()[0] > 1) {
         return image_by_image(inputs, config, shapes, out, &device);

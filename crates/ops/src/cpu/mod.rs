@@ -19,4 +19,4 @@ mod view;
 pub(crate) use element::Element;
 pub(crate) use scratch::Scratch;
 pub(crate) use shared::Shared;
-pub(crate) use view::View;
+pub(crate) use view::{Bytes, View};

@@ -59,6 +59,12 @@ pub(crate) fn elements<T: Plain>(words: &mut [u32]) -> &mut [T] {
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
 }
 
+/// Values of a plain type as the bytes that they are.
+pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: every byte of a plain value is there, and a byte needs no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// Types of which any bits are a value.
 ///
 /// # Safety

@@ -2,10 +2,11 @@
 
 use std::ops::{Deref, Range};
 
-use candle_core::{Storage, StorageRef, Tensor};
+use candle_core::{CpuStorage, Storage, StorageRef, Tensor};
 
 use super::Element;
-use crate::error::Result;
+use super::scratch::bytes;
+use crate::error::{Error, Result};
 
 /// The elements of a tensor in row-major order: borrowed where the tensor is contiguous and of type `T`, converted
 /// otherwise.
@@ -46,5 +47,38 @@ impl<T: Element> Deref for View<'_, T> {
                 _ => &[],
             },
         }
+    }
+}
+
+/// The memory of a contiguous tensor on the CPU, whatever its type: no conversion is made.
+///
+/// It holds the storage's read lock, as [`View`] does.
+pub(crate) struct Bytes<'a> {
+    storage: StorageRef<'a>,
+    range: Range<usize>,
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let size = tensor.dtype().size_in_bytes();
+        match layout.contiguous_offsets() {
+            Some((start, end)) => Ok(Self { storage, range: start * size..end * size }),
+            None => Err(Error::Out { op: "linear", problem: "has a matrix with gaps" }),
+        }
+    }
+}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all = match &*self.storage {
+            Storage::Cpu(CpuStorage::F32(values)) => bytes(values),
+            Storage::Cpu(CpuStorage::F16(values)) => bytes(values),
+            Storage::Cpu(CpuStorage::BF16(values)) => bytes(values),
+            _ => &[],
+        };
+        all.get(self.range.clone()).unwrap_or_default()
     }
 }

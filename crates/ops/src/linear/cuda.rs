@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use super::OP;
 use crate::cuda::{self, Addresses, Product};
 use crate::error::Result;
+use crate::matrix::cuda::numbers;
 use crate::packing::{Weight, WeightLayout};
 
 /// `shape` is the result's.
@@ -17,10 +18,13 @@ pub(super) fn linear(
     shape: &[usize],
     out: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
-    let (Some(device), WeightLayout::Plain) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
+    let Some(device) = cuda::card(x)? else { return Ok(None) };
+    if weight.layout() == Some(WeightLayout::Panels) {
+        return Ok(None);
+    }
     let dtype = x.dtype();
     let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
-    let (input, matrix) = (operand(x)?, operand(weight.tensor())?);
+    let (input, matrix) = (operand(x)?, numbers(&device, weight, dtype)?);
     let (bias, residual) = (bias.map(operand).transpose()?, residual.map(operand).transpose()?);
     let mut inputs = vec![&input, &matrix];
     inputs.extend([&bias, &residual].into_iter().flatten());

@@ -21,7 +21,8 @@ const OP: &str = "linear";
 /// `y = x weight^T + bias + residual`: `x` `(.., k)`, `weight` `(n, k)`, `bias` `(n)`, `residual` and the result
 /// `(.., n)`.
 ///
-/// On the processor this is a 1x1 convolution over pixels in a row, and runs as one.
+/// On the processor this is a 1x1 convolution over pixels in a row, and runs as one. A weight whose rows have a type of
+/// their own ([`crate::MatrixType`]) gives the bits that its numbers give in the type of `x`.
 ///
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit.

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::matrix;
 use crate::packing::Weight;
 
 pub(super) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
@@ -12,7 +13,7 @@ pub(super) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residu
     if let Some(last) = shape.last_mut() {
         *last = n;
     }
-    let mut y = x.reshape((rows, k))?.matmul(&weight.tensor().reshape((n, k))?.t()?)?.reshape(shape)?;
+    let mut y = x.reshape((rows, k))?.matmul(&matrix::dense(weight)?.t()?)?.reshape(shape)?;
     if let Some(bias) = bias {
         y = y.broadcast_add(bias)?;
     }

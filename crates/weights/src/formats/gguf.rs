@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use kiln_ops::BlockType;
 use memmap2::Mmap;
 use safetensors::Dtype;
 
-use super::blocks::BlockType;
 use super::bytes::Reader;
 use crate::error::{Error, Result};
 use crate::mmap;
@@ -204,9 +204,25 @@ pub(super) const PLAIN_TYPES: [(u32, Dtype); 8] = [
     (30, Dtype::BF16),
 ];
 
+/// ggml's number of a block layout.
+pub(super) fn block_id(block: BlockType) -> u32 {
+    match block {
+        BlockType::Q4_0 => 2,
+        BlockType::Q4_1 => 3,
+        BlockType::Q5_0 => 6,
+        BlockType::Q5_1 => 7,
+        BlockType::Q8_0 => 8,
+        BlockType::Q2_K => 10,
+        BlockType::Q3_K => 11,
+        BlockType::Q4_K => 12,
+        BlockType::Q5_K => 13,
+        BlockType::Q6_K => 14,
+    }
+}
+
 fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
     let plain = PLAIN_TYPES.into_iter().find(|(plain, _)| *plain == id).map(|(_, dtype)| dtype.into());
-    let block = || BlockType::ALL.into_iter().find(|block| block.gguf_id() == id).map(StoredType::Blocks);
+    let block = || BlockType::ALL.into_iter().find(|&block| block_id(block) == id).map(StoredType::Blocks);
     plain.or_else(block).ok_or_else(|| {
         let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
         format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")

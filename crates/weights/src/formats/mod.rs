@@ -1,6 +1,5 @@
 //! Checkpoint files of every format, as one kind of source.
 
-pub(crate) mod blocks;
 pub(crate) mod bytes;
 mod gguf;
 mod scaled;
@@ -12,7 +11,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use blocks::BlockType;
 pub use gguf::GgufFile;
 pub use torch::TorchFile;
 pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};

@@ -4,15 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::json;
 
-use super::blocks::BlockType;
-use super::gguf::{MAGIC, PLAIN_TYPES};
+use super::gguf::{MAGIC, PLAIN_TYPES, block_id};
 use crate::error::{Error, Result};
 use crate::source::ParamData;
 use crate::stored_type::StoredType;
@@ -125,7 +124,7 @@ fn unwritable(tensor: &NewTensor<'_>, format: &str) -> Error {
 fn gguf_id(dtype: StoredType) -> Option<u32> {
     match dtype {
         StoredType::Plain(dtype) => PLAIN_TYPES.into_iter().find(|(_, plain)| *plain == dtype).map(|(id, _)| id),
-        StoredType::Blocks(block) => Some(block.gguf_id()),
+        StoredType::Blocks(block) => Some(block_id(block)),
     }
 }
 
@@ -155,24 +154,8 @@ pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
             dtype.bytes(&data.info.shape)?;
             // The quantisers are candle's.
             let tensor = Tensor::from_vec(values, data.info.shape.as_slice(), &Device::Cpu).ok()?;
-            QTensor::quantize(&tensor, candles(block)).ok()?.data().ok()?.into_owned()
+            QTensor::quantize(&tensor, block.ggml()).ok()?.data().ok()?.into_owned()
         }
     };
     Some(bytes)
-}
-
-/// candle's name of a block layout.
-pub(super) fn candles(block: BlockType) -> GgmlDType {
-    match block {
-        BlockType::Q4_0 => GgmlDType::Q4_0,
-        BlockType::Q4_1 => GgmlDType::Q4_1,
-        BlockType::Q5_0 => GgmlDType::Q5_0,
-        BlockType::Q5_1 => GgmlDType::Q5_1,
-        BlockType::Q8_0 => GgmlDType::Q8_0,
-        BlockType::Q2_K => GgmlDType::Q2K,
-        BlockType::Q3_K => GgmlDType::Q3K,
-        BlockType::Q4_K => GgmlDType::Q4K,
-        BlockType::Q5_K => GgmlDType::Q5K,
-        BlockType::Q6_K => GgmlDType::Q6K,
-    }
 }

@@ -50,23 +50,23 @@ impl CardStream {
         placement: &Placement,
         config: &StreamConfig,
     ) -> Result<Arc<Self>> {
-        let Placement { device, dtype } = placement;
+        let (device, types) = (&placement.device, placement.slab());
         let layout = layout_on(device);
         let slab = |segment: &Segment| -> Result<HostSlab> {
-            Ok(HostSlab::new(packed(segment, source, *dtype, layout)?, config.pinned.as_ref())?)
+            Ok(HostSlab::new(packed(segment, source, types, layout)?, config.pinned.as_ref())?)
         };
         let host = segments.iter().map(slab).collect::<Result<Vec<_>>>()?;
-        let (size, ring_bytes) = (dtype.size_in_bytes(), config.residency.ring_bytes());
+        let (size, ring_bytes) = (types.dtype.size_in_bytes(), config.residency.ring_bytes());
         let pageable = host.iter().filter(|slab| !slab.is_pinned()).count();
         if pageable > 0 {
             tracing::info!("{pageable} of {} streamed segments are not in page-locked memory", host.len());
         }
-        let ring = Ring::new(device, *dtype, ring_bytes / size, host, config.copy_stream)?;
-        let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(*dtype)).collect();
+        let ring = Ring::new(device, types.dtype, ring_bytes / size, host, config.copy_stream)?;
+        let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let places = Places::new(&bytes, ring_bytes);
         let view = |(slot, segment): (usize, &Segment)| -> Result<Option<Slab>> {
             let place = ring.tensor().narrow(0, places.span(slot).start / size, bytes[slot] / size)?;
-            Ok(Some(Slab::new(segment, &place, layout)?))
+            Ok(Some(Slab::new(segment, &place, types, layout)?))
         };
         let count = segments.len();
         let state = State {

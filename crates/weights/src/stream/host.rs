@@ -9,14 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 
 use super::places::Places;
 use super::report::StreamReport;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
 use crate::load::{layout_on, packed};
-use crate::segment::{Segment, Slab, Streamer};
+use crate::segment::{Segment, Slab, SlabType, Streamer};
 use crate::source::ParamSource;
 
 /// The streamed segments of a network on the processor.
@@ -28,7 +28,7 @@ pub(super) struct HostStream {
 struct Shared {
     segments: Vec<Segment>,
     source: Arc<dyn ParamSource>,
-    dtype: DType,
+    types: SlabType,
     ring_bytes: usize,
     state: Mutex<State>,
     /// A slab is there, or there is something to pack, or the stream ends.
@@ -51,10 +51,10 @@ impl HostStream {
     pub(super) fn start(
         segments: Vec<Segment>,
         source: Arc<dyn ParamSource>,
-        dtype: DType,
+        types: SlabType,
         ring_bytes: usize,
     ) -> Result<Arc<Self>> {
-        let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(dtype)).collect();
+        let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let state = State {
             window: Window::new(Places::new(&sizes, ring_bytes)),
             wanted: VecDeque::new(),
@@ -64,7 +64,7 @@ impl HostStream {
             stopped: false,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { segments, source, dtype, ring_bytes, state, changed });
+        let shared = Arc::new(Shared { segments, source, types, ring_bytes, state, changed });
         shared.pack_ahead(&mut shared.state());
         let worker = shared.clone();
         let thread = std::thread::Builder::new().name("kiln-weights".into()).spawn(move || worker.work());
@@ -142,11 +142,11 @@ impl Shared {
             state.packing = Some((slot, true));
             drop(state);
             let (segment, start) = (&self.segments[slot], Instant::now());
-            let slab = packed(segment, self.source.as_ref(), self.dtype, layout);
-            let slab = slab.and_then(|slab| Slab::new(segment, &slab, layout));
+            let slab = packed(segment, self.source.as_ref(), self.types, layout);
+            let slab = slab.and_then(|slab| Slab::new(segment, &slab, self.types, layout));
             let seconds = start.elapsed().as_secs_f64();
             state = self.state();
-            state.report.bytes += segment.bytes(self.dtype) as u64;
+            state.report.bytes += segment.bytes(self.types) as u64;
             state.report.copies += 1;
             state.report.copy_seconds += seconds;
             if let Some((_, true)) = state.packing.take() {

@@ -35,7 +35,7 @@ use self::card::CardStream;
 use self::host::HostStream;
 use crate::error::{Error, Result};
 use crate::load::{Placement, check_all, load_one};
-use crate::segment::{Segment, Streamed, Streamer};
+use crate::segment::{Segment, SlabType, Streamed, Streamer};
 use crate::source::ParamSource;
 
 /// How segments are streamed.
@@ -80,11 +80,11 @@ impl Stream {
     ) -> Result<Self> {
         let start = Instant::now();
         let StreamConfig { residency, .. } = &config;
-        if (residency.len(), residency.dtype()) != (segments.len(), placement.dtype) {
-            let name = |segments, dtype| format!("{segments} segments in {dtype:?}");
+        if (residency.len(), residency.types()) != (segments.len(), placement.slab()) {
+            let name = |segments, types: SlabType| format!("{segments} segments in {types}");
             return Err(Error::OtherPlan {
-                planned: name(residency.len(), residency.dtype()),
-                found: name(segments.len(), placement.dtype),
+                planned: name(residency.len(), residency.types()),
+                found: name(segments.len(), placement.slab()),
             });
         }
         check_all(segments, source.as_ref())?;
@@ -100,7 +100,7 @@ impl Stream {
         }
         if !streamed.is_empty() {
             this.streamer = Some(if placement.device.is_cpu() {
-                Streaming::Host(HostStream::start(streamed.clone(), source, placement.dtype, residency.ring_bytes())?)
+                Streaming::Host(HostStream::start(streamed.clone(), source, placement.slab(), residency.ring_bytes())?)
             } else {
                 Streaming::Card(CardStream::start(streamed.clone(), source.as_ref(), placement, &config)?)
             });

@@ -1,11 +1,9 @@
 //! Which segments stay on the device, and how large the ring for the others is.
 
-use candle_core::DType;
-
 use super::simulate::{SegmentTimes, SimulatedStep, simulate};
 use crate::error::{Error, Result};
 use crate::load::Placement;
-use crate::segment::Segment;
+use crate::segment::{Segment, SlabType};
 
 /// What is known of the times of a step before it runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +21,7 @@ pub struct Residency {
     sizes: Vec<usize>,
     resident: Vec<bool>,
     ring: usize,
-    dtype: DType,
+    types: SlabType,
 }
 
 /// Ring sizes that are tried, in quarters of the largest streamed segment. Beyond, memory does more for a step as
@@ -42,7 +40,7 @@ impl Residency {
     /// All segments stay on the device.
     pub fn all(segments: &[Segment], placement: &Placement) -> Self {
         let sizes = sizes(segments, placement);
-        Self { resident: vec![true; sizes.len()], sizes, ring: 0, dtype: placement.dtype }
+        Self { resident: vec![true; sizes.len()], sizes, ring: 0, types: placement.slab() }
     }
 
     /// All segments go through a ring of `ring` bytes, but for those that stay on the host anyway.
@@ -70,7 +68,7 @@ impl Residency {
             return Err(Error::Budget { needed: largest, given: ring });
         }
         let ring = if largest == 0 { 0 } else { aligned(ring) };
-        Ok(Self { sizes, resident, ring, dtype: placement.dtype })
+        Ok(Self { sizes, resident, ring, types: placement.slab() })
     }
 
     /// As little on the device as does not slow steps down by more than a tenth: all segments go through a ring, the
@@ -162,9 +160,9 @@ impl Residency {
         self.resident_bytes() + self.ring
     }
 
-    /// The type of the slabs for which it was made.
-    pub(crate) fn dtype(&self) -> DType {
-        self.dtype
+    /// The types of the slabs for which it was made.
+    pub(crate) fn types(&self) -> SlabType {
+        self.types
     }
 
     /// How many segments it is for.
@@ -180,7 +178,7 @@ impl Residency {
 /// What every segment takes on the device.
 fn sizes(segments: &[Segment], placement: &Placement) -> Vec<usize> {
     let on_card = !placement.device.is_cpu();
-    let size = |segment: &Segment| if on_card && segment.on_host() { 0 } else { segment.bytes(placement.dtype) };
+    let size = |segment: &Segment| if on_card && segment.on_host() { 0 } else { segment.bytes(placement.slab()) };
     segments.iter().map(size).collect()
 }
 

@@ -6,9 +6,11 @@ use super::{Conv2d, Shapes};
 use crate::cpu::Element;
 use crate::cpu::product::{Panels, Product};
 
+/// `first` is the column of the result that the first one of `weight` is.
 pub(super) fn run<T: Element>(
     x: &[T],
     weight: Panels<'_, T>,
+    first: usize,
     config: Conv2d,
     shapes: Shapes,
     epilogue: &Epilogue<'_, T>,
@@ -17,7 +19,7 @@ pub(super) fn run<T: Element>(
         |pixel, start, patch| gather(x, config, shapes, pixel, start, patch),
         |tile| {
             for pixel in tile.rows.clone() {
-                epilogue.finish(pixel, tile.columns.clone(), tile.row(pixel));
+                epilogue.finish(pixel, first + tile.columns.start..first + tile.columns.end, tile.row(pixel));
             }
         },
     );

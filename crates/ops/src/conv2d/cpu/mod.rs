@@ -2,8 +2,10 @@
 //!
 //! Two ways: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for 3x3 kernels at
 //! stride 1 ([`winograd`]). Which one is a matter of the type and of the shapes of one image alone, so that a batch
-//! changes no bit.
+//! changes no bit. A linear layer whose matrix is stored in a type of its own goes the first way, band by band
+//! ([`banded`]).
 
+mod banded;
 mod direct;
 mod epilogue;
 mod transform;
@@ -14,8 +16,9 @@ use kiln_mempool::HostPool;
 
 use super::{Conv2d, Conv2dInputs, OP, Shapes};
 use crate::cpu::product::{Panels, pack, packed_len};
-use crate::cpu::{Element, Shared, View};
+use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
+use crate::matrix::StoredMatrix;
 use crate::output::write;
 use crate::packing::WeightLayout;
 use epilogue::Epilogue;
@@ -42,15 +45,23 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
     let Shapes { b, kh, kw, c_in, h_out, w_out, c_out, .. } = shapes;
     let k = kh * kw * c_in;
     let x = View::<T>::new(inputs.x)?;
-    let stored = View::<T>::new(inputs.weight.tensor())?;
-    let mut panels;
-    let weight = match inputs.weight.layout() {
-        WeightLayout::Panels => Panels::new(&stored, k, c_out),
-        WeightLayout::Plain => {
+    let matrix = StoredMatrix::of(inputs.weight)?;
+    let (stored, mut panels, mut kept);
+    let right = match (&matrix, inputs.weight.layout()) {
+        (Some(matrix), _) => {
+            kept = Scratch::default(); // here alone: there is one large buffer a thread, which Winograd's way takes too
+            Right::Rows(matrix, kept.try_get(banded::numbers(c_out, k))?)
+        }
+        (None, Some(WeightLayout::Panels)) => {
+            stored = View::<T>::new(inputs.weight.tensor())?;
+            Right::Panels(Panels::new(&stored, k, c_out))
+        }
+        (None, _) => {
+            stored = View::<T>::new(inputs.weight.tensor())?;
             panels = HostPool::vector(packed_len(k, c_out))?;
             panels.resize(packed_len(k, c_out), T::ZERO);
             pack(k, c_out, T::PAIRED, |row, column| stored[column * k + row], &mut panels);
-            Panels::new(&panels, k, c_out)
+            Right::Panels(Panels::new(&panels, k, c_out))
         }
     };
     let bias = View::<f32>::optional(inputs.bias)?;
@@ -68,10 +79,19 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
             c_out,
             y: Shared::new(y),
         };
-        if winograd::suits(T::DTYPE, config, shapes) {
-            winograd::run(&x, weight, config, shapes, &epilogue);
-        } else {
-            direct::run(&x, weight, config, shapes, &epilogue);
+        match right {
+            Right::Rows(matrix, band) => banded::run(&x, matrix, band, config, shapes, &epilogue),
+            Right::Panels(weight) if winograd::suits(T::DTYPE, config, shapes) => {
+                winograd::run(&x, weight, config, shapes, &epilogue);
+            }
+            Right::Panels(weight) => direct::run(&x, weight, 0, config, shapes, &epilogue),
         }
     })
+}
+
+/// The right operand of the product.
+enum Right<'a, T> {
+    Panels(Panels<'a, T>),
+    /// Rows in a type of their own, and a buffer for a band's numbers.
+    Rows(&'a StoredMatrix<'a>, &'a mut [T]),
 }

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 
 use super::{Element, Scratch};
 pub(crate) use kernel::{Kernel, Out, ROWS};
-pub(crate) use panels::{PANEL, Panels, pack, packed_len};
+pub(crate) use panels::{PANEL, Panels, pack, pack_stored, packed_len};
 
 /// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of a first-level cache.
 const K_BLOCK: usize = 512;

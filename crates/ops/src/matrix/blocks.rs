@@ -1,12 +1,11 @@
-//! Quantised blocks of GGUF files to numbers.
+//! Quantised blocks of ggml to numbers.
 //!
 //! The layouts are those of ggml (`ggml-common.h`): 32 numbers with one f16 scale, or 256 with scales of their own for
 //! 16 or 32 of them. Written here over plain bytes rather than taken from candle, whose readers want a copy of the
 //! whole tensor in aligned memory first; the tests hold them to candle's, bit by bit.
 
+use candle_core::quantized::GgmlDType;
 use half::f16;
-
-use crate::element::Element;
 
 /// A block layout of ggml.
 #[allow(non_camel_case_types)] // the names that everybody knows them by
@@ -73,49 +72,54 @@ impl BlockType {
         }
     }
 
-    /// The number of the type in a GGUF file.
-    pub(crate) fn gguf_id(self) -> u32 {
+    /// candle's name of it, whose quantisers make the blocks.
+    pub fn ggml(self) -> GgmlDType {
         match self {
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q5_0 => 6,
-            Self::Q5_1 => 7,
-            Self::Q8_0 => 8,
-            Self::Q2_K => 10,
-            Self::Q3_K => 11,
-            Self::Q4_K => 12,
-            Self::Q5_K => 13,
-            Self::Q6_K => 14,
+            Self::Q4_0 => GgmlDType::Q4_0,
+            Self::Q4_1 => GgmlDType::Q4_1,
+            Self::Q5_0 => GgmlDType::Q5_0,
+            Self::Q5_1 => GgmlDType::Q5_1,
+            Self::Q8_0 => GgmlDType::Q8_0,
+            Self::Q2_K => GgmlDType::Q2K,
+            Self::Q3_K => GgmlDType::Q3K,
+            Self::Q4_K => GgmlDType::Q4K,
+            Self::Q5_K => GgmlDType::Q5K,
+            Self::Q6_K => GgmlDType::Q6K,
         }
     }
-}
 
-/// Converts the numbers of the blocks in `bytes` from number `start` on. What is not there leaves `out` as it was.
-pub(crate) fn read<T: Element>(block: BlockType, bytes: &[u8], start: usize, mut out: &mut [T]) {
-    let (elements, size) = (block.elements(), block.bytes());
-    let mut values = [0f32; 256];
-    let values = &mut values[..elements];
-    let mut skipped = start % elements;
-    for bytes in bytes.chunks_exact(size).skip(start / elements) {
-        if out.is_empty() {
-            break;
+    /// Hands `count` numbers of the blocks in `bytes`, from number `start` on, to `put`: one after another, a block's at
+    /// a time. What is not there is left out.
+    pub fn read(self, bytes: &[u8], start: usize, count: usize, mut put: impl FnMut(&[f32])) {
+        let (elements, size) = (self.elements(), self.bytes());
+        let mut values = [0f32; 256];
+        let values = &mut values[..elements];
+        let (mut skipped, mut rest) = (start % elements, count);
+        for bytes in bytes.chunks_exact(size).skip(start / elements) {
+            if rest == 0 {
+                break;
+            }
+            self.decode(bytes, values);
+            let wanted = rest.min(elements - skipped);
+            put(&values[skipped..skipped + wanted]);
+            (rest, skipped) = (rest - wanted, 0);
         }
-        match block {
-            BlockType::Q4_0 => q4_0(bytes, values),
-            BlockType::Q4_1 => q4_1(bytes, values),
-            BlockType::Q5_0 => q5_0(bytes, values),
-            BlockType::Q5_1 => q5_1(bytes, values),
-            BlockType::Q8_0 => q8_0(bytes, values),
-            BlockType::Q2_K => q2_k(bytes, values),
-            BlockType::Q3_K => q3_k(bytes, values),
-            BlockType::Q4_K => q4_k(bytes, values),
-            BlockType::Q5_K => q5_k(bytes, values),
-            BlockType::Q6_K => q6_k(bytes, values),
+    }
+
+    /// The numbers of one block.
+    fn decode(self, bytes: &[u8], values: &mut [f32]) {
+        match self {
+            Self::Q4_0 => q4_0(bytes, values),
+            Self::Q4_1 => q4_1(bytes, values),
+            Self::Q5_0 => q5_0(bytes, values),
+            Self::Q5_1 => q5_1(bytes, values),
+            Self::Q8_0 => q8_0(bytes, values),
+            Self::Q2_K => q2_k(bytes, values),
+            Self::Q3_K => q3_k(bytes, values),
+            Self::Q4_K => q4_k(bytes, values),
+            Self::Q5_K => q5_k(bytes, values),
+            Self::Q6_K => q6_k(bytes, values),
         }
-        let wanted = &values[skipped..];
-        let (part, rest) = out.split_at_mut(wanted.len().min(out.len()));
-        T::round(&wanted[..part.len()], part);
-        (out, skipped) = (rest, 0);
     }
 }
 
@@ -256,17 +260,24 @@ mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
-    use crate::formats::write::candles;
+
+    fn read(block: BlockType, bytes: &[u8], start: usize, out: &mut [f32]) {
+        let mut at = 0;
+        block.read(bytes, start, out.len(), |values| {
+            out[at..at + values.len()].copy_from_slice(values);
+            at += values.len();
+        });
+    }
 
     #[test]
     fn every_layout_is_read_as_candle_reads_it() {
         let values: Vec<f32> = (0..4 * 256).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 97) as f32)).collect();
         let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap().reshape((4, 256)).unwrap();
         for block in BlockType::ALL {
-            let quantised = QTensor::quantize(&tensor, candles(block)).unwrap();
+            let quantised = QTensor::quantize(&tensor, block.ggml()).unwrap();
             let bytes = quantised.data().unwrap().into_owned();
             let check = |bytes: &[u8]| {
-                let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, candles(block)).unwrap();
+                let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, block.ggml()).unwrap();
                 let expected = QTensor::new(storage, (4, 256)).unwrap().dequantize(&Device::Cpu).unwrap();
                 let mut found = vec![0f32; 4 * 256];
                 read(block, bytes, 0, &mut found);

@@ -1,0 +1,75 @@
+//! In which type the matrices of linear layers are kept.
+
+use std::str::FromStr;
+
+use candle_core::DType;
+use kiln_weights::{BlockType, MatrixType};
+
+/// The type in which the matrices of linear layers are kept in memory, of all networks. Whatever it is, a layer computes
+/// in the type of the activations; a matrix whose rows a type cannot hold (blocks that do not divide them), and all
+/// other weights, are kept in that of the activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MatrixChoice {
+    /// The type of the activations: what is fastest. A file's quantised weights become numbers when they are loaded.
+    #[default]
+    Auto,
+    /// 32 bits, in a run in f32; in another run the type of the activations, which is all that it reads of them.
+    F32,
+    /// A type of its own. What the file has in this type is kept bit by bit.
+    Kept(MatrixType),
+}
+
+impl FromStr for MatrixChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let block = BlockType::ALL.into_iter().map(MatrixType::Blocks).find(|block| block.to_string() == text);
+        match (text, block) {
+            ("auto", _) => Ok(Self::Auto),
+            ("f32" | "fp32", _) => Ok(Self::F32),
+            ("f16" | "fp16", _) => Ok(Self::Kept(MatrixType::F16)),
+            ("bf16", _) => Ok(Self::Kept(MatrixType::Bf16)),
+            ("f8" | "fp8" | "f8_e4m3", _) => Ok(Self::Kept(MatrixType::F8)),
+            (_, Some(block)) => Ok(Self::Kept(block)),
+            _ => {
+                let blocks = BlockType::ALL.map(|block| MatrixType::Blocks(block).to_string()).join(", ");
+                Err(format!("expected auto, f32, f16, bf16, f8, {blocks}"))
+            }
+        }
+    }
+}
+
+impl MatrixChoice {
+    /// The type in a run whose activations are of `dtype`, where it is another one.
+    pub(crate) fn resolve(self, dtype: DType) -> Option<MatrixType> {
+        match (self, dtype) {
+            (Self::Kept(MatrixType::F16), DType::F16) | (Self::Kept(MatrixType::Bf16), DType::BF16) => None,
+            (Self::Kept(kind), _) => Some(kind),
+            (Self::Auto | Self::F32, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_a_name() {
+        for block in BlockType::ALL {
+            let name = format!("{block:?}").to_lowercase();
+            assert_eq!(name.parse(), Ok(MatrixChoice::Kept(MatrixType::Blocks(block))));
+        }
+        assert_eq!("f8".parse(), Ok(MatrixChoice::Kept(MatrixType::F8)));
+        assert!("q7_0".parse::<MatrixChoice>().unwrap_err().ends_with("q6_k"));
+    }
+
+    #[test]
+    fn the_activations_type_needs_no_type_of_its_own() {
+        let resolve = |text: &str, dtype| text.parse::<MatrixChoice>().unwrap().resolve(dtype);
+        assert_eq!((resolve("auto", DType::F32), resolve("f32", DType::BF16)), (None, None));
+        assert_eq!((resolve("f16", DType::F16), resolve("bf16", DType::BF16)), (None, None));
+        assert_eq!(resolve("f16", DType::F32), Some(MatrixType::F16));
+        assert_eq!(resolve("bf16", DType::F16), Some(MatrixType::Bf16));
+    }
+}

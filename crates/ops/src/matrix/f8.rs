@@ -1,0 +1,78 @@
+//! The 8-bit float of the `F8_E4M3` type ("FN": no infinities, all ones is NaN): arXiv 2209.05433.
+
+/// The largest number.
+const MAX: f32 = 448.0;
+/// The exponent of the smallest numbers with all digits.
+const LEAST: i32 = -6;
+
+/// The values of all.
+static VALUES: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        values[bits] = value(bits as u32);
+        bits += 1;
+    }
+    values
+};
+
+const fn value(bits: u32) -> f32 {
+    let (sign, exponent, mantissa) = (bits >> 7 << 31, bits >> 3 & 0xf, bits & 0x7);
+    let magnitude = match (exponent, mantissa) {
+        (0xf, 0x7) => f32::NAN,
+        (0, _) => mantissa as f32 / 512.0,
+        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20), // exponents count from -7 and from -127
+    };
+    f32::from_bits(sign | magnitude.to_bits())
+}
+
+/// Its value.
+pub fn f8_e4m3(bits: u8) -> f32 {
+    VALUES[usize::from(bits)]
+}
+
+/// The nearest one, ties to even; what is larger than all becomes the largest.
+pub fn to_f8_e4m3(value: f32) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+    if value.is_nan() {
+        return sign | 0x7f;
+    }
+    let magnitude = value.abs().min(MAX);
+    let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(LEAST);
+    // In units of the last digit: at most 16, and then it is 8 of the next larger exponent's.
+    let digits = (magnitude * 2f32.powi(3 - exponent)).round_ties_even() as u8;
+    // An exponent's field counts from 1 for LEAST; digits from 8 on hold one more of it.
+    let field = (exponent - LEAST) as u8;
+    sign | ((field << 3) + digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn every_number_is_itself() {
+        for bits in 0..=u8::MAX {
+            let value = f8_e4m3(bits);
+            let expected = if value.is_nan() { bits & 0x80 | 0x7f } else { bits };
+            assert_eq!(to_f8_e4m3(value), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn it_is_rounded_as_candle_rounds_it() {
+        let values: Vec<f32> = (0..400_000u32)
+            .map(|i| f32::from_bits(0x3a80_0000 + i * 397)) // 2^-10 to beyond 448
+            .filter(|value| value.abs() <= MAX)
+            .flat_map(|value| [value, -value])
+            .collect();
+        let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap();
+        let candles = tensor.to_dtype(DType::F8E4M3).unwrap().to_dtype(DType::F32).unwrap();
+        for (value, expected) in values.iter().zip(candles.to_vec1::<f32>().unwrap()) {
+            assert_eq!(f8_e4m3(to_f8_e4m3(*value)), expected, "{value}");
+        }
+        assert_eq!((to_f8_e4m3(1e9), to_f8_e4m3(f32::NEG_INFINITY)), (0x7e, 0xfe));
+    }
+}

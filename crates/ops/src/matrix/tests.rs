@@ -1,0 +1,147 @@
+use candle_core::quantized::QTensor;
+use candle_core::{DType, Device, Tensor};
+
+use super::*;
+use crate::linear;
+use crate::packing::Weight;
+use crate::test_support::{exact, random};
+
+const KINDS: [MatrixType; 13] = {
+    let mut kinds = [MatrixType::F8; 13];
+    (kinds[0], kinds[1]) = (MatrixType::F16, MatrixType::Bf16);
+    let mut i = 0;
+    while i < BlockType::ALL.len() {
+        kinds[3 + i] = MatrixType::Blocks(BlockType::ALL[i]);
+        i += 1;
+    }
+    kinds
+};
+
+/// The rows of a matrix `(n, k)` in f32 as they are stored.
+fn stored(matrix: &Tensor, kind: MatrixType) -> Vec<u8> {
+    let rows: Vec<Vec<f32>> = matrix.to_vec2().unwrap();
+    match kind {
+        MatrixType::F16 => rows.concat().iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+        MatrixType::Bf16 => rows.concat().iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+        MatrixType::F8 => {
+            let row = |(i, row): (usize, &Vec<f32>)| {
+                let factor = 0.5 + i as f32 / 7.0;
+                let numbers: Vec<u8> = row.iter().map(|value| to_f8_e4m3(value / factor)).collect();
+                [factor.to_le_bytes().to_vec(), numbers].concat()
+            };
+            rows.iter().enumerate().flat_map(row).collect()
+        }
+        MatrixType::Blocks(block) => QTensor::quantize(matrix, block.ggml()).unwrap().data().unwrap().into_owned(),
+    }
+}
+
+/// Bytes as flat memory of a type, with some before and after that are no part of it.
+fn memory(bytes: &[u8], dtype: DType) -> Tensor {
+    let size = dtype.size_in_bytes();
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(size), 0xff);
+    let all = [vec![0xff; 4 * size], bytes.clone(), vec![0xff; 4 * size]].concat();
+    let len = bytes.len() / size;
+    let tensor = match dtype {
+        DType::F32 => {
+            let values: Vec<f32> = all.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            Tensor::new(values, &Device::Cpu)
+        }
+        DType::F16 => {
+            let values: Vec<f16> = all.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b)).collect();
+            Tensor::new(values, &Device::Cpu)
+        }
+        _ => {
+            let values: Vec<bf16> = all.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b)).collect();
+            Tensor::new(values, &Device::Cpu)
+        }
+    };
+    tensor.unwrap().narrow(0, 4, len).unwrap()
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values: Vec<f32> = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_layer_gives_the_bits_of_its_numbers() {
+    let device = random(&[1]).device().clone();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        // The last are more than a band.
+        for (outer, k, n) in [(1, 256, 3), (9, 512, 65), (40, 768, 40), (3, 1024, 2100)] {
+            let matrix = exact(&random(&[n, k]));
+            let half = |t: Tensor| t.to_dtype(dtype).unwrap();
+            let (x, residual) = (half(random(&[2, outer, k])), half(random(&[2, outer, n])));
+            let bias = half(random(&[n]));
+            for kind in KINDS {
+                let memory = memory(&stored(&matrix, kind), dtype);
+                let weight = Weight::rows(&memory, kind, [n, k], 1).unwrap().on(&device).unwrap();
+                assert_eq!((weight.shape(), weight.layout()), ([n, 1, 1, k], None));
+                let plain = Weight::plain(&dense(&weight).unwrap()).unwrap();
+                let run = |weight: &Weight, out: Option<&Tensor>| {
+                    linear(&x, weight, Some(&bias), Some(&residual), out).unwrap()
+                };
+                let expected = run(&plain, None);
+                assert_eq!(bits(&run(&weight, None)), bits(&expected), "{kind} {dtype:?} ({n}, {k})");
+                let out = expected.zeros_like().unwrap();
+                run(&weight, Some(&out));
+                assert_eq!(bits(&out), bits(&expected), "{kind} {dtype:?} ({n}, {k})");
+            }
+        }
+    }
+}
+
+#[test]
+fn its_numbers_are_those_that_were_stored() {
+    let matrix = exact(&random(&[5, 512]));
+    let close = [
+        (MatrixType::F16, 1e-3),
+        (MatrixType::Bf16, 1e-2),
+        (MatrixType::F8, 0.1),
+        (MatrixType::Blocks(BlockType::Q8_0), 0.02),
+        (MatrixType::Blocks(BlockType::Q4_K), 0.25),
+    ];
+    for (kind, bound) in close {
+        let weight = Weight::rows(&memory(&stored(&matrix, kind), DType::F32), kind, [5, 512], 1).unwrap();
+        let off = (dense(&weight).unwrap() - &matrix).unwrap().abs().unwrap().max_all().unwrap();
+        let off: f32 = off.to_scalar().unwrap();
+        assert!(off <= bound, "{kind}: {off}");
+    }
+    // Any part of a row, whatever block it begins in.
+    for kind in KINDS {
+        let bytes = stored(&matrix, kind);
+        let row = &bytes[..bytes.len() / 5];
+        let (mut all, mut part) = ([0f32; 512], [0f32; 300]);
+        kind.read(row, 0, &mut all);
+        kind.read(row, 111, &mut part);
+        assert_eq!(part, all[111..411], "{kind}");
+    }
+}
+
+#[test]
+fn layers_with_a_gap_between_them_are_one_matrix() {
+    let (kind, k) = (MatrixType::Blocks(BlockType::Q5_1), 64);
+    let matrices = [exact(&random(&[3, k])), exact(&random(&[3, k]))];
+    let mut bytes = Vec::new();
+    for matrix in &matrices {
+        bytes.extend(stored(matrix, kind));
+        bytes.resize(bytes.len().next_multiple_of(256), 0xff);
+    }
+    let memory = memory(&bytes, DType::F32);
+    let both = dense(&Weight::rows(&memory, kind, [6, k], 2).unwrap()).unwrap();
+    let second = memory.narrow(0, memory.elem_count() / 2, memory.elem_count() / 2).unwrap();
+    let second = dense(&Weight::rows(&second, kind, [3, k], 1).unwrap()).unwrap();
+    assert_eq!(bits(&both.narrow(0, 3, 3).unwrap()), bits(&second));
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused() {
+    let memory = Tensor::zeros(64, DType::F32, &Device::Cpu).unwrap();
+    let kind = MatrixType::Blocks(BlockType::Q8_0);
+    let message = Weight::rows(&memory, kind, [2, 40], 1).unwrap_err().to_string();
+    assert!(message.contains("rows of 40 numbers cannot be stored as q8_0"), "{message}");
+    assert!(Weight::rows(&memory, kind, [8, 32], 1).is_err(), "272 bytes in 256");
+    assert!(Weight::rows(&memory, kind, [7, 32], 2).is_err());
+    assert!(Weight::rows(&memory, kind, [7, 32], 1).is_ok());
+}

@@ -1,0 +1,95 @@
+//! Matrices on their way into a slab in which their rows have a type of their own.
+
+use candle_core::quantized::QTensor;
+use candle_core::{Device, Tensor};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use kiln_ops::{F8_FACTOR, MatrixType, to_f8_e4m3};
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use crate::element::{Element, Stored};
+use crate::error::Result;
+use crate::segment::StoredRows;
+use crate::stored_type::StoredType;
+
+/// Numbers that are made to rows at a time, or those of [`EVEN`] rows: few beside the smallest ring.
+const PART: usize = 1 << 12;
+
+/// Rows begin at multiples of a slab's elements in every so many rows, whatever a row takes.
+const EVEN: usize = 4;
+
+/// Largest number of 8 bits.
+const F8_MAX: f32 = 448.0;
+
+/// Writes all rows to `place`, whose other bytes stay what they are. Rows that `bytes`, elements of the type `dtype`,
+/// has in the wanted type are copied bit by bit; `stored`, which is the same, gives the numbers of others.
+pub(crate) fn store<T: Element>(
+    rows: StoredRows,
+    dtype: StoredType,
+    bytes: &[u8],
+    stored: &Stored<'_>,
+    place: &mut [T],
+) -> Result<()> {
+    let StoredRows { kind, n, k, row_bytes } = rows;
+    let count = (PART / k.max(1)).next_multiple_of(EVEN).max(EVEN);
+    let part = (count * row_bytes / size_of::<T>()).max(1);
+    let place = &mut place[..(n * row_bytes).div_ceil(size_of::<T>())];
+    place.par_chunks_mut(part).enumerate().try_for_each(|(i, place)| {
+        let (first, count) = (i * count, count.min(n - i * count));
+        let mut encoded = match copied(kind, dtype) {
+            true => bytes[first * row_bytes..(first + count) * row_bytes].to_vec(),
+            false => {
+                let mut values = vec![0f32; count * k];
+                stored.read(first * k, &mut values);
+                encode(kind, values, k, (dtype == Dtype::F8_E4M3.into()).then_some(1.0))?
+            }
+        };
+        encoded.resize(encoded.len().next_multiple_of(size_of::<T>()), 0);
+        T::copy(&encoded, place);
+        Ok(())
+    })
+}
+
+/// Whether rows of a file are those of the slab.
+fn copied(kind: MatrixType, dtype: StoredType) -> bool {
+    match kind {
+        MatrixType::F16 => dtype == Dtype::F16.into(),
+        MatrixType::Bf16 => dtype == Dtype::BF16.into(),
+        MatrixType::F8 => false, // a file has no factors between rows
+        MatrixType::Blocks(block) => dtype == StoredType::Blocks(block),
+    }
+}
+
+/// Rows of `k` numbers. `factor` is that of all rows of 8-bit floats, which otherwise makes the largest of each row the
+/// largest that there is.
+fn encode(kind: MatrixType, values: Vec<f32>, k: usize, factor: Option<f32>) -> Result<Vec<u8>> {
+    Ok(match kind {
+        MatrixType::F16 => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(&values);
+            halves.iter().flat_map(|half| half.to_le_bytes()).collect()
+        }
+        MatrixType::Bf16 => {
+            let mut halves = vec![bf16::ZERO; values.len()];
+            Element::round(&values, &mut halves);
+            halves.iter().flat_map(|half| half.to_le_bytes()).collect()
+        }
+        MatrixType::F8 => {
+            let mut encoded = Vec::with_capacity(values.len() / k.max(1) * (k + F8_FACTOR));
+            for row in values.chunks_exact(k.max(1)) {
+                let largest = row.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+                let usual = if largest > 0.0 && largest.is_finite() { largest / F8_MAX } else { 1.0 };
+                let factor = factor.unwrap_or(usual);
+                encoded.extend(factor.to_le_bytes());
+                encoded.extend(row.iter().map(|value| to_f8_e4m3(value / factor)));
+            }
+            encoded
+        }
+        MatrixType::Blocks(block) => {
+            // The quantisers are candle's.
+            let shape = (values.len() / k.max(1), k);
+            QTensor::quantize(&Tensor::from_vec(values, shape, &Device::Cpu)?, block.ggml())?.data()?.into_owned()
+        }
+    })
+}
