@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, LoraUse, MatrixChoice, Preset, Request,
-    Setup, StreamPlan, WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, HubReference, LoraUse, MatrixChoice, Preset,
+    Request, Setup, StreamPlan, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
@@ -36,6 +36,8 @@ pub enum Command {
     Txt2img(Box<Txt2img>),
     /// Makes the pictures of a file of jobs; what was made before stays.
     Batch(Box<BatchArgs>),
+    /// Fetches a model from the Hugging Face Hub, or brings it up to date.
+    Pull(PullArgs),
     /// Tells what this machine has, and what Kiln would do with it.
     Devices(DevicesArgs),
     /// Tells what is in a model folder or a checkpoint file. Reads no weights.
@@ -59,6 +61,24 @@ pub enum Command {
     },
     /// Prints the manual page.
     Man,
+}
+
+/// `kiln pull`.
+#[derive(Debug, ClapArgs)]
+pub struct PullArgs {
+    /// The repository, perhaps with a revision (a branch, a tag or a commit) and one file.
+    #[arg(value_name = "OWNER/NAME[@REVISION][/FILE]")]
+    pub reference: HubReference,
+    /// Files and folders of the repository. Default: what a model needs, its weights in one type.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<String>,
+    /// The type in which the model is to run: for f32 weights of full size are fetched, else those of 16 bits where
+    /// there are such.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub dtype: DTypeChoice,
+    /// Asks nobody: tells whether all is in the cache, and where.
+    #[arg(long)]
+    pub offline: bool,
 }
 
 /// `kiln devices`.
@@ -300,7 +320,7 @@ pub struct Txt2img {
 
     /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. In any number.
     #[arg(long = "lora", value_name = "FILE[:X]")]
-    loras: Vec<LoraUse>,
+    pub loras: Vec<LoraUse>,
 
     /// Width in pixels, a multiple of 8. Default: the model's.
     #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::batch_args::BatchArgs;
 use crate::interrupt;
 use crate::progress::summary;
+use crate::pull::located;
 use crate::table::{print, size};
 use crate::tell::{is_json, object};
 
@@ -17,13 +18,21 @@ use crate::tell::{is_json, object};
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Runs the command. The file of jobs and the names of all pictures are checked before anything is loaded.
-pub fn run(args: &BatchArgs) -> Result<()> {
+pub fn run(mut args: BatchArgs) -> Result<()> {
     interrupt::listen();
     let file = match &args.jobs {
         Some(path) => JobFile::read(path, args.format)?,
         None => JobFile::nothing(),
     };
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
+    args.run.fetch(&mut [])?;
+    for model in set.models() {
+        match located(model, &args.run.hub()) {
+            // Its jobs fail, and the others are made.
+            Err(error) if !matches!(error, Error::Interrupted) => tell!("{error}"),
+            result => drop(result?),
+        }
+    }
     let whole = set.len();
     let run = BatchRun::plan(set, args.options())?;
     let (all, made, failed) = (run.all(), run.made(), run.failed());

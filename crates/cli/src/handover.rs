@@ -61,6 +61,7 @@ impl Args {
             Subcommand::Devices(_) => DeviceChoice::Auto,
             Subcommand::Inspect(_)
             | Subcommand::Convert(_)
+            | Subcommand::Pull(_)
             | Subcommand::Completions { .. }
             | Subcommand::Man
             | Subcommand::Memory { .. } => DeviceChoice::Cpu,

@@ -10,12 +10,17 @@ static WRITING: Mutex<()> = Mutex::new(());
 
 /// From now on Ctrl-C (and a termination signal) asks the run to stop at the next step; a second one ends the process.
 pub fn listen() {
-    let handler = || {
+    listen_and_say("stopping after this step");
+}
+
+/// The same, with other words for what the first one does.
+pub fn listen_and_say(first: &'static str) {
+    let handler = move || {
         if STOP.swap(true, Ordering::SeqCst) {
             let _whole = WRITING.lock();
             std::process::exit(130);
         }
-        tell!("\nstopping after this step; once more to stop at once");
+        tell!("\n{first}; once more to stop at once");
     };
     if let Err(error) = ctrlc::set_handler(handler) {
         tracing::warn!("Ctrl-C will end the run at once: {error}");

@@ -22,6 +22,7 @@ mod papers;
 mod plan;
 mod progress;
 mod prompt_args;
+mod pull;
 mod run_args;
 mod sampling_args;
 mod table;
@@ -56,7 +57,7 @@ fn started() -> Args {
 fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::Txt2img(args) => txt2img::run(*args),
-        Command::Batch(args) => batch::run(&args),
+        Command::Batch(args) => batch::run(*args),
         Command::Devices(args) => {
             devices::run(&args);
             Ok(())
@@ -68,6 +69,7 @@ fn run(args: Args) -> ExitCode {
         Command::Man => papers::man().map_err(kiln_engine::Error::output),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Pull(args) => pull::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Memory { command } => memory::run(&command),

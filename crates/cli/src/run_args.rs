@@ -3,21 +3,28 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, MatrixChoice, ModelOptions, Prediction, Setup};
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, HubOptions, LoraName, LoraUse, MatrixChoice, ModelOptions, Prediction, Result, Setup,
+};
 
 use crate::args::parse_count;
 use crate::memory_args::MemoryArgs;
+use crate::pull::located;
 
 /// What a user may say of the model and of where it runs.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), or a name in KILN_MODELS.
+    /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), a name in KILN_MODELS,
+    /// or hf:OWNER/NAME[@REVISION][/FILE] on the Hugging Face Hub, which is fetched once.
     /// Default: the model that comes with Kiln.
     #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
+    /// Fetches nothing: of what is named on the Hub the cache is used.
+    #[arg(long)]
+    offline: bool,
     /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
     #[arg(long, value_name = "NAME")]
     prediction: Option<Prediction>,
@@ -62,6 +69,30 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
+    /// Fetches what is named on the Hub, among `loras` too. Files that came are put in the places of their names; the
+    /// model keeps its own, by which the cache has it now.
+    ///
+    /// # Errors
+    /// Those of the Hub.
+    pub fn fetch(&mut self, loras: &mut [LoraUse]) -> Result<()> {
+        let options = self.hub();
+        self.model.as_deref().map(|model| located(model, &options)).transpose()?;
+        let parts = [&mut self.unet, &mut self.vae, &mut self.taesd].into_iter().flatten();
+        let of_loras = loras.iter_mut().filter_map(|lora| match &mut lora.lora {
+            LoraName::File(path) => Some(path),
+            LoraName::Named(_) => None,
+        });
+        for path in parts.chain(&mut self.text_encoder).chain(of_loras) {
+            *path = located(path, &options)?;
+        }
+        Ok(())
+    }
+
+    /// How files come from the Hub.
+    pub fn hub(&self) -> HubOptions {
+        HubOptions { offline: self.offline, dtype: self.dtype }
+    }
+
     /// What of the model is not what its folder or file says.
     pub fn model_options(&self) -> ModelOptions {
         ModelOptions {

@@ -10,8 +10,9 @@ use crate::interrupt;
 use crate::progress::{Progress, summary};
 
 /// Runs the command. Everything that can be refused is refused before weights are read.
-pub fn run(args: Txt2img) -> Result<()> {
+pub fn run(mut args: Txt2img) -> Result<()> {
     interrupt::listen();
+    args.run.fetch(&mut args.loras)?;
     let model = ModelFolder::open_with(&locate_model(args.run.model.as_deref())?, &args.run.model_options())?;
     let mut request = args.request();
     let mut job = request.resolve(&model)?;

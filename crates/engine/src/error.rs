@@ -139,6 +139,9 @@ pub enum Error {
     /// A memory pool failed.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
+    /// A model could not be fetched, or is not in the cache.
+    #[error(transparent)]
+    Hub(kiln_hub::Error),
     /// The schedule is impossible.
     #[error(transparent)]
     Scheduler(kiln_scheduler::Error),
@@ -160,10 +163,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_) | Self::Job { .. }
-        )
+        match self {
+            Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_) | Self::Job { .. } => true,
+            Self::Hub(error) => error.is_usage(),
+            _ => false,
+        }
     }
 
     /// The standard output could not be written to.
@@ -205,6 +209,15 @@ impl From<kiln_scheduler::Error> for Error {
         match error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
             other => Self::Scheduler(other),
+        }
+    }
+}
+
+impl From<kiln_hub::Error> for Error {
+    fn from(error: kiln_hub::Error) -> Self {
+        match error {
+            kiln_hub::Error::Interrupted => Self::Interrupted,
+            other => Self::Hub(other),
         }
     }
 }

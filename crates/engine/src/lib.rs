@@ -36,6 +36,7 @@ mod error;
 mod event;
 mod guidance;
 mod host_memory;
+mod hub;
 mod inspect;
 mod latents_file;
 mod locate;
@@ -80,10 +81,12 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use guidance::{GuidanceOptions, Threshold};
+pub use hub::{HubOptions, fetched, pull};
 pub use inspect::{
     Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
 };
 pub use kiln_clip::Emphasis;
+pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedule};
 pub use latents_file::LatentsFile;

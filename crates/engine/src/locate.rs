@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::hub;
 
 /// The model that comes with Kiln.
 const DEFAULT: &str = "emoji";
@@ -10,11 +11,15 @@ const DEFAULT: &str = "emoji";
 const MODELS: &str = "KILN_MODELS";
 
 /// The folder of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` beside the binary or
-/// above it, or in `models/` of the sources. Without a name the model that comes with Kiln.
+/// above it, or in `models/` of the sources; `hf:OWNER/NAME` is what the Hub's cache has. Without a name the model that
+/// comes with Kiln.
 ///
 /// # Errors
-/// [`Error::NotFound`] with all the places that were tried.
+/// [`Error::NotFound`] with all the places that were tried, [`Error::Hub`] with what the cache lacks.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = name.map(hub::cached).transpose()?.flatten() {
+        return Ok(path);
+    }
     if let Some(path) = name.filter(|path| path.exists()) {
         return Ok(path.to_path_buf());
     }

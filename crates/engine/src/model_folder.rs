@@ -35,6 +35,9 @@ pub struct Defaults {
     pub cfg_scale: f64,
 }
 
+/// diffusers' classes of the models that can be run, with what they are.
+pub(crate) const PIPELINES: [(&str, Family); 2] =
+    [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl)];
 const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 /// The file with a model folder's own defaults; every key may be missing.
@@ -96,11 +99,11 @@ impl ModelFolder {
         let mut files = ModelFiles::open(path, options)?;
         let index_path = files.config_path("model_index.json");
         let index: Value = parse(&files, "model_index.json")?;
-        let family = match index["_class_name"].as_str() {
-            Some("StableDiffusionPipeline") => Family::Sd,
-            Some("StableDiffusionXLPipeline") => Family::Sdxl,
-            other => {
-                let found = other.unwrap_or("missing");
+        let class = index["_class_name"].as_str();
+        let family = match PIPELINES.iter().find(|(known, _)| class == Some(known)) {
+            Some((_, family)) => *family,
+            None => {
+                let found = class.unwrap_or("missing");
                 let problem = match path.is_file() {
                     true => format!(
                         "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
@@ -153,6 +156,9 @@ impl ModelFolder {
 
     /// The folder's name, or the file's without its extension, which the pictures' metadata carry.
     pub fn name(&self) -> String {
+        if let Some(name) = kiln_hub::cached_name(&self.path) {
+            return name; // the folder has a commit's name, and a file's is a link's
+        }
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let name = if path.is_file() { path.file_stem() } else { path.file_name() };
         name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())

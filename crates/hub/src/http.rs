@@ -222,6 +222,7 @@ fn failed(error: &ureq::Error) -> Piece {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) | ureq::Error::Pem(_) => Piece::Refused(format!(
             "{error}; where a proxy or a company has certificates of its own, SSL_CERT_FILE names their file"
         )),
+        ureq::Error::Io(error) => Piece::Failed(error.to_string()),
         error => Piece::Failed(error.to_string()),
     }
 }

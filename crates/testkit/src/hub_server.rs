@@ -4,7 +4,7 @@
 //! are files of [`LARGE`] bytes and more.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,8 @@ pub enum Fault {
     Status(u16, Vec<(&'static str, String)>),
     /// Ends the connection after so many bytes of the content.
     Cut(usize),
+    /// Sends nothing more after so many bytes of the content, and keeps the connection.
+    Stall(usize),
     /// Sends the content with one byte changed.
     Wrong,
     /// Sends everything, whatever part was asked for.
@@ -201,11 +203,13 @@ struct Answer {
     length: Option<u64>,
     /// Bytes after which the connection ends.
     cut: Option<usize>,
+    /// It stays, and nothing comes.
+    stalls: bool,
 }
 
 impl Answer {
     fn new(status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8>) -> Self {
-        Self { status, headers, length: Some(body.len() as u64), body, cut: None }
+        Self { status, headers, length: Some(body.len() as u64), body, cut: None, stalls: false }
     }
 
     fn error(status: u16, code: &str) -> Self {
@@ -246,7 +250,11 @@ impl Exchange<'_> {
             let end = answer.cut.map_or(answer.body.len(), |cut| cut.min(answer.body.len()));
             stream.write_all(&answer.body[..end]).ok()?;
         }
-        stream.flush().ok()
+        stream.flush().ok()?;
+        if answer.stalls {
+            let _ = stream.read(&mut [0]); // until the client has gone
+        }
+        Some(())
     }
 
     /// Whether the path is that of a file which is there.
@@ -358,6 +366,7 @@ impl Exchange<'_> {
         };
         match fault {
             Some(Fault::Cut(after)) => answer.cut = Some(after),
+            Some(Fault::Stall(after)) => (answer.cut, answer.stalls) = (Some(after), true),
             Some(Fault::Length(length)) => answer.length = Some(length),
             Some(Fault::Long(more)) => {
                 answer.body.resize(answer.body.len() + more, b'x');

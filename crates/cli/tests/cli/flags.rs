@@ -281,6 +281,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("--prompt", "any text is a prompt"),
     ("--negative-prompt", "any text is a prompt"),
     ("--overwrite", "a switch"),
+    ("--offline", "a switch"),
     ("--medvram", "a switch"),
     ("--lowvram", "a switch"),
     ("--highvram", "a switch"),

@@ -10,6 +10,7 @@ mod checkpoints;
 mod flags;
 mod handover;
 mod help;
+mod hub;
 mod models;
 mod output;
 mod pictures;

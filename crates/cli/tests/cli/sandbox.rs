@@ -13,6 +13,19 @@ use tempfile::TempDir;
 /// No run of a tiny model takes this long; what does, hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// What would send a test to a user's cache or to a server elsewhere.
+const HUB: [&str; 9] = [
+    "HF_ENDPOINT",
+    "HF_HUB_CACHE",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+    "HF_HUB_OFFLINE",
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HUGGINGFACE_HUB_CACHE",
+    "TRANSFORMERS_OFFLINE",
+];
+
 /// A folder that is gone at the test's end; `kiln` runs in it.
 pub struct Sandbox(TempDir);
 
@@ -52,8 +65,7 @@ impl Sandbox {
 
     /// Runs `script` in a shell, where `"$@"` is `kiln` with `args`.
     pub fn shell_kiln<S: AsRef<OsStr>>(&self, script: &str, args: &[S]) -> Run {
-        let kiln = env!("CARGO_BIN_EXE_kiln");
-        self.start(Command::new("sh").args(["-c", script, "sh", kiln]).args(args)).finish()
+        self.start_shell(script, args).finish()
     }
 
     /// Starts `kiln txt2img`, filled up as in [`Self::txt2img`].
@@ -66,11 +78,22 @@ impl Sandbox {
         self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(args))
     }
 
+    /// Starts `script` in a shell, where `"$@"` is `kiln` with `args`.
+    pub fn start_shell<S: AsRef<OsStr>>(&self, script: &str, args: &[S]) -> Running {
+        let kiln = env!("CARGO_BIN_EXE_kiln");
+        self.start(Command::new("sh").args(["-c", script, "sh", kiln]).args(args))
+    }
+
     fn start(&self, command: &mut Command) -> Running {
         command.current_dir(self.0.path());
         for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "RUST_LOG"] {
             command.env_remove(name);
         }
+        // Of the user's own settings and cache no test knows: what a test wants of them is below its folder.
+        for name in HUB {
+            command.env_remove(name);
+        }
+        command.env("HF_HOME", self.path("hf"));
         command.env("KILN_NO_HANDOVER", "1"); // a build with CUDA lies beside this one, perhaps
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");

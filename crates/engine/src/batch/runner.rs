@@ -173,12 +173,13 @@ impl Desk<'_, '_> {
             }
             let open = |models: &mut Vec<(PathBuf, OfModel)>| -> Result<usize> {
                 let path = locate_model(task.model.as_deref())?;
-                let path = path.canonicalize().map_err(Error::read(&path))?;
-                if let Some(known) = models.iter().position(|(other, _)| *other == path) {
+                // Under its own name: in the Hub's cache a file is a link to what has none.
+                let whole = path.canonicalize().map_err(Error::read(&path))?;
+                if let Some(known) = models.iter().position(|(other, _)| *other == whole) {
                     return Ok(known);
                 }
                 let model = Arc::new(ModelFolder::open_with(&path, &options.model_options)?);
-                models.push((path, OfModel { model, jobs: Vec::new() }));
+                models.push((whole, OfModel { model, jobs: Vec::new() }));
                 Ok(models.len() - 1)
             };
             let model = opened

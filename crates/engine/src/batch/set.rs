@@ -1,6 +1,6 @@
 //! All pictures of a set, numbered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -77,6 +77,11 @@ impl JobSet {
     /// How many pictures.
     pub fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// The models that its pictures name, each once.
+    pub fn models(&self) -> BTreeSet<&Path> {
+        self.tasks.iter().filter_map(|task| task.model.as_deref()).collect()
     }
 
     /// Whether there are none.

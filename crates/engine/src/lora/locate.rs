@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{LoraName, stem};
 use crate::error::{Error, Result};
+use crate::hub;
 
 /// How deep folders are looked through: links in circles end somewhere.
 const MAX_DEPTH: usize = 8;
@@ -40,6 +41,9 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
     match name {
         LoraName::File(path) if path.is_file() => Ok(path.clone()),
         LoraName::File(path) => {
+            if let Some(path) = hub::cached(path)? {
+                return Ok(path);
+            }
             let looked_for = "--lora, a .safetensors file, with strengths behind it as in FILE:0.8".into();
             Err(Error::NotFound { path: path.clone(), looked_for })
         }

@@ -1,0 +1,126 @@
+//! `kiln pull`: models from the Hugging Face Hub, and what the user sees while they come.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln_engine::{HubEvent, HubOptions, Result, fetched, pull};
+
+use crate::args::PullArgs;
+use crate::interrupt;
+use crate::table::{print, size};
+use crate::tell::is_json;
+
+/// Runs the command: the paths of what was asked for go to the output stream.
+pub fn run(args: &PullArgs) -> Result<()> {
+    interrupt::listen_and_say("stopping; what was fetched stays, and the same command goes on from there");
+    let options = HubOptions { offline: args.offline, dtype: args.dtype };
+    let mut fetching = Fetching::new();
+    let pulled = pull(&args.reference, &args.files, &options, &mut |event| {
+        fetching.hear(&event);
+        interrupt::proceed()
+    });
+    fetching.finish();
+    let pulled = pulled?;
+    let all = pulled.files.len();
+    tell!(
+        "{all} {}, {}, {} of them fetched now",
+        if all == 1 { "file" } else { "files" },
+        size(pulled.bytes),
+        pulled.fetched
+    );
+    let paths = if args.files.is_empty() { vec![pulled.path] } else { pulled.files };
+    paths.iter().for_each(|path| print(&format!("{}\n", path.display())));
+    Ok(())
+}
+
+/// The file or folder that a path means; what the Hub has under its name is fetched where the cache does not have it.
+pub fn located(path: &Path, options: &HubOptions) -> Result<std::path::PathBuf> {
+    let mut fetching = Fetching::new();
+    let found = fetched(path, options, &mut |event| {
+        fetching.hear(&event);
+        interrupt::proceed()
+    });
+    fetching.finish();
+    found
+}
+
+/// How far the files are, on the error stream: a bar on a terminal, plain lines elsewhere.
+struct Fetching {
+    bar: Option<ProgressBar>,
+    start: Instant,
+    /// Bytes that were there at the start.
+    there: u64,
+    /// Tenths that plain lines have told of.
+    told: u64,
+}
+
+impl Fetching {
+    /// Nothing is shown before there is something to fetch.
+    fn new() -> Self {
+        Self { bar: None, start: Instant::now(), there: 0, told: 0 }
+    }
+
+    fn hear(&mut self, event: &HubEvent<'_>) {
+        match *event {
+            HubEvent::Begin { files, total, there } if there < total => self.begin(files, total, there),
+            HubEvent::File { name, size: bytes, from } => match &self.bar {
+                Some(bar) => bar.set_message(name.to_string()),
+                None if from > 0 => tracing::info!("{name}: {}, from {}", size(bytes), size(from)),
+                None => tracing::info!("{name}: {}", size(bytes)),
+            },
+            HubEvent::Progress { done, total } => self.progress(done, total),
+            HubEvent::Done { name, official: Some((title, file)) } => {
+                tracing::info!("{name} is {file} of {title}, as it was published");
+            }
+            HubEvent::Retry { name, problem, pause } if pause >= Duration::from_secs(1) => {
+                self.line(&format!("{name}: {problem}; once more in {:.0} s", pause.as_secs_f64()));
+            }
+            HubEvent::Retry { name, problem, .. } => self.line(&format!("{name}: {problem}; once more")),
+            HubEvent::Waiting { name } => self.line(&format!("{name}: another program fetches it; waiting for that")),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, files: usize, total: u64, there: u64) {
+        if std::io::stderr().is_terminal() && !is_json() {
+            let template =
+                "{wide_msg} {bar:24} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  left {eta}";
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            let bar = ProgressBar::new(total).with_style(style).with_position(there);
+            bar.reset_eta();
+            self.bar = Some(bar);
+        } else {
+            tell!("fetching {} of {files} files with {}", size(total - there), size(total));
+        }
+        (self.start, self.there) = (Instant::now(), there);
+        self.told = there * 10 / total;
+    }
+
+    fn progress(&mut self, done: u64, total: u64) {
+        match &self.bar {
+            Some(bar) => bar.set_position(done),
+            None if total > 0 && done * 10 / total > self.told => {
+                self.told = done * 10 / total;
+                let speed = done.saturating_sub(self.there) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
+                let left = (total - done) as f64 / speed.max(1.0);
+                tell!("{} of {}  {}/s  left {left:.0} s", size(done), size(total), size(speed as u64));
+            }
+            None => {}
+        }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| tell!("{text}")),
+            None => tell!("{text}"),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
