@@ -1,7 +1,7 @@
 //! The weights of one component of a diffusers folder: a file, or several with an index.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -24,18 +24,48 @@ const VARIANTS: [&str; 3] = ["", ".fp16", ".bf16"];
 /// # Errors
 /// [`Error::NoWeights`] with the names that were tried, or what is wrong with the file that was found.
 pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
+    Ok(match find(folder)? {
+        Found::File(path) => Box::new(SafetensorsFile::open(&path)?),
+        Found::Shards(index) => Box::new(Sharded::open(folder, &index)?),
+        Found::Pickle(path) => Box::new(Checkpoint::open(&path)?),
+    })
+}
+
+/// The files that [`open_component`] would read weights from, sorted by name.
+///
+/// # Errors
+/// [`Error::NoWeights`] with the names that were tried, or what is wrong with an index.
+pub fn component_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    Ok(match find(folder)? {
+        Found::File(path) | Found::Pickle(path) => vec![path],
+        Found::Shards(index) => {
+            let names: BTreeSet<String> = read_index(&index)?.into_values().collect();
+            names.iter().map(|name| folder.join(name)).collect()
+        }
+    })
+}
+
+/// What a component's folder has.
+enum Found {
+    File(PathBuf),
+    /// An index.
+    Shards(PathBuf),
+    Pickle(PathBuf),
+}
+
+fn find(folder: &Path) -> Result<Found> {
     let mut looked_for = Vec::new();
     for variant in VARIANTS {
         for stem in STEMS {
             let name = format!("{stem}{variant}.safetensors");
             let path = folder.join(&name);
             if path.exists() {
-                return Ok(Box::new(SafetensorsFile::open(&path)?));
+                return Ok(Found::File(path));
             }
             let index_name = format!("{stem}.safetensors.index{variant}.json");
             let index = folder.join(&index_name);
             if index.exists() {
-                return Ok(Box::new(Sharded::open(folder, &index)?));
+                return Ok(Found::Shards(index));
             }
             looked_for.extend([name, index_name]);
         }
@@ -43,11 +73,23 @@ pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
     for name in PICKLES {
         let path = folder.join(name);
         if path.exists() {
-            return Ok(Box::new(Checkpoint::open(&path)?));
+            return Ok(Found::Pickle(path));
         }
     }
     looked_for.truncate(4); // the plain names and the first variant's say enough
     Err(Error::NoWeights { folder: folder.to_path_buf(), looked_for })
+}
+
+/// Which tensor is in which file of the index's folder.
+fn read_index(index: &Path) -> Result<HashMap<String, String>> {
+    let format_error = |problem: String| Error::Format { path: index.to_path_buf(), problem };
+    let text = std::fs::read_to_string(index).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
+    let Index { weight_map } = serde_json::from_str(&text)
+        .map_err(|error| format_error(format!("is no valid index of weight files: {error}")))?;
+    if let Some(name) = weight_map.values().find(|name| Path::new(name).components().count() != 1) {
+        return Err(format_error(format!("names a file outside of its folder: `{name}`")));
+    }
+    Ok(weight_map)
 }
 
 /// Several files and the index that says which tensor is where.
@@ -64,14 +106,8 @@ struct Index {
 
 impl Sharded {
     fn open(folder: &Path, index: &Path) -> Result<Self> {
-        let format_error = |problem: String| Error::Format { path: index.to_path_buf(), problem };
-        let text = std::fs::read_to_string(index).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
-        let Index { weight_map } = serde_json::from_str(&text)
-            .map_err(|error| format_error(format!("is no valid index of weight files: {error}")))?;
+        let weight_map = read_index(index)?;
         let names: BTreeSet<&String> = weight_map.values().collect();
-        if let Some(name) = names.iter().find(|name| Path::new(name).components().count() != 1) {
-            return Err(format_error(format!("names a file outside of its folder: `{name}`")));
-        }
         let files = names.iter().map(|name| SafetensorsFile::open(&folder.join(name))).collect::<Result<Vec<_>>>()?;
         let number: HashMap<&String, usize> = names.iter().enumerate().map(|(i, name)| (*name, i)).collect();
         let file_of = weight_map.iter().map(|(key, name)| (key.clone(), number[name])).collect();

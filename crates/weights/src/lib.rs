@@ -43,7 +43,7 @@ mod stream;
 mod textual_inversion;
 
 pub use error::{Error, Result};
-pub use folder::open_component;
+pub use folder::{component_files, open_component};
 pub use formats::{
     Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
 };
