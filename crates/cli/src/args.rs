@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, HubReference, LoraUse, MatrixChoice, Preset,
-    Request, Setup, StreamPlan, WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, HubReference, LoraName, LoraUse,
+    MatrixChoice, Preset, Request, Setup, StreamPlan, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
@@ -40,7 +40,7 @@ pub enum Command {
     Pull(PullArgs),
     /// Tells what this machine has, and what Kiln would do with it.
     Devices(DevicesArgs),
-    /// Tells what is in a model folder or a checkpoint file. Reads no weights.
+    /// Tells what is in a model folder, a checkpoint file or a picture. Reads no weights.
     Inspect(InspectArgs),
     /// Writes a model in another layout: a folder, a .safetensors or a .gguf file.
     Convert(ConvertArgs),
@@ -92,7 +92,8 @@ pub struct DevicesArgs {
 /// `kiln inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct InspectArgs {
-    /// A model folder in the diffusers layout, a name in KILN_MODELS, or a checkpoint file of any format.
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, a checkpoint file of any format, or a picture with
+    /// settings: PNG, JPEG, WebP or AVIF.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is what the processor would run.
@@ -307,7 +308,8 @@ impl BenchArgs {
 #[derive(Debug, ClapArgs)]
 pub struct Txt2img {
     /// What the picture shows.
-    #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag", required_unless_present = "prompt_flag")]
+    #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag",
+          required_unless_present_any = ["prompt_flag", "like"])]
     prompt: Option<String>,
     /// What the picture shows (the same as PROMPT).
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", allow_hyphen_values = true)]
@@ -315,6 +317,9 @@ pub struct Txt2img {
     /// What it does not show. For SDXL, none at all is not the same as an empty one.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
+    /// Takes everything that no flag says from a picture's settings: Kiln's or AUTOMATIC1111's, in PNG, JPEG or WebP.
+    #[arg(long, value_name = "IMAGE")]
+    pub like: Option<PathBuf>,
     #[command(flatten)]
     prompts: PromptArgs,
 
@@ -334,9 +339,9 @@ pub struct Txt2img {
     /// How strongly the prompt steers; 1 is not at all, and twice as fast. Default: the model's; 7, for SDXL 5.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
     cfg_scale: Option<f64>,
-    /// The first picture's seed; the next ones count on. Negative: a random one, which is told.
-    #[arg(short, long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed)]
-    seed: Seed,
+    /// The first picture's seed; the next ones count on. Negative, and the default: a random one, which is told.
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, value_parser = parse_seed)]
+    seed: Option<Seed>,
     /// How many batches.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     batch_count: Option<usize>,
@@ -369,21 +374,41 @@ pub struct Txt2img {
 impl Txt2img {
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
-        let mut request = self.prompts.apply(Request {
-            prompt: self.prompt.clone().or_else(|| self.prompt_flag.clone()).unwrap_or_default(),
-            negative_prompt: self.negative_prompt.clone(),
-            width: self.width,
-            height: self.height,
-            steps: self.steps,
-            cfg_scale: self.cfg_scale,
-            seed: self.seed.0,
-            loras: self.loras.clone(),
-            batch_count: self.batch_count,
-            batch_size: self.batch_size.and_then(BatchSize::number),
-            ..Request::default()
-        });
+        self.request_over(Request::default())
+    }
+
+    /// The request that is `base` where no flag says anything.
+    pub fn request_over(&self, base: Request) -> Request {
+        let mut request = self.prompts.apply(base);
+        if let Some(prompt) = self.prompt.as_ref().or(self.prompt_flag.as_ref()) {
+            request.prompt = prompt.clone();
+            request.literal_prompt = false;
+            // What another prompt's tags named goes with it.
+            request.loras.retain(|lora| matches!(lora.lora, LoraName::File(_)));
+        }
+        if let Some(negative_prompt) = &self.negative_prompt {
+            request.negative_prompt = Some(negative_prompt.clone());
+            request.literal_negative_prompt = false;
+        }
+        if let Some(Seed(seed)) = self.seed {
+            request.seed = seed;
+        }
+        if !self.loras.is_empty() {
+            request.loras = self.loras.clone();
+        }
+        if self.steps.is_some() {
+            request.sigmas = None; // those of a picture, which say how many steps there are
+        }
         self.sampling.apply(&mut request);
-        request
+        Request {
+            width: self.width.or(request.width),
+            height: self.height.or(request.height),
+            steps: self.steps.or(request.steps),
+            cfg_scale: self.cfg_scale.or(request.cfg_scale),
+            batch_count: self.batch_count.or(request.batch_count),
+            batch_size: self.batch_size.and_then(BatchSize::number).or(request.batch_size),
+            ..request
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! `kiln inspect`: what is in a model folder or a checkpoint file.
+//! `kiln inspect`: what is in a model folder, a checkpoint file or a picture.
 
 use kiln_engine::{
-    Component, Error, FileModel, FileReport, FolderReport, Inspection, Prediction, Result, Stored, inspect,
-    locate_model,
+    Component, Error, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
+    Prediction, Result, Stored, inspect, locate_model,
 };
 
 use crate::args::InspectArgs;
@@ -21,11 +21,12 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         print(&match &found {
             Inspection::Folder(report) => folder(report),
             Inspection::File(report) => file(report),
+            Inspection::Image(report) => image(report),
         });
     }
     match found {
         Inspection::Folder(report) => check(report),
-        Inspection::File(_) => Ok(()),
+        Inspection::File(_) | Inspection::Image(_) => Ok(()),
     }
 }
 
@@ -99,6 +100,86 @@ fn file(report: &FileReport) -> String {
         text += &format!("and {} more notes; --json has all\n", report.metadata.len() - NOTES);
     }
     text
+}
+
+fn image(report: &ImageReport) -> String {
+    let mut text = format!("{}: {}", report.path.display(), report.format);
+    if let Some((width, height)) = report.size {
+        text += &format!(", {width}x{height}");
+    }
+    text.push('\n');
+    if let Some(own) = &report.kiln {
+        text += &own_settings(own);
+        for name in &report.unknown {
+            text += &format!("{}: not known to this version of Kiln\n", plain(name));
+        }
+    } else if let (Some(found), Some(place)) = (&report.parameters, &report.place) {
+        text += &format!("settings ({})\n", plain(place));
+        text += &prompt("prompt", &found.prompt);
+        text += &prompt("negative prompt", &found.negative_prompt);
+        for (name, value) in &found.fields {
+            text += &format!("{}: {}\n", plain(name), lines(value));
+        }
+    }
+    for other in &report.others {
+        text += &format!("settings of {} ({})\n", other.program, plain(&other.key));
+        for (name, value) in &other.facts {
+            text += &format!("{}: {}\n", plain(name), lines(value));
+        }
+    }
+    let is_told = report.kiln.is_some() || report.parameters.is_some() || !report.others.is_empty();
+    if !is_told {
+        text += "no settings\n";
+        for ImageText { place, key, text: said } in report.texts.iter().take(NOTES) {
+            text += &format!("text {} ({}): {}\n", plain(key), plain(place), plain(said));
+        }
+    }
+    text
+}
+
+/// Kiln's own settings: what was asked for, and what with.
+fn own_settings(own: &OwnSettings) -> String {
+    let mut text = format!("settings (Kiln {}; kiln txt2img --like makes the picture again)\n", plain(&own.kiln));
+    text += &prompt("prompt", &own.request.prompt);
+    text += &prompt("negative prompt", own.request.negative_prompt.as_deref().unwrap_or_default());
+    let file = |file: &NamedFile| {
+        let hash = file.sha256.as_ref().and_then(|hash| hash.get(..10));
+        format!("{}{}", plain(&file.name), hash.map(|hash| format!(" (hash {hash})")).unwrap_or_default())
+    };
+    text += &format!("model: {}\n", file(&own.model));
+    for part in &own.files {
+        text += &format!("{}: {}\n", plain(part.flag.trim_start_matches('-')), file(&part.file));
+    }
+    for lora in &own.loras {
+        text += &format!("LoRA: {}\n", file(lora));
+    }
+    if !own.embeddings.is_empty() {
+        text += &format!("embeddings: {}\n", plain(&own.embeddings.join(", ")));
+    }
+    // Everything else as it would be in a file of jobs, but for what is a default.
+    let [request, defaults] = [serde_json::json!(own.request), serde_json::json!(kiln_engine::Request::default())];
+    for (name, value) in request.as_object().into_iter().flatten() {
+        let is_told = ["prompt", "negative_prompt", "loras"].contains(&name.as_str()) || name.starts_with("literal");
+        if !is_told && defaults.get(name) != Some(value) {
+            let value = value.as_str().map_or_else(|| value.to_string(), String::from);
+            text += &format!("{}: {}\n", name.replace('_', " "), plain(&value));
+        }
+    }
+    let matrices = own.weight_type.as_ref().map(|kind| format!(", linear layers in {}", plain(kind)));
+    text + &format!("type: {}{}, on {}\n", plain(&own.dtype), matrices.unwrap_or_default(), plain(&own.device))
+}
+
+/// A prompt, if there is one, with its lines indented.
+fn prompt(title: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{title}: {}\n", lines(text)) }
+}
+
+/// A stranger's text of several lines, which is shown whole unless nobody could read it.
+fn lines(text: &str) -> String {
+    const LENGTH: usize = 10_000;
+    let shown: String = text.chars().take(LENGTH).filter(|&c| c == '\n' || !c.is_control()).collect();
+    let more = if text.chars().count() > LENGTH { " .. (--json has all)" } else { "" };
+    shown.replace('\n', "\n    ") + more
 }
 
 /// What model is in a file.

@@ -11,9 +11,9 @@ use crate::args::parse_count;
 #[derive(Debug, Clone, Args)]
 pub struct PromptArgs {
     /// What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy,
-    /// compel, or none: brackets are text.
-    #[arg(long, value_name = "NAME", default_value = "original")]
-    emphasis: Emphasis,
+    /// compel, or none: brackets are text. Default: original.
+    #[arg(long, value_name = "NAME")]
+    emphasis: Option<Emphasis>,
     /// The text encoder's layer that steers, counted from the last, which is 1. Default: 1, for SDXL 2.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     clip_skip: Option<usize>,
@@ -26,13 +26,13 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// The request with what was said.
+    /// The request with what was said in the place of what it says.
     pub fn apply(&self, request: Request) -> Request {
         Request {
-            emphasis: self.emphasis,
-            clip_skip: self.clip_skip,
-            comma_backtrack: self.comma_backtrack,
-            wildcards_dir: self.wildcards_dir.clone(),
+            emphasis: self.emphasis.unwrap_or(request.emphasis),
+            clip_skip: self.clip_skip.or(request.clip_skip),
+            comma_backtrack: self.comma_backtrack.or(request.comma_backtrack),
+            wildcards_dir: self.wildcards_dir.clone().or(request.wildcards_dir),
             ..request
         }
     }

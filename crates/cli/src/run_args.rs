@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{
     DTypeChoice, DeviceChoice, HubOptions, LoraName, LoraUse, MatrixChoice, ModelOptions, Prediction, Result, Setup,
+    cache_folder,
 };
 
 use crate::args::parse_count;
@@ -116,6 +117,7 @@ impl RunArgs {
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
             prompt_cache: self.prompt_cache,
+            cache_dir: cache_folder(),
         }
     }
 }

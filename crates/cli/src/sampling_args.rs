@@ -11,8 +11,8 @@ use crate::args::{Seed, parse_number, parse_seed, parse_size};
 pub struct SamplingArgs {
     #[arg(long, value_name = "NAME", help = samplers())]
     sampler: Option<SamplerChoice>,
-    #[arg(long, value_name = "NAME", default_value = "default", help = schedules())]
-    scheduler: SigmaSchedule,
+    #[arg(long, value_name = "NAME", help = schedules())]
+    scheduler: Option<SigmaSchedule>,
     /// The noise levels themselves, the noisiest first: 14.6,6.5,2.7,1,0.4,0.
     #[arg(long, value_name = "LIST", conflicts_with = "scheduler", value_parser = parse_levels)]
     sigmas: Option<Levels>,
@@ -51,16 +51,16 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
     mimic_scale: Option<f64>,
 
-    /// Whose random numbers: cpu or cuda, as PyTorch draws them there. Either runs anywhere.
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = parse_rng)]
-    rng: Rng,
+    /// Whose random numbers: cpu or cuda, as PyTorch draws them there. Either runs anywhere. Default: cpu.
+    #[arg(long, value_name = "NAME", value_parser = parse_rng)]
+    rng: Option<Rng>,
     /// Added to the seed for the noise after the first: AUTOMATIC1111's eta noise seed delta.
     #[arg(long, value_name = "N", allow_hyphen_values = true, visible_alias = "eta-noise-seed-delta")]
     ensd: Option<i64>,
-    /// The seed of a second noise that is mixed into the first. Negative: a random one.
-    #[arg(long, value_name = "N", default_value = "-1", allow_hyphen_values = true, value_parser = parse_seed,
+    /// The seed of a second noise that is mixed into the first. Negative, and the default: a random one.
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_seed,
           visible_alias = "variation-seed")]
-    subseed: Seed,
+    subseed: Option<Seed>,
     /// How much of the second noise, 0 to 1. The pictures are then variations of one.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number,
           visible_alias = "variation-strength")]
@@ -71,27 +71,46 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Writes them into a request.
+    /// Writes them into a request, in the place of what it says.
     pub fn apply(&self, request: &mut Request) {
-        request.sampler = self.sampler;
-        request.scheduler = self.scheduler;
-        request.sigmas = self.sigmas.as_ref().map(|Levels(levels)| levels.clone());
-        request.eta = self.eta;
-        request.s_churn = self.s_churn;
-        request.s_tmin = self.s_tmin;
-        request.s_tmax = self.s_tmax;
-        request.s_noise = self.s_noise;
-        request.rho = self.rho;
-        request.guidance_rescale = self.guidance_rescale;
-        request.guidance_start = self.guidance_start;
-        request.guidance_end = self.guidance_end;
-        request.dynamic_thresholding = self.dynamic_thresholding;
-        request.mimic_scale = self.mimic_scale;
-        request.rng = self.rng;
-        request.ensd = self.ensd;
-        request.subseed = self.subseed.0;
-        request.subseed_strength = self.subseed_strength;
-        request.seed_resize_from = self.seed_resize_from;
+        if let Some(sampler) = self.sampler {
+            request.sampler = Some(sampler);
+            if sampler.schedule.is_some() {
+                request.scheduler = SigmaSchedule::Default; // the one that the sampler's name ends in
+            }
+        }
+        if let Some(scheduler) = self.scheduler {
+            (request.scheduler, request.sigmas) = (scheduler, None);
+        }
+        if let Some(Levels(levels)) = &self.sigmas {
+            (request.sigmas, request.steps, request.scheduler) = (Some(levels.clone()), None, SigmaSchedule::Default);
+        }
+        // What the request said of another sampler; what is said here is refused where it does not fit.
+        request.drop_unfit();
+        if let Some(rng) = self.rng {
+            request.rng = rng;
+        }
+        if let Some(Seed(subseed)) = self.subseed {
+            request.subseed = subseed;
+        }
+        for (said, place) in [
+            (self.eta, &mut request.eta),
+            (self.s_churn, &mut request.s_churn),
+            (self.s_tmin, &mut request.s_tmin),
+            (self.s_tmax, &mut request.s_tmax),
+            (self.s_noise, &mut request.s_noise),
+            (self.rho, &mut request.rho),
+            (self.guidance_rescale, &mut request.guidance_rescale),
+            (self.guidance_start, &mut request.guidance_start),
+            (self.guidance_end, &mut request.guidance_end),
+            (self.dynamic_thresholding, &mut request.dynamic_thresholding),
+            (self.mimic_scale, &mut request.mimic_scale),
+            (self.subseed_strength, &mut request.subseed_strength),
+        ] {
+            *place = said.or(*place);
+        }
+        request.ensd = self.ensd.or(request.ensd);
+        request.seed_resize_from = self.seed_resize_from.or(request.seed_resize_from);
     }
 }
 
@@ -105,7 +124,7 @@ fn samplers() -> String {
 /// The sigma schedules, for the help.
 fn schedules() -> String {
     let ids: Vec<_> = SigmaSchedule::ALL.into_iter().map(SigmaSchedule::id).collect();
-    format!("How noise levels are spaced: {}", ids.join(", "))
+    format!("How noise levels are spaced: {}. Default: default, the model's own", ids.join(", "))
 }
 
 /// Noise levels; which ones are possible is the sampler's to say.
@@ -147,6 +166,59 @@ mod tests {
         let message = request(&["--sampler", "eulr"]).unwrap_err();
         assert!(message.contains("did you mean euler, "), "{message}");
         assert!(request(&["--scheduler", "karas"]).unwrap_err().contains("did you mean karras, "));
+    }
+
+    #[test]
+    fn flags_replace_what_a_picture_says() {
+        let base = Request {
+            prompt: "a {b}".into(),
+            literal_prompt: true,
+            negative_prompt: Some("c".into()),
+            literal_negative_prompt: true,
+            seed: Some(5),
+            sampler: Some(SamplerKind::EulerA.into()),
+            scheduler: SigmaSchedule::Karras,
+            eta: Some(0.5),
+            rho: Some(5.0),
+            guidance_end: Some(0.8),
+            subseed: Some(1),
+            ..Request::default()
+        };
+        let over = |line: &[&str]| {
+            let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
+            match Args::try_parse_from(words).unwrap().command {
+                Command::Txt2img(args) => args.request_over(base.clone()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(over(&[]), base);
+        let found = over(&["-p", "d", "-s", "-1", "--sampler", "DPM++ 2M Exponential", "--guidance-end", "1"]);
+        let expected = Request {
+            prompt: "d".into(),
+            literal_prompt: false,
+            seed: None,
+            sampler: Some("DPM++ 2M Exponential".parse().unwrap()),
+            scheduler: SigmaSchedule::Default,
+            eta: None,
+            rho: None,
+            guidance_end: Some(1.0),
+            ..base.clone()
+        };
+        assert_eq!(found, expected);
+        let found = over(&["--sampler", "euler", "--eta", "0.1", "--subseed", "-1", "-n", ""]);
+        assert_eq!((found.eta, found.rho, found.subseed), (Some(0.1), Some(5.0), None)); // eta is refused, later
+        assert_eq!((found.negative_prompt.as_deref(), found.literal_negative_prompt), (Some(""), false));
+        let levels = Request { sigmas: Some(vec![2.0, 1.0]), steps: Some(2), ..base.clone() };
+        let over = |line: &[&str]| {
+            let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
+            match Args::try_parse_from(words).unwrap().command {
+                Command::Txt2img(args) => args.request_over(levels.clone()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!((over(&["--steps", "9"]).sigmas, over(&["--steps", "9"]).steps), (None, Some(9)));
+        assert_eq!(over(&["--sigmas", "3,2,1"]).steps, None);
+        assert_eq!(over(&["--scheduler", "simple"]).sigmas, None);
     }
 
     #[test]

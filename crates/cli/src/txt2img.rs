@@ -1,7 +1,7 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
 use kiln_engine::{
-    BatchSize, Engine, Event, LatentsFile, MemoryTraceFile, ModelFolder, Output, Planner, Result, TraceFile,
+    BatchSize, Engine, Event, LatentsFile, Like, MemoryTraceFile, ModelFolder, Output, Planner, Result, TraceFile,
     locate_model,
 };
 
@@ -13,11 +13,25 @@ use crate::progress::{Progress, summary};
 pub fn run(mut args: Txt2img) -> Result<()> {
     interrupt::listen();
     args.run.fetch(&mut args.loras)?;
-    let model = ModelFolder::open_with(&locate_model(args.run.model.as_deref())?, &args.run.model_options())?;
-    let mut request = args.request();
+    let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
+    let mut like = args.like.as_deref().map(Like::read).transpose()?;
+    let path = match (&args.run.model, &like) {
+        (None, Some(like)) => like.locate_model(setup.cache_dir.as_deref())?,
+        (model, _) => locate_model(model.as_deref())?,
+    };
+    if let Some(like) = &mut like {
+        like.fill_in(&mut options, &mut setup);
+    }
+    let model = ModelFolder::open_with(&path, &options)?;
+    let mut request = match &mut like {
+        None => args.request(),
+        Some(like) => args.request_over(like.request(&model, &setup)),
+    };
     let mut job = request.resolve(&model)?;
-    let setup = args.run.setup();
     setup.check()?;
+    for warning in like.iter_mut().flat_map(Like::take_warnings) {
+        tell!("warning: {warning}");
+    }
     if args.batch_size == Some(BatchSize::Auto) {
         request.batch_size = Some(Planner::auto_batch_size(&model, &job, &setup)?);
         job = request.resolve(&model)?;
@@ -48,6 +62,7 @@ pub fn run(mut args: Txt2img) -> Result<()> {
         interrupt::proceed()
     };
     let memory = memory.map(MemoryTraceFile::start).transpose()?;
+    let files = model.clone();
     let mut engine = Engine::load_with(model, &setup, &job.loras, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
@@ -65,6 +80,10 @@ pub fn run(mut args: Txt2img) -> Result<()> {
             }
             Event::Picture(picture) => {
                 let path = interrupt::whole(|| output.save(&picture))?;
+                // Of all pictures the same: the first one tells.
+                for difference in like.take().iter().flat_map(|like| like.differences(&picture, &files)) {
+                    progress.warn(&format!("warning: {difference}"));
+                }
                 progress.line(&format!("{} (seed {})", path.display(), picture.seed));
                 if let Some(latents) = &mut latents {
                     latents.push(&picture);

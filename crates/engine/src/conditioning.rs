@@ -97,8 +97,11 @@ impl Prompts {
     pub(crate) fn of(job: &Job, index: usize) -> Self {
         const NEGATIVE: u64 = 1 << 63;
         let (seed, lists) = (job.seed_of(index), |name: &str| job.wildcards.get(name));
-        let negative_prompt = job.negative_prompt.as_ref().map(|text| expand(text, seed ^ NEGATIVE, &lists));
-        Self { prompt: expand(&job.prompt, seed, &lists), negative_prompt }
+        let made =
+            |text: &String, literal: bool, seed: u64| if literal { text.clone() } else { expand(text, seed, &lists) };
+        let literal = job.literal_negative_prompt;
+        let negative_prompt = job.negative_prompt.as_ref().map(|text| made(text, literal, seed ^ NEGATIVE));
+        Self { prompt: made(&job.prompt, job.literal_prompt, seed), negative_prompt }
     }
 }
 

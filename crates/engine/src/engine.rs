@@ -3,6 +3,7 @@
 mod draw;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device};
@@ -25,6 +26,7 @@ use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
 use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
+use crate::settings::Origin;
 use crate::setup::{Place, Setup};
 use crate::text::TextEncoders;
 use crate::together::Together;
@@ -43,6 +45,7 @@ pub struct Engine {
     recorded: RecordedStep,
     decoder: Decoder,
     arrangement: Arrangement,
+    origin: Arc<Origin>,
     /// Holds the processor's memory under the budget.
     _ceiling: Option<Ceiling>,
     timings: Timings,
@@ -93,6 +96,7 @@ impl Engine {
         let copies = Copies::new(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
+        let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
@@ -113,6 +117,7 @@ impl Engine {
             recorded,
             decoder,
             arrangement,
+            origin,
             _ceiling: ceiling,
             timings,
             trace,
@@ -143,6 +148,11 @@ impl Engine {
         &self.model
     }
 
+    /// What its pictures are made with.
+    pub(crate) fn origin(&self) -> Arc<Origin> {
+        self.origin.clone()
+    }
+
     /// How long the stages took so far, over all jobs.
     pub fn timings(&self) -> Timings {
         self.timings
@@ -167,6 +177,7 @@ impl Engine {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
         }
         self.text.set_loras(self.loras.files(), changed.text);
+        self.origin.start_loras(loras);
         result.map(drop)
     }
 
@@ -197,7 +208,7 @@ impl Engine {
                 let Drawn { image, latents, .. } = self.decode(&together, &latents, place, &mut tell)?;
                 tell(Stage::Save.begin())?;
                 let start = Instant::now();
-                let picture = Picture::new(job, &self.model, together.picture(place).1, &image, latents)?;
+                let picture = Picture::new(job, &self.origin, together.picture(place).1, &image, latents)?;
                 tell(Event::Picture(Box::new(picture)))?;
                 self.timings.save += start.elapsed();
                 self.timings.pictures += 1;

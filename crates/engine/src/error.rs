@@ -78,6 +78,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A picture has no settings that can be taken.
+    #[error("{}: no settings to make the picture again: {found}", path.display())]
+    NoSettings {
+        /// The picture.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+    },
     /// The device that was asked for is not there.
     #[error("{0}")]
     Device(String),

@@ -35,6 +35,7 @@ mod engine;
 mod error;
 mod event;
 mod guidance;
+mod hashes;
 mod host_memory;
 mod hub;
 mod inspect;
@@ -58,6 +59,7 @@ mod request;
 mod residency;
 mod resolved;
 mod seeds;
+mod settings;
 mod setup;
 mod single_file;
 mod text;
@@ -81,6 +83,7 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use guidance::{GuidanceOptions, Threshold};
+pub use hashes::cache_folder;
 pub use hub::{HubOptions, fetched, pull};
 pub use inspect::{
     Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
@@ -104,6 +107,7 @@ pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process
 pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use seeds::SeedOptions;
+pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{DTypeChoice, DeviceChoice, Setup};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};

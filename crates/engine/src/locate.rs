@@ -37,6 +37,24 @@ pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     Err(Error::NotFound { path: name.to_path_buf(), looked_for: format!("a model folder at {}", tried.join(", ")) })
 }
 
+/// What files of models end with.
+const ENDINGS: [&str; 5] = ["safetensors", "ckpt", "gguf", "pt", "bin"];
+
+/// The model that a picture names `name`, which is a folder's name or a file's without its ending. Pictures come from
+/// strangers: what is in the current folder is not meant.
+pub(crate) fn locate_named(name: &Path) -> Option<PathBuf> {
+    let names = std::iter::once(name.to_path_buf()).chain(ENDINGS.iter().map(|ending| {
+        let mut name = name.as_os_str().to_owned();
+        name.push(".");
+        name.push(ending);
+        PathBuf::from(name)
+    }));
+    let names: Vec<PathBuf> = names.collect();
+    let candidates =
+        folders().into_iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)).collect::<Vec<_>>());
+    candidates.into_iter().find(|candidate| candidate.exists())
+}
+
 /// Where models may be, the most particular place first.
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = std::env::var_os(MODELS).map(PathBuf::from).into_iter().collect();

@@ -67,6 +67,7 @@ impl DefaultsFile {
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
     path: PathBuf,
+    options: ModelOptions,
     files: ModelFiles,
     family: Family,
     zeros_for_no_negative: bool,
@@ -135,6 +136,7 @@ impl ModelFolder {
         let defaults = defaults(&files, family, sample_size, vae.downscale())?;
         let model = Self {
             path: path.to_path_buf(),
+            options: options.clone(),
             files,
             family,
             // diffusers' own default is true.
@@ -162,6 +164,11 @@ impl ModelFolder {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let name = if path.is_file() { path.file_stem() } else { path.file_name() };
         name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// What of it is from elsewhere.
+    pub fn options(&self) -> &ModelOptions {
+        &self.options
     }
 
     /// How the parts work together.

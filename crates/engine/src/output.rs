@@ -8,6 +8,7 @@ use tempfile::NamedTempFile;
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
+use crate::settings::{KEY, is_latin1};
 
 /// The pattern of the files' names when none is given.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
@@ -202,11 +203,13 @@ pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, png::Encodi
     let mut encoder = png::Encoder::new(&mut bytes, picture.width as u32, picture.height as u32);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    // tEXt holds Latin-1 alone; where the prompt has more, AUTOMATIC1111 writes iTXt under the same key.
-    if picture.parameters.chars().all(|c| (c as u32) < 256) {
-        encoder.add_text_chunk("parameters".into(), picture.parameters.clone())?;
-    } else {
-        encoder.add_itxt_chunk("parameters".into(), picture.parameters.clone())?;
+    for (key, text) in [("parameters", &picture.parameters), (KEY, &picture.settings)] {
+        // tEXt holds Latin-1 alone; where the prompt has more, AUTOMATIC1111 writes iTXt under the same key.
+        if is_latin1(text) {
+            encoder.add_text_chunk(key.into(), text.clone())?;
+        } else {
+            encoder.add_itxt_chunk(key.into(), text.clone())?;
+        }
     }
     let mut writer = encoder.write_header()?;
     writer.write_image_data(&picture.rgb)?;

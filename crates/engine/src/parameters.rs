@@ -7,16 +7,17 @@ use crate::guidance::GuidanceOptions;
 use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
+use crate::settings::{Files, labels as l, quoted};
 
 /// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
-pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
+pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
     let seed = job.seed_of(index);
     let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
     let (template, negative_template) = (job.prompt != prompt, job.negative_prompt != negative_prompt);
     let weighed = [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains(['(', '[']));
     let rng = match job.rng {
-        Rng::Cpu => "CPU",
-        Rng::Cuda => "NV",
+        Rng::Cpu => l::RNG_CPU,
+        Rng::Cuda => l::RNG_CUDA,
     };
     let (sampling, guidance, seeds) = (&job.sampling, &job.guidance, &job.seeds);
     let default = GuidanceOptions::default();
@@ -24,40 +25,43 @@ pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
     let unlike = |value: f64, default: f64| (value != default).then(|| value.to_string());
     let sigmas = sampling.sigmas.as_ref().map(|all| all.iter().map(f64::to_string).collect::<Vec<_>>().join(","));
     let varied = (seeds.subseed_strength > 0.0).then_some(seeds);
+    let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
     let always = |value: &dyn ToString| Some(value.to_string());
     let fields = [
-        ("Steps", always(&job.steps)),
-        ("Sampler", always(&job.sampler.label())),
-        ("Schedule type", always(&job.scheduler.label())),
-        ("CFG scale", always(&job.cfg_scale)),
-        ("Seed", always(&seed)),
-        ("Size", Some(format!("{}x{}", job.width, job.height))),
-        ("Model", Some(quoted(model))),
-        ("Sigmas", sigmas.map(|sigmas| quoted(&sigmas))),
-        ("Eta", said(sampling.eta)),
-        ("Sigma churn", said(sampling.s_churn)),
-        ("Sigma tmin", said(sampling.s_tmin)),
-        ("Sigma tmax", said(sampling.s_tmax)),
-        ("Sigma noise", said(sampling.s_noise)),
-        ("Schedule rho", said(sampling.rho)),
-        ("CFG Rescale", unlike(guidance.rescale, default.rescale)),
-        ("Guidance start", unlike(guidance.start, default.start)),
-        ("Guidance end", unlike(guidance.end, default.end)),
-        ("Dynamic thresholding enabled", guidance.threshold.map(|_| "True".to_string())),
-        ("Mimic scale", said(guidance.threshold.map(|threshold| threshold.mimic_scale))),
-        ("Threshold percentile", said(guidance.threshold.map(|threshold| threshold.percentile))),
-        ("Variation seed", varied.map(|seeds| seeds.subseed.wrapping_add(index as u64).to_string())),
-        ("Variation seed strength", said(varied.map(|seeds| seeds.subseed_strength))),
-        ("Seed resize from", seeds.resize_from.map(|(width, height)| format!("{width}x{height}"))),
-        ("Clip skip", job.clip_skip.filter(|&skip| skip > 1).map(|skip| skip.to_string())),
-        ("ENSD", (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
-        ("RNG", always(&rng)),
-        ("Emphasis", (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
-        ("Template", template.then(|| quoted(&job.prompt))),
-        ("Negative Template", job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
-        ("Version", Some(format!("Kiln {}", env!("CARGO_PKG_VERSION")))),
+        (l::STEPS, always(&job.steps)),
+        (l::SAMPLER, always(&job.sampler.label())),
+        (l::SCHEDULE_TYPE, always(&job.scheduler.label())),
+        (l::CFG_SCALE, always(&job.cfg_scale)),
+        (l::SEED, always(&seed)),
+        (l::SIZE, Some(format!("{}x{}", job.width, job.height))),
+        (l::MODEL_HASH, files.model_hash.clone()),
+        (l::MODEL, Some(quoted(&files.model))),
+        (l::SIGMAS, sigmas.map(|sigmas| quoted(&sigmas))),
+        (l::ETA, said(sampling.eta)),
+        (l::S_CHURN, said(sampling.s_churn)),
+        (l::S_TMIN, said(sampling.s_tmin)),
+        (l::S_TMAX, said(sampling.s_tmax)),
+        (l::S_NOISE, said(sampling.s_noise)),
+        (l::RHO, said(sampling.rho)),
+        (l::GUIDANCE_RESCALE, unlike(guidance.rescale, default.rescale)),
+        (l::GUIDANCE_START, unlike(guidance.start, default.start)),
+        (l::GUIDANCE_END, unlike(guidance.end, default.end)),
+        (l::THRESHOLDING, guidance.threshold.map(|_| "True".to_string())),
+        (l::MIMIC_SCALE, said(guidance.threshold.map(|threshold| threshold.mimic_scale))),
+        (l::PERCENTILE, said(guidance.threshold.map(|threshold| threshold.percentile))),
+        (l::SUBSEED, varied.map(|seeds| seeds.subseed.wrapping_add(index as u64).to_string())),
+        (l::SUBSEED_STRENGTH, said(varied.map(|seeds| seeds.subseed_strength))),
+        (l::RESIZE_FROM, seeds.resize_from.map(|(width, height)| format!("{width}x{height}"))),
+        (l::CLIP_SKIP, job.clip_skip.filter(|&skip| skip > 1).map(|skip| skip.to_string())),
+        (l::ENSD, (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
+        (l::RNG, always(&rng)),
+        (l::EMPHASIS, (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
+        (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
+        (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
+        (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
+        (l::VERSION, Some(format!("{}{}", l::KILN, env!("CARGO_PKG_VERSION")))),
     ];
-    let mut text = with_tags(&prompt, &job.loras);
+    let mut text = with_tags(&job.prompt, &prompt, &job.loras);
     if let Some(negative) = negative_prompt.filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
     }
@@ -66,17 +70,16 @@ pub(crate) fn parameters(job: &Job, model: &str, index: usize) -> String {
     format!("{text}\n{}", fields.join(", "))
 }
 
-/// A value with quotation marks where a comma or colon would end it.
-fn quoted(value: &str) -> String {
-    if value.contains([',', ':', '\n']) { format!("{value:?}") } else { value.to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     use super::*;
     use crate::seeds::SeedOptions;
+
+    fn made_by(model: &str) -> Files {
+        Files { model: model.into(), ..Files::default() }
+    }
 
     fn job(prompt: &str) -> Job {
         Job {
@@ -100,6 +103,8 @@ mod tests {
             clip_skip: None,
             comma_backtrack: 20,
             wildcards: Default::default(),
+            literal_prompt: false,
+            literal_negative_prompt: false,
         }
     }
 
@@ -108,24 +113,27 @@ mod tests {
         let expected = "a (red) apple\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, \
              CFG scale: 7, Seed: 43, Size: 512x768, Model: \"a, b\", RNG: CPU, Version: Kiln ";
         let mut job = job("a (red) apple");
-        let found = parameters(&job, "a, b", 1);
+        let found = parameters(&job, &made_by("a, b"), 1);
         assert!(found.starts_with(expected), "{found}");
         job.sampling.eta = Some(0.5);
         job.seeds = SeedOptions { subseed: 7, subseed_strength: 0.25, eta_seed_delta: 31337, ..job.seeds };
         job.rng = Rng::Cuda;
         let expected = "Seed: 42, Size: 512x768, Model: m, Eta: 0.5, Variation seed: 8, Variation seed strength: 0.25, \
              ENSD: 31337, RNG: NV, ";
-        assert!(parameters(&job, "m", 1).contains(expected), "{}", parameters(&job, "m", 1));
+        assert!(parameters(&job, &made_by("m"), 1).contains(expected), "{}", parameters(&job, &made_by("m"), 1));
     }
 
     #[test]
     fn what_was_asked_of_prompts_is_there() {
         let other = Job { emphasis: Emphasis::NoNorm, clip_skip: Some(2), ..job("a (b), {c|c}") };
-        let found = parameters(&other, "m", 0);
+        let found = parameters(&other, &made_by("m"), 0);
         assert!(found.starts_with("a (b), c\nNegative prompt: blurry\nSteps: "), "{found}");
         let fields = "Model: m, Clip skip: 2, RNG: CPU, Emphasis: No norm, Template: \"a (b), {c|c}\", Version: ";
         assert!(found.contains(fields), "{found}");
         let plain = Job { negative_prompt: None, clip_skip: Some(1), ..Job { emphasis: Emphasis::None, ..job("a") } };
-        assert!(!parameters(&plain, "m", 0).contains("Emphasis") && !parameters(&plain, "m", 0).contains("Clip skip"));
+        assert!(
+            !parameters(&plain, &made_by("m"), 0).contains("Emphasis")
+                && !parameters(&plain, &made_by("m"), 0).contains("Clip skip")
+        );
     }
 }

@@ -4,9 +4,9 @@ use candle_core::{DType, Tensor};
 use kiln_nn::{Shadow, shadow};
 
 use crate::error::{Error, Result};
-use crate::model_folder::ModelFolder;
 use crate::parameters::parameters;
 use crate::resolved::Job;
+use crate::settings::Origin;
 
 /// A picture with all that is known of it.
 #[derive(Debug, Clone)]
@@ -23,22 +23,25 @@ pub struct Picture {
     pub rgb: Vec<u8>,
     /// The settings as AUTOMATIC1111 writes them.
     pub parameters: String,
+    /// What made it, as Kiln reads it back: JSON.
+    pub settings: String,
     /// The latents that were decoded, `(1, c, h, w)`, f32.
     pub(crate) latents: Tensor,
 }
 
 impl Picture {
     /// From an image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory; what lies outside is clamped.
-    pub(crate) fn new(job: &Job, model: &ModelFolder, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
+    pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
         let (_, channels, height, width) = image.dims4()?;
         if channels != 3 {
             let problem = format!("gives pictures of {channels} channels, expected 3");
-            return Err(Error::model(&model.files().config_path("vae/config.json"), problem));
+            return Err(Error::model(origin.vae_config(), problem));
         }
         let rgb = to_rgb(image)?;
         let seed = job.seed_of(index);
-        let parameters = parameters(job, &model.name(), index);
-        Ok(Self { index, seed, width, height, rgb, parameters, latents })
+        let settings = origin.settings(job, index);
+        let parameters = parameters(job, &origin.files(&settings), index);
+        Ok(Self { index, seed, width, height, rgb, parameters, settings: settings.to_json(), latents })
     }
 }
 

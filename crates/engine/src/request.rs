@@ -85,6 +85,10 @@ pub struct Request {
     pub comma_backtrack: Option<usize>,
     /// A folder of lists: `__name__` in a prompt is a line of `name.txt`.
     pub wildcards_dir: Option<PathBuf>,
+    /// Whether braces and `__name__` in the prompt are text: its choices were made before.
+    pub literal_prompt: bool,
+    /// The same for the negative prompt.
+    pub literal_negative_prompt: bool,
 }
 
 /// The generator that draws the noise.
@@ -155,12 +159,9 @@ impl Request {
                 let backtrack = self.comma_backtrack.unwrap_or(COMMA_BACKTRACK);
                 in_range("--comma-backtrack", backtrack, 0, MAX_BACKTRACK)?
             },
-            wildcards: match &self.wildcards_dir {
-                None => Wildcards::default(),
-                Some(folder) => {
-                    Wildcards::read(folder, &[&self.prompt, self.negative_prompt.as_deref().unwrap_or("")])?
-                }
-            },
+            wildcards: self.wildcards()?,
+            literal_prompt: self.literal_prompt,
+            literal_negative_prompt: self.literal_negative_prompt,
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)
@@ -176,6 +177,18 @@ impl Request {
             }
             _ => Ok(made),
         }
+    }
+
+    /// The lists that the prompts name.
+    fn wildcards(&self) -> Result<Wildcards> {
+        let negative = self.negative_prompt.as_ref();
+        let prompts = [
+            (!self.literal_prompt).then_some(self.prompt.as_str()),
+            negative.filter(|_| !self.literal_negative_prompt).map(String::as_str),
+        ];
+        let prompts: Vec<&str> = prompts.into_iter().flatten().collect();
+        let folder = self.wildcards_dir.as_deref();
+        folder.map_or(Ok(Wildcards::default()), |folder| Wildcards::read(folder, &prompts))
     }
 
     fn sampling(&self) -> SamplerOptions {

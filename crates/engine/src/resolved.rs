@@ -56,6 +56,10 @@ pub struct Job {
     /// The lists that the prompts name.
     #[serde(skip)]
     pub(crate) wildcards: Wildcards,
+    /// Whether the prompt's choices were made before.
+    pub literal_prompt: bool,
+    /// The same for the negative prompt.
+    pub literal_negative_prompt: bool,
 }
 
 impl Job {
@@ -76,8 +80,9 @@ impl Job {
 
     /// Whether pictures may have different prompts.
     pub(crate) fn has_choices(&self) -> bool {
-        let texts = [Some(&self.prompt), self.negative_prompt.as_ref()];
-        texts.into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
+        let prompt = Some(&self.prompt).filter(|_| !self.literal_prompt);
+        let negative = self.negative_prompt.as_ref().filter(|_| !self.literal_negative_prompt);
+        [prompt, negative].into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
     }
 
     /// The noise levels, by diffusers' `from_config` on the folder's own configuration.

@@ -104,6 +104,8 @@ pub struct Setup {
     pub embeddings_dir: Option<PathBuf>,
     /// How many encoded texts are kept; `None` is 32.
     pub prompt_cache: Option<usize>,
+    /// Where hashes of models are kept, which pictures name ([`crate::cache_folder`]); without it none are computed.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// Where a model runs.

@@ -63,6 +63,8 @@ impl Job {
             batch_count: 1,
             batch_size: 1,
             wildcards: Wildcards::default(),
+            literal_prompt: false,
+            literal_negative_prompt: false,
             ..self.clone()
         }
     }

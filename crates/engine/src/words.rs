@@ -12,7 +12,7 @@ use kiln_clip::{TextEncoder, Words, mentions};
 use kiln_weights::{Lora, Network, TextualInversion};
 
 use crate::error::Result;
-use crate::lora::files;
+use crate::lora::{files, stem};
 
 /// The text encoders, in the order of the model's.
 pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
@@ -71,6 +71,12 @@ impl Embeddings {
         }
         Ok(words)
     }
+}
+
+/// The words that the files of a folder may give vectors: the files' names. No file is opened.
+pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
+    let files = folder.and_then(|folder| files(folder, &ENDINGS).ok()).unwrap_or_default();
+    files.iter().map(|path| stem(path)).collect()
 }
 
 /// Adds a word for all encoders, or says why it stays text.

@@ -189,7 +189,7 @@ fn a_file_that_is_no_whole_model_says_what_to_do() {
 fn inspect_tells_what_a_file_is() {
     let report = |name: &str| match inspect(&single(name), DTypeChoice::F32).unwrap() {
         Inspection::File(report) => report,
-        Inspection::Folder(_) => panic!("{name} is a file"),
+        other => panic!("{name} is a file, not {other:?}"),
     };
     let sd1 = report("sd1.ckpt");
     assert_eq!(sd1.format, "PyTorch (pickle)");

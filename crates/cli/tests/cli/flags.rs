@@ -218,6 +218,7 @@ const BAD: &[(&str, &[Bad])] = &[
             ("trace", "a name that ends in .jsonl"),
         ],
     ),
+    ("--like", &[("", REQUIRED)]),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
@@ -380,7 +381,9 @@ fn what_is_not_there_is_named() {
     let sandbox = Sandbox::new();
     let file = fixtures("models/sd1/model_index.json").display().to_string();
     for (flag, value, told) in [
-        ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "][..]),
+        ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, a picture with settings"][..]),
+        ("--like", &file, &["model_index.json: is no PNG, JPEG, WebP or AVIF"]),
+        ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),
         ("--model", &file, &["model_index.json: is no valid safetensors file"]),

@@ -16,5 +16,6 @@ mod output;
 mod pictures;
 mod plans;
 mod sandbox;
+mod settings;
 mod signals;
 mod traces;

@@ -9,6 +9,9 @@ pub struct Picture {
     pub size: (u32, u32),
     /// The `parameters` text, as tEXt or as iTXt.
     pub parameters: Text,
+    /// Kiln's own settings.
+    pub settings: serde_json::Value,
+    pub rgb: Vec<u8>,
 }
 
 /// A text of a PNG with the kind of its chunk.
@@ -34,7 +37,14 @@ pub fn try_read(path: &Path) -> Result<Picture, String> {
             texts.push(Text::Utf8(chunk.get_text()?));
         }
         assert_eq!(texts.len(), 1, "{}: `parameters` {} times", path.display(), texts.len());
-        Ok(Picture { size: info.size(), parameters: texts.remove(0) })
+        let own =
+            info.uncompressed_latin1_text.iter().find(|chunk| chunk.keyword == "kiln").map(|chunk| chunk.text.clone());
+        let own = match (own, info.utf8_text.iter().find(|chunk| chunk.keyword == "kiln")) {
+            (None, Some(chunk)) => chunk.get_text()?,
+            (own, _) => own.unwrap_or_default(),
+        };
+        let settings = serde_json::from_str(&own).unwrap_or_else(|error| panic!("{}: {error}: {own}", path.display()));
+        Ok(Picture { size: info.size(), parameters: texts.remove(0), settings, rgb: pixels })
     };
     decode().map_err(|error| format!("{}: {error}", path.display()))
 }

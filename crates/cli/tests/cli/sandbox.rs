@@ -26,13 +26,13 @@ const HUB: [&str; 9] = [
     "TRANSFORMERS_OFFLINE",
 ];
 
-/// A folder that is gone at the test's end; `kiln` runs in it.
-pub struct Sandbox(TempDir);
+/// A folder that is gone at the test's end; `kiln` runs in it, with a cache of its own.
+pub struct Sandbox(TempDir, TempDir);
 
 impl Sandbox {
     /// An empty folder.
     pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap())
     }
 
     /// A path in the folder.
@@ -94,6 +94,7 @@ impl Sandbox {
             command.env_remove(name);
         }
         command.env("HF_HOME", self.path("hf"));
+        command.env("KILN_CACHE", self.1.path());
         command.env("KILN_NO_HANDOVER", "1"); // a build with CUDA lies beside this one, perhaps
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");

@@ -24,6 +24,7 @@ use crate::lora::LoraUse;
 use crate::model_folder::ModelFolder;
 use crate::plan::{BatchSize, Planner};
 use crate::resolved::Job;
+use crate::settings::Origin;
 use crate::text::Shape;
 use crate::together::Together;
 
@@ -235,29 +236,23 @@ impl Desk<'_, '_> {
             for (i, batch) in batches.iter().enumerate() {
                 engine.foresee(batches[i + 1..].iter().flatten().map(|&i| &group[i].1));
                 let pictures: Vec<&(usize, Job)> = batch.iter().map(|&i| group[i]).collect();
-                self.draw(engine, model, &pictures, shape_of[&batch[0]], n)?;
+                self.draw(engine, &pictures, shape_of[&batch[0]], n)?;
             }
         }
         Ok(())
     }
 
     /// Draws one batch. Where that fails, its pictures are drawn one by one, so that one does not take others along.
-    fn draw(
-        &mut self,
-        engine: &mut Engine,
-        model: &Arc<ModelFolder>,
-        pictures: &[&(usize, Job)],
-        shape: Shape,
-        n: usize,
-    ) -> Result<()> {
+    fn draw(&mut self, engine: &mut Engine, pictures: &[&(usize, Job)], shape: Shape, n: usize) -> Result<()> {
         self.card_memory = engine.card_memory();
         self.drawing.get_or_insert_with(Instant::now);
         let together = Together::of_jobs(pictures.iter().map(|(_, job)| job));
         let work = shape.work(together.job(), n); // a last batch that is smaller is not planned anew
+        let origin = engine.origin();
         let (desk, mut given) = (RefCell::new(&mut *self), 0);
         let result = engine.draw(&together, work, &mut |event| desk.borrow_mut().event(event), &mut |drawn, before| {
             let (id, job) = pictures[drawn.place];
-            desk.borrow_mut().give(*id, job, model, drawn, before, pictures.len())?;
+            desk.borrow_mut().give(*id, job, &origin, drawn, before, pictures.len())?;
             given += 1;
             Ok(())
         });
@@ -267,7 +262,7 @@ impl Desk<'_, '_> {
             Err(error) if pictures.len() == 1 => self.fail(pictures[0].0, &error.to_string()),
             Err(error) => {
                 tracing::warn!("{} pictures at once: {error}; they are drawn one by one", pictures.len());
-                pictures[given..].iter().try_for_each(|one| self.draw(engine, model, &[one], shape, 1))
+                pictures[given..].iter().try_for_each(|one| self.draw(engine, &[one], shape, 1))
             }
         }
     }
@@ -277,7 +272,7 @@ impl Desk<'_, '_> {
         &mut self,
         id: usize,
         job: &Job,
-        model: &Arc<ModelFolder>,
+        origin: &Arc<Origin>,
         drawn: Drawn,
         before: Prepared,
         n: usize,
@@ -292,8 +287,8 @@ impl Desk<'_, '_> {
         };
         let Todo { task, path, replace, .. } = &self.todos[id];
         let (key, path, replace) = (task.key.clone(), path.clone(), *replace);
-        let (job, model) = (job.clone(), model.clone());
-        self.savers.give(Parcel { id, key, job, model, image, latents, path, replace, seconds })?;
+        let (job, origin) = (job.clone(), origin.clone());
+        self.savers.give(Parcel { id, key, job, origin, image, latents, path, replace, seconds })?;
         let news = self.savers.news();
         self.record(news)
     }

@@ -11,10 +11,10 @@ use candle_core::Tensor;
 
 use super::journal::{Journal, Line, Made, Seconds};
 use crate::error::{Error, Result};
-use crate::model_folder::ModelFolder;
 use crate::output::{persist, png, temporary_beside};
 use crate::picture::Picture;
 use crate::resolved::Job;
+use crate::settings::Origin;
 
 /// Threads that save: compressing a picture takes a small part of the time that drawing it takes.
 const THREADS: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) struct Parcel {
     pub(crate) id: usize,
     pub(crate) key: String,
     pub(crate) job: Job,
-    pub(crate) model: Arc<ModelFolder>,
+    pub(crate) origin: Arc<Origin>,
     /// `(1, 3, h, w)` in f32.
     pub(crate) image: Tensor,
     pub(crate) latents: Tensor,
@@ -111,8 +111,8 @@ fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<J
 /// name means a whole file that the journal knows.
 fn save(parcel: Parcel, journal: &Mutex<Journal>, parts: &Path) -> Result<Made> {
     let start = Instant::now();
-    let Parcel { key, job, model, image, latents, path, replace, mut seconds, .. } = parcel;
-    let picture = Picture::new(&job, &model, 0, &image, latents)?;
+    let Parcel { key, job, origin, image, latents, path, replace, mut seconds, .. } = parcel;
+    let picture = Picture::new(&job, &origin, 0, &image, latents)?;
     drop(image);
     let bytes = png(&picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
     if let Some(folder) = path.parent() {

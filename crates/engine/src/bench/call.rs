@@ -128,6 +128,7 @@ impl Call<'_> {
             height: self.model.height,
             rgb: to_rgb(&image)?,
             parameters: String::new(),
+            settings: String::new(),
             latents: latents.to_device(&Device::Cpu)?,
         };
         let failed = |error| Error::write(Path::new("a PNG file in memory"))(io::Error::other(error));

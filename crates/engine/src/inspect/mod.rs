@@ -1,4 +1,4 @@
-//! What is in a model folder or a checkpoint file, by their configurations and headers alone: no weights are read.
+//! What is in a model folder, a checkpoint file or a picture: no weights are read.
 
 mod file;
 mod folder;
@@ -16,6 +16,7 @@ pub use kind::FileKind;
 
 use crate::error::Result;
 use crate::model_folder::ModelFolder;
+use crate::settings::ImageReport;
 use crate::setup::DTypeChoice;
 
 /// What was found.
@@ -26,6 +27,8 @@ pub enum Inspection {
     Folder(FolderReport),
     /// A checkpoint file.
     File(FileReport),
+    /// A picture, with its settings.
+    Image(Box<ImageReport>),
 }
 
 /// How some tensors are stored: those of one type together.
@@ -49,6 +52,9 @@ pub struct Stored {
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
     if path.is_dir() {
         return Ok(Inspection::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
+    }
+    if ImageReport::is_for(path) {
+        return Ok(Inspection::Image(ImageReport::read(path)?.into()));
     }
     Ok(Inspection::File(file::report(path)?))
 }
@@ -79,7 +85,7 @@ mod tests {
     fn folder(name: &str, dtype: DTypeChoice) -> FolderReport {
         match inspect(&fixtures("models").join(name), dtype).unwrap() {
             Inspection::Folder(report) => report,
-            Inspection::File(_) => panic!("{name} is a folder"),
+            other => panic!("{name} is a folder, not {other:?}"),
         }
     }
 

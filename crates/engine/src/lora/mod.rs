@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use applied::{AppliedLoras, Changed};
 pub(crate) use locate::{files, find};
-pub(crate) use tag::{tagged, with_tags};
+pub(crate) use tag::{beside_tags, tagged, with_tags};
 
 /// A LoRA that a request asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct LoraUse {
 }
 
 /// How a LoRA is named.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoraName {
     /// A file.

@@ -43,14 +43,26 @@ fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
     Ok(LoraUse { lora: LoraName::Named(name.into()), text, unet })
 }
 
-/// The prompt with a tag for every LoRA that was named by its file: what makes the picture again.
-pub(crate) fn with_tags(prompt: &str, uses: &[LoraUse]) -> String {
-    let mut text = prompt.to_string();
-    for LoraUse { lora, text: te, unet } in uses {
-        if let LoraName::File(path) = lora {
-            let name = super::stem(path);
-            text += &if te == unet { format!(" <lora:{name}:{te}>") } else { format!(" <lora:{name}:{te}:{unet}>") };
-        }
+/// A picture's prompt, and those of `uses` that it does not name by its tags. `template` is the prompt before its choices
+/// were made, of which `uses` ends in the tags. Where choices took tags away, or lists brought some along, all of the
+/// prompt's tags are taken out: what `template` names is in the weights for all pictures.
+pub(crate) fn beside_tags<'a>(template: &str, prompt: &str, uses: &'a [LoraUse]) -> (String, &'a [LoraUse]) {
+    let by_tags = tagged(template).unwrap_or_default();
+    match uses.strip_suffix(by_tags.as_slice()).filter(|_| tagged(prompt).is_ok_and(|tags| tags == by_tags)) {
+        Some(beside) => (prompt.to_string(), beside),
+        None => (take_tags(prompt).0, uses),
+    }
+}
+
+/// The prompt of [`beside_tags`] with a tag for every LoRA: what makes the picture again.
+pub(crate) fn with_tags(template: &str, prompt: &str, uses: &[LoraUse]) -> String {
+    let (mut text, beside) = beside_tags(template, prompt, uses);
+    for LoraUse { lora, text: te, unet } in beside {
+        let name = match lora {
+            LoraName::File(path) => super::stem(path),
+            LoraName::Named(name) => name.clone(),
+        };
+        text += &if te == unet { format!(" <lora:{name}:{te}>") } else { format!(" <lora:{name}:{te}:{unet}>") };
     }
     text
 }
@@ -84,7 +96,12 @@ mod tests {
     fn files_become_tags_in_the_settings() {
         let file = LoraUse { lora: LoraName::File("loras/ink.safetensors".into()), text: 0.8, unet: 0.8 };
         let both = LoraUse { unet: 1.0, ..file.clone() };
-        let text = with_tags("a cat <lora:b:1>", &[named("b", 1.0, 1.0), file, both]);
+        let prompt = "a cat <lora:b:1>";
+        let text = with_tags(prompt, prompt, &[file.clone(), both, named("b", 1.0, 1.0)]);
         assert_eq!(text, "a cat <lora:b:1> <lora:ink:0.8> <lora:ink:0.8:1>");
+        // A tag in a choice is in the weights, whether it was made or not.
+        let uses = [file, named("c", 0.5, 0.5), named("d", 1.0, 1.0)];
+        let text = with_tags("a {<lora:c:.5>|<lora:d>}", "a <lora:d>", &uses);
+        assert_eq!(text, "a  <lora:ink:0.8> <lora:c:0.5> <lora:d:1>");
     }
 }

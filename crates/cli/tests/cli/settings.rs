@@ -1,0 +1,277 @@
+//! Pictures that are made again from their own settings.
+
+use std::fs;
+
+use kiln_testkit::{fixtures, shared_data};
+use serde_json::Value;
+
+use crate::models::ModelCopy;
+use crate::pictures;
+use crate::sandbox::{Run, Sandbox};
+
+/// Runs `kiln txt2img --like` with nothing else than `args`.
+fn like(sandbox: &Sandbox, image: &str, args: &[&str]) -> Run {
+    sandbox.kiln(&[&["txt2img", "--like", image], args].concat())
+}
+
+fn bytes(sandbox: &Sandbox, name: &str) -> Vec<u8> {
+    fs::read(sandbox.path(name)).unwrap()
+}
+
+/// The model's path, by which it is found: there is no folder of models in which its name would be.
+fn model() -> String {
+    fixtures("models/sd1").display().to_string()
+}
+
+#[test]
+fn a_picture_is_made_again_byte_by_byte() {
+    let sandbox = Sandbox::new();
+    for (i, args) in [
+        &["an apple", "-s", "7"][..],
+        &["赤い (apple:1.3), [a:b:0.5]", "-n", "", "-s", "18446744073709551615", "--steps", "3", "--clip-skip", "2"],
+        &["a [red|green] apple AND leaf :0.5", "--sampler", "Euler a", "--eta", "0.3333333333333333", "--steps", "3"],
+        &["an apple", "--subseed-strength", "0.1", "--sampler", "heun", "--s-churn", "2", "--emphasis", "comfy"],
+        &[
+            "an apple",
+            "--steps",
+            "3",
+            "--sigmas",
+            "10,2,0.70000000000000001",
+            "--sampler",
+            "euler",
+            "--rng",
+            "cuda",
+            "--ensd",
+            "-3",
+        ],
+        &["a", "-W", "72", "-H", "40", "--seed-resize-from", "64x64", "--guidance-rescale", "0.7", "--dtype", "f32"],
+        &["a", "--dynamic-thresholding", "0.99", "--guidance-end", "0.5", "--steps", "4", "--dtype", "bf16"],
+        &["a", "--weight-type", "f8"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (first, again) = (format!("{i}.png"), format!("{i}-again.png"));
+        sandbox.txt2img(&[args, &["-o", &first]].concat()).succeeds();
+        let run = like(&sandbox, &first, &["-o", &again]).succeeds();
+        assert!(bytes(&sandbox, &first) == bytes(&sandbox, &again), "{run}");
+        assert!(!run.stderr.contains("warning"), "{run}");
+    }
+}
+
+#[test]
+fn every_picture_of_a_batch_is_made_again_alone() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("lists")).unwrap();
+    fs::write(sandbox.path("lists/colour.txt"), "red\n{dark|light} green\nblue").unwrap();
+    let args = ["a {big|small} __colour__ apple", "-n", "{a|b|c}", "--wildcards-dir", "lists", "-s", "3", "-b", "2"];
+    let more = ["--batch-size", "2", "--sampler", "Euler a", "--steps", "2"];
+    sandbox.txt2img(&[&args[..], &more, &["-o", "{index}.png"]].concat()).succeeds();
+    // Variations have one prompt.
+    sandbox
+        .txt2img(&[&args[..], &more, &["-o", "varied-{index}.png", "--subseed-strength", "0.3"]].concat())
+        .succeeds();
+    fs::remove_dir_all(sandbox.path("lists")).unwrap();
+    let mut prompts = Vec::new();
+    for name in sandbox.names() {
+        let again = format!("again-{name}");
+        like(&sandbox, &name, &["-o", &again]).succeeds();
+        let [first, again] = [&name, &again].map(|name| pictures::read(&sandbox.path(name)));
+        assert!(first.rgb == again.rgb, "{name}");
+        assert_eq!(first.settings, again.settings);
+        let Value::String(prompt) = &first.settings["request"]["prompt"] else { panic!("{}", first.settings) };
+        assert!(!prompt.contains('{') && !prompt.contains("__"), "{prompt}");
+        prompts.push(prompt.clone());
+    }
+    prompts.sort();
+    prompts.dedup();
+    assert!(prompts.len() > 1, "{prompts:?}");
+}
+
+#[test]
+fn flags_win_over_the_picture() {
+    let sandbox = Sandbox::new();
+    let args = ["an apple", "-n", "dark", "-s", "7", "--sampler", "Euler a", "--eta", "0.5", "-o", "first.png"];
+    sandbox.txt2img(&args).succeeds();
+    like(&sandbox, "first.png", &["-p", "a pear", "-s", "8", "--sampler", "ddim", "-W", "72", "-o", "b.png"])
+        .succeeds();
+    let expected = ["a pear", "-n", "dark", "-s", "8", "--sampler", "ddim", "--eta", "0.5", "-W", "72", "-o", "c.png"];
+    sandbox.txt2img(&expected).succeeds();
+    assert!(bytes(&sandbox, "b.png") == bytes(&sandbox, "c.png"));
+    let run = like(&sandbox, "first.png", &["-s", "-1", "-b", "2", "-o", "{seed}.png"]).succeeds();
+    let [(_, a), (_, b)] = run.pictures()[..] else { panic!("{run}") };
+    assert!(a != 7 && b == a.wrapping_add(1), "{run}");
+    let run = like(&sandbox, "first.png", &["--sampler", "euler", "--eta", "0.5"]);
+    run.refused(&["--eta is 0.5, expected none with euler"]);
+}
+
+#[test]
+fn models_and_their_parts_are_found_by_their_hashes() {
+    let sandbox = Sandbox::new();
+    let (copy, other) = (ModelCopy::of("sd1"), ModelCopy::of("sd1"));
+    let vae = fixtures("models/sd1/vae/diffusion_pytorch_model.safetensors").display().to_string();
+    let args = ["an apple", "-s", "7", "-m", copy.path(), "--vae", &vae];
+    sandbox.txt2img(&[&args[..], &["-o", "first.png"]].concat()).succeeds();
+    let settings = pictures::read(&sandbox.path("first.png")).settings;
+    assert!(!settings.to_string().contains('/'), "folders concern nobody: {settings}");
+    like(&sandbox, "first.png", &["-o", "again.png"]).succeeds();
+    assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"));
+    // The same model elsewhere is the same; another one is told.
+    let run = like(&sandbox, "first.png", &["-m", other.path(), "-o", "same.png"]).succeeds();
+    assert!(!run.stderr.contains("warning") && bytes(&sandbox, "first.png") == bytes(&sandbox, "same.png"), "{run}");
+    let [another, vae] = ["models/sd2v", "models/sd2v/vae"].map(|name| fixtures(name).display().to_string());
+    let run = like(&sandbox, "first.png", &["-m", &another, "--vae", &vae, "-o", "x.png"]).succeeds();
+    assert!(run.stderr.contains("warning: first.png: its model was sd1 (hash "), "{run}");
+    // What has changed is not the model any more.
+    let unet = "unet/diffusion_pytorch_model.safetensors";
+    let mut weights = fs::read(copy.file(unet)).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    copy.write(unet, weights);
+    let elsewhere = Sandbox::new();
+    fs::copy(sandbox.path("first.png"), elsewhere.path("first.png")).unwrap();
+    let told = ["sd1: not found; looked for the model that made first.png (hash ", "--model"];
+    like(&elsewhere, "first.png", &[]).fails(1, &told);
+    let run = like(&elsewhere, "first.png", &["-m", copy.path(), "-o", "changed.png"]).succeeds();
+    let told = run.stderr.contains("was made with --vae") && run.stderr.contains("this is sd1 (hash ");
+    assert!(told, "{run}");
+}
+
+#[test]
+fn a_lora_is_found_again() {
+    let sandbox = Sandbox::new();
+    let loras = fixtures("lora/sd1");
+    let mut files: Vec<_> = fs::read_dir(&loras).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
+    files.sort();
+    let file = &files[0];
+    let lora = format!("{}:0.5", file.display());
+    sandbox.txt2img(&["an apple", "-s", "7", "--lora", &lora, "-o", "first.png"]).succeeds();
+    let run = like(&sandbox, "first.png", &["-o", "again.png"]).succeeds();
+    assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"), "{run}");
+    let stem = file.file_stem().unwrap().to_str().unwrap();
+    let pictures::Text::Latin1(text) = pictures::read(&sandbox.path("first.png")).parameters else { panic!("iTXt") };
+    assert!(
+        text.contains(&format!("Lora hashes: \"{stem}: ")) && text.contains(&format!("<lora:{stem}:0.5>")),
+        "{text}"
+    );
+    // A tag in the prompt is found in the folder, as ever.
+    let tag = format!("an apple <lora:{stem}:0.5>");
+    let folder = loras.display().to_string();
+    sandbox.txt2img(&[&tag, "-s", "7", "--lora-dir", &folder, "-o", "tag.png"]).succeeds();
+    like(&sandbox, "tag.png", &["--lora-dir", &folder, "-o", "tag-again.png"]).succeeds();
+    assert!(bytes(&sandbox, "tag.png") == bytes(&sandbox, "tag-again.png"));
+}
+
+/// A model in one file has AUTOMATIC1111's hash in the text that AUTOMATIC1111 reads.
+#[test]
+fn single_files_have_their_hash_in_the_text() {
+    let sandbox = Sandbox::new();
+    sandbox.kiln(&["convert", &model(), "tiny.safetensors"]).succeeds();
+    let file = ["-m", "tiny.safetensors", "--config", &model()];
+    sandbox.txt2img(&[&["an apple", "-s", "7", "-o", "first.png"], &file[..]].concat()).succeeds();
+    let picture = pictures::read(&sandbox.path("first.png"));
+    let pictures::Text::Latin1(text) = picture.parameters else { panic!("iTXt") };
+    let hash = picture.settings["model"]["sha256"].as_str().unwrap();
+    assert!(text.contains(&format!(", Model hash: {}, Model: tiny, ", &hash[..10])), "{text}");
+    like(&sandbox, "first.png", &["--config", &model(), "-o", "again.png"]).succeeds();
+    assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"));
+}
+
+/// A PNG with nothing but a text.
+fn png_with(sandbox: &Sandbox, name: &str, key: &str, text: &str) {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+    encoder.add_itxt_chunk(key.into(), text.into()).unwrap();
+    encoder.write_header().unwrap().write_image_data(&[0]).unwrap();
+    fs::write(sandbox.path(name), bytes).unwrap();
+}
+
+#[test]
+fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
+    let sandbox = Sandbox::new();
+    let text = "an apple\nNegative prompt: dark\nSteps: 2, Sampler: DPM++ 2M Karras, CFG scale: 6, Seed: 7, Size: 64x72, \
+                Model hash: 0123456789, Model: other, Hires upscale: 2, Hires upscaler: Latent, Tiling: True";
+    png_with(&sandbox, "theirs.png", "parameters", text);
+    like(&sandbox, "theirs.png", &[])
+        .fails(1, &["other: not found; looked for the model that made theirs.png", "0123456789"]);
+    let run = like(&sandbox, "theirs.png", &["-m", &model(), "-o", "a.png"]).succeeds();
+    for told in [
+        "warning: theirs.png: a second pass is not supported",
+        "Hires upscale: 2, Hires upscaler: Latent",
+        "warning: theirs.png: Tiling: True is left out",
+        "warning: theirs.png: its model was other (hash 0123456789), this is sd1 (hash ",
+    ] {
+        assert!(run.stderr.contains(told), "{told}: {run}");
+    }
+    let flags = ["--sampler", "dpmpp_2m", "--scheduler", "karras", "--rng", "cuda", "--cfg-scale", "6", "--steps", "2"];
+    sandbox
+        .txt2img(&[&["an apple", "-n", "dark", "-s", "7", "-H", "72", "-o", "b.png"], &flags[..]].concat())
+        .succeeds();
+    assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
+}
+
+#[test]
+fn pictures_without_settings_are_refused() {
+    let sandbox = Sandbox::new();
+    png_with(&sandbox, "comfy.png", "prompt", "{\"3\": {\"class_type\": \"KSampler\", \"inputs\": {\"seed\": 5}}}");
+    like(&sandbox, "comfy.png", &[]).fails(1, &["comfy.png: no settings", "those of ComfyUI are not understood"]);
+    png_with(&sandbox, "plain.png", "Title", "a title");
+    like(&sandbox, "plain.png", &[]).fails(1, &["plain.png: no settings to make the picture again: it has none"]);
+    png_with(&sandbox, "damaged.png", "kiln", "{\"request\": 7}");
+    like(&sandbox, "damaged.png", &[]).fails(1, &["damaged.png: no settings"]);
+    fs::write(sandbox.path("empty.png"), "").unwrap();
+    like(&sandbox, "empty.png", &[]).fails(1, &["empty.png: is empty"]);
+    like(&sandbox, ".", &[]).fails(1, &["."]);
+    png_with(&sandbox, "hostile.png", "kiln", "{\"request\": {\"width\": 8000000000, \"prompt\": \"a\"}}");
+    like(&sandbox, "hostile.png", &["-m", &model()]).refused(&["--width is 8000000000"]);
+    let many = "{\"request\": {\"wildcards_dir\": \"/nowhere\", \"batch_count\": 9000, \"steps\": 1, \"width\": 64, \"height\": 64}}";
+    png_with(&sandbox, "many.png", "kiln", many);
+    let run = like(&sandbox, "many.png", &["-m", &model(), "-o", "one.png"]).succeeds();
+    assert_eq!(run.pictures().len(), 1, "{run}");
+    let lora = "{\"request\": {\"loras\": [{\"lora\": {\"file\": \"/etc/passwd\"}, \"text\": 1, \"unet\": 1}]}}";
+    png_with(&sandbox, "lora.png", "kiln", lora);
+    like(&sandbox, "lora.png", &["-m", &model()]).fails(1, &["passwd: not found; looked for --lora"]);
+}
+
+#[test]
+fn inspect_tells_a_pictures_settings() {
+    let sandbox = Sandbox::new();
+    sandbox.txt2img(&["an apple,\nred", "-n", "dark", "-s", "7", "-o", "a.png"]).succeeds();
+    let run = sandbox.kiln(&["inspect", "a.png"]).succeeds();
+    for told in [
+        "a.png: PNG, 64x64\n",
+        "prompt: an apple,\n    red\n",
+        "negative prompt: dark\n",
+        "model: sd1 (hash ",
+        "seed: 7\n",
+    ] {
+        assert!(run.stdout.contains(told), "{told}: {run}");
+    }
+    let json: Value = serde_json::from_str(&sandbox.kiln(&["inspect", "a.png", "--json"]).succeeds().stdout).unwrap();
+    assert_eq!((&json["what"], &json["kiln"]["request"]["seed"]), (&"image".into(), &7.into()));
+    assert_eq!(json["parameters"]["prompt"], "an apple,\nred");
+    png_with(&sandbox, "comfy.png", "prompt", "{\"3\": {\"class_type\": \"KSampler\", \"inputs\": {\"seed\": 5}}}");
+    let run = sandbox.kiln(&["inspect", "comfy.png"]).succeeds();
+    assert!(run.stdout.contains("settings of ComfyUI (prompt)\nKSampler 3: seed 5\n"), "{run}");
+    png_with(&sandbox, "escape.png", "Title", "a\u{1b}[31m title");
+    let run = sandbox.kiln(&["inspect", "escape.png"]).succeeds();
+    assert!(run.stdout.contains("text Title (iTXt): a[31m title"), "{run}");
+}
+
+#[test]
+fn inspect_reads_files_of_other_programs() {
+    let Some(folder) = shared_data("png_metadata") else { return };
+    let sandbox = Sandbox::new();
+    for (name, told) in [
+        ("automatic1111_stealth.png", "Model: realisticVisionV51_v51VAE"),
+        ("automatic1111_cropped.png", "Sampler: "),
+        ("automatic1111_cropped.jpg", "Sampler: "),
+        ("text_after_idat.png", "settings (zTXt, parameters)\nprompt: photo of a duck\n"),
+        ("empty_image.png", "no settings"),
+        ("empty_image.jpg", "no settings"),
+    ] {
+        let run = sandbox.kiln(&["inspect", folder.join(name).to_str().unwrap()]).succeeds();
+        assert!(run.stdout.contains(told), "{told}: {run}");
+    }
+    sandbox.kiln(&["inspect", folder.join("empty_file.png").to_str().unwrap()]).fails(1, &["empty_file.png: is empty"]);
+}

@@ -1,0 +1,102 @@
+//! The digests of model files that other programs write into pictures.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+/// What of a file is hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    /// All of it: how models are known.
+    Whole,
+    /// What follows the header of a safetensors file, so that notes in it change nothing: how AUTOMATIC1111 knows LoRAs.
+    PastHeader,
+}
+
+/// As much as is read at once.
+const BLOCK: usize = 1 << 20;
+
+/// The SHA-256 of `files` one behind the other, in hexadecimal digits.
+///
+/// # Errors
+/// What the system says of a file.
+pub(super) fn sha256(files: &[PathBuf], scope: Scope) -> std::io::Result<String> {
+    let mut hasher = Context::new(&SHA256);
+    let mut block = vec![0; BLOCK];
+    for path in files {
+        let mut file = File::open(path)?;
+        if scope == Scope::PastHeader {
+            skip_header(&mut file)?;
+        }
+        loop {
+            match file.read(&mut block)? {
+                0 => break,
+                count => hasher.update(&block[..count]),
+            }
+        }
+    }
+    Ok(hex(hasher.finish().as_ref()))
+}
+
+/// Moves behind a safetensors header: its length in 8 bytes, then that many. A file that has none is hashed whole.
+fn skip_header(file: &mut File) -> std::io::Result<()> {
+    let mut length = [0; 8];
+    let has_length = file.read_exact(&mut length).is_ok();
+    let start = u64::from_le_bytes(length).checked_add(8);
+    let start = start.filter(|&start| has_length && file.metadata().is_ok_and(|file| start <= file.len()));
+    file.seek(SeekFrom::Start(start.unwrap_or(0))).map(drop)
+}
+
+/// AUTOMATIC1111's first hash of models, before 2023: 8 digits of the SHA-256 of 64 KiB behind the first mebibyte.
+pub(crate) fn old_hash(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(0x10_0000))?;
+    let mut bytes = Vec::new();
+    file.take(0x1_0000).read_to_end(&mut bytes)?;
+    Ok(hex(digest(&SHA256, &bytes).as_ref())[..8].to_string())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, bytes).unwrap();
+        (folder, path)
+    }
+
+    /// FIPS 180-2, appendix B.1.
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn known_digests() {
+        let (_folder, path) = file(b"abc");
+        assert_eq!(sha256(std::slice::from_ref(&path), Scope::Whole).unwrap(), ABC);
+        assert_eq!(sha256(&[path], Scope::PastHeader).unwrap(), ABC, "too short for a header");
+        let (_folder, path) = file(b"\x02\0\0\0\0\0\0\0{}abc");
+        assert_eq!(sha256(std::slice::from_ref(&path), Scope::PastHeader).unwrap(), ABC);
+        assert_ne!(sha256(&[path], Scope::Whole).unwrap(), ABC);
+        let parts: Vec<_> = [b"a".as_slice(), b"bc"].map(file).into_iter().collect();
+        let paths: Vec<_> = parts.iter().map(|(_, path)| path.clone()).collect();
+        assert_eq!(sha256(&paths, Scope::Whole).unwrap(), ABC);
+        assert!(sha256(&["/nowhere".into()], Scope::Whole).is_err());
+    }
+
+    #[test]
+    fn the_old_hash_looks_behind_the_first_mebibyte() {
+        let (_folder, path) = file(&[&[7; 0x10_0000][..], b"abc"].concat());
+        assert_eq!(old_hash(&path).unwrap(), &ABC[..8]);
+        let (_folder, path) = file(b"short");
+        assert_eq!(old_hash(&path).unwrap(), "e3b0c442"); // of nothing, as there
+    }
+}

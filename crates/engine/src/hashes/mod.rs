@@ -1,0 +1,157 @@
+//! By which numbers pictures name the files that they were made with.
+//!
+//! A model is known by the SHA-256 of its file, of which AUTOMATIC1111 writes 10 digits; a model folder by that of its
+//! U-Net's weights, shards one behind the other, since everything else of a model is often exchanged or shared. Digests are
+//! computed on a thread of their own while weights load, once for a file: [`cache`] keeps them.
+
+mod cache;
+mod digest;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cache::{Cache, Entry};
+pub(crate) use digest::{Scope, old_hash};
+
+/// The environment variable with the folder for what is computed once.
+const CACHE: &str = "KILN_CACHE";
+
+/// Where Kiln keeps what it computes once: the folder that `KILN_CACHE` names, else `kiln` in the user's cache folder.
+/// `None` where there is no such folder, or where the variable is empty.
+pub fn cache_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    if let Some(folder) = set(CACHE) {
+        return (!folder.as_os_str().is_empty()).then_some(folder);
+    }
+    let of_user = || {
+        let below = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
+        Some(std::env::home_dir()?.join(below))
+    };
+    // A relative path is to be ignored, says the specification of the variable.
+    let folder = set("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()).or_else(of_user)?;
+    Some(folder.join("kiln"))
+}
+
+/// Files whose digest is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Hashed {
+    /// What they belong to: themselves, or a model folder.
+    pub(crate) of: PathBuf,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) scope: Scope,
+}
+
+impl Hashed {
+    /// One file.
+    pub(crate) fn file(path: &Path, scope: Scope) -> Self {
+        Self { of: path.to_path_buf(), files: vec![path.to_path_buf()], scope }
+    }
+
+    /// A LoRA's file, as AUTOMATIC1111 hashes it.
+    pub(crate) fn lora(path: &Path) -> Self {
+        let is_safetensors = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
+        Self::file(path, if is_safetensors { Scope::PastHeader } else { Scope::Whole })
+    }
+}
+
+/// Digests that are computed in the background. Clones are one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hashes {
+    /// Without a folder nothing is computed.
+    folder: Option<PathBuf>,
+    digests: Arc<Mutex<HashMap<Hashed, Digest>>>,
+}
+
+type Digest = Arc<OnceLock<Option<String>>>;
+
+impl Hashes {
+    /// With what is known in `folder`, which is made when it is needed. Without one nothing is computed.
+    pub(crate) fn new(folder: Option<&Path>) -> Self {
+        Self { folder: folder.map(Path::to_path_buf), digests: Arc::default() }
+    }
+
+    /// Begins to compute the digests of `all`, one after the other.
+    pub(crate) fn start(&self, all: Vec<Hashed>) {
+        if self.folder.is_none() || all.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        let run = move || all.iter().for_each(|hashed| drop(this.get(hashed)));
+        // Without a thread, whoever asks computes.
+        let _ = std::thread::Builder::new().name("kiln-hash".into()).spawn(run);
+    }
+
+    /// The digest in 64 hexadecimal digits; waits for it. `None` where files cannot be read, which is told, or where
+    /// nothing is to be computed.
+    pub(crate) fn get(&self, hashed: &Hashed) -> Option<String> {
+        let cache = Cache::in_folder(self.folder.as_deref()?);
+        let digest = {
+            let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+            digests.entry(hashed.clone()).or_default().clone()
+        };
+        digest.get_or_init(|| compute(hashed, &cache)).clone()
+    }
+
+    /// The file or the model folder whose digest begins so, among those that were hashed on this machine.
+    pub(crate) fn find(&self, begin: &str, scope: Scope) -> Option<PathBuf> {
+        Cache::in_folder(self.folder.as_deref()?).find(begin, scope)
+    }
+}
+
+fn compute(hashed: &Hashed, cache: &Cache) -> Option<String> {
+    let Hashed { of, files, scope } = hashed;
+    let entry = Entry::new(of, files, *scope);
+    if let Some(known) = entry.as_ref().and_then(|entry| cache.get(entry)) {
+        return Some(known);
+    }
+    let start = std::time::Instant::now();
+    let sha256 = match digest::sha256(files, *scope) {
+        Ok(sha256) => sha256,
+        Err(error) => {
+            tracing::warn!("no hash of {}: {error}", of.display());
+            return None;
+        }
+    };
+    tracing::info!(of = %of.display(), %sha256, seconds = start.elapsed().as_secs_f64(), "hashed");
+    // What changed while it was read is hashed again the next time.
+    if let Some(entry) = entry.filter(|entry| Entry::new(of, files, *scope).as_ref() == Some(entry)) {
+        let put = cache.put(entry.with(sha256.clone()));
+        put.unwrap_or_else(|error| tracing::info!("the hash is not kept: {error}"));
+    }
+    Some(sha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_computed_once_and_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.safetensors");
+        std::fs::write(&file, "abc").unwrap();
+        let cache = folder.path().join("cache");
+        let hashes = Hashes::new(Some(&cache));
+        let hashed = Hashed::file(&file, Scope::Whole);
+        hashes.start(vec![hashed.clone(), Hashed::lora(&file)]);
+        let digest = hashes.get(&hashed).unwrap();
+        assert!(digest.starts_with("ba7816bf8f"), "{digest}");
+        assert_eq!(Hashes::new(Some(&cache)).find("ba7816bf8f", Scope::Whole).unwrap(), file.canonicalize().unwrap());
+        assert_eq!(hashes.get(&Hashed::file(&folder.path().join("none"), Scope::Whole)), None);
+        assert_eq!(Hashes::default().get(&hashed), None, "without a folder nothing is computed");
+    }
+
+    /// What is cached is not read again: a list that says something else is believed.
+    #[test]
+    fn what_is_known_is_not_computed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, list) = (folder.path().join("a.ckpt"), folder.path().join("hashes.json"));
+        std::fs::write(&file, "abc").unwrap();
+        let hashed = Hashed::file(&file, Scope::Whole);
+        Hashes::new(Some(folder.path())).get(&hashed).unwrap();
+        let text = std::fs::read_to_string(&list).unwrap().replace("ba7816bf8f", "0000000000");
+        std::fs::write(&list, text).unwrap();
+        assert!(Hashes::new(Some(folder.path())).get(&hashed).unwrap().starts_with("0000000000"));
+    }
+}

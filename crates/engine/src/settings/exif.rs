@@ -1,0 +1,147 @@
+//! Settings in the Exif of JPEG, WebP and AVIF: `UserComment`, as AUTOMATIC1111 writes it there.
+
+use std::io::{BufRead, Seek};
+
+use exif::{In, Reader, Tag, Value};
+
+use super::ImageText;
+
+/// The fields that programs put texts in: AUTOMATIC1111 and others `UserComment`, ComfyUI's savers the others.
+const TAGS: [(Tag, &str); 5] = [
+    (Tag::UserComment, "UserComment"),
+    (Tag::ImageDescription, "ImageDescription"),
+    (Tag::Make, "Make"),
+    (Tag::Model, "Model"),
+    (Tag::Software, "Software"),
+];
+
+/// The texts of the Exif, if there is one. What is damaged is left out.
+pub(super) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
+    let mut reader = Reader::new();
+    reader.continue_on_error(true);
+    let found = match reader.read_from_container(file) {
+        Ok(exif) => exif,
+        Err(error) => match error.distill_partial_result(|_| {}) {
+            Ok(exif) => exif,
+            Err(_) => return Vec::new(), // there is none
+        },
+    };
+    let text = |&(tag, key): &(Tag, &str)| {
+        let text = match &found.get_field(tag, In::PRIMARY)?.value {
+            Value::Undefined(bytes, _) => comment(bytes),
+            Value::Ascii(lines) => {
+                let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
+                lines.join("\n")
+            }
+            Value::Byte(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => return None,
+        };
+        Some(ImageText { place: "Exif".into(), key: key.into(), text })
+    };
+    TAGS.iter().filter_map(text).filter(|text| !text.text.is_empty()).collect()
+}
+
+/// A `UserComment`: 8 bytes that name the encoding, then the text. Exif 2.32, section 4.6.5.
+fn comment(bytes: &[u8]) -> String {
+    let text = match bytes.split_at_checked(8) {
+        Some((b"UNICODE\0", text)) => utf16(text),
+        Some((b"ASCII\0\0\0" | b"\0\0\0\0\0\0\0\0" | b"JIS\0\0\0\0\0", text)) => {
+            String::from_utf8_lossy(text).into_owned()
+        }
+        _ => String::from_utf8_lossy(bytes).into_owned(),
+    };
+    text.trim_end_matches('\0').into()
+}
+
+/// "Unicode" is UCS-2 in an order that nobody wrote down: AUTOMATIC1111 writes big-endian, others little-endian whatever
+/// the rest of the Exif is in, some UTF-8. The order in which more characters are of the first page is the right one.
+fn utf16(bytes: &[u8]) -> String {
+    let (big, rest) = match bytes {
+        [0xfe, 0xff, rest @ ..] => (Some(true), rest),
+        [0xff, 0xfe, rest @ ..] => (Some(false), rest),
+        rest => (None, rest),
+    };
+    let zeros = |at: usize| rest.iter().skip(at).step_by(2).filter(|&&byte| byte == 0).count();
+    if big.is_none() && zeros(0) + zeros(1) == 0 && rest.is_ascii() {
+        return String::from_utf8_lossy(rest).into_owned();
+    }
+    let big = big.unwrap_or(zeros(0) >= zeros(1));
+    let read = |pair: &[u8; 2]| if big { u16::from_be_bytes(*pair) } else { u16::from_le_bytes(*pair) };
+    String::from_utf16_lossy(&rest.as_chunks().0.iter().map(read).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    /// A TIFF with a `UserComment`, as it stands in Exif.
+    fn tiff(comment: &[u8]) -> Vec<u8> {
+        let entry = |tag: u16, kind: u16, count: u32, value: u32| {
+            [&tag.to_be_bytes()[..], &kind.to_be_bytes(), &count.to_be_bytes(), &value.to_be_bytes()].concat()
+        };
+        let mut bytes = b"MM\0\x2a\0\0\0\x08\0\x01".to_vec();
+        bytes.extend(entry(0x8769, 4, 1, 26)); // Exif's own fields
+        bytes.extend([0, 0, 0, 0, 0, 1]);
+        bytes.extend(entry(0x9286, 7, comment.len() as u32, 44));
+        bytes.extend([0; 4]);
+        bytes.extend(comment);
+        bytes
+    }
+
+    fn jpeg(comment: &[u8]) -> Vec<u8> {
+        let exif = [b"Exif\0\0".as_slice(), &tiff(comment)].concat();
+        let length = (exif.len() as u16 + 2).to_be_bytes();
+        [b"\xff\xd8\xff\xe1".as_slice(), &length, &exif, b"\xff\xd9"].concat()
+    }
+
+    fn webp(comment: &[u8]) -> Vec<u8> {
+        let mut exif = tiff(comment);
+        let length = exif.len() as u32;
+        exif.resize(exif.len().next_multiple_of(2), 0);
+        let body = [b"WEBPVP8X\x0a\0\0\0\x08\0\0\0\0\0\0\0\0\0EXIF".as_slice(), &length.to_le_bytes(), &exif].concat();
+        [b"RIFF".as_slice(), &(body.len() as u32).to_le_bytes(), &body].concat()
+    }
+
+    fn texts(bytes: &[u8]) -> Vec<String> {
+        read(&mut Cursor::new(bytes)).into_iter().map(|text| format!("{}: {}", text.key, text.text)).collect()
+    }
+
+    #[test]
+    fn comments_of_every_encoding_are_read() {
+        let text = "a circle, 円\nSteps: 20";
+        let units: Vec<u16> = text.encode_utf16().collect();
+        let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        for comment in [
+            [b"UNICODE\0".as_slice(), &big].concat(),
+            [b"UNICODE\0".as_slice(), &little].concat(),
+            [b"UNICODE\0\xfe\xff".as_slice(), &big].concat(),
+            [b"UNICODE\0\xff\xfe".as_slice(), &little].concat(),
+            [b"ASCII\0\0\0".as_slice(), text.as_bytes(), b"\0"].concat(),
+            [b"\0\0\0\0\0\0\0\0".as_slice(), text.as_bytes()].concat(),
+            text.as_bytes().to_vec(),
+        ] {
+            assert_eq!(texts(&jpeg(&comment)), [format!("UserComment: {text}")]);
+            assert_eq!(texts(&webp(&comment)), [format!("UserComment: {text}")]);
+        }
+        assert_eq!(texts(&jpeg(b"UNICODE\0plain")), ["UserComment: plain"]);
+    }
+
+    #[test]
+    fn files_that_are_damaged_anywhere_are_no_panic() {
+        for whole in [jpeg(b"ASCII\0\0\0a circle"), webp(b"ASCII\0\0\0a circle")] {
+            for end in 0..whole.len() {
+                texts(&whole[..end]);
+            }
+            for at in 0..whole.len() {
+                for value in [0, 1, 0x7f, 0xff] {
+                    let mut damaged = whole.clone();
+                    damaged[at] = value;
+                    texts(&damaged);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! A request from the text that AUTOMATIC1111 and Kiln write into pictures.
+//!
+//! What a field means depends on who wrote it: [`labels::VERSION`] tells. Without a field AUTOMATIC1111's default holds,
+//! which is not always Kiln's: its noise is the card's where no `RNG` is named. Its sigma schedule "Automatic" is the
+//! sampler's own (`sd_samplers_kdiffusion.samplers_k_diffusion`), and where no `Schedule type` is named, before version
+//! 1.9, it is what the sampler's name ends in, or k-diffusion's own.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use kiln_clip::Emphasis;
+use kiln_scheduler::{SamplerChoice, SamplerKind, SigmaSchedule};
+
+use super::Infotext;
+use super::labels as l;
+use crate::model_folder::Family;
+use crate::request::{Request, Rng};
+
+/// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
+/// files, which [`super::like`] looks at.
+const SILENT: [&str; 24] = [
+    l::VERSION,
+    l::TEMPLATE,
+    l::NEGATIVE_TEMPLATE,
+    l::MODEL,
+    l::MODEL_HASH,
+    l::LORA_HASHES,
+    "VAE",
+    "VAE hash",
+    "TI hashes",
+    "TI",
+    "Hashes",
+    "Batch size",
+    "Batch pos",
+    "User",
+    "App",
+    "Backend",
+    "Pipeline",
+    "Parser",
+    "Created Date",
+    "Civitai resources",
+    "Civitai metadata",
+    "Wildcard prompt",
+    "Wildcard negative prompt",
+    "Pad conds",
+];
+
+/// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
+pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
+    let mut fields = Fields { info, used: BTreeSet::from(SILENT), warnings: Vec::new() };
+    let by_kiln = info.get(l::VERSION).is_some_and(|version| version.starts_with(l::KILN));
+    let mut request = Request {
+        prompt: info.prompt.clone(),
+        // There is no telling whether it was empty or missing, but for SDXL's zeros these are the same in AUTOMATIC1111.
+        negative_prompt: Some(info.negative_prompt.clone()).filter(|text| !text.is_empty()),
+        // Their choices were made; braces that are left are text.
+        literal_prompt: true,
+        literal_negative_prompt: true,
+        steps: fields.parsed(l::STEPS),
+        cfg_scale: fields.parsed(l::CFG_SCALE),
+        seed: fields.parsed(l::SEED),
+        eta: fields.parsed(l::ETA),
+        s_churn: fields.parsed(l::S_CHURN),
+        s_tmin: fields.parsed(l::S_TMIN),
+        s_tmax: fields.parsed(l::S_TMAX),
+        s_noise: fields.parsed(l::S_NOISE),
+        rho: fields.parsed(l::RHO),
+        guidance_rescale: fields.parsed(l::GUIDANCE_RESCALE),
+        guidance_start: fields.parsed(l::GUIDANCE_START).or_else(|| fields.parsed("Skip Early CFG")),
+        guidance_end: fields.parsed(l::GUIDANCE_END),
+        ensd: fields.parsed(l::ENSD),
+        subseed: fields.parsed(l::SUBSEED),
+        subseed_strength: fields.parsed(l::SUBSEED_STRENGTH),
+        seed_resize_from: fields.read(l::RESIZE_FROM, size),
+        emphasis: fields.read(l::EMPHASIS, emphasis).unwrap_or_default(),
+        ..Request::default()
+    };
+    if let Some((width, height)) = fields.read(l::SIZE, size) {
+        (request.width, request.height) = (Some(width), Some(height));
+    }
+    let levels = |text: &str| text.split(',').map(|level| level.trim().parse().ok()).collect();
+    request.sigmas = fields.read(l::SIGMAS, levels);
+    request.rng = match info.get(l::RNG) {
+        // AUTOMATIC1111 names its own default, the card's generator, by naming none.
+        None if by_kiln => Rng::Cpu,
+        None => Rng::Cuda,
+        Some(_) => fields.read(l::RNG, rng).unwrap_or_default(),
+    };
+    sampler(&mut request, &mut fields, by_kiln);
+    thresholding(&mut request, &mut fields);
+    request.clip_skip = fields.parsed::<usize>(l::CLIP_SKIP).filter(|&skip| skip > 0);
+    if family == Family::Sdxl && !by_kiln && request.clip_skip.is_some() {
+        request.clip_skip = None; // it does nothing there
+    }
+    for (name, value) in request.drop_unfit() {
+        fields.warnings.push(format!("{name}: {value} is left out: the sampler has no such choice"));
+    }
+    not_supported(&mut fields);
+    (request, fields.warnings)
+}
+
+fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    request.sampler = fields.read(l::SAMPLER, |name| SamplerChoice::from_str(name).ok());
+    let Some(SamplerChoice { kind, schedule: named }) = request.sampler else {
+        return fields.skip(l::SCHEDULE_TYPE);
+    };
+    let wanted = fields.read(l::SCHEDULE_TYPE, |name| SigmaSchedule::from_str(name).ok());
+    let is_there = fields.info.get(l::SCHEDULE_TYPE).is_some();
+    request.scheduler = match (wanted, named) {
+        (Some(wanted), _) if by_kiln => wanted,
+        (Some(SigmaSchedule::Default) | None, Some(named)) => named,
+        (Some(SigmaSchedule::Default), None) => automatic(kind),
+        (Some(SigmaSchedule::Beta), _) => SigmaSchedule::BetaSigmas, // its "Beta" is of noise levels
+        (Some(wanted), _) if is_k_diffusion(kind) => wanted,
+        (None, None) if !is_there && !by_kiln && is_k_diffusion(kind) => SigmaSchedule::Normal,
+        _ => SigmaSchedule::Default,
+    };
+    request.sampler = Some(kind.into());
+}
+
+/// Samplers for which AUTOMATIC1111 asks a sigma schedule; the others walk over timesteps.
+fn is_k_diffusion(kind: SamplerKind) -> bool {
+    use SamplerKind as K;
+    !matches!(kind, K::Ddim | K::Ddpm | K::Pndm | K::UniPc | K::Lcm | K::Tcd | K::Deis)
+}
+
+/// What AUTOMATIC1111's "Automatic" is.
+fn automatic(kind: SamplerKind) -> SigmaSchedule {
+    use SamplerKind as K;
+    match kind {
+        K::Dpmpp2m | K::DpmppSde | K::Dpmpp2sA | K::Dpm2 | K::Dpm2A => SigmaSchedule::Karras,
+        K::Dpmpp2mSde | K::Dpmpp2mSdeHeun | K::Dpmpp3mSde => SigmaSchedule::Exponential,
+        kind if is_k_diffusion(kind) => SigmaSchedule::Normal,
+        _ => SigmaSchedule::Default,
+    }
+}
+
+fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
+    let enabled = fields.read(l::THRESHOLDING, |value| Some(value.eq_ignore_ascii_case("true")));
+    let (mimic_scale, percentile) = (fields.parsed(l::MIMIC_SCALE), fields.parsed::<f64>(l::PERCENTILE));
+    if enabled == Some(true) {
+        // The extension counts in percent.
+        let share = percentile.map_or(1.0, |value| if value > 1.0 { value / 100.0 } else { value });
+        (request.dynamic_thresholding, request.mimic_scale) = (Some(share), mimic_scale);
+    }
+}
+
+/// Names what is left: a second pass, a picture that this one was made from, and every single field else.
+fn not_supported(fields: &mut Fields<'_>) {
+    let left: Vec<(&str, &str)> = fields.left().collect();
+    let is_second = |name: &str| name.starts_with("Hires ") || name == "First pass size";
+    let (second, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(name, _)| is_second(name));
+    let mut warnings = Vec::new();
+    if !second.is_empty() {
+        let names: Vec<_> = second.iter().map(|(name, value)| format!("{name}: {}", short(value))).collect();
+        warnings.push(format!("a second pass is not supported; the picture is the first one's ({})", names.join(", ")));
+    }
+    for (name, value) in others {
+        warnings.push(match name {
+            "Denoising strength" if !second.is_empty() => continue, // the second pass'
+            "Denoising strength" => {
+                format!("{name}: {value} is left out: the picture was made from another one, which it does not hold")
+            }
+            _ => format!("{name}: {} is left out: Kiln does not know what it means", short(value)),
+        });
+    }
+    fields.warnings.extend(warnings);
+}
+
+/// The begin of a value, for a message.
+fn short(value: &str) -> String {
+    let mut begin: String = value.chars().take(60).filter(|c| !c.is_control()).collect();
+    if value.chars().count() > 60 {
+        begin += " ..";
+    }
+    begin
+}
+
+/// The fields of a text, of which those that were asked for are remembered.
+struct Fields<'a> {
+    info: &'a Infotext,
+    used: BTreeSet<&'a str>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Fields<'a> {
+    /// The value of a field as `read` understands it; a sentence where it does not.
+    fn read<T>(&mut self, name: &'a str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        self.used.insert(name);
+        let text = self.info.get(name)?;
+        let value = read(text.trim());
+        if value.is_none() {
+            self.warnings.push(format!("{name}: {} is left out: Kiln does not know it", short(text)));
+        }
+        value
+    }
+
+    fn parsed<T: FromStr>(&mut self, name: &'a str) -> Option<T> {
+        self.read(name, |text| text.parse().ok())
+    }
+
+    fn skip(&mut self, name: &'a str) {
+        self.used.insert(name);
+    }
+
+    /// What nobody asked for.
+    fn left(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let used = self.used.clone();
+        let all = self.info.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        all.filter(move |(name, _)| !used.contains(name))
+    }
+}
+
+fn size(text: &str) -> Option<(usize, usize)> {
+    let (width, height) = text.split_once('x')?;
+    Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
+}
+
+fn emphasis(text: &str) -> Option<Emphasis> {
+    Emphasis::ALL.into_iter().find(|emphasis| emphasis.label().eq_ignore_ascii_case(text))
+}
+
+fn rng(text: &str) -> Option<Rng> {
+    match text {
+        l::RNG_CPU => Some(Rng::Cpu),
+        l::RNG_CUDA | "GPU" => Some(Rng::Cuda),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fields: &str) -> (Request, Vec<String>) {
+        let info = Infotext::parse(&format!("a cat\nNegative prompt: dog\n{fields}")).unwrap();
+        request(&info, Family::Sd)
+    }
+
+    #[test]
+    fn automatic1111s_settings_are_a_request() {
+        let (found, warnings) = read(
+            "Steps: 25, Sampler: DPM++ 2M SDE, Schedule type: Karras, CFG scale: 6.5, Seed: 123, Size: 512x768, Model \
+             hash: 15012c538f, Model: real, VAE hash: 1, VAE: x.pt, Variation seed: 9, Variation seed strength: 0.2, \
+             Seed resize from: 512x512, Clip skip: 2, ENSD: 31337, RNG: CPU, Eta: 0.5, Sigma noise: 1.01, Emphasis: \
+             No norm, Version: v1.10.1",
+        );
+        let expected = Request {
+            prompt: "a cat".into(),
+            negative_prompt: Some("dog".into()),
+            literal_prompt: true,
+            literal_negative_prompt: true,
+            width: Some(512),
+            height: Some(768),
+            steps: Some(25),
+            cfg_scale: Some(6.5),
+            seed: Some(123),
+            sampler: Some(SamplerKind::Dpmpp2mSde.into()),
+            scheduler: SigmaSchedule::Karras,
+            subseed: Some(9),
+            subseed_strength: Some(0.2),
+            seed_resize_from: Some((512, 512)),
+            clip_skip: Some(2),
+            ensd: Some(31337),
+            rng: Rng::Cpu,
+            eta: Some(0.5),
+            s_noise: Some(1.01),
+            emphasis: Emphasis::NoNorm,
+            ..Request::default()
+        };
+        assert_eq!((found, warnings), (expected, vec![]));
+    }
+
+    #[test]
+    fn samplers_and_schedules_have_the_names_of_their_time() {
+        use SamplerKind as K;
+        use SigmaSchedule as S;
+        for (fields, kind, schedule) in [
+            ("Sampler: DPM++ 2M Karras", K::Dpmpp2m, S::Karras),
+            ("Sampler: DPM++ 2M", K::Dpmpp2m, S::Normal),
+            ("Sampler: DPM++ 2M, Schedule type: Automatic", K::Dpmpp2m, S::Karras),
+            ("Sampler: DPM++ 3M SDE, Schedule type: Automatic", K::Dpmpp3mSde, S::Exponential),
+            ("Sampler: DPM++ 2M, Schedule type: Uniform", K::Dpmpp2m, S::Normal),
+            ("Sampler: Euler a, Schedule type: Beta", K::EulerA, S::BetaSigmas),
+            ("Sampler: Euler a", K::EulerA, S::Normal),
+            ("Sampler: DPM++ 2M SDE Heun Exponential", K::Dpmpp2mSdeHeun, S::Exponential),
+            ("Sampler: DDIM, Schedule type: Automatic", K::Ddim, S::Default),
+            ("Sampler: DDIM", K::Ddim, S::Default),
+            ("Sampler: PLMS", K::Pndm, S::Default),
+            ("Sampler: DPM++ 2M, Schedule type: Automatic, Version: Kiln 0.1.0", K::Dpmpp2m, S::Default),
+            ("Sampler: DDIM, Schedule type: Beta, Version: Kiln 0.1.0", K::Ddim, S::Beta),
+        ] {
+            let (found, warnings) = read(&format!("Steps: 20, {fields}, Seed: 1"));
+            assert_eq!((found.sampler, found.scheduler), (Some(kind.into()), schedule), "{fields}");
+            assert!(warnings.is_empty(), "{fields}: {warnings:?}");
+        }
+    }
+
+    #[test]
+    fn the_generator_is_the_cards_where_none_is_named() {
+        assert_eq!(read("Steps: 20, Seed: 1, CFG scale: 7").0.rng, Rng::Cuda);
+        assert_eq!(read("Steps: 20, Seed: 1, RNG: NV").0.rng, Rng::Cuda);
+        assert_eq!(read("Steps: 20, Seed: 1, RNG: CPU").0.rng, Rng::Cpu);
+        assert_eq!(read("Steps: 20, Seed: 1, Version: Kiln 0.1.0").0.rng, Rng::Cpu);
+    }
+
+    #[test]
+    fn everything_else_is_named() {
+        let (_, warnings) = read(
+            "Steps: 2x, Sampler: Restart, Schedule type: Karras, CFG scale: 7, Seed: 1, Denoising strength: 0.5, Hires \
+             upscale: 2, Hires steps: 10, Hires upscaler: Latent, Tiling: True, ControlNet 0: \"Module: canny, Weight: 1\"",
+        );
+        assert_eq!(
+            warnings,
+            [
+                "Steps: 2x is left out: Kiln does not know it",
+                "Sampler: Restart is left out: Kiln does not know it",
+                "a second pass is not supported; the picture is the first one's (Hires upscale: 2, Hires steps: 10, \
+                 Hires upscaler: Latent)",
+                "Tiling: True is left out: Kiln does not know what it means",
+                "ControlNet 0: Module: canny, Weight: 1 is left out: Kiln does not know what it means",
+            ]
+        );
+        let (found, warnings) = read("Steps: 20, Sampler: Euler, Eta: 0.5, Denoising strength: 0.75");
+        assert_eq!(found.eta, None);
+        assert_eq!(warnings[0], "Eta: 0.5 is left out: the sampler has no such choice");
+        assert!(warnings[1].contains("made from another one"), "{warnings:?}");
+    }
+
+    #[test]
+    fn clip_skip_says_nothing_to_xl_there() {
+        let info = Infotext::parse("a\nSteps: 20, Clip skip: 2, Seed: 1").unwrap();
+        assert_eq!(request(&info, Family::Sd).0.clip_skip, Some(2));
+        assert_eq!(request(&info, Family::Sdxl).0.clip_skip, None);
+    }
+
+    #[test]
+    fn thresholding_counts_in_percent_or_in_parts() {
+        let found = |fields: &str| {
+            let (found, _) = read(&format!("Steps: 20, Seed: 1, {fields}"));
+            (found.dynamic_thresholding, found.mimic_scale)
+        };
+        let enabled = "Dynamic thresholding enabled: True";
+        assert_eq!(found(&format!("{enabled}, Mimic scale: 7, Threshold percentile: 99")), (Some(0.99), Some(7.0)));
+        assert_eq!(found(&format!("{enabled}, Threshold percentile: 0.995")), (Some(0.995), None));
+        assert_eq!(found("Dynamic thresholding enabled: False, Mimic scale: 7"), (None, None));
+    }
+}

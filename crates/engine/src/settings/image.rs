@@ -1,0 +1,194 @@
+//! A picture's file, and the texts in it.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::png_texts::PngTexts;
+use super::{ForeignSettings, Infotext, OwnSettings, exif, own, png_texts, stealth};
+use crate::error::{Error, Result};
+
+/// A text in a picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageText {
+    /// Where: the kind of a PNG's chunk, the Exif, or the pixels.
+    pub place: String,
+    /// Its name there.
+    pub key: String,
+    /// The text.
+    pub text: String,
+}
+
+/// What is known of a picture's making.
+#[derive(Debug, Clone, Serialize)]
+pub struct ImageReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: &'static str,
+    /// Width and height, of a PNG.
+    pub size: Option<(u32, u32)>,
+    /// Kiln's own settings.
+    pub kiln: Option<OwnSettings>,
+    /// What of them this version does not know.
+    pub unknown: Vec<String>,
+    /// AUTOMATIC1111's settings.
+    pub parameters: Option<Infotext>,
+    /// Where those are.
+    pub place: Option<String>,
+    /// What other programs say.
+    pub others: Vec<ForeignSettings>,
+    /// All texts as they are.
+    pub texts: Vec<ImageText>,
+}
+
+/// Larger files than this are no pictures, where a reader may take as much memory as the file is long.
+const MAX_FILE: u64 = 256 << 20;
+/// The keys of AUTOMATIC1111's text. Some programs put it into other fields of the Exif.
+const PARAMETERS: [&str; 4] = ["parameters", "UserComment", "ImageDescription", "Comment"];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Format {
+    Png,
+    /// With Exif.
+    Other(&'static str),
+}
+
+impl Format {
+    fn of(head: &[u8]) -> Option<Self> {
+        match head {
+            head if head.starts_with(&png_texts::SIGNATURE) => Some(Self::Png),
+            [0xff, 0xd8, 0xff, ..] => Some(Self::Other("JPEG")),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::Other("WebP")),
+            [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f', ..] => Some(Self::Other("AVIF")),
+            _ => None,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Png => "PNG",
+            Self::Other(label) => label,
+        }
+    }
+}
+
+impl ImageReport {
+    /// Whether a path looks like a picture's: by its first bytes, or, where they say nothing, by its name.
+    pub(crate) fn is_for(path: &Path) -> bool {
+        let endings = ["png", "jpg", "jpeg", "webp", "avif"];
+        let named =
+            path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)));
+        let by_bytes =
+            || File::open(path).and_then(|mut file| head(&mut file)).is_ok_and(|head| Format::of(&head).is_some());
+        path.is_file() && (named || by_bytes())
+    }
+
+    /// Reads what a picture says of its making. Pixels are looked at only where no text is found, for hidden ones.
+    ///
+    /// # Errors
+    /// [`Error::Read`], or [`Error::Model`] where the file is no picture of a format that has settings.
+    pub fn read(path: &Path) -> Result<Self> {
+        let read = || Error::read(path);
+        let mut file = File::open(path).map_err(read())?;
+        let length = file.metadata().map_err(read())?.len();
+        let format = Format::of(&head(&mut file).map_err(read())?).ok_or_else(|| {
+            let problem = if length == 0 { "is empty" } else { "is no PNG, JPEG, WebP or AVIF" };
+            Error::model(path, format!("{problem}; expected a picture with settings"))
+        })?;
+        let mut file = BufReader::new(file);
+        let (mut size, mut texts) = (None, Vec::new());
+        if format == Format::Png {
+            file.seek(std::io::SeekFrom::Start(png_texts::SIGNATURE.len() as u64)).map_err(read())?;
+            PngTexts { size, texts } = png_texts::read(&mut file).map_err(read())?;
+        }
+        let has_settings = |texts: &[ImageText]| own_of(texts).is_some() || infotext_of(texts).is_some();
+        if !has_settings(&texts) && length <= MAX_FILE {
+            file.rewind().map_err(read())?;
+            texts.extend(exif::read(&mut file));
+        }
+        if format == Format::Png && !has_settings(&texts) {
+            file.rewind().map_err(read())?;
+            texts.extend(stealth::read(&mut file));
+        }
+        let (kiln, unknown) = own_of(&texts).unzip();
+        let (parameters, place) = infotext_of(&texts).unzip();
+        Ok(Self {
+            path: path.to_path_buf(),
+            format: format.label(),
+            size,
+            kiln,
+            unknown: unknown.unwrap_or_default(),
+            parameters,
+            place,
+            others: texts.iter().filter_map(|text| ForeignSettings::of(text, &texts)).collect(),
+            texts,
+        })
+    }
+}
+
+/// The first bytes of a file, as many as there are.
+fn head(file: &mut File) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    file.by_ref().take(16).read_to_end(&mut head)?;
+    file.rewind()?;
+    Ok(head)
+}
+
+/// Kiln's own settings; those that cannot be read are told, and there are none.
+fn own_of(texts: &[ImageText]) -> Option<(OwnSettings, Vec<String>)> {
+    let text = texts.iter().find(|text| text.key == own::KEY)?;
+    OwnSettings::from_json(&text.text).inspect_err(|error| tracing::warn!("the chunk `kiln` is damaged: {error}")).ok()
+}
+
+/// AUTOMATIC1111's settings, and where they are.
+fn infotext_of(texts: &[ImageText]) -> Option<(Infotext, String)> {
+    let is_one = |text: &&ImageText| PARAMETERS.contains(&text.key.as_str()) || text.key.starts_with("stealth_");
+    let found = texts.iter().filter(is_one).find_map(|text| Some((Infotext::parse(&text.text)?, text)))?;
+    Some((found.0, format!("{}, {}", found.1.place, found.1.key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_testkit::shared_data;
+
+    /// Files of sd-parsers' tests, with what that package reads in them.
+    #[test]
+    fn real_files_are_read() {
+        let Some(folder) = shared_data("png_metadata") else { return };
+        let read = |name: &str| ImageReport::read(&folder.join(name)).unwrap();
+        let hidden = read("automatic1111_stealth.png");
+        let found = hidden.parameters.unwrap();
+        assert_eq!((&*found.prompt, &*found.negative_prompt), ("a circle", "a square"));
+        assert_eq!(hidden.size, Some((64, 64)));
+        for (key, value) in [
+            ("Steps", "20"),
+            ("Sampler", "Euler"),
+            ("Schedule type", "Automatic"),
+            ("CFG scale", "7"),
+            ("Seed", "2015833630"),
+            ("Size", "64x64"),
+            ("Model hash", "15012c538f"),
+            ("Model", "realisticVisionV51_v51VAE"),
+            ("Clip skip", "2"),
+            ("Version", "v1.9.4-169-ga30b19dd"),
+        ] {
+            assert_eq!(found.get(key), Some(value), "{key}");
+        }
+        assert_eq!(hidden.place.unwrap(), "hidden in pixels, stealth_pngcomp");
+        for name in ["automatic1111_cropped.png", "automatic1111_cropped.jpg"] {
+            let found = read(name);
+            assert!(found.parameters.is_some_and(|found| found.get("Steps").is_some()), "{name}");
+        }
+        assert!(!read("text_after_idat.png").texts.is_empty());
+        for name in ["empty_image.png", "empty_image.jpg"] {
+            let found = read(name);
+            assert!(found.parameters.is_none() && found.kiln.is_none() && found.others.is_empty(), "{name}");
+        }
+        let message = ImageReport::read(&folder.join("empty_file.png")).unwrap_err().to_string();
+        assert!(message.contains("is empty"), "{message}");
+    }
+}

@@ -1,0 +1,202 @@
+//! The text that AUTOMATIC1111 writes into pictures: a prompt, a negative prompt, and a line of fields.
+//!
+//! ```text
+//! a red apple
+//! Negative prompt: blurry
+//! Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 42, Size: 512x512, Model: "a, b", Version: v1.10.1
+//! ```
+//!
+//! It is read as AUTOMATIC1111 reads it (`infotext_utils.parse_generation_parameters`): a key is a word character and then
+//! word characters, spaces, `-` and `/`; a value ends at a comma, or is a JSON string. Beyond that, values may be JSON
+//! objects and lists, which extensions write without quotation marks, and lines may follow the fields.
+
+use serde::Serialize;
+use serde_json::{Deserializer, Value};
+
+/// With fewer fields a line is no line of fields.
+const MIN_FIELDS: usize = 3;
+const NEGATIVE: &str = "Negative prompt:";
+/// What the line of fields begins with in every version.
+const BEGIN: &str = "Steps:";
+
+/// The settings of a picture as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Infotext {
+    /// What the picture shows.
+    pub prompt: String,
+    /// What it does not show.
+    pub negative_prompt: String,
+    /// Everything else by name, in its order.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Infotext {
+    /// Reads a text; `None` where it has no line of fields.
+    pub fn parse(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.trim().split('\n').map(str::trim).collect();
+        let has_fields = |line: &&str| fields(line).len() >= MIN_FIELDS;
+        let last = lines.len().checked_sub(1).filter(|&at| has_fields(&lines[at]));
+        // Some extensions add lines of their own behind the fields.
+        let at = last.or_else(|| lines.iter().rposition(|line| line.starts_with(BEGIN) && has_fields(line)))?;
+        let (mut prompt, mut negative, mut is_negative) = (Vec::new(), Vec::new(), false);
+        for line in &lines[..at] {
+            match line.strip_prefix(NEGATIVE) {
+                Some(rest) => {
+                    is_negative = true;
+                    negative.push(rest.trim());
+                }
+                None if is_negative => negative.push(line),
+                None => prompt.push(*line),
+            }
+        }
+        let mut all = fields(lines[at]);
+        for line in &lines[at + 1..] {
+            if let Some((key, value)) = line.split_once(':') {
+                all.push((key.trim().into(), value.trim().into()));
+            }
+        }
+        Some(Self { prompt: prompt.join("\n"), negative_prompt: negative.join("\n"), fields: all })
+    }
+
+    /// The value of a field.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// The fields of a line. What is none is skipped.
+fn fields(line: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = line;
+    while let Some(start) = rest.find(is_word) {
+        rest = &rest[start..];
+        let is_key = |c: char| is_word(c) || matches!(c, ' ' | '-' | '/');
+        let end = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
+        let (key, behind) = rest.split_at(end);
+        match behind.strip_prefix(':') {
+            Some(behind) if key.chars().nth(1).is_some() => {
+                let (value, behind) = value(behind.trim_start());
+                found.push((key.to_string(), value));
+                rest = behind;
+            }
+            // No key begins before the colon or whatever else is there.
+            _ => rest = behind,
+        }
+    }
+    found
+}
+
+/// The value at the begin of `text`, and what is behind the comma that ends it.
+fn value(text: &str) -> (String, &str) {
+    if text.starts_with(['"', '{', '[']) {
+        let mut values = Deserializer::from_str(text).into_iter::<Value>();
+        if let Some(Ok(value)) = values.next() {
+            let (json, behind) = text.split_at(values.byte_offset());
+            if let Some(behind) = ended(behind) {
+                return (value.as_str().map_or_else(|| json.to_string(), String::from), behind);
+            }
+        }
+    }
+    let (value, behind) = text.split_once(',').unwrap_or((text, ""));
+    (value.trim_end().to_string(), behind)
+}
+
+/// What is behind the comma that `text` begins with, or nothing at the end.
+fn ended(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    if text.is_empty() { Some(text) } else { text.strip_prefix(',') }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// A value as a JSON string where it would not come back otherwise: where a comma or colon would end it for some reader, or
+/// what it begins with would.
+pub(crate) fn quoted(value: &str) -> String {
+    let is_plain =
+        !value.contains([',', ':', '\n', '\r', '"']) && !value.starts_with(['{', '[']) && value.trim() == value;
+    if is_plain { value.to_string() } else { Value::from(value).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Infotext {
+        Infotext::parse(text).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    #[test]
+    fn prompts_may_have_lines() {
+        let found = parse("a cat,\n  sitting \n\nNegative prompt: dog\nbird\nSteps: 20, Sampler: Euler a, Seed: 1\n");
+        assert_eq!((&*found.prompt, &*found.negative_prompt), ("a cat,\nsitting\n", "dog\nbird"));
+        let found = parse("Negative prompt: x\r\nSteps: 20, Sampler: Euler a, Seed: 1");
+        assert_eq!((&*found.prompt, &*found.negative_prompt), ("", "x"));
+        // A second one in the middle of the negative prompt goes on with it, as in AUTOMATIC1111.
+        let found = parse("a\nNegative prompt: b\nNegative prompt: c\nSteps: 20, Sampler: Euler a, Seed: 1");
+        assert_eq!((&*found.prompt, &*found.negative_prompt), ("a", "b\nc"));
+        assert_eq!(parse("a Negative prompt: b\nSteps: 1, Seed: 2, Eta: 3").prompt, "a Negative prompt: b");
+    }
+
+    #[test]
+    fn values_may_be_quoted_and_have_commas() {
+        let found = parse(
+            "a\nSteps: 20, Size: 512x768, Model: \"a, \\\"b\\\": c\", Lora hashes: \"x: 12, y: 34\", Hashes: {\"model\": \
+             \"ab\", \"lora:x\": \"cd\"}, ControlNet 0: \"Module: canny, Weight: 1\", A/b-c d: , Version: v1.10.1",
+        );
+        let expected = [
+            ("Steps", "20"),
+            ("Size", "512x768"),
+            ("Model", "a, \"b\": c"),
+            ("Lora hashes", "x: 12, y: 34"),
+            ("Hashes", "{\"model\": \"ab\", \"lora:x\": \"cd\"}"),
+            ("ControlNet 0", "Module: canny, Weight: 1"),
+            ("A/b-c d", ""),
+            ("Version", "v1.10.1"),
+        ];
+        assert_eq!(found.fields, expected.map(|(key, value)| (key.to_string(), value.to_string())));
+        assert_eq!(found.get("Size"), Some("512x768"));
+    }
+
+    #[test]
+    fn values_that_are_no_json_are_text() {
+        let found = parse("Steps: 20, Model: \"half, VAE: {a, TI: [1;2], Seed: 5");
+        let values: Vec<&str> = found.fields.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, ["20", "\"half", "{a", "[1;2]", "5"]);
+    }
+
+    #[test]
+    fn lines_behind_the_fields_are_fields() {
+        let found = parse("a cat\nSteps: 20, Sampler: Euler, Seed: 1\nTemplate: a {cat|dog}\nNegative Template: b");
+        assert_eq!(found.prompt, "a cat");
+        assert_eq!((found.get("Template"), found.get("Negative Template")), (Some("a {cat|dog}"), Some("b")));
+    }
+
+    #[test]
+    fn what_has_no_fields_is_nothing() {
+        for text in ["", "a cat", "a: b, c: d", "Steps: 20, Seed: 1", "{\"prompt\": {\"a\": 1, \"b\": 2}}", "\n\n"] {
+            assert_eq!(Infotext::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn quoted_values_come_back() {
+        for text in
+            ["plain", "a, b", "a: b", "\"a\"", "a\"b", " a ", "", "\\", "a\nb\r\u{7f}\u{1b}", "{a", "[1]", "ぼ,"]
+        {
+            let found = parse(&format!("Steps: 20, Model: {}, Seed: 1, Eta: 2", quoted(text)));
+            assert_eq!(found.get("Model"), Some(text));
+            assert_eq!(found.fields.len(), 4, "{text}");
+        }
+        assert_eq!(quoted("v1-5_pruned (fp16)"), "v1-5_pruned (fp16)");
+    }
+
+    #[test]
+    fn hostile_texts_take_neither_stack_nor_time() {
+        for text in ["a", "a:", "aa:", "aa:\"", "aa:\"\\", "aa:{\"", "[", "{\"a\":", ",", " ", "\"", "aa:[", "Steps:\n"]
+        {
+            Infotext::parse(&text.repeat(50_000));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A picture again: which model, which files and which request made it.
+
+use std::path::{Path, PathBuf};
+
+use super::origin::TAESD;
+use super::own::{NamedFile, OwnSettings, PartFile};
+use super::{ImageReport, Infotext, from_infotext, labels};
+use crate::error::{Error, Result};
+use crate::hashes::{Hashes, Scope, old_hash};
+use crate::locate::{locate_model, locate_named};
+use crate::lora::{LoraName, find, stem};
+use crate::matrices::MatrixChoice;
+use crate::model_files::ModelOptions;
+use crate::model_folder::ModelFolder;
+use crate::picture::Picture;
+use crate::request::Request;
+use crate::setup::{DTypeChoice, Setup};
+
+/// A picture whose settings are taken.
+///
+/// Kiln's own settings come before AUTOMATIC1111's where a picture has both. What cannot be met becomes a warning: a
+/// sentence for the user.
+#[derive(Debug)]
+pub struct Like {
+    path: PathBuf,
+    source: Source,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Own(Box<OwnSettings>),
+    Text(Infotext),
+}
+
+impl Like {
+    /// Reads the settings in the picture at `path`.
+    ///
+    /// # Errors
+    /// Those of [`ImageReport::read`], and [`Error::NoSettings`] with what is there instead.
+    pub fn read(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            let looked_for = "--like, a picture with settings".into();
+            return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
+        }
+        let ImageReport { kiln, unknown, parameters, others, .. } = ImageReport::read(path)?;
+        let path = path.to_path_buf();
+        match (kiln, parameters) {
+            (Some(own), _) => {
+                let unknown =
+                    unknown.iter().map(|name| format!("{name} is left out: this version of Kiln does not know it"));
+                Ok(Self { path, warnings: unknown.collect(), source: Source::Own(own.into()) })
+            }
+            (None, Some(text)) => Ok(Self { path, source: Source::Text(text), warnings: Vec::new() }),
+            (None, None) => {
+                let found = match others.first() {
+                    None => "it has none".into(),
+                    Some(other) => format!("those of {} are not understood; `kiln inspect` tells them", other.program),
+                };
+                Err(Error::NoSettings { path, found })
+            }
+        }
+    }
+
+    /// What was not met so far, and forgets it.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        let path = self.path.display();
+        let told = self.warnings.iter().map(|warning| format!("{path}: {warning}")).collect();
+        self.warnings.clear();
+        told
+    }
+
+    /// The model's name and digest, as far as they are told.
+    fn model(&self) -> (Option<&str>, Option<&str>) {
+        match &self.source {
+            Source::Own(own) => (Some(own.model.name.as_str()), own.model.sha256.as_deref()),
+            Source::Text(text) => (text.get(labels::MODEL), text.get(labels::MODEL_HASH)),
+        }
+    }
+
+    /// Where the model is: the file or folder of the same hash that was used on this machine before, else one of the same
+    /// name where models are looked for. `cache` is the folder with digests.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with the model's name and hash.
+    pub fn locate_model(&self, cache: Option<&Path>) -> Result<PathBuf> {
+        let (name, hash) = self.model();
+        if let Some(path) = hash.and_then(|hash| by_hash(hash, cache, Scope::Whole)) {
+            return Ok(path);
+        }
+        let name = name.filter(|name| !name.is_empty()).map(Path::new).filter(|name| name.components().count() == 1);
+        if let Some(path) = name.and_then(locate_named) {
+            return Ok(path);
+        }
+        let hash = hash.map(|hash| format!(" (hash {})", hash.get(..10).unwrap_or(hash))).unwrap_or_default();
+        let by = self.path.display();
+        match name {
+            None => Err(Error::NoSettings {
+                path: self.path.clone(),
+                found: format!("it does not name its model{hash}; say which one with --model"),
+            }),
+            Some(name) => {
+                let tried = locate_model(Some(name)).err().map(|error| format!("; {error}")).unwrap_or_default();
+                let looked_for = format!("the model that made {by}{hash}; say where it is with --model{tried}");
+                Err(Error::NotFound { path: name.to_path_buf(), looked_for })
+            }
+        }
+    }
+
+    /// Fills in parts of the model that came from other files, where `options` and `setup` say nothing, and the type of
+    /// weights where that is left to Kiln. Files are found by their hashes.
+    pub fn fill_in(&mut self, options: &mut ModelOptions, setup: &mut Setup) {
+        let cache = setup.cache_dir.clone();
+        match &self.source {
+            Source::Own(own) => {
+                if let (DTypeChoice::Auto, Ok(dtype)) = (setup.dtype, own.dtype.parse()) {
+                    setup.dtype = dtype;
+                }
+                let matrices = own.weight_type.as_ref().and_then(|kind| kind.parse().ok());
+                if let (MatrixChoice::Auto, Some(kind)) = (setup.weight_type, matrices) {
+                    setup.weight_type = kind;
+                }
+                options.prediction =
+                    options.prediction.or(own.prediction.as_deref().and_then(|name| name.parse().ok()));
+                let had_text = !options.text_encoders.is_empty();
+                for PartFile { flag, file } in &own.files {
+                    let place = match flag.as_str() {
+                        "--unet" => &mut options.unet,
+                        "--vae" => &mut options.vae,
+                        "--config" => &mut options.config,
+                        TAESD => &mut setup.taesd,
+                        _ => &mut None,
+                    };
+                    if place.is_some() || (flag == "--text-encoder" && had_text) {
+                        continue;
+                    }
+                    let found = file.sha256.as_deref().and_then(|hash| by_hash(hash, cache.as_deref(), Scope::Whole));
+                    match found {
+                        Some(path) if flag == "--text-encoder" => options.text_encoders.push(path),
+                        Some(path) => *place = Some(path),
+                        None => self.warnings.push(format!("was made with {flag} {}; say where it is", file.name)),
+                    }
+                }
+            }
+            Source::Text(text) => {
+                let name = text.get("VAE").filter(|name| !["Automatic", "None", ""].contains(name));
+                if let Some(name) = name.filter(|_| options.vae.is_none()) {
+                    options.vae = text.get("VAE hash").and_then(|hash| by_hash(hash, cache.as_deref(), Scope::Whole));
+                    if options.vae.is_none() {
+                        self.warnings.push(format!("was made with the VAE {name}; say where it is with --vae"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The request that makes the picture with `model`.
+    pub fn request(&mut self, model: &ModelFolder, setup: &Setup) -> Request {
+        match &self.source {
+            Source::Own(own) => {
+                let mut request = own.request.clone();
+                // A stranger's picture says neither which folders are read nor how many pictures are made.
+                (request.wildcards_dir, request.batch_count, request.batch_size) = (None, None, None);
+                for lora in &mut request.loras {
+                    if let LoraName::File(path) = &lora.lora {
+                        let name = PathBuf::from(path.file_name().unwrap_or_default());
+                        lora.lora = found_lora(&name, own, setup);
+                    }
+                }
+                request
+            }
+            Source::Text(text) => {
+                let (request, warnings) = from_infotext::request(text, model.family());
+                self.warnings.extend(warnings);
+                request
+            }
+        }
+    }
+
+    /// What a picture that was made from these settings was made with that is not what they name, a sentence each.
+    pub fn differences(&self, picture: &Picture, model: &ModelFolder) -> Vec<String> {
+        let Ok((now, _)) = OwnSettings::from_json(&picture.settings) else { return Vec::new() };
+        let mut all = Vec::new();
+        let (name, hash) = self.model();
+        if let Some(difference) = model_difference(name, hash, &now.model, model) {
+            all.push(difference);
+        }
+        let loras: Vec<NamedFile> = match &self.source {
+            Source::Own(own) => own.loras.clone(),
+            Source::Text(text) => lora_hashes(text.get(labels::LORA_HASHES).unwrap_or_default()),
+        };
+        for lora in loras {
+            let same = |other: &&NamedFile| other.name.eq_ignore_ascii_case(&lora.name);
+            let Some(used) = now.loras.iter().find(same) else { continue };
+            if let (Some(then), Some(now)) = (&lora.sha256, &used.sha256)
+                && !now.starts_with(then)
+            {
+                all.push(format!(
+                    "the LoRA {} is another file: its hash is {}, not {}",
+                    lora.name,
+                    short(now),
+                    short(then)
+                ));
+            }
+        }
+        if let Source::Own(own) = &self.source {
+            let matrices = |own: &OwnSettings| own.weight_type.clone().unwrap_or_else(|| own.dtype.clone());
+            for (what, then, now) in [
+                ("device", own.device.clone(), now.device.clone()),
+                ("type", own.dtype.clone(), now.dtype.clone()),
+                ("linear layers' type", matrices(own), matrices(&now)),
+            ] {
+                if then != now {
+                    all.push(format!("its {what} was {then}, here it is {now}: pixels will differ"));
+                }
+            }
+            let missing: Vec<_> =
+                own.embeddings.iter().filter(|word| !now.embeddings.contains(word)).cloned().collect();
+            if !missing.is_empty() {
+                all.push(format!("these words had vectors of their own (--embeddings-dir): {}", missing.join(", ")));
+            }
+        }
+        let path = self.path.display();
+        all.into_iter().map(|difference| format!("{path}: {difference}")).collect()
+    }
+}
+
+/// Whether another model is used than `name` with `hash`: by the hash where both have one, else by the name.
+fn model_difference(name: Option<&str>, hash: Option<&str>, now: &NamedFile, model: &ModelFolder) -> Option<String> {
+    let then = name.unwrap_or("one without a name");
+    let hash = hash.map(str::to_ascii_lowercase);
+    let hash_now = match &hash {
+        Some(hash) if hash.len() < 10 => old_hash(model.path()).ok(),
+        _ => now.sha256.clone(),
+    };
+    match (hash, hash_now) {
+        (Some(then), Some(now)) if now.starts_with(&then) => None,
+        (Some(hash), Some(hash_now)) => {
+            let (hash, hash_now) = (short(&hash), short(&hash_now));
+            Some(format!("its model was {then} (hash {hash}), this is {} (hash {hash_now})", now.name))
+        }
+        _ if name.is_some_and(|name| name != now.name) => Some(format!("its model was {then}, this is {}", now.name)),
+        _ => None,
+    }
+}
+
+fn short(hash: &str) -> &str {
+    hash.get(..10).unwrap_or(hash)
+}
+
+/// What has a hash, if it is long enough to be one of SHA-256.
+fn by_hash(hash: &str, cache: Option<&Path>, scope: Scope) -> Option<PathBuf> {
+    let is_one = hash.len() >= 10 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_one.then(|| Hashes::new(cache).find(hash, scope)).flatten()
+}
+
+/// Where a LoRA is of which the file's name is known: by its hash, else by its name, here or in the folder of LoRAs.
+fn found_lora(path: &Path, own: &OwnSettings, setup: &Setup) -> LoraName {
+    let hash = own.lora(path).and_then(|lora| lora.sha256.as_deref());
+    let scopes = [Scope::PastHeader, Scope::Whole];
+    let mut by_hash = scopes.into_iter().filter_map(|scope| by_hash(hash?, setup.cache_dir.as_deref(), scope));
+    if let Some(path) = by_hash.next() {
+        return LoraName::File(path);
+    }
+    // Where there is none, loading says so.
+    let in_folder = || find(&LoraName::Named(stem(path)), setup.lora_dir.as_deref()).ok();
+    let beside = path.is_file().then(|| path.to_path_buf());
+    LoraName::File(beside.or_else(in_folder).unwrap_or_else(|| path.to_path_buf()))
+}
+
+/// `name: hash, name: hash`.
+fn lora_hashes(text: &str) -> Vec<NamedFile> {
+    let one = |pair: &str| {
+        let (name, hash) = pair.rsplit_once(':')?;
+        Some(NamedFile { name: name.trim().into(), sha256: Some(hash.trim().to_ascii_lowercase()) })
+    };
+    text.split(',').filter_map(one).collect()
+}

@@ -1,0 +1,33 @@
+//! From a picture to its settings and back.
+//!
+//! Kiln writes two texts into a PNG: `parameters`, as AUTOMATIC1111 does ([`crate::parameters`]), and `kiln`, the whole
+//! request as JSON ([`own`]). It reads both, and AUTOMATIC1111's text wherever that is found: in text chunks, in the Exif
+//! of JPEG, WebP and AVIF, and hidden in pixels.
+//!
+//! Pictures come from strangers. Nothing is allocated because a file says so, texts are bounded, and what is damaged is
+//! left out.
+
+mod exif;
+mod fit;
+mod foreign;
+mod from_infotext;
+mod image;
+mod infotext;
+pub(crate) mod labels;
+mod like;
+mod origin;
+mod own;
+mod png_texts;
+#[cfg(test)]
+mod round_trip;
+mod stealth;
+
+pub use foreign::ForeignSettings;
+pub use image::{ImageReport, ImageText};
+pub use infotext::Infotext;
+pub(crate) use infotext::quoted;
+pub use like::Like;
+pub(crate) use origin::{Files, Origin};
+pub(crate) use own::KEY;
+pub use own::{NamedFile, OwnSettings, PartFile};
+pub(crate) use png_texts::is_latin1;

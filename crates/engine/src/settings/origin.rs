@@ -1,0 +1,173 @@
+//! What an engine's pictures are made with: its model, and the files that took the place of parts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{DType, Device};
+use kiln_clip::mentions;
+use kiln_weights::MatrixType;
+
+use super::own::{NamedFile, OwnSettings, PartFile};
+use crate::conditioning::Prompts;
+use crate::hashes::{Hashed, Hashes};
+use crate::lora::{LoraName, LoraUse, find, stem};
+use crate::model_folder::ModelFolder;
+use crate::resolved::Job;
+use crate::setup::Setup;
+use crate::words::embedding_names;
+
+/// The flag of TAESD among the parts' flags.
+pub(super) const TAESD: &str = "--taesd";
+
+/// The model and its files. Their digests are computed from the beginning, on a thread of their own.
+pub(crate) struct Origin {
+    hashes: Hashes,
+    /// The settings without what differs from picture to picture.
+    base: OwnSettings,
+    model: Option<Hashed>,
+    is_single_file: bool,
+    parts: Vec<(&'static str, PathBuf)>,
+    vae_config: PathBuf,
+    lora_dir: Option<PathBuf>,
+    loras: Mutex<HashMap<LoraName, Option<Hashed>>>,
+    /// The words that may have vectors of their own.
+    words: Vec<String>,
+}
+
+/// What [`crate::parameters`] writes of files.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// The model's name.
+    pub(crate) model: String,
+    /// Of a model in one file: others hash no folders.
+    pub(crate) model_hash: Option<String>,
+    /// Names and digests.
+    pub(crate) loras: Vec<(String, String)>,
+}
+
+impl Origin {
+    /// Of a model that runs so, in this type, with linear layers' matrices perhaps in another one. Begins to hash, where the setup has a folder for digests.
+    pub(crate) fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
+        let hashes = Hashes::new(setup.cache_dir.as_deref());
+        let parts = parts(model, setup.taesd.as_deref());
+        let base = OwnSettings {
+            kiln: env!("CARGO_PKG_VERSION").into(),
+            model: NamedFile { name: model.name(), sha256: None },
+            prediction: model.options().prediction.map(|prediction| prediction.id().into()),
+            dtype: types.0.as_str().into(),
+            weight_type: types.1.map(|kind| kind.to_string()),
+            device: if device.is_cuda() { "cuda" } else { "cpu" }.into(),
+            ..OwnSettings::default()
+        };
+        let this = Self {
+            model: model.hashed(),
+            is_single_file: model.path().is_file(),
+            parts,
+            vae_config: model.files().config_path("vae/config.json"),
+            lora_dir: setup.lora_dir.clone(),
+            loras: Mutex::default(),
+            words: embedding_names(setup.embeddings_dir.as_deref()),
+            base,
+            hashes,
+        };
+        let files = this.parts.iter().filter_map(|(_, path)| part(path));
+        this.hashes.start(this.model.iter().cloned().chain(files).collect());
+        this
+    }
+
+    /// What says how many channels pictures have.
+    pub(crate) fn vae_config(&self) -> &Path {
+        &self.vae_config
+    }
+
+    /// The model's SHA-256 in 64 hexadecimal digits, where it is computed; waits for it.
+    pub(crate) fn model_hash(&self) -> Option<String> {
+        self.hashes.get(self.model.as_ref()?)
+    }
+
+    /// Begins to hash LoRAs.
+    pub(crate) fn start_loras(&self, loras: &[LoraUse]) {
+        self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
+    }
+
+    fn lora(&self, name: &LoraName) -> Option<Hashed> {
+        let mut known = self.loras.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = || find(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
+        known.entry(name.clone()).or_insert_with(find).clone()
+    }
+
+    /// What picture `index` of `job` was made with; waits for digests that are not there yet.
+    pub(crate) fn settings(&self, job: &Job, index: usize) -> OwnSettings {
+        let named = |name: String, hashed: Option<Hashed>| NamedFile {
+            name,
+            sha256: hashed.and_then(|hashed| self.hashes.get(&hashed)),
+        };
+        let file = |(flag, path): &(&'static str, PathBuf)| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            PartFile { flag: flag.to_string(), file: named(name, part(path)) }
+        };
+        let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
+        let is_named = |word: &&String| {
+            [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| mentions(text, word))
+        };
+        OwnSettings {
+            request: job.request_of(index),
+            model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
+            files: self.parts.iter().map(file).collect(),
+            loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
+            embeddings: self.words.iter().filter(is_named).cloned().collect(),
+            ..self.base.clone()
+        }
+    }
+
+    /// What AUTOMATIC1111's text has of `settings`.
+    pub(crate) fn files(&self, settings: &OwnSettings) -> Files {
+        let short = |sha256: &String, digits: usize| sha256.get(..digits).unwrap_or(sha256).to_string();
+        let NamedFile { name, sha256 } = &settings.model;
+        let lora = |lora: &NamedFile| Some((lora.name.clone(), short(lora.sha256.as_ref()?, 12)));
+        Files {
+            model: name.clone(),
+            model_hash: sha256.as_ref().filter(|_| self.is_single_file).map(|sha256| short(sha256, 10)),
+            loras: settings.loras.iter().filter_map(lora).collect(),
+        }
+    }
+}
+
+/// What is in the place of parts of `model`, by the flags that name it.
+pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(&'static str, PathBuf)> {
+    let options = model.options();
+    let one = [
+        ("--config", options.config.as_deref()),
+        ("--unet", options.unet.as_deref()),
+        ("--vae", options.vae.as_deref()),
+        (TAESD, taesd),
+    ];
+    let text = options.text_encoders.iter().map(|path| ("--text-encoder", Some(path.as_path())));
+    one.into_iter().chain(text).filter_map(|(flag, path)| Some((flag, path?.to_path_buf()))).collect()
+}
+
+/// A part that is a file, or a component's folder.
+pub(super) fn part(path: &Path) -> Option<Hashed> {
+    let scope = crate::hashes::Scope::Whole;
+    if path.is_file() {
+        return Some(Hashed::file(path, scope));
+    }
+    Some(Hashed { of: path.to_path_buf(), files: kiln_weights::component_files(path).ok()?, scope })
+}
+
+impl ModelFolder {
+    /// By what the model is known: its file, or the U-Net's weights of a folder.
+    pub(crate) fn hashed(&self) -> Option<Hashed> {
+        let of = self.path().to_path_buf();
+        if of.is_file() { part(&of) } else { Some(Hashed { of, ..part(&self.path().join("unet"))? }) }
+    }
+}
+
+impl OwnSettings {
+    /// The stem of a file's name, as tags and settings know LoRAs.
+    pub(super) fn lora(&self, path: &Path) -> Option<&NamedFile> {
+        let name = stem(path);
+        self.loras.iter().find(|lora| lora.name == name)
+    }
+}

@@ -1,0 +1,267 @@
+//! Kiln's own settings in a picture: the whole request that makes it alone, bit for bit, as JSON under the key `kiln`.
+//!
+//! Choices are made and every default is filled in, so that neither a list of words nor a model's defaults are asked again.
+//! Files are named without their folders, which concern nobody who gets the picture, and with their SHA-256, by which they
+//! are found again on the machine where they were used.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::conditioning::Prompts;
+use crate::guidance::GuidanceOptions;
+use crate::lora::{LoraName, LoraUse, beside_tags};
+use crate::request::Request;
+use crate::resolved::Job;
+
+/// The key in a PNG.
+pub(crate) const KEY: &str = "kiln";
+/// Numbers of the request that the reader of JSON would round, by their JSON pointers.
+const EXACT: &str = "exact";
+
+/// What made a picture.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnSettings {
+    /// The version of Kiln.
+    pub kiln: String,
+    /// What was asked for: this picture alone.
+    pub request: Request,
+    /// The model: its name, and of a folder the U-Net's digest.
+    pub model: NamedFile,
+    /// Files that took the place of parts of the model.
+    pub files: Vec<PartFile>,
+    /// What the denoiser was said to predict.
+    pub prediction: Option<String>,
+    /// The LoRAs, in their order.
+    pub loras: Vec<NamedFile>,
+    /// The words of the prompts that had vectors of their own.
+    pub embeddings: Vec<String>,
+    /// The type of weights and activations.
+    pub dtype: String,
+    /// The type of linear layers' matrices, where it was another one.
+    pub weight_type: Option<String>,
+    /// `cpu` or `cuda`.
+    pub device: String,
+}
+
+/// A file without its folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamedFile {
+    /// Its name; of models and LoRAs without its ending.
+    pub name: String,
+    /// Its SHA-256; of a LoRA in safetensors that of what follows the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// A file in the place of a part of a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartFile {
+    /// The flag that named it.
+    pub flag: String,
+    /// The file.
+    #[serde(flatten)]
+    pub file: NamedFile,
+}
+
+impl OwnSettings {
+    /// As it is written: one line, without what is a default.
+    pub(crate) fn to_json(&self) -> String {
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        let mut exact = Map::new();
+        if let Some(request) = value.get_mut("request") {
+            let defaults = serde_json::to_value(Request::default()).unwrap_or_default();
+            if let (Some(request), Some(defaults)) = (request.as_object_mut(), defaults.as_object()) {
+                request.retain(|key, value| defaults.get(key) != Some(value));
+            }
+            find_rounded(request, &mut String::new(), &mut exact);
+        }
+        if let Some(settings) = value.as_object_mut() {
+            if !exact.is_empty() {
+                settings.insert(EXACT.into(), Value::Object(exact));
+            }
+            settings.retain(|_, value| !is_nothing(value));
+        }
+        value.to_string()
+    }
+
+    /// Reads what [`Self::to_json`] wrote, of this version or another: what of the request is not known is named.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON.
+    pub(crate) fn from_json(text: &str) -> Result<(Self, Vec<String>), serde_json::Error> {
+        let mut value = Value::Object(serde_json::from_str(text)?);
+        let exact = value.as_object_mut().and_then(|settings| settings.remove(EXACT));
+        let exact = exact.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut unknown = Vec::new();
+        if let Some(request) = value.get_mut("request") {
+            for (pointer, number) in exact {
+                let number =
+                    number.as_str().and_then(|number| number.parse().ok()).and_then(serde_json::Number::from_f64);
+                if let (Some(place), Some(number)) = (request.pointer_mut(&pointer), number) {
+                    *place = Value::Number(number);
+                }
+            }
+            let known = serde_json::to_value(Request::default()).unwrap_or_default();
+            if let (Some(request), Some(known)) = (request.as_object_mut(), known.as_object()) {
+                unknown = request.keys().filter(|key| !known.contains_key(*key)).cloned().collect();
+                request.retain(|key, _| known.contains_key(key));
+            }
+        }
+        Ok((serde_json::from_value(value)?, unknown))
+    }
+}
+
+/// Notes the numbers that `serde_json` does not read back as they were: it is exact up to 15 digits, and off by one unit in
+/// the last place of a few numbers with 17. Its feature that is exact is slower for everybody.
+fn find_rounded(value: &Value, pointer: &mut String, found: &mut Map<String, Value>) {
+    let length = pointer.len();
+    let mut below = |name: &str, value: &Value, pointer: &mut String| {
+        *pointer += &format!("/{name}"); // names of fields and numbers: nothing to escape
+        find_rounded(value, pointer, found);
+        pointer.truncate(length);
+    };
+    match value {
+        Value::Array(all) => all.iter().enumerate().for_each(|(i, value)| below(&i.to_string(), value, pointer)),
+        Value::Object(all) => all.iter().for_each(|(key, value)| below(key, value, pointer)),
+        Value::Number(number) if number.is_f64() => {
+            let text = number.to_string();
+            if serde_json::from_str::<f64>(&text).ok() != number.as_f64() {
+                found.insert(pointer.clone(), Value::String(text));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        _ => false,
+    }
+}
+
+impl Job {
+    /// The request that makes picture `index` alone: its resolution is this job's but for what makes other pictures.
+    pub(crate) fn request_of(&self, index: usize) -> Request {
+        let Prompts { prompt, negative_prompt } = Prompts::of(self, index);
+        let (prompt, loras) = beside_tags(&self.prompt, &prompt, &self.loras);
+        let guidance = GuidanceOptions::default();
+        let unlike = |value: f64, default: f64| (value != default).then_some(value);
+        let varied = self.seeds.subseed_strength > 0.0;
+        Request {
+            literal_prompt: self.literal_prompt || prompt.contains('{') || prompt.contains("__"),
+            literal_negative_prompt: self.literal_negative_prompt
+                || negative_prompt.as_ref().is_some_and(|text| text.contains('{') || text.contains("__")),
+            prompt,
+            negative_prompt,
+            width: Some(self.width),
+            height: Some(self.height),
+            steps: Some(self.steps),
+            cfg_scale: Some(self.cfg_scale),
+            seed: Some(self.seed_of(index)),
+            sampler: Some(self.sampler.into()),
+            scheduler: self.scheduler,
+            sigmas: self.sampling.sigmas.clone(),
+            eta: self.sampling.eta,
+            s_churn: self.sampling.s_churn,
+            s_tmin: self.sampling.s_tmin,
+            s_tmax: self.sampling.s_tmax,
+            s_noise: self.sampling.s_noise,
+            rho: self.sampling.rho,
+            guidance_rescale: unlike(self.guidance.rescale, guidance.rescale),
+            guidance_start: unlike(self.guidance.start, guidance.start),
+            guidance_end: unlike(self.guidance.end, guidance.end),
+            dynamic_thresholding: self.guidance.threshold.map(|threshold| threshold.percentile),
+            mimic_scale: self.guidance.threshold.map(|threshold| threshold.mimic_scale),
+            ensd: Some(self.seeds.eta_seed_delta).filter(|&delta| delta != 0),
+            subseed: varied.then(|| self.seeds.subseed.wrapping_add(index as u64)),
+            subseed_strength: varied.then_some(self.seeds.subseed_strength),
+            seed_resize_from: self.seeds.resize_from,
+            rng: self.rng,
+            loras: loras.iter().cloned().map(without_folder).collect(),
+            batch_count: None,
+            batch_size: None,
+            emphasis: self.emphasis,
+            clip_skip: self.clip_skip,
+            comma_backtrack: Some(self.comma_backtrack),
+            wildcards_dir: None,
+        }
+    }
+}
+
+fn without_folder(mut lora: LoraUse) -> LoraUse {
+    if let LoraName::File(path) = &mut lora.lora
+        && let Some(name) = path.file_name()
+    {
+        *path = name.into();
+    }
+    lora
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back_as_they_were() {
+        let lora = LoraUse { lora: LoraName::File("ink.safetensors".into()), text: 0.1, unet: -1.0 / 3.0 };
+        let settings = OwnSettings {
+            kiln: "0.1.0".into(),
+            request: Request {
+                prompt: "a \"cat\",\nぼ 🍎\u{1b}".into(),
+                negative_prompt: Some(String::new()),
+                cfg_scale: Some(0.1 + 0.2),
+                seed: Some(u64::MAX),
+                sigmas: Some(vec![14.614642, 1e-300, f64::MIN_POSITIVE, 2.0f64.sqrt(), 1.0 / 3.0]),
+                ensd: Some(i64::MIN),
+                sampler: Some("DPM++ 2M".parse().unwrap()),
+                loras: vec![lora],
+                ..Request::default()
+            },
+            model: NamedFile { name: "emoji".into(), sha256: Some("ab".repeat(32)) },
+            files: vec![PartFile { flag: "--vae".into(), file: NamedFile::default() }],
+            ..OwnSettings::default()
+        };
+        let json = settings.to_json();
+        assert!(!json.contains("null") && !json.contains("guidance") && !json.contains('\n'), "{json}");
+        let (found, unknown) = OwnSettings::from_json(&json).unwrap();
+        assert_eq!((found, unknown), (settings, vec![]));
+    }
+
+    /// Numbers of 17 digits, of which some come back wrong without the list.
+    #[test]
+    fn every_number_comes_back() {
+        let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut numbers = Vec::new();
+        while numbers.len() < 3000 {
+            bits = bits.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let number = f64::from_bits(bits);
+            if number.is_finite() {
+                numbers.push(number);
+            }
+        }
+        let request = Request { sigmas: Some(numbers), ..Request::default() };
+        let settings = OwnSettings { request, ..OwnSettings::default() };
+        let json = settings.to_json();
+        assert!(json.contains("\"exact\""), "no number needs the list");
+        assert_eq!(OwnSettings::from_json(&json).unwrap().0.request, settings.request);
+    }
+
+    #[test]
+    fn another_versions_fields_are_named() {
+        let json = "{\"kiln\": \"9.0\", \"more\": [1], \"request\": {\"prompt\": \"a\", \"tiling\": true}}";
+        let (found, unknown) = OwnSettings::from_json(json).unwrap();
+        assert_eq!((&*found.request.prompt, &*found.kiln), ("a", "9.0"));
+        assert_eq!(unknown, ["tiling"]);
+        for wrong in ["", "7", "[]", "{\"request\": 7}", "{\"request\": {\"steps\": \"x\"}}", "{\"kiln\": 8}"] {
+            assert!(OwnSettings::from_json(wrong).is_err(), "{wrong}");
+        }
+        let exact = "{\"request\": {\"eta\": 0.5}, \"exact\": {\"/eta\": \"nan\", \"/steps\": \"1\", \"x\": 7}}";
+        assert_eq!(OwnSettings::from_json(exact).unwrap().0.request.eta, Some(0.5));
+    }
+}
