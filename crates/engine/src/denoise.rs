@@ -141,7 +141,7 @@ impl<'a> GuidedUnet<'a> {
                 let halves = inputs.constants.halves(inputs.latents.dim(0)?)?;
                 let output = Tensor::cat(&vec![&inputs.latents; halves], 0)?.zeros_like()?;
                 let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
-                let (result, prepared) = prepare(device, || trace_into(trace, device, eager));
+                let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
                 result?;
                 Recorded { inputs, output, dtype: self.dtype, state: State::Warm(prepared) }
             }

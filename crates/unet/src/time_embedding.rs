@@ -65,7 +65,12 @@ impl TimeEmbedding {
         let embedded = timestep_embedding(&time_ids.flatten_all()?, *form, dtype, None)?;
         let sizes = embedded.reshape((b, sizes * form.dim))?; // (b, 6 * time_embed_dim)
         let added = mlp.forward(&concat_channels(&pooled.to_dtype(dtype)?, &sizes, None)?)?;
-        Ok(added.broadcast_add(&temb)?)
+        // A row for each: broadcasting would send strides to a card, behind the weights that are streamed there.
+        let temb = match b / temb.dim(0)?.max(1) {
+            1 => temb,
+            images => Tensor::cat(&vec![&temb; images], 0)?,
+        };
+        Ok((added + temb)?)
     }
 
     /// [`TimeEmbedding::forward`] for shapes.
@@ -76,6 +81,7 @@ impl TimeEmbedding {
         let embedded = shadow::timestep_embedding(time_ids, *form, dtype);
         let sizes = embedded.view(&[b, sizes * form.dim]);
         let added = mlp.shadow(&shadow::concat_channels(&pooled.to_dtype(dtype), &sizes));
+        let _rows = (temb.dim(0) != b).then(|| added.copy());
         shadow::elementwise(&added)
     }
 }

@@ -208,7 +208,7 @@ fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight)) -> f64 {
         weights.iter().cycle().take(launches).for_each(&launch);
         Ok(())
     };
-    let (result, prepared) = prepare(device, run);
+    let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
     let mut graph = Graph::record(device, &prepared, run).unwrap();
     let mut times: Vec<f64> = (0..6)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use kiln_mempool::{Scratch, ScratchPlan, rehearse};
 
+use super::recorder::Recorder;
 use crate::cuda::driver;
 use crate::error::{Error, Result};
 
@@ -17,11 +18,16 @@ pub struct Graph {
     /// The memory of what the run makes and drops again.
     scratch: Scratch,
     stream: Arc<CudaStream>,
+    /// Keeps the constants that the run reads.
+    _recorder: Arc<Recorder>,
 }
 
-/// What is known of a run that was done once: the memory that it needs.
-#[derive(Debug, Clone, Default)]
-pub struct Prepared(ScratchPlan);
+/// What is known of a run that was done once: the memory that it needs, and the constants that it reads.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    plan: ScratchPlan,
+    recorder: Arc<Recorder>,
+}
 
 // SAFETY: CUDA asks that calls on one graph do not overlap, from whichever threads they come. All of them need the
 // graph by `&mut` or by value; the context is bound to the calling thread by each call.
@@ -33,10 +39,14 @@ pub fn is_recordable(device: &Device) -> bool {
 }
 
 /// Does `run` as it will be recorded later: whatever libraries make on their first use, and what small constants they
-/// copy to the card, is there afterwards; and what memory it asks for is known.
-pub fn prepare<T>(device: &Device, run: impl FnOnce() -> T) -> (T, Prepared) {
-    let (result, rehearsal) = rehearse(|| keeping_copies(device, run));
-    (result, Prepared(rehearsal.plan()))
+/// copy to the card, is there afterwards; and what memory it asks for is known. It runs on a thread of its own.
+///
+/// # Errors
+/// [`Error::Driver`] where the system gives no thread; what `run` reports is its result.
+pub fn prepare<T: Send>(device: &Device, run: impl FnOnce() -> T + Send) -> Result<(T, Prepared)> {
+    let recorder = Arc::new(Recorder::start()?);
+    let (result, rehearsal) = recorder.run(|| rehearse(|| keeping_copies(device, run)));
+    Ok((result, Prepared { plan: rehearsal.plan(), recorder }))
 }
 
 /// candle keeps the strides and indices that it copies to a card meanwhile, and uses the copies again.
@@ -53,14 +63,22 @@ impl Graph {
     /// # Errors
     /// What `run` reports, [`Error::Pool`] where there is no room for what it makes, and [`Error::Driver`] where
     /// something in it cannot be recorded. The card works on as before.
-    pub fn record<E: From<Error>>(
+    pub fn record<E: From<Error> + Send>(
+        device: &Device,
+        prepared: &Prepared,
+        run: impl FnOnce() -> Result<(), E> + Send,
+    ) -> Result<Self, E> {
+        prepared.recorder.run(|| Self::record_here(device, prepared, run))
+    }
+
+    fn record_here<E: From<Error>>(
         device: &Device,
         prepared: &Prepared,
         run: impl FnOnce() -> Result<(), E>,
     ) -> Result<Self, E> {
         let stream = device.as_cuda_device().map_err(Error::from)?.cuda_stream();
         // Relaxed: other threads may use the card meanwhile, and libraries may load code.
-        let scratch = Scratch::new(&stream, prepared.0.clone()).map_err(Error::from)?;
+        let scratch = Scratch::new(&stream, prepared.plan.clone()).map_err(Error::from)?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(driver)?;
         let (result, problem) = scratch.record(|| keeping_copies(device, run));
@@ -73,7 +91,7 @@ impl Graph {
         result?;
         freed.map_err(driver)?;
         match graph.map_err(driver)? {
-            Some(graph) => Ok(Self { graph: Some(graph), scratch, stream }),
+            Some(graph) => Ok(Self { graph: Some(graph), scratch, stream, _recorder: prepared.recorder.clone() }),
             None => Err(Error::Driver("CUDA's driver: the recording is empty".into()).into()),
         }
     }

@@ -10,6 +10,8 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+#[cfg(any(test, feature = "cuda"))]
+mod recorder;
 #[cfg(test)]
 mod tests;
 

@@ -19,8 +19,11 @@ pub fn is_recordable(_device: &Device) -> bool {
 pub struct Prepared(());
 
 /// Does `run` as it will be recorded later.
-pub fn prepare<T>(_device: &Device, run: impl FnOnce() -> T) -> (T, Prepared) {
-    (run(), Prepared(()))
+///
+/// # Errors
+/// None in this build.
+pub fn prepare<T: Send>(_device: &Device, run: impl FnOnce() -> T + Send) -> Result<(T, Prepared)> {
+    Ok((run(), Prepared(())))
 }
 
 impl Graph {
@@ -28,10 +31,10 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::NoCuda`].
-    pub fn record<E: From<Error>>(
+    pub fn record<E: From<Error> + Send>(
         _device: &Device,
         _prepared: &Prepared,
-        _run: impl FnOnce() -> Result<(), E>,
+        _run: impl FnOnce() -> Result<(), E> + Send,
     ) -> Result<Self, E> {
         Err(Error::NoCuda.into())
     }

@@ -14,7 +14,7 @@ fn a_recorded_run_follows_its_inputs() {
         let between = activation(&x, Activation::Relu, None)?;
         activation(&between, Activation::Silu, Some(&y)).map(drop)
     };
-    let (result, prepared) = prepare(device, run);
+    let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
     if !is_recordable(device) {
         assert!(Graph::record(device, &prepared, run).is_err());
@@ -44,7 +44,8 @@ fn a_run_that_fails_while_it_is_recorded_leaves_the_card_usable() {
         activation(&x, Activation::Silu, None)?;
         Err(Error::Driver("stop".into()))
     };
-    let record = |run: &dyn Fn() -> crate::Result<()>| Graph::record(device, &prepare(device, || ()).1, run);
+    let record =
+        |run: &(dyn Fn() -> crate::Result<()> + Sync)| Graph::record(device, &prepare(device, || ()).unwrap().1, run);
     assert!(record(&fails).is_err());
     let read = || -> crate::Result<()> {
         x.to_dtype(candle_core::DType::F32)?.to_vec1::<f32>()?;
@@ -64,7 +65,7 @@ fn results_are_the_same_as_without_recording() {
     let eager = activation(&x, Activation::GeluErf, None).unwrap();
     let out = Tensor::zeros_like(&x).unwrap();
     let run = || -> crate::Result<()> { activation(&x, Activation::GeluErf, Some(&out)).map(drop) };
-    let (result, prepared) = prepare(device, run);
+    let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
     if let Ok(mut graph) = Graph::record(device, &prepared, run) {
         graph.replay().unwrap();
@@ -83,7 +84,7 @@ fn what_is_lent_between_replays_is_not_written_over() {
         let between = activation(&x, Activation::Relu, None)?;
         activation(&between, Activation::Silu, Some(&y)).map(drop)
     };
-    let (result, prepared) = prepare(device, run);
+    let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
     let mut graph = Graph::record(device, &prepared, run).unwrap();
     graph.replay().unwrap();
