@@ -144,8 +144,16 @@ fn differing(todos: &[Todo], axes: &[Axis]) -> Vec<String> {
 fn said_of(todo: &Todo, field: &str) -> Option<String> {
     match said(&todo.task.request).remove(field)? {
         Value::String(text) if field == "prompt" => Some(text),
-        Value::String(text) => Some(format!("{field} {text}")),
-        value => Some(format!("{field} {value}")),
+        value => Some(format!("{field} {}", shown(&value))),
+    }
+}
+
+/// A value as one would type it: 5, not 5.0.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        value => value.to_string(),
     }
 }
 
@@ -229,6 +237,12 @@ fn wrapped(label: &str, lines: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_shown_as_they_are_typed() {
+        let values = [Value::from(5.0), Value::from(2.5), Value::from(u64::MAX), Value::from("euler_a")];
+        assert_eq!(values.map(|value| shown(&value)), ["5", "2.5", "18446744073709551615", "euler_a"]);
+    }
 
     #[test]
     fn labels_are_broken_between_words() {
