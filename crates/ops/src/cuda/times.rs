@@ -198,7 +198,7 @@ fn random(shape: &[usize]) -> Tensor {
 }
 
 /// Microseconds of one launch: the median of some replays of a graph of many.
-fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight)) -> f64 {
+fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight) + Sync) -> f64 {
     let (device, dtype) = &*TARGET;
     let bytes = shape.iter().product::<usize>() * dtype.size_in_bytes();
     let weights: Vec<_> =

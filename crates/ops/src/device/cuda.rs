@@ -1,6 +1,9 @@
 //! Cards through CUDA's driver.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::Device;
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -9,15 +12,22 @@ use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
 use super::{Card, Cards};
 use crate::error::{Error, Result};
 
-/// Opens the card of this number, with one stream for all compute.
+/// Opens the card of this number, with one stream for all compute. A process opens a card once: candle loads its code and
+/// its libraries anew for every device that it makes.
 ///
 /// Not the per-thread stream: tensors that cross host threads would race on it.
 pub fn open_card(ordinal: usize) -> Result<Device> {
+    static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = opened.get(&ordinal) {
+        return Ok(device.clone());
+    }
     let device = Device::new_cuda_with_stream(ordinal)?;
     // SAFETY: without tracking, nobody orders work on several streams but us. All compute of a device runs on this one
     // stream, which runs it in order, and memory is freed in the same order on the same stream; whoever adds a stream
     // (copies) orders it with events of its own.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    opened.insert(ordinal, device.clone());
     Ok(device)
 }
 
