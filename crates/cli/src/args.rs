@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, DeviceChoice, HubReference, LoraName, LoraUse,
-    MatrixChoice, Preset, Request, Setup, StreamPlan, WeightType,
+    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, HubReference, LoraName, LoraUse, Preset, Request, Setup,
+    StreamPlan, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
+use crate::place_args::PlaceArgs;
 use crate::prompt_args::PromptArgs;
 use crate::run_args::RunArgs;
 use crate::sampling_args::SamplingArgs;
@@ -46,7 +47,7 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
-    /// Tells how much memory a run takes in every mode. Reads no weights.
+    /// Tells how much memory a run takes in every mode, also on a card that is not there. Reads no weights.
     Plan(PlanArgs),
     /// Plays traces of memory back under other rules, or draws them.
     Memory {
@@ -153,19 +154,8 @@ pub struct PlanArgs {
     /// The memory that may be used, such as 6G or 512M. Default: what is free.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,
-    /// Where: auto, cpu, cuda or cuda:N. A card need not be there.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
-    /// The type of weights and activations: auto, f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    dtype: DTypeChoice,
-    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
-    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    weight_type: MatrixChoice,
-    /// Threads of the processor. Default: one for each core.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
@@ -174,8 +164,7 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        let Self { device, dtype, weight_type, threads, .. } = *self;
-        Setup { device, dtype, weight_type, threads, taesd: self.taesd.clone(), ..Setup::default() }
+        Setup { taesd: self.taesd.clone(), ..self.place.setup() }
     }
 
     /// Width and height.
@@ -258,19 +247,8 @@ pub struct BenchArgs {
     /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub memory_trace: Option<PathBuf>,
-    /// Where to run: auto, cpu, cuda or cuda:N.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
-    /// The type of weights and activations: auto, f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    dtype: DTypeChoice,
-    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
-    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    weight_type: MatrixChoice,
-    /// Threads of the processor. Default: one for each core.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 impl BenchArgs {
@@ -293,13 +271,7 @@ impl BenchArgs {
                 let bytes = |mib: usize| mib.saturating_mul(1 << 20);
                 StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
             }),
-            setup: Setup {
-                device: self.device,
-                dtype: self.dtype,
-                weight_type: self.weight_type,
-                threads: self.threads,
-                ..Setup::default()
-            },
+            setup: self.place.setup(),
         }
     }
 }

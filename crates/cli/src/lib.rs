@@ -19,6 +19,7 @@ mod interrupt;
 mod memory;
 mod memory_args;
 mod papers;
+mod place_args;
 mod plan;
 mod progress;
 mod prompt_args;

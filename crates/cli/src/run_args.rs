@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{
-    DTypeChoice, DeviceChoice, HubOptions, LoraName, LoraUse, MatrixChoice, ModelOptions, Prediction, Result, Setup,
-    cache_folder,
-};
+use kiln_engine::{HubOptions, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder};
 
 use crate::args::parse_count;
 use crate::memory_args::MemoryArgs;
+use crate::place_args::PlaceArgs;
 use crate::pull::located;
 
 /// What a user may say of the model and of where it runs.
@@ -51,19 +49,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     prompt_cache: Option<usize>,
 
-    /// Where to run: auto, cpu, cuda or cuda:N.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
-    /// The type of weights and activations: auto, f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    dtype: DTypeChoice,
-    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
-    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    weight_type: MatrixChoice,
-    /// Threads of the processor. Default: one for each core.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: PlaceArgs,
 
     #[command(flatten)]
     memory: MemoryArgs,
@@ -91,7 +78,7 @@ impl RunArgs {
 
     /// How files come from the Hub.
     pub fn hub(&self) -> HubOptions {
-        HubOptions { offline: self.offline, dtype: self.dtype }
+        HubOptions { offline: self.offline, dtype: self.place.dtype }
     }
 
     /// What of the model is not what its folder or file says.
@@ -108,16 +95,13 @@ impl RunArgs {
     /// How the model is run.
     pub fn setup(&self) -> Setup {
         Setup {
-            device: self.device,
-            dtype: self.dtype,
-            weight_type: self.weight_type,
-            threads: self.threads,
             taesd: self.taesd.clone(),
             memory: self.memory.options(),
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
             prompt_cache: self.prompt_cache,
             cache_dir: cache_folder(),
+            ..self.place.setup()
         }
     }
 }
