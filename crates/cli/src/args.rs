@@ -47,7 +47,7 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
-    /// Tells how much memory a run takes in every mode, also on a card that is not there. Reads no weights.
+    /// Tells how much memory a run takes in every mode, on this card or another. Reads no weights.
     Plan(PlanArgs),
     /// Plays traces of memory back under other rules, or draws them.
     Memory {

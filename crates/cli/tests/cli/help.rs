@@ -3,11 +3,13 @@
 use crate::pictures::{self, Text};
 use crate::sandbox::Sandbox;
 
-/// The commands that `kiln --help` lists.
+/// The commands that `kiln --help` lists: the first words of lines that are indented by two. Lines that go on are
+/// indented further.
 fn commands() -> Vec<String> {
     let help = Sandbox::new().kiln(&["--help"]).succeeds().stdout;
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    list.map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
+    let entries = list.filter_map(|line| line.strip_prefix("  ").filter(|entry| !entry.starts_with(' ')));
+    entries.map(|entry| entry.split_whitespace().next().unwrap().to_string()).collect()
 }
 
 #[test]
