@@ -152,7 +152,7 @@ unsafe fn through_cudnn(device: &CudaDevice, convolution: Convolution, addresses
         return Ok(false);
     }
     cuda::libraries::with(device, |libraries| {
-        let workspace = libraries.workspace(device);
+        let workspace = libraries.workspace(device)?;
         match &mut libraries.dnn {
             // SAFETY: as the caller promises; the workspace is the device's own, and so is the handle's stream.
             Some(dnn) => unsafe { dnn.launch(convolution, addresses, workspace) },

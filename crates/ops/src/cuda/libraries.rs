@@ -21,24 +21,32 @@ pub(crate) struct Libraries {
     pub(crate) blas: CublasLt,
     /// `None` where it is not installed.
     pub(crate) dnn: Option<Cudnn>,
-    workspace: CudaSlice<u8>,
+    /// Made when it is first asked for after the device was closed.
+    workspace: Option<CudaSlice<u8>>,
 }
 
 impl Libraries {
     /// The address of [`WORKSPACE`] bytes. The device's one stream runs their users one after another.
-    pub(crate) fn workspace(&self, device: &CudaDevice) -> u64 {
-        self.workspace.device_ptr(&device.cuda_stream()).0
+    pub(crate) fn workspace(&mut self, device: &CudaDevice) -> Result<u64> {
+        let workspace = match &mut self.workspace {
+            Some(workspace) => workspace,
+            // SAFETY: a workspace holds nothing between launches; who reads it has written it before.
+            none => none.insert(unsafe { device.alloc::<u8>(WORKSPACE)? }),
+        };
+        Ok(workspace.device_ptr(&device.cuda_stream()).0)
     }
 }
 
-/// They live until their device is closed ([`close`]), or as long as the process, as kernels do.
+/// Handles and the code that libraries load for them live as long as the process, as kernels do: made anew for every
+/// engine, each leaves some MiB on the card.
 static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(Mutex::default);
 
-/// Gives back what a device's products had. The workspace is freed behind the work that uses it.
+/// Gives back the workspace of a device's products, behind the work that uses it.
 pub(crate) fn close(device: &CudaDevice) {
     let _ = device.cuda_stream().context().bind_to_thread(); // where that fails, the card's memory is gone anyway
-    let libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).remove(&device.id());
-    drop(libraries); // without the lock: handles wait for their work
+    if let Some(libraries) = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&device.id()) {
+        libraries.workspace = None;
+    }
 }
 
 /// Runs `launch` with the device's libraries, one caller at a time: their handles want that.
@@ -49,10 +57,8 @@ pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -
     let libraries = match all.entry(device.id()) {
         Entry::Occupied(made) => made.into_mut(),
         Entry::Vacant(place) => {
-            // SAFETY: a workspace holds nothing between launches; who reads it has written it before.
-            let workspace = unsafe { device.alloc::<u8>(WORKSPACE)? };
             let hopper = stream.context().compute_capability().map_err(driver)? == (9, 0);
-            place.insert(Libraries { blas: CublasLt::new(hopper)?, dnn: Cudnn::new(&stream)?, workspace })
+            place.insert(Libraries { blas: CublasLt::new(hopper)?, dnn: Cudnn::new(&stream)?, workspace: None })
         }
     };
     launch(libraries)

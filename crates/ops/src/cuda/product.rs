@@ -30,7 +30,7 @@ pub(crate) unsafe fn launch(
         return unsafe { few_rows(op, device, product, addresses) }.map(|()| true);
     }
     libraries::with(device, |libraries| {
-        let workspace = libraries.workspace(device);
+        let workspace = libraries.workspace(device)?;
         let stream = device.cuda_stream();
         // SAFETY: as the caller promises; workspace and stream are the device's own.
         unsafe { libraries.blas.launch(product, addresses, workspace, stream.cu_stream().cast()) }
