@@ -48,17 +48,19 @@ fn tell(event: BenchEvent<'_>) {
 fn streamed(stream: &StreamStage) -> String {
     let [resident, ring, copied] =
         [stream.resident_bytes, stream.ring_bytes, stream.streamed_bytes].map(|bytes| size(bytes as u64));
-    let [copies, waits, copy_only, compute_only, simulated] = [
+    let [copies, waits, copy_only, compute_only, compute, simulated] = [
         stream.copy_seconds,
         stream.stall_seconds,
         stream.copy_only_seconds,
         stream.compute_only_seconds,
+        stream.compute_seconds,
         stream.simulated_seconds,
     ]
     .map(|seconds| format!("{:.1} ms", seconds * 1e3));
     format!(
         "{resident} stay, {copied} a step through a ring of {ring}: copies {copies}, {:.0} waits of {waits} together; \
-         copies alone {copy_only}, computing alone {compute_only}, both simulated {simulated}, overlap {:.0} % of that",
+         copies alone {copy_only}, computing alone {compute_only} and between copies {compute}, both simulated \
+         {simulated}, overlap {:.0} % of that",
         stream.stalls,
         stream.overlap * 100.0
     )

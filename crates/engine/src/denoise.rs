@@ -19,7 +19,8 @@ const REPLAYS_AHEAD: usize = 4;
 /// A U-Net with its conditions and its guidance.
 pub(crate) struct GuidedUnet<'a> {
     unet: &'a Unet,
-    recorded: &'a mut RecordedStep,
+    /// `None` where steps are launched operator by operator.
+    recorded: Option<&'a mut RecordedStep>,
     constants: Constants,
     /// Whether the recorded step has these constants.
     written: bool,
@@ -69,10 +70,10 @@ enum State {
 
 impl<'a> GuidedUnet<'a> {
     /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. `recorded` belongs
-    /// to this network with these weights.
+    /// to this network with these weights; without it nothing is recorded.
     pub(crate) fn new(
         unet: &'a Unet,
-        recorded: &'a mut RecordedStep,
+        recorded: Option<&'a mut RecordedStep>,
         conditioning: &Conditioning,
         cfg_scale: Option<f64>,
         dtype: DType,
@@ -113,16 +114,17 @@ impl<'a> GuidedUnet<'a> {
         // Filled by the card: a copy to it would queue behind those of streamed weights.
         let timestep = Tensor::full(timestep as f32, 1, device)?;
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
-        if !is_recordable(device) || self.unet.segments().is_streamed() {
+        let recordable = is_recordable(device) && !self.unet.segments().is_streamed();
+        let Some(place) = self.recorded.as_deref_mut().filter(|_| recordable) else {
             let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
-        }
+        };
         let fits = |recorded: &Recorded| {
             recorded.dtype == self.dtype
                 && recorded.inputs.latents.dims() == latents.dims()
                 && recorded.inputs.constants.same_shapes(&self.constants)
         };
-        let recorded = match self.recorded.0.take().filter(fits) {
+        let recorded = match place.0.take().filter(fits) {
             Some(mut recorded) => {
                 recorded.inputs.latents.slice_set(&latents, 0, 0)?;
                 recorded.inputs.timestep.slice_set(&timestep, 0, 0)?;
@@ -148,7 +150,7 @@ impl<'a> GuidedUnet<'a> {
         };
         self.written = true;
         let output = recorded.output.force_contiguous()?;
-        self.recorded.0 = Some(recorded);
+        place.0 = Some(recorded);
         Ok(output)
     }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::WithDType;
 use half::slice::HalfFloatSliceExt;
+use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
 use kiln_ops::{BlockType, f8_e4m3};
 use safetensors::Dtype;
@@ -9,9 +10,12 @@ use safetensors::Dtype;
 use crate::stored_type::StoredType;
 
 /// An element type of slabs.
-pub(crate) trait Element: WithDType + Default {
+pub(crate) trait Element: WithDType {
     /// The same type in a file.
     const STORED: Dtype;
+
+    /// So many zeros, as the allocator has them: fresh pages, which are zeros already, are not written.
+    fn zeros(len: usize) -> Vec<Self>;
 
     /// Elements of this type, little-endian.
     fn copy(bytes: &[u8], out: &mut [Self]);
@@ -22,6 +26,10 @@ pub(crate) trait Element: WithDType + Default {
 
 impl Element for f32 {
     const STORED: Dtype = Dtype::F32;
+
+    fn zeros(len: usize) -> Vec<Self> {
+        vec![0.0; len]
+    }
 
     fn copy(bytes: &[u8], out: &mut [Self]) {
         each(bytes, out, f32::from_le_bytes);
@@ -35,6 +43,10 @@ impl Element for f32 {
 impl Element for f16 {
     const STORED: Dtype = Dtype::F16;
 
+    fn zeros(len: usize) -> Vec<Self> {
+        vec![0u16; len].reinterpret_into()
+    }
+
     fn copy(bytes: &[u8], out: &mut [Self]) {
         each(bytes, out, f16::from_le_bytes);
     }
@@ -46,6 +58,10 @@ impl Element for f16 {
 
 impl Element for bf16 {
     const STORED: Dtype = Dtype::BF16;
+
+    fn zeros(len: usize) -> Vec<Self> {
+        vec![0u16; len].reinterpret_into()
+    }
 
     fn copy(bytes: &[u8], out: &mut [Self]) {
         each(bytes, out, bf16::from_le_bytes);

@@ -61,11 +61,16 @@ pub struct LoadReport {
 pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placement) -> Result<LoadReport> {
     let start = Instant::now();
     check_all(segments, source)?;
-    let mut bytes = 0;
-    for segment in segments {
-        load_one(segment, source, placement)?;
-        bytes += segment.bytes(placement.slab());
+    if placement.device.is_cpu() {
+        let slabs = packed(segments, source, placement.slab(), layout_on(&Device::Cpu))?;
+        for (segment, slab) in segments.iter().zip(slabs) {
+            set(segment, &slab, &Device::Cpu, placement.slab())?;
+        }
+    } else {
+        // One by one: no more than one of them is in the host's memory too.
+        segments.iter().try_for_each(|segment| load_one(segment, source, placement))?;
     }
+    let bytes = segments.iter().map(|segment| segment.bytes(placement.slab())).sum();
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
 
@@ -77,9 +82,14 @@ pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Resul
 /// Fills one segment.
 pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<()> {
     let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
-    let layout = layout_on(device);
-    let slab = packed(segment, source, placement.slab(), layout)?.to_device(device)?;
-    segment.set_slab(Some(Slab::new(segment, &slab, placement.slab(), layout)?));
+    let slab = packed_one(segment, source, placement.slab(), layout_on(device))?;
+    set(segment, &slab, device, placement.slab())
+}
+
+/// Gives a segment its slab, on `device`.
+fn set(segment: &Segment, slab: &Tensor, device: &Device, types: SlabType) -> Result<()> {
+    let slab = Slab::new(segment, &slab.to_device(device)?, types, layout_on(device))?;
+    segment.set_slab(Some(slab));
     Ok(())
 }
 
@@ -116,38 +126,51 @@ fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
 }
 
 /// A segment's packed parameters, flat, on the processor.
-pub(crate) fn packed(
+pub(crate) fn packed_one(
     segment: &Segment,
     source: &dyn ParamSource,
     slab: SlabType,
     layout: WeightLayout,
 ) -> Result<Tensor> {
+    let slabs = packed(std::slice::from_ref(segment), source, slab, layout)?;
+    slabs.into_iter().next().ok_or_else(|| Error::NotLoaded(segment.name().into()))
+}
+
+/// The packed parameters of each segment, flat, on the processor.
+fn packed(segments: &[Segment], source: &dyn ParamSource, slab: SlabType, layout: WeightLayout) -> Result<Vec<Tensor>> {
     match slab.dtype {
-        DType::F32 => packed_as::<f32>(segment, source, slab, layout),
-        DType::F16 => packed_as::<f16>(segment, source, slab, layout),
-        DType::BF16 => packed_as::<bf16>(segment, source, slab, layout),
+        DType::F32 => packed_as::<f32>(segments, source, slab, layout),
+        DType::F16 => packed_as::<f16>(segments, source, slab, layout),
+        DType::BF16 => packed_as::<bf16>(segments, source, slab, layout),
         other => Err(Error::SlabDType(other)),
     }
 }
 
+/// All parameters of all segments at once, so that threads have something to do to the end.
 fn packed_as<T: Element>(
-    segment: &Segment,
+    segments: &[Segment],
     source: &dyn ParamSource,
     slab: SlabType,
     layout: WeightLayout,
-) -> Result<Tensor> {
-    let offsets = segment.offsets(slab);
-    let mut values = vec![T::default(); offsets.last().copied().unwrap_or(0)];
-    let mut rest = values.as_mut_slice();
+) -> Result<Vec<Tensor>> {
+    let offsets: Vec<Vec<usize>> = segments.iter().map(|segment| segment.offsets(slab)).collect();
+    // Their memory is touched first by the threads that fill it.
+    let mut slabs: Vec<Vec<T>> = offsets.iter().map(|offsets| T::zeros(offsets.last().copied().unwrap_or(0))).collect();
     let mut places = Vec::new();
-    for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
-        let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
-        places.push((param, place));
-        rest = after;
+    for ((segment, offsets), values) in segments.iter().zip(&offsets).zip(&mut slabs) {
+        let mut rest = values.as_mut_slice();
+        for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
+            let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
+            places.push((param, place));
+            rest = after;
+        }
     }
     places.into_par_iter().try_for_each(|(param, place)| fill(param, source, slab, layout, place))?;
-    let length = values.len();
-    Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
+    let tensor = |values: Vec<T>| {
+        let length = values.len();
+        Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
+    };
+    slabs.into_iter().map(tensor).collect()
 }
 
 impl Slab {

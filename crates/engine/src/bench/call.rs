@@ -82,7 +82,7 @@ impl Call<'_> {
         mark_stage(Stage::Encode.id());
         let conditioning = self.conditioning()?;
         mark_stage(Stage::Denoise.id());
-        let mut unet = GuidedUnet::new(&self.unet, recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
+        let mut unet = GuidedUnet::new(&self.unet, Some(recorded), &conditioning, Some(CFG_SCALE), self.dtype)?;
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
         let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;

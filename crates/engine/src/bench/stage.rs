@@ -85,25 +85,28 @@ impl Meter<'_, '_> {
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
-        let mut guided = GuidedUnet::new(&unet, &mut recorded, &conditioning, Some(CFG_SCALE), self.dtype)?;
+        let mut guided = GuidedUnet::new(&unet, Some(&mut recorded), &conditioning, Some(CFG_SCALE), self.dtype)?;
         // What is measured is the step as it runs for nearly all of a picture.
         for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
             guided.forward(&latents, TIMESTEP)?;
         }
         let before = loaded.streams.first().map(Streamed::report).transpose()?;
+        loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?; // the first runs are slower
         let mut run = || guided.forward(&latents, TIMESTEP).map(drop);
         let mut report = self.time(BenchStage::Step, &loaded, flop.iter().sum(), &mut run)?;
-        if let (Some(streamed), Some(before)) = (loaded.streams.pop(), before) {
+        let streamed = loaded.streams.pop(); // for as long as there are steps
+        if let (Some(streamed), Some(before)) = (&streamed, before) {
             let runs = self.plan.warmup + self.plan.runs;
-            let counted = streamed.report()?.since(&before);
-            let copy_only = streamed.copy_only(self.device, self.plan.runs)?;
-            let residency = streamed.residency().clone();
-            drop(streamed);
-            let placement = self.placement(dtype);
-            load(unet.segments(), &RandomSource::new(unet.segments(), SEED), &placement)?;
-            let compute_only = self.compute_only(&unet, &conditioning, &latents)?;
-            let seconds = [report.seconds.median, copy_only, compute_only];
-            report.stream = Some(Streamed::stage(&residency, counted, runs, seconds, &flop));
+            let (counted, computed) = (streamed.report()?.since(&before), streamed.take_compute_seconds()?);
+            let resident = Unet::new(model.unet.clone());
+            load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
+            let mut alone = GuidedUnet::new(&resident, None, &conditioning, Some(CFG_SCALE), self.dtype)?;
+            let seconds = self.in_turns([
+                &mut || guided.forward(&latents, TIMESTEP).map(drop),
+                &mut || streamed.pass(),
+                &mut || alone.forward(&latents, TIMESTEP).map(drop),
+            ])?;
+            report.stream = Some(Streamed::stage(streamed.residency(), counted, runs, seconds, &flop, computed));
         }
         if self.plan.trace {
             let title = format!("{}: guided step, {n} of {}x{}", model.name, model.width, model.height);
@@ -114,21 +117,21 @@ impl Meter<'_, '_> {
         Ok(report)
     }
 
-    /// Seconds of a step with resident weights that is not recorded: as a streamed one is launched.
-    fn compute_only(&self, unet: &Unet, conditioning: &Conditioning, latents: &Tensor) -> Result<f64> {
-        let mut runs = Vec::new();
-        for i in 0..=self.plan.runs {
-            let start = Instant::now();
-            // A recorded step of its own, which is never run a second time.
-            let mut recorded = RecordedStep::default();
-            GuidedUnet::new(unet, &mut recorded, conditioning, Some(CFG_SCALE), self.dtype)?
-                .forward(latents, TIMESTEP)?;
-            self.device.synchronize()?;
-            if i > 0 {
-                runs.push(start.elapsed().as_secs_f64());
+    /// Median seconds of each of these, run in turns since the speed of a machine moves: each follows one of its own that
+    /// is not counted, so that it begins with what such a run leaves in a ring.
+    fn in_turns<const N: usize>(&self, mut each: [&mut dyn FnMut() -> Result<()>; N]) -> Result<[f64; N]> {
+        let mut seconds = [const { Vec::new() }; N];
+        for _ in 0..self.plan.runs {
+            for (run, seconds) in each.iter_mut().zip(&mut seconds) {
+                run()?;
+                self.device.synchronize()?;
+                let start = Instant::now();
+                run()?;
+                self.device.synchronize()?;
+                seconds.push(start.elapsed().as_secs_f64());
             }
         }
-        Ok(Summary::of(&runs).median)
+        Ok(seconds.map(|seconds| Summary::of(&seconds).median))
     }
 
     fn vae(&mut self) -> Result<StageReport> {

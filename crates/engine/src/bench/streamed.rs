@@ -1,7 +1,6 @@
 //! Networks of a measurement whose weights are streamed, and what their ring can do beside what it did.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use candle_core::Device;
 use kiln_ops::Target;
@@ -12,7 +11,6 @@ use kiln_weights::{
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::report::Summary;
 use super::stage::SEED;
 use crate::error::{Error, Result};
 use crate::part::pinned_pool;
@@ -48,7 +46,12 @@ pub struct StreamStage {
     pub copy_only_seconds: f64,
     /// Seconds of a run with all weights resident, launched operator by operator as a streamed one is.
     pub compute_only_seconds: f64,
-    /// Seconds of a run in simulated time, with the two above.
+    /// Seconds of computing in a streamed run. On a card what it took from the arrival of each segment's weights to the
+    /// end of its last kernel: the host launches ahead while copies are waited for, so that this may be less than
+    /// [`Self::compute_only_seconds`]. Of what stays resident, and on the processor of all, that with its operations'
+    /// share of it.
+    pub compute_seconds: f64,
+    /// Seconds of a run in simulated time, with copies alone and computing as above.
     pub simulated_seconds: f64,
     /// Seconds that are hidden of those two, beside what the simulation hides. It says little on the processor, where
     /// packing takes cores from computing.
@@ -94,32 +97,36 @@ impl Streamed {
         Ok(self.stream.report()?)
     }
 
-    /// Seconds of a pass that only copies.
-    pub(super) fn copy_only(&self, device: &Device, passes: usize) -> Result<f64> {
-        let mut runs = Vec::new();
-        for _ in 0..=passes {
-            let start = Instant::now();
-            self.stream.pass()?;
-            device.synchronize()?;
-            runs.push(start.elapsed().as_secs_f64());
-        }
-        Ok(Summary::of(&runs[1..]).median) // the first begins with what is in the ring
+    /// Seconds that each streamed segment computed on a card since this was asked before.
+    pub(super) fn take_compute_seconds(&self) -> Result<Option<Vec<f64>>> {
+        Ok(self.stream.take_compute_seconds()?)
     }
 
-    /// What a measured run of `seconds` was, beside a simulated one.
+    /// A pass that only copies.
+    pub(super) fn pass(&self) -> Result<()> {
+        Ok(self.stream.pass()?)
+    }
+
+    /// What measured runs were, beside a simulated one: `counted` in all of so many `runs`, and seconds of a run that was
+    /// measured in turns with one that only copies and one that only computes.
     pub(super) fn stage(
         residency: &Residency,
         counted: StreamReport,
         runs: usize,
         [seconds, copy_only, compute_only]: [f64; 3],
         flop: &[f64],
+        measured: Option<Vec<f64>>,
     ) -> StreamStage {
         let total: f64 = flop.iter().sum();
-        let share = |flop: &f64| compute_only * flop / total.max(f64::MIN_POSITIVE);
+        let mut of_segments: Vec<f64> =
+            flop.iter().map(|flop| compute_only * flop / total.max(f64::MIN_POSITIVE)).collect();
+        let streams = of_segments.iter_mut().enumerate().filter(|(i, _)| !residency.is_resident(*i));
+        streams.zip(measured.unwrap_or_default()).for_each(|((_, seconds), measured)| *seconds = measured);
+        let compute: f64 = of_segments.iter().sum();
         let streamed = residency.streamed_bytes() as f64;
-        let estimate = Estimate { seconds: flop.iter().map(share).collect(), bytes_per_second: streamed / copy_only };
+        let estimate = Estimate { seconds: of_segments, bytes_per_second: streamed / copy_only };
         let SimulatedStep { seconds: simulated, .. } = residency.simulate(&estimate);
-        let hidden = |seconds: f64| (copy_only + compute_only - seconds).max(0.0);
+        let hidden = |seconds: f64| (copy_only + compute - seconds).max(0.0);
         let each = |value: f64| value / runs.max(1) as f64;
         StreamStage {
             resident_bytes: residency.resident_bytes(),
@@ -131,6 +138,7 @@ impl Streamed {
             resets: counted.resets,
             copy_only_seconds: copy_only,
             compute_only_seconds: compute_only,
+            compute_seconds: compute,
             simulated_seconds: simulated,
             overlap: hidden(seconds) / hidden(simulated).max(f64::MIN_POSITIVE),
         }

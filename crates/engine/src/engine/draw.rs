@@ -117,7 +117,7 @@ impl Engine {
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let (conditioning, scale) = (conditions.at(0, on)?, guide.scale_within_step(on));
-        let unet = GuidedUnet::new(&self.unet, &mut self.recorded, &conditioning, scale, self.dtype)?;
+        let unet = GuidedUnet::new(&self.unet, Some(&mut self.recorded), &conditioning, scale, self.dtype)?;
         let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
         self.timings.encode += start.elapsed();
 

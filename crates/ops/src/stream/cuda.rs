@@ -75,7 +75,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::Config`] where there is no such slab or it would not fit, [`Error::Driver`].
-    pub fn copy(&mut self, slab: usize, offset: usize, after: &[Point]) -> Result<Copy> {
+    pub fn copy(&mut self, slab: usize, offset: usize, after: &[Arc<Point>]) -> Result<Copy> {
         let Self { slabs, staging, base, bytes, copies, .. } = self;
         let memory = slabs.get(slab).map(|slab| &slab.0);
         let outside = || Error::Config { op: "stream", message: format!("slab {slab} does not fit at {offset}") };
@@ -162,6 +162,14 @@ impl Point {
     /// [`Error::Driver`].
     pub fn is_done(&self) -> Result<bool> {
         is_done(&self.0)
+    }
+
+    /// Seconds of the card's work from `earlier` to this. The host waits for both.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn seconds_after(&self, earlier: &Self) -> Result<f64> {
+        between(&earlier.0, &self.0)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The twin of `cuda.rs` for builds without CUDA: there is no card to copy to.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -44,7 +45,7 @@ impl Ring {
     ///
     /// # Errors
     /// None: there is no such ring.
-    pub fn copy(&mut self, _slab: usize, _offset: usize, _after: &[Point]) -> Result<Copy> {
+    pub fn copy(&mut self, _slab: usize, _offset: usize, _after: &[Arc<Point>]) -> Result<Copy> {
         match self.0 {}
     }
 
@@ -97,6 +98,14 @@ impl Point {
     /// # Errors
     /// None: there is no such point.
     pub fn is_done(&self) -> Result<bool> {
+        match self.0 {}
+    }
+
+    /// Seconds from `earlier` to this.
+    ///
+    /// # Errors
+    /// None: there is no such point.
+    pub fn seconds_after(&self, _earlier: &Self) -> Result<f64> {
         match self.0 {}
     }
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{PinnedConfig, PinnedPool};
 
@@ -30,7 +32,7 @@ fn copies_come_in_order_from_locked_and_from_other_memory() {
         for lap in 0..5 {
             // The same place for both, so that each copy must wait for the sum before it.
             for (slab, expected) in [(0, &first), (1, &second)] {
-                let after = if lap == 0 && slab == 0 { vec![] } else { vec![ring.point().unwrap()] };
+                let after = if lap == 0 && slab == 0 { vec![] } else { vec![Arc::new(ring.point().unwrap())] };
                 let copy = ring.copy(slab, 1024, &after).unwrap();
                 ring.wait(&copy).unwrap();
                 let place = ring.tensor().narrow(0, 256, expected.elem_count()).unwrap();
@@ -38,7 +40,9 @@ fn copies_come_in_order_from_locked_and_from_other_memory() {
                 let difference = (exact(&found) - exact(expected)).unwrap().abs().unwrap();
                 assert_eq!(difference.max_all().unwrap().to_scalar::<f32>().unwrap(), 0.0, "lap {lap}");
                 assert!(copy.is_done().unwrap() && copy.seconds().unwrap() > 0.0);
-                assert!(copy.seconds_after(&ring.point().unwrap()).unwrap() <= 0.0);
+                let point = ring.point().unwrap();
+                assert!(copy.seconds_after(&point).unwrap() <= 0.0);
+                assert!(after.iter().all(|earlier| point.seconds_after(earlier).unwrap() > 0.0));
             }
         }
         assert!(ring.copy(1, 8 << 20, &[]).is_err() && ring.copy(2, 0, &[]).is_err());

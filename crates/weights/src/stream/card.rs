@@ -10,7 +10,7 @@ use super::places::Places;
 use super::report::StreamReport;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
-use crate::load::{Placement, layout_on, packed};
+use crate::load::{Placement, layout_on, packed_one};
 use crate::segment::{Segment, Slab, Streamer};
 use crate::source::ParamSource;
 
@@ -35,12 +35,25 @@ struct State {
     /// Whether the card's work already waits for it.
     awaited: Vec<bool>,
     /// The end of each one's last use, while no copy has taken its place.
-    uses: Vec<Option<Point>>,
+    uses: Vec<Option<Arc<Point>>>,
+    /// Where the computing of a segment that is in use began, once its weights were there.
+    begun: Vec<Option<Point>>,
+    /// Uses whose times were not read yet.
+    unread: VecDeque<Use>,
+    /// Seconds that each one computed, and in how many uses.
+    computed: Vec<(f64, usize)>,
     /// Copies that were used and whose times were not read yet, and when the computing came to where it needed them.
     untold: VecDeque<(Arc<Copy>, Point)>,
     report: StreamReport,
     /// What failed when a segment was left: the next one that is entered tells it.
     failed: Option<Error>,
+}
+
+/// A use of a segment, from the arrival of its weights on.
+struct Use {
+    slot: usize,
+    begun: Point,
+    left: Arc<Point>,
 }
 
 impl CardStream {
@@ -53,7 +66,7 @@ impl CardStream {
         let (device, types) = (&placement.device, placement.slab());
         let layout = layout_on(device);
         let slab = |segment: &Segment| -> Result<HostSlab> {
-            Ok(HostSlab::new(packed(segment, source, types, layout)?, config.pinned.as_ref())?)
+            Ok(HostSlab::new(packed_one(segment, source, types, layout)?, config.pinned.as_ref())?)
         };
         let host = segments.iter().map(slab).collect::<Result<Vec<_>>>()?;
         let (size, ring_bytes) = (types.dtype.size_in_bytes(), config.residency.ring_bytes());
@@ -75,7 +88,10 @@ impl CardStream {
             ring,
             copies: vec![None; count],
             awaited: vec![false; count],
-            uses: (0..count).map(|_| None).collect(),
+            uses: vec![None; count],
+            begun: (0..count).map(|_| None).collect(),
+            unread: VecDeque::new(),
+            computed: vec![(0.0, 0); count],
             untold: VecDeque::new(),
             report: StreamReport::default(),
             failed: None,
@@ -92,6 +108,15 @@ impl CardStream {
         Ok(StreamReport { resets: state.window.resets(), ..state.report })
     }
 
+    /// The mean of the seconds that each segment computed in its uses since this was asked before, without waits for its
+    /// weights. Waits for the uses that have begun.
+    pub(super) fn take_compute_seconds(&self) -> Result<Vec<f64>> {
+        let mut state = self.state();
+        state.read_uses(true)?;
+        let mean = |(seconds, uses): &mut (f64, usize)| std::mem::take(seconds) / std::mem::take(uses).max(1) as f64;
+        Ok(state.computed.iter_mut().map(mean).collect())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +125,7 @@ impl CardStream {
     fn copy_ahead(&self, state: &mut State) -> Result<()> {
         while let Some(Start { slot, evicted }) = state.window.next() {
             // What lay there before those was waited for by their own copies.
-            let after: Vec<Point> = evicted.iter().filter_map(|&i| state.uses[i].take()).collect();
+            let after: Vec<Arc<Point>> = evicted.iter().filter_map(|&i| state.uses[i].take()).collect();
             let offset = state.window.places().span(slot).start;
             let copy = Arc::new(state.ring.copy(slot, offset, &after)?);
             state.report.bytes += self.bytes[slot] as u64;
@@ -139,11 +164,26 @@ impl CardStream {
         if let Some(slab) = state.slabs[slot].take() {
             self.segments[slot].set_slab(Some(slab));
         }
+        state.begun[slot] = Some(state.ring.point()?);
         Ok(())
     }
 }
 
 impl State {
+    /// Reads the times of uses that have ended, or waits for all of them.
+    fn read_uses(&mut self, wait: bool) -> Result<()> {
+        while let Some(Use { slot, begun, left }) = self.unread.front() {
+            if !wait && !left.is_done()? {
+                break;
+            }
+            let (seconds, uses) = &mut self.computed[*slot];
+            *seconds += left.seconds_after(begun)?;
+            *uses += 1;
+            self.unread.pop_front();
+        }
+        Ok(())
+    }
+
     /// Reads the times of copies that have ended, or waits for all of them.
     fn tell(&mut self, wait: bool) -> Result<()> {
         while let Some((copy, arrived)) = self.untold.front() {
@@ -177,8 +217,13 @@ impl Streamer for CardStream {
         }
         let state = &mut *state;
         let done = state.ring.point().map_err(Error::from).and_then(|point| {
-            state.uses[slot] = Some(point);
-            self.copy_ahead(state)
+            let left = Arc::new(point);
+            if let Some(begun) = state.begun[slot].take() {
+                state.unread.push_back(Use { slot, begun, left: left.clone() });
+            }
+            state.uses[slot] = Some(left);
+            self.copy_ahead(state)?;
+            state.read_uses(false)
         });
         if let Err(error) = done {
             state.failed = Some(error);

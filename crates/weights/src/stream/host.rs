@@ -15,7 +15,7 @@ use super::places::Places;
 use super::report::StreamReport;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
-use crate::load::{layout_on, packed};
+use crate::load::{layout_on, packed_one};
 use crate::segment::{Segment, Slab, SlabType, Streamer};
 use crate::source::ParamSource;
 
@@ -142,7 +142,7 @@ impl Shared {
             state.packing = Some((slot, true));
             drop(state);
             let (segment, start) = (&self.segments[slot], Instant::now());
-            let slab = packed(segment, self.source.as_ref(), self.types, layout);
+            let slab = packed_one(segment, self.source.as_ref(), self.types, layout);
             let slab = slab.and_then(|slab| Slab::new(segment, &slab, self.types, layout));
             let seconds = start.elapsed().as_secs_f64();
             state = self.state();

@@ -34,7 +34,7 @@ pub use self::simulate::{SegmentTimes, SimulatedStep, simulate};
 use self::card::CardStream;
 use self::host::HostStream;
 use crate::error::{Error, Result};
-use crate::load::{Placement, check_all, load_one};
+use crate::load::{Placement, check_all, load};
 use crate::segment::{Segment, SlabType, Streamed, Streamer};
 use crate::source::ParamSource;
 
@@ -89,15 +89,13 @@ impl Stream {
         }
         check_all(segments, source.as_ref())?;
         let mut this = Self { segments: segments.to_vec(), streamer: None, time: Duration::ZERO };
-        let mut streamed = Vec::new();
-        for (i, segment) in segments.iter().enumerate() {
-            if residency.is_resident(i) {
-                load_one(segment, source.as_ref(), placement)?; // where it fails, `this` unloads the others
-            } else {
-                segment.unload();
-                streamed.push(segment.clone());
-            }
-        }
+        let of = |is_resident: bool| {
+            let each = segments.iter().enumerate().filter(move |&(i, _)| residency.is_resident(i) == is_resident);
+            each.map(|(_, segment)| segment.clone()).collect::<Vec<_>>()
+        };
+        let streamed = of(false);
+        streamed.iter().for_each(Segment::unload);
+        load(&of(true), source.as_ref(), placement)?; // where it fails, `this` unloads all of them
         if !streamed.is_empty() {
             this.streamer = Some(if placement.device.is_cpu() {
                 Streaming::Host(HostStream::start(streamed.clone(), source, placement.slab(), residency.ring_bytes())?)
@@ -126,6 +124,18 @@ impl Stream {
             Some(Streaming::Card(card)) => card.report(),
             Some(Streaming::Host(host)) => Ok(host.report()),
             None => Ok(StreamReport::default()),
+        }
+    }
+
+    /// The mean of the seconds that each streamed segment computed on a card since this was asked before, in running order;
+    /// `None` on the processor, where computing and packing share the cores. Waits for the card.
+    ///
+    /// # Errors
+    /// [`Error::Ops`]: the card's work failed.
+    pub fn take_compute_seconds(&self) -> Result<Option<Vec<f64>>> {
+        match &self.streamer {
+            Some(Streaming::Card(card)) => card.take_compute_seconds().map(Some),
+            _ => Ok(None),
         }
     }
 
