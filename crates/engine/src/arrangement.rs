@@ -73,6 +73,14 @@ impl Arrangement {
         self.plan.mode
     }
 
+    /// Whether a picture may be decoded while the steps of the next one run: all weights stay, and there is room for what
+    /// both have at once.
+    pub(crate) fn has_room_beside(&self) -> bool {
+        let [_, _, decode] = &self.plan.stages;
+        let both = self.plan.peak() + decode.activations + decode.workspace;
+        self.mode().keeps_all() && self.budget().or(self.free).is_some_and(|room| both <= room)
+    }
+
     /// How much of the network of `stage` is kept while it runs.
     pub(crate) fn keep(&self, stage: Stage) -> Keep {
         let Mode::Lowvram { resident } = self.plan.mode else { return Keep::Whole };

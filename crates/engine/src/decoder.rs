@@ -84,8 +84,8 @@ impl Decoder {
         &self.part
     }
 
-    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1, finite,
-    /// in f32 in the host's memory. `widened` is told before a picture is decoded again.
+    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32 on any device, to images `(n, 3, f h, f w)` of about -1 to
+    /// 1, finite, in f32 in the host's memory. `widened` is told before a picture is decoded again.
     ///
     /// # Errors
     /// [`Error::NotANumber`] where f32 does not hold the numbers either.
@@ -96,10 +96,11 @@ impl Decoder {
         tiling: Tiling,
         widened: &mut dyn FnMut(Widened) -> Result<()>,
     ) -> Result<Tensor> {
+        let latents = latents.to_device(&self.part.placement().device)?;
         loop {
             self.part.enter(keep)?;
             let from = self.part.placement().dtype;
-            let image = self.network.decode(latents, from, tiling)?.to_device(&Device::Cpu)?;
+            let image = self.network.decode(&latents, from, tiling)?.to_device(&Device::Cpu)?;
             let count = count_not_finite(&image)?;
             if count == 0 {
                 return Ok(image);

@@ -3,7 +3,7 @@
 mod draw;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use candle_core::{DType, Device};
@@ -12,7 +12,7 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-pub(crate) use draw::{Drawn, Prepared};
+pub(crate) use draw::{Beside, Drawn, Undecoded};
 
 use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::Decoder;
@@ -43,7 +43,10 @@ pub struct Engine {
     unet_part: Part,
     loras: AppliedLoras,
     recorded: RecordedStep,
-    decoder: Decoder,
+    /// Shared with the thread that decodes, where there is one.
+    decoder: Arc<Mutex<Decoder>>,
+    /// Whether that has a stream of its own.
+    decodes_beside: bool,
     arrangement: Arrangement,
     origin: Arc<Origin>,
     /// Holds the processor's memory under the budget.
@@ -52,7 +55,7 @@ pub struct Engine {
     /// Where the next job's trace goes.
     trace: Option<TraceFile>,
     /// After all that runs there.
-    _operators: Operators,
+    _operators: [Operators; 2],
     /// Last, so that it is dropped after all that is on the card.
     pool: Option<DevicePool>,
 }
@@ -87,7 +90,6 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let Place { device, dtype, matrices, pool } = setup.resolve()?;
-        let operators = Operators(device.clone());
         let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
         let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
@@ -98,7 +100,11 @@ impl Engine {
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &placement, &copies)?;
+        let beside = if arrangement.has_room_beside() { setup.decode_beside.device(&device)? } else { None };
+        let decodes_beside = beside.is_some();
+        let decoding = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
+        let operators = [&device, &decoding.device].map(|device| Operators(device.clone()));
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &decoding, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
         let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
@@ -115,7 +121,8 @@ impl Engine {
             unet_part,
             loras: applied,
             recorded,
-            decoder,
+            decoder: Arc::new(Mutex::new(decoder)),
+            decodes_beside,
             arrangement,
             origin,
             _ceiling: ceiling,
@@ -135,12 +142,18 @@ impl Engine {
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
-            for part in [self.decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
+            let decoder = self.decoder();
+            for part in [decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
                 tell(Stage::Load.begin())?;
                 part.enter(&Keep::Whole)?;
             }
         }
         Ok(())
+    }
+
+    /// The decoder, once nobody else decodes.
+    fn decoder(&self) -> MutexGuard<'_, Decoder> {
+        self.decoder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The model's folder.
@@ -205,7 +218,8 @@ impl Engine {
             })?;
             self.begin_decoding();
             for place in 0..together.len() {
-                let Drawn { image, latents, .. } = self.decode(&together, &latents, place, &mut tell)?;
+                let undecoded = Undecoded::of(&together, &latents, place)?;
+                let Drawn { image, latents, .. } = self.decode(&undecoded, &mut tell)?;
                 tell(Stage::Save.begin())?;
                 let start = Instant::now();
                 let picture = Picture::new(job, &self.origin, together.picture(place).1, &image, latents)?;
@@ -253,7 +267,7 @@ impl Engine {
         self.recorded = RecordedStep::default();
         self.text.parts().for_each(Part::leave);
         self.unet_part.leave();
-        self.decoder.part().leave();
+        self.decoder().part().leave();
         HostPool::trim(0.0);
         if let Some(pool) = &self.pool {
             pool.trim(0.0)?;
@@ -282,7 +296,7 @@ impl Engine {
             self.unet_part.leave();
         }
         if stage != Stage::Decode {
-            self.decoder.part().leave();
+            self.decoder().part().leave();
         }
         host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }

@@ -46,9 +46,12 @@ pub(crate) fn trim(stage: &str) {
 pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) {
     let Some(pool) = pool else { return };
     let start = Instant::now();
-    let trimmed = pool.memory().and_then(|before| Ok((before.reserved, pool.trim(threshold)?)));
-    match trimmed {
-        Ok((before, freed)) => log_trim("card", before, freed, start, "threshold", stage),
+    match pool.trim(threshold) {
+        Ok(0) => {}
+        Ok(freed) => {
+            let before = pool.memory().map_or(0, |after| after.reserved + freed);
+            log_trim("card", before, freed, start, "threshold", stage);
+        }
         Err(error) => tracing::warn!("after {stage}: {error}"),
     }
 }
@@ -69,8 +72,12 @@ fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, s
     }
 }
 
-/// Logs what a card's memory holds after a stage, in MiB.
+/// Logs what a card's memory holds after a stage, in MiB. Asks only where somebody listens: the driver takes its time for
+/// free memory.
 pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
     let Some(Ok(card)) = pool.map(DevicePool::memory) else { return };
     let calls = DevicePool::calls();
     tracing::info!(
@@ -91,6 +98,9 @@ fn mib(bytes: u64) -> u64 {
 
 /// Logs what the processor's memory holds after a stage, in MiB.
 pub(crate) fn log(stage: &str) {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
     let pool = HostPool::statistics();
     let process = ProcessMemory::now().unwrap_or_default();
     tracing::info!(

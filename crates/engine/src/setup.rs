@@ -82,6 +82,30 @@ impl DTypeChoice {
     }
 }
 
+/// Whether pictures of a set are decoded on another thread while the steps of the next ones run, on a card in another
+/// stream. It is done where all weights stay and there is room for what both have at once. Pictures are the same bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DecodeBeside {
+    /// Each is decoded before the next is begun.
+    #[default]
+    Never,
+    /// On cards, which have work left between the steps; the processor's cores are busy with the steps.
+    OnCards,
+    /// On every device.
+    Always,
+}
+
+impl DecodeBeside {
+    /// The device that decodes, where it is beside `device`.
+    ///
+    /// # Errors
+    /// Those of [`kiln_ops::device::open_beside`].
+    pub(crate) fn device(self, device: &Device) -> Result<Option<Device>> {
+        let wanted = self == Self::Always || self == Self::OnCards && device.is_cuda();
+        Ok(wanted.then(|| kiln_ops::device::open_beside(device)).transpose()?)
+    }
+}
+
 /// How a model is run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
@@ -104,6 +128,8 @@ pub struct Setup {
     pub embeddings_dir: Option<PathBuf>,
     /// How many encoded texts are kept; `None` is 32.
     pub prompt_cache: Option<usize>,
+    /// Whether a set's pictures are decoded while the steps of the next ones run.
+    pub decode_beside: DecodeBeside,
     /// Where hashes of models are kept, which pictures name ([`crate::cache_folder`]); without it none are computed.
     pub cache_dir: Option<PathBuf>,
 }

@@ -5,6 +5,9 @@
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
 
 mod canvas;
+mod decoding;
+mod desk;
+mod drawing;
 mod events;
 mod fields;
 mod grid;

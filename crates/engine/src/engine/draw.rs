@@ -1,15 +1,17 @@
 //! One batch: conditions, latents, images.
 
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{Schedule, StepInfo, sample};
+use kiln_vae::Tiling;
 use kiln_weights::StreamReport;
 
 use super::Engine;
 use crate::conditioning::step_of;
-use crate::decoder::Widened;
+use crate::decoder::{Decoder, Widened};
 use crate::denoise::{GuidedUnet, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
@@ -17,6 +19,7 @@ use crate::guidance::Guide;
 use crate::host_memory::{self, Asked};
 use crate::lora::LoraUse;
 use crate::pace::Pace;
+use crate::part::Keep;
 use crate::plan::Work;
 use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
@@ -24,16 +27,32 @@ use crate::text::Shape;
 use crate::together::Together;
 use crate::trace::StepTrace;
 
+/// A picture whose steps are done.
+#[derive(Debug, Clone)]
+pub(crate) struct Undecoded {
+    /// `(1, c, h, w)` in f32, in the host's memory.
+    pub(crate) latents: Tensor,
+    /// Its number in its job.
+    pub(crate) index: usize,
+    /// Its seed.
+    pub(crate) seed: u64,
+}
+
 /// A picture that is decoded.
 pub(crate) struct Drawn {
-    /// Its place in its batch.
-    pub(crate) place: usize,
     /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
     pub(crate) image: Tensor,
-    /// What was decoded, `(1, c, h, w)` in f32, in the host's memory.
+    /// What was decoded, as [`Undecoded`] has it.
     pub(crate) latents: Tensor,
     /// How long decoding took.
     pub(crate) decode: Duration,
+}
+
+/// What decodes pictures while the engine draws others.
+#[derive(Clone)]
+pub(crate) struct Beside {
+    decoder: Arc<Mutex<Decoder>>,
+    tiling: Tiling,
 }
 
 /// How long a batch took before it was decoded.
@@ -43,18 +62,43 @@ pub(crate) struct Prepared {
     pub(crate) denoise: Duration,
 }
 
-impl Engine {
-    /// Draws one batch as `work` describes it, picture by picture.
+impl Undecoded {
+    /// The picture at `place` of a batch with these latents, `(n, c, h, w)`.
+    pub(super) fn of(together: &Together<'_>, latents: &Tensor, place: usize) -> Result<Self> {
+        let (job, index) = together.picture(place);
+        Ok(Self { latents: latents.narrow(0, place, 1)?, index, seed: job.seed_of(index) })
+    }
+
+    /// Says that it is decoded again.
+    pub(crate) fn again(&self, Widened { from, to }: Widened) -> Event {
+        Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
+    }
+}
+
+impl Beside {
+    /// The picture, once nobody else decodes. `widened` is told before it is decoded again.
     ///
     /// # Errors
-    /// As [`Engine::txt2img`]. Pictures that `done` was given are done.
+    /// Those of the decoder: where memory is out, nothing smaller is tried.
+    pub(crate) fn decode(&self, picture: &Undecoded, widened: &mut dyn FnMut(Widened) -> Result<()>) -> Result<Drawn> {
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let image = decoder.decode(&picture.latents, &Keep::Whole, self.tiling, widened)?;
+        Ok(Drawn { image, latents: picture.latents.clone(), decode: start.elapsed() })
+    }
+}
+
+impl Engine {
+    /// Draws one batch as `work` describes it, up to its latents.
+    ///
+    /// # Errors
+    /// As [`Engine::txt2img`].
     pub(crate) fn draw(
         &mut self,
         together: &Together<'_>,
         work: Work,
         tell: &mut dyn FnMut(Event) -> Result<()>,
-        done: &mut dyn FnMut(Drawn, Prepared) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<(Vec<Undecoded>, Prepared)> {
         let before = self.timings;
         let schedule = together.job().schedule(&self.model)?;
         self.prepare(work)?;
@@ -64,8 +108,15 @@ impl Engine {
         })?;
         let Timings { encode, denoise, .. } = self.timings;
         let prepared = Prepared { encode: encode - before.encode, denoise: denoise - before.denoise };
-        self.begin_decoding();
-        (0..together.len()).try_for_each(|place| done(self.decode(together, &latents, place, tell)?, prepared))
+        let pictures = (0..together.len()).map(|place| Undecoded::of(together, &latents, place));
+        Ok((pictures.collect::<Result<_>>()?, prepared))
+    }
+
+    /// What decodes while this draws on; `None` where decoding waits for its turn.
+    pub(crate) fn beside(&self) -> Option<Beside> {
+        let tiling = self.arrangement.plan().tiling;
+        let may = self.decodes_beside && self.arrangement.has_room_beside();
+        may.then(|| Beside { decoder: self.decoder.clone(), tiling })
     }
 
     /// [`Engine::set_loras`], in a smaller mode where memory is out.
@@ -86,10 +137,10 @@ impl Engine {
 
     /// Bytes of the card's memory that are in use, where there is a card.
     pub(crate) fn card_memory(&self) -> Option<u64> {
-        Some(self.pool.as_ref()?.memory().ok()?.used)
+        self.pool.as_ref()?.used().ok()
     }
 
-    /// The latents of one batch, `(n, c, h, w)` in f32.
+    /// The latents of one batch, `(n, c, h, w)` in f32 in the host's memory.
     pub(super) fn latents(
         &mut self,
         together: &Together<'_>,
@@ -171,6 +222,7 @@ impl Engine {
             log_streamed(&streamed, schedule.points().len());
         }
         host_memory::log_steps(schedule.points().len() - 1, Asked::so_far().since(warm));
+        let latents = latents.to_device(&Device::Cpu)?;
         match count_not_finite(&latents)? {
             0 => {}
             count => {
@@ -191,37 +243,26 @@ impl Engine {
         Ok(latents)
     }
 
-    /// Makes room for decoding what [`Self::latents`] gave.
-    pub(super) fn begin_decoding(&mut self) {
+    /// Makes room for decoding what [`Self::draw`] or [`Self::latents`] gave.
+    pub(crate) fn begin_decoding(&mut self) {
         host_memory::trim("decode");
         self.make_room_for(Stage::Decode);
     }
 
     /// Decodes one picture of a batch.
-    pub(super) fn decode(
-        &mut self,
-        together: &Together<'_>,
-        latents: &Tensor,
-        place: usize,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-    ) -> Result<Drawn> {
+    pub(crate) fn decode(&mut self, picture: &Undecoded, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<Drawn> {
         tell(Stage::Decode.begin())?;
         let start = Instant::now();
-        let one = latents.narrow(0, place, 1)?;
-        let (job, index) = together.picture(place);
-        let seed = job.seed_of(index);
-        let widened = |tell: &mut dyn FnMut(Event) -> Result<()>, Widened { from, to }: Widened| {
-            tell(Event::DecodeAgain { index, seed, from: from.as_str(), to: to.as_str() })
-        };
         let image = self.attempt(Stage::Decode, tell, |engine, tell| {
             let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
-            let Self { recorded, decoder, .. } = engine;
-            recorded.lend(|| decoder.decode(&one, &keep, tiling, &mut |news| widened(tell, news)))
+            let mut decoder = engine.decoder();
+            let widened = &mut |news| tell(picture.again(news));
+            engine.recorded.lend(|| decoder.decode(&picture.latents, &keep, tiling, widened))
         })?;
         let decode = start.elapsed();
         self.timings.decode += decode;
         self.after("decoded");
-        Ok(Drawn { place, image, latents: one.to_device(&Device::Cpu)?, decode })
+        Ok(Drawn { image, latents: picture.latents.clone(), decode })
     }
 }
 

@@ -92,6 +92,15 @@ impl DevicePool {
         })
     }
 
+    /// Bytes that tensors have in use. Unlike [`DevicePool::memory`] it does not ask the card what is free, which takes
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn used(&self) -> Result<u64> {
+        self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    }
+
     /// Starts the peaks anew, from what there is now.
     ///
     /// # Errors

@@ -31,6 +31,14 @@ impl DevicePool {
         match self.0 {}
     }
 
+    /// Bytes that tensors have in use.
+    ///
+    /// # Errors
+    /// None: there is no such pool.
+    pub fn used(&self) -> Result<u64> {
+        match self.0 {}
+    }
+
     /// Starts the peaks anew.
     ///
     /// # Errors

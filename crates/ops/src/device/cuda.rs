@@ -4,34 +4,58 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::Device;
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
+use candle_core::{Device, DeviceLocation};
 
 use super::{Card, Cards};
 use crate::error::{Error, Result};
+
+/// Whose stream a device is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stream {
+    Main,
+    Beside,
+}
 
 /// Opens the card of this number, with one stream for all compute. A process opens a card once: candle loads its code and
 /// its libraries anew for every device that it makes.
 ///
 /// Not the per-thread stream: tensors that cross host threads would race on it.
 pub fn open_card(ordinal: usize) -> Result<Device> {
-    static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+    open(ordinal, Stream::Main)
+}
+
+/// The card of `device` once more, with another stream: what runs there runs beside the work of `device`, and waits for
+/// none of it. The two share no tensors; values go from one to the other through the host's memory. The processor is given
+/// back as it is: its threads are shared by whoever has work for them.
+///
+/// # Errors
+/// Those of [`open_card`].
+pub fn open_beside(device: &Device) -> Result<Device> {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Beside),
+        _ => Ok(device.clone()),
+    }
+}
+
+fn open(ordinal: usize, stream: Stream) -> Result<Device> {
+    static OPENED: Mutex<BTreeMap<(usize, Stream), Device>> = Mutex::new(BTreeMap::new());
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(device) = opened.get(&ordinal) {
+    if let Some(device) = opened.get(&(ordinal, stream)) {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(ordinal)?;
     // SAFETY: without tracking, nobody orders work on several streams but us. All compute of a device runs on this one
     // stream, which runs it in order, and memory is freed in the same order on the same stream; whoever adds a stream
-    // (copies) orders it with events of its own.
+    // (copies) orders it with events of its own, and two devices of one card share no tensors.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
-    opened.insert(ordinal, device.clone());
+    opened.insert((ordinal, stream), device.clone());
     Ok(device)
 }
 
-/// Gives back what operators made for `device` on their first use: libraries' handles and their workspace. Operators that
+/// Gives back the memory that operators keep for `device` from their first use on: the libraries' workspace. Operators that
 /// run there later make it again.
 pub fn close(device: &Device) {
     if let Ok(device) = device.as_cuda_device() {

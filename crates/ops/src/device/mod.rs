@@ -7,7 +7,7 @@ mod cuda;
 mod cuda;
 mod processor;
 
-pub use cuda::{cards, close, open_card};
+pub use cuda::{cards, close, open_beside, open_card};
 pub use processor::{Processor, processor};
 
 /// A CUDA card.

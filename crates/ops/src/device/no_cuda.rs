@@ -10,6 +10,11 @@ pub fn open_card(_ordinal: usize) -> Result<Device> {
     Err(Error::NoCuda)
 }
 
+/// The device itself: the processor's threads are shared by whoever has work for them.
+pub fn open_beside(device: &Device) -> Result<Device> {
+    Ok(device.clone())
+}
+
 /// The cards of this machine: an error in this build.
 pub fn cards() -> Result<Cards> {
     Err(Error::NoCuda)

@@ -1,0 +1,191 @@
+//! What a run of a set keeps in its books: what is pending, made and failed, and who is told.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kiln_mempool::ProcessMemory;
+
+use super::decoding::{Decoded, Decoding, Order};
+use super::events::{BatchEvent, BatchProgress};
+use super::journal::{Journal, Line};
+use super::plan::{State, Todo};
+use super::saver::{Parcel, Saved, Savers};
+use crate::engine::Drawn;
+use crate::error::{Error, Result};
+use crate::event::Event;
+
+/// Who listens, and may stop the run.
+pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
+
+/// What a run has at hand beside the engine.
+pub(super) struct Desk<'a, 'w> {
+    pub(super) todos: Vec<Todo>,
+    pub(super) journal: Arc<Mutex<Journal>>,
+    pub(super) savers: Savers,
+    pub(super) watch: &'a mut Watch<'w>,
+    pub(super) start: Instant,
+    /// When the first picture was begun: loading counts in no speed.
+    pub(super) drawing: Option<Instant>,
+    /// Decodes while the engine draws, from the first picture on where that is so.
+    pub(super) decoding: Option<Decoding>,
+    /// What had no memory there, and is decoded when the engine has its turn.
+    pub(super) undecoded: Vec<Order>,
+    /// How long decoding took beside the engine.
+    pub(super) decoded: Duration,
+    /// Pictures of this run.
+    pub(super) made: usize,
+    /// How long saving them took.
+    pub(super) saved: Duration,
+    /// Pictures of all runs.
+    pub(super) done: usize,
+    pub(super) failed: usize,
+    pub(super) card_memory: Option<u64>,
+}
+
+impl<'a, 'w> Desk<'a, 'w> {
+    /// Nothing is made yet in this run; `done` and `failed` are those of runs before.
+    pub(super) fn new(
+        todos: Vec<Todo>,
+        journal: Arc<Mutex<Journal>>,
+        savers: Savers,
+        watch: &'a mut Watch<'w>,
+        [done, failed]: [usize; 2],
+    ) -> Self {
+        Self {
+            todos,
+            journal,
+            savers,
+            watch,
+            start: Instant::now(),
+            drawing: None,
+            decoding: None,
+            undecoded: Vec::new(),
+            decoded: Duration::ZERO,
+            made: 0,
+            saved: Duration::ZERO,
+            done,
+            failed,
+            card_memory: None,
+        }
+    }
+
+    /// Takes the engine's news, and looks what other threads have done.
+    pub(super) fn event(&mut self, event: Event) -> Result<()> {
+        self.look()?;
+        self.pass_on(event)
+    }
+
+    fn pass_on(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Begin(stage) => self.tell(BatchEvent::Begin(stage)),
+            Event::Step { done, total } => self.tell(BatchEvent::Step { done, total }),
+            Event::DecodeAgain { seed, from, to, .. } => self.tell(BatchEvent::Warning(format!(
+                "the picture with seed {seed} overflowed {from} in the VAE; it and all that follow are decoded in {to}"
+            ))),
+            Event::Smaller { stage, from, to } => self
+                .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
+            Event::Picture(_) => Ok(()),
+        }
+    }
+
+    /// Looks what was decoded and saved.
+    pub(super) fn look(&mut self) -> Result<()> {
+        let news = self.decoding.as_ref().map(Decoding::news).unwrap_or_default();
+        self.take(news)?;
+        let news = self.savers.news();
+        self.record(news)
+    }
+
+    /// Takes what was decoded beside the engine: all of it, also where somebody wants to stop.
+    pub(super) fn take(&mut self, news: Vec<Decoded>) -> Result<()> {
+        news.into_iter().map(|decoded| self.take_one(decoded)).fold(Ok(()), Result::and)
+    }
+
+    fn take_one(&mut self, decoded: Decoded) -> Result<()> {
+        let Decoded { order, result, widened } = decoded;
+        let told = widened.into_iter().try_for_each(|news| self.pass_on(order.picture.again(news)));
+        match result {
+            Ok(drawn) => {
+                self.decoded += drawn.decode;
+                self.save(order, drawn)?;
+            }
+            Err(error) if error.is_out_of_memory() => {
+                tracing::warn!("decoding beside the steps: {error}; it is tried again behind them");
+                self.undecoded.push(order);
+            }
+            Err(error) => self.fail(order.id, &error.to_string())?,
+        }
+        told
+    }
+
+    /// Hands a picture to who saves it.
+    pub(super) fn save(&mut self, order: Order, drawn: Drawn) -> Result<()> {
+        let Order { id, job, origin, mut seconds, .. } = order;
+        let Drawn { image, latents, decode } = drawn;
+        seconds.decode = decode.as_secs_f64();
+        let Todo { task, path, replace, .. } = &self.todos[id];
+        let (key, path, replace) = (task.key.clone(), path.clone(), *replace);
+        self.savers.give(Parcel { id, key, job, origin, image, latents, path, replace, seconds })?;
+        let news = self.savers.news();
+        self.record(news)
+    }
+
+    /// Takes note of what was saved or could not be.
+    pub(super) fn record(&mut self, news: Vec<Saved>) -> Result<()> {
+        for Saved { id, result } in news {
+            match result {
+                Ok(made) => {
+                    self.todos[id].state = State::Made(made);
+                    self.made += 1;
+                    self.done += 1;
+                    self.saved += Duration::from_secs_f64(made.seconds.save);
+                    let progress = self.progress();
+                    let Todo { task, planned, path, .. } = &self.todos[id];
+                    let (number, seed, seconds) = (task.number, planned.seed, made.seconds);
+                    let event = BatchEvent::Made { number, file: path, seed, seconds, progress };
+                    // Whoever wants to stop says so at the next step too; what is saved is noted in any case.
+                    let _ = (self.watch)(event);
+                }
+                Err(error) => self.fail(id, &error.to_string())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that a picture cannot be made.
+    pub(super) fn fail(&mut self, id: usize, error: &str) -> Result<()> {
+        let line = Line::Failed { failed: self.todos[id].task.key.clone(), error: error.into() };
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line])?;
+        self.todos[id].state = State::Failed(error.into());
+        self.failed += 1;
+        let progress = self.progress();
+        let task = &self.todos[id].task;
+        let _ = (self.watch)(BatchEvent::Failed { number: task.number, line: task.line, error, progress });
+        Ok(())
+    }
+
+    /// Tells who listens.
+    pub(super) fn tell(&mut self, event: BatchEvent<'_>) -> Result<()> {
+        match (self.watch)(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    fn progress(&self) -> BatchProgress {
+        let Self { done, failed, .. } = *self;
+        let (all, seconds) = (self.todos.len(), self.drawing.unwrap_or(self.start).elapsed().as_secs_f64());
+        let images_per_second = self.made as f64 / seconds.max(1e-9);
+        let left = (all - done - failed) as f64;
+        BatchProgress {
+            done,
+            failed,
+            all,
+            images_per_second,
+            seconds_left: if self.made > 0 { left / images_per_second } else { 0.0 },
+            memory: ProcessMemory::now().unwrap_or_default().resident,
+            card_memory: self.card_memory,
+        }
+    }
+}
