@@ -1,7 +1,7 @@
 //! Linear layers that are kept in another type than the activations': the same bits as from a model whose weights have
 //! been through that type, in every mode of memory, from files of every kind.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -41,9 +41,13 @@ fn run(model: &Path, setup: &Setup) -> (Vec<u32>, Vec<u8>) {
 }
 
 fn run_with(model: &Path, options: &ModelOptions, setup: &Setup) -> (Vec<u32>, Vec<u8>) {
+    draw(model, options, setup, "a red apple")
+}
+
+fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (Vec<u32>, Vec<u8>) {
     let model = ModelFolder::open_with(model, options).unwrap();
     let request = Request {
-        prompt: "a red apple".into(),
+        prompt: prompt.into(),
         width: Some(64),
         height: Some(64),
         steps: Some(2),
@@ -205,4 +209,47 @@ fn what_has_more_digits_than_the_file_changes_nothing() {
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "f16", ModeChoice::Full)) == expected);
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "f32", ModeChoice::Full)) == expected);
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "q8_0", ModeChoice::Full)) != expected);
+}
+
+/// A copy of the model in which `w` of one matrix is `w + up down`, and a LoRA file that says so. The numbers are such that
+/// f32 holds each sum, so that the order of adding does not matter.
+fn with_lora(layer: &str, folder: &Path) {
+    let save = |tensors: HashMap<String, Tensor>, path: &Path| candle_core::safetensors::save(&tensors, path).unwrap();
+    let unet = Path::new("unet/diffusion_pytorch_model.safetensors");
+    for entry in fs::read_dir(emoji()).unwrap().map(|entry| entry.unwrap().path()) {
+        let to = folder.join(entry.file_name().unwrap());
+        if to.ends_with("unet") {
+            fs::create_dir(&to).unwrap();
+            fs::copy(entry.join("config.json"), to.join("config.json")).unwrap();
+        } else {
+            std::os::unix::fs::symlink(&entry, &to).unwrap();
+        }
+    }
+    let mut tensors = candle_core::safetensors::load(emoji().join(unet), &Device::Cpu).unwrap();
+    let matrix = tensors.get_mut(&format!("{layer}.weight")).unwrap();
+    let (n, k) = matrix.dims2().unwrap();
+    let eighths = |count: usize, of: usize| {
+        let values: Vec<f32> = (0..count).map(|i| (i * 5 % of) as f32 / 8.0 - 0.25).collect();
+        Tensor::new(values, &Device::Cpu).unwrap()
+    };
+    let (down, up) = (eighths(k, 4).reshape((1, k)).unwrap(), eighths(n, 5).reshape((n, 1)).unwrap());
+    *matrix = (matrix.to_dtype(DType::F32).unwrap() + up.matmul(&down).unwrap()).unwrap();
+    save(tensors, &folder.join(unet));
+    let name = |part: &str| format!("lora_unet_{}.{part}", layer.replace('.', "_"));
+    let alpha = Tensor::new(1f32, &Device::Cpu).unwrap();
+    let lora = [(name("lora_down.weight"), down), (name("lora_up.weight"), up), (name("alpha"), alpha)];
+    save(lora.into_iter().collect(), &folder.join("ink.safetensors"));
+}
+
+#[test]
+fn a_lora_is_added_before_weights_are_rounded() {
+    let folder = tempfile::tempdir().unwrap();
+    with_lora("mid_block.attentions.0.transformer_blocks.0.attn1.to_q", folder.path());
+    for (name, mode) in [("q8_0", ModeChoice::Full), ("q4_k", ModeChoice::Full), ("f8", ModeChoice::Lowvram)] {
+        let plain = setup(DTypeChoice::F32, name, mode);
+        let setup = Setup { lora_dir: Some(folder.path().into()), ..plain.clone() };
+        let found = draw(&emoji(), &ModelOptions::default(), &setup, "a red apple<lora:ink:1>");
+        assert!(found == run(folder.path(), &plain), "{name}: other bits than of a model with the sums");
+        assert!(found != run(&emoji(), &plain), "{name}: the LoRA does nothing");
+    }
 }
