@@ -216,6 +216,8 @@ impl From<kiln_scheduler::Error> for Error {
     fn from(error: kiln_scheduler::Error) -> Self {
         match error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
+            // A sampler's arithmetic, which may have no memory on a card: nothing that a user asked for is wrong.
+            kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
             other => Self::Scheduler(other),
         }
     }

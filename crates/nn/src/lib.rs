@@ -47,6 +47,6 @@ pub use kiln_ops as ops;
 pub use linear::Linear;
 pub use norm::{GroupNorm, LayerNorm};
 pub use resample::{Downsample, Upsample};
-pub use resnet::{ResnetBlock, ResnetConfig};
+pub use resnet::{ResnetBlock, ResnetConfig, ResnetIn, ResnetOut};
 pub use run::Run;
 pub use shadow::{DryRun, Shadow};

@@ -28,28 +28,57 @@ pub struct ResnetConfig {
 /// Twice normalise, SiLU, convolve; the time embedding is added between, the input (through a 1x1 convolution where
 /// the channels change) at the end.
 pub struct ResnetBlock {
+    pub(crate) first: ResnetIn,
+    pub(crate) second: ResnetOut,
+}
+
+/// The first half of a residual block. A U-Net's are segments of their own: their kernels are the largest of its weights,
+/// and a ring through which they stream has to hold the largest segment.
+pub struct ResnetIn {
     pub(crate) norm1: GroupNorm,
     pub(crate) conv1: Conv2d,
     time_emb_proj: Option<Linear>,
+}
+
+/// The second half.
+pub struct ResnetOut {
     pub(crate) norm2: GroupNorm,
     pub(crate) conv2: Conv2d,
     pub(crate) conv_shortcut: Option<Conv2d>,
 }
 
+impl ResnetConfig {
+    fn norm(&self) -> GroupNormConfig {
+        GroupNormConfig { num_groups: self.num_groups, eps: self.eps, silu: true }
+    }
+}
+
 impl ResnetBlock {
-    /// Declares `norm1`, `conv1`, `time_emb_proj`, `norm2`, `conv2` and, where the channels change, `conv_shortcut`.
+    /// Declares both halves.
     pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
-        let ResnetConfig { in_channels, out_channels, temb_channels, num_groups, eps } = config;
-        let norm = GroupNormConfig { num_groups, eps, silu: true };
+        Self { first: ResnetIn::new(p, config), second: ResnetOut::new(p, config) }
+    }
+
+    /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`; `temb` as in [`ResnetIn::forward`].
+    pub fn forward(&self, x: &Tensor, temb: Option<&Tensor>) -> Result<Tensor> {
+        self.second.forward(self.first.forward(x, temb)?, x)
+    }
+
+    /// [`ResnetBlock::forward`] for shapes.
+    pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
+        self.second.shadow(self.first.shadow(x, temb), x)
+    }
+}
+
+impl ResnetIn {
+    /// Declares `norm1`, `conv1` and `time_emb_proj`.
+    pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
+        let ResnetConfig { in_channels, out_channels, temb_channels, .. } = config;
         Self {
-            norm1: GroupNorm::new(&p.pp("norm1"), in_channels, norm),
+            norm1: GroupNorm::new(&p.pp("norm1"), in_channels, config.norm()),
             conv1: Conv2d::new(&p.pp("conv1"), in_channels, out_channels, 3),
             time_emb_proj: temb_channels
                 .map(|temb_channels| Linear::new(&p.pp("time_emb_proj"), temb_channels, out_channels, true)),
-            norm2: GroupNorm::new(&p.pp("norm2"), out_channels, norm),
-            conv2: Conv2d::new(&p.pp("conv2"), out_channels, out_channels, 3),
-            conv_shortcut: (in_channels != out_channels)
-                .then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1)),
         }
     }
 
@@ -60,20 +89,41 @@ impl ResnetBlock {
             (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
             _ => None,
         };
-        // Assigned, not bound again: what is not needed any more goes at once. These are the largest maps of a decoder.
-        let mut h = self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)?;
-        h = self.norm2.forward(&h)?;
-        let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
-        self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+        self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)
     }
 
-    /// [`ResnetBlock::forward`] for shapes.
+    /// [`ResnetIn::forward`] for shapes.
     pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
         let image_bias = match (&self.time_emb_proj, temb) {
             (Some(proj), Some(temb)) => Some(proj.shadow(temb)),
             _ => None,
         };
-        let mut h = self.conv1.shadow_add(&self.norm1.shadow(x), image_bias.is_some());
+        self.conv1.shadow_add(&self.norm1.shadow(x), image_bias.is_some())
+    }
+}
+
+impl ResnetOut {
+    /// Declares `norm2`, `conv2` and, where the channels change, `conv_shortcut`.
+    pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
+        let ResnetConfig { in_channels, out_channels, .. } = config;
+        Self {
+            norm2: GroupNorm::new(&p.pp("norm2"), out_channels, config.norm()),
+            conv2: Conv2d::new(&p.pp("conv2"), out_channels, out_channels, 3),
+            conv_shortcut: (in_channels != out_channels)
+                .then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1)),
+        }
+    }
+
+    /// What the first half gave, `(b, h, w, out_channels)`, and the block's input `x` to the block's result. `h` is taken:
+    /// what is not needed any more goes at once, since these are the largest maps of a decoder.
+    pub fn forward(&self, mut h: Tensor, x: &Tensor) -> Result<Tensor> {
+        h = self.norm2.forward(&h)?;
+        let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
+        self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+    }
+
+    /// [`ResnetOut::forward`] for shapes.
+    pub fn shadow(&self, mut h: Shadow, x: &Shadow) -> Shadow {
         h = self.norm2.shadow(&h);
         let _shortcut = self.conv_shortcut.as_ref().map(|conv| conv.shadow(x));
         self.conv2.shadow(&h)

@@ -10,7 +10,7 @@ impl ResnetBlock {
     /// What `forward` gives for `x` `(1, h, w, in_channels)`, in strips of about `pixels` pixels. Only `x` and the
     /// result are whole: the first convolution's result is overwritten with the block's.
     pub fn forward_strips<M: Map>(&self, x: &M, pixels: usize) -> Result<M> {
-        let norm1 = statistics(&self.norm1, x)?;
+        let norm1 = statistics(&self.first.norm1, x)?;
         let strips = Stored::new(x, rows_of_strip(pixels, x.shape()[1]));
         self.forward_over(strips, norm1, |rows| x.rows(rows), pixels)
     }
@@ -18,7 +18,7 @@ impl ResnetBlock {
     /// The same of a map that is never whole: `x` gives its strips, each time anew. That is three times: for
     /// statistics, for the first convolution, and for what is added at the end.
     pub fn forward_strips_of<M: Map, S: Strips<M>>(&self, x: impl Fn() -> S, pixels: usize) -> Result<M> {
-        let norm1 = moments(&self.norm1, x())?;
+        let norm1 = moments(&self.first.norm1, x())?;
         let mut added = Dealt::new(x());
         self.forward_over(x(), norm1, |rows| added.take(rows.len()), pixels)
     }
@@ -26,14 +26,14 @@ impl ResnetBlock {
     /// The same over `x` itself, which the result overwrites: nothing else is whole, and the first convolution is
     /// computed twice, once for statistics. Where channels change, that is [`ResnetBlock::forward_strips`].
     pub fn forward_in_place<M: Map>(&self, x: M, pixels: usize) -> Result<M> {
-        if self.conv_shortcut.is_some() {
+        if self.second.conv_shortcut.is_some() {
             return self.forward_strips(&x, pixels);
         }
         let rows = rows_of_strip(pixels, x.shape()[1]);
-        let norm1 = statistics(&self.norm1, &x)?;
-        let hidden = || Convolved::new(Stored::new(&x, rows), Prepare::Normalise(&norm1), &self.conv1);
-        let norm2 = moments(&self.norm2, hidden())?;
-        let mut y = Convolved::new(hidden(), Prepare::Normalise(&norm2), &self.conv2).plus(|rows| x.rows(rows));
+        let norm1 = statistics(&self.first.norm1, &x)?;
+        let hidden = || Convolved::new(Stored::new(&x, rows), Prepare::Normalise(&norm1), &self.first.conv1);
+        let norm2 = moments(&self.second.norm2, hidden())?;
+        let mut y = Convolved::new(hidden(), Prepare::Normalise(&norm2), &self.second.conv2).plus(|rows| x.rows(rows));
         loop {
             let first = y.done();
             let Some(strip) = y.next()? else { break };
@@ -51,12 +51,12 @@ impl ResnetBlock {
         mut added: impl FnMut(Range<usize>) -> Result<M>,
         pixels: usize,
     ) -> Result<M> {
-        let h = collect(Convolved::new(x, Prepare::Normalise(&norm1), &self.conv1))?;
-        let norm2 = statistics(&self.norm2, &h)?;
+        let h = collect(Convolved::new(x, Prepare::Normalise(&norm1), &self.first.conv1))?;
+        let norm2 = statistics(&self.second.norm2, &h)?;
         let strips = Stored::new(&h, rows_of_strip(pixels, h.shape()[1]));
-        let mut y = Convolved::new(strips, Prepare::Normalise(&norm2), &self.conv2).plus(|rows| {
+        let mut y = Convolved::new(strips, Prepare::Normalise(&norm2), &self.second.conv2).plus(|rows| {
             let x = added(rows)?;
-            match &self.conv_shortcut {
+            match &self.second.conv_shortcut {
                 Some(conv) => x.convolve(conv),
                 None => Ok(x),
             }

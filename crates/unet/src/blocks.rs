@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use kiln_nn::ops::concat_channels;
-use kiln_nn::{Downsample, ResnetBlock, ResnetConfig, Result, Run, Shadow, Upsample, shadow};
+use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, Run, Shadow, Upsample, shadow};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{BlockConfig, UnetConfig};
@@ -15,7 +15,7 @@ pub(crate) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn resnet(&mut self, name: String, in_channels: usize, out_channels: usize) -> Staged<ResnetBlock> {
+    fn resnet(&mut self, name: String, in_channels: usize, out_channels: usize) -> Resnet {
         let config = ResnetConfig {
             in_channels,
             out_channels,
@@ -23,7 +23,10 @@ impl Builder<'_> {
             num_groups: self.config.norm_num_groups,
             eps: self.config.norm_eps,
         };
-        self.segments.add(&name, |p| ResnetBlock::new(&p.pp(&name), config))
+        Resnet {
+            first: self.segments.add(format!("{name}.conv1"), |p| ResnetIn::new(&p.pp(&name), config)),
+            second: self.segments.add(format!("{name}.conv2"), |p| ResnetOut::new(&p.pp(&name), config)),
+        }
     }
 
     fn transformer(&mut self, name: &str, block: &BlockConfig, layer: usize) -> Option<Transformer> {
@@ -55,9 +58,29 @@ pub(crate) struct ShadowContext<'a> {
     pub(crate) tokens: &'a Shadow,
 }
 
+/// A residual block, a segment for each half.
+struct Resnet {
+    first: Staged<ResnetIn>,
+    second: Staged<ResnetOut>,
+}
+
+impl Resnet {
+    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`.
+    fn forward(&self, x: &Tensor, temb: &Tensor) -> Result<Tensor> {
+        let h = self.first.run(|first| first.forward(x, Some(temb)))?;
+        self.second.run(|second| second.forward(h, x))
+    }
+
+    /// [`Resnet::forward`] for shapes.
+    fn shadow(&self, x: &Shadow, temb: &Shadow) -> Shadow {
+        let h = self.first.module().shadow(x, Some(temb));
+        self.second.module().shadow(h, x)
+    }
+}
+
 /// A residual block, then a transformer where the block has cross attention.
 struct Layer {
-    resnet: Staged<ResnetBlock>,
+    resnet: Resnet,
     transformer: Option<Transformer>,
 }
 
@@ -65,7 +88,7 @@ impl Layer {
     /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`. It is taken, here and in the blocks: beside a transformer's maps, in
     /// the last blocks the peak of a step, there is no room for what was concatenated before.
     fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
-        x = self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))?;
+        x = self.resnet.forward(&x, context.temb)?;
         match &self.transformer {
             Some(transformer) => transformer.forward(&x, context.tokens),
             None => Ok(x),
@@ -74,7 +97,7 @@ impl Layer {
 
     /// [`Layer::forward`] for shapes.
     fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
-        x = self.resnet.module().shadow(&x, Some(context.temb));
+        x = self.resnet.shadow(&x, context.temb);
         match &self.transformer {
             Some(transformer) => transformer.shadow(&x, context.tokens),
             None => x,
@@ -133,7 +156,7 @@ impl DownBlock {
 /// A layer and one more residual block, at the smallest size.
 pub(crate) struct MidBlock {
     layer: Layer,
-    resnet: Staged<ResnetBlock>,
+    resnet: Resnet,
 }
 
 impl MidBlock {
@@ -146,13 +169,13 @@ impl MidBlock {
 
     pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
         x = self.layer.forward(x, context)?;
-        self.resnet.run(|resnet| resnet.forward(&x, Some(context.temb)))
+        self.resnet.forward(&x, context.temb)
     }
 
     /// [`MidBlock::forward`] for shapes.
     pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
         x = self.layer.shadow(x, context);
-        self.resnet.module().shadow(&x, Some(context.temb))
+        self.resnet.shadow(&x, context.temb)
     }
 }
 

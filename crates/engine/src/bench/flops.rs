@@ -48,7 +48,6 @@ pub fn unet_segment_flop(config: &UnetConfig, batch: usize, size: Size, tokens: 
     if let Some(block) = &config.mid {
         images.layer(size, block, 0, last);
         images.resnet(size, last, last);
-        images.end_segment();
     }
     for (i, block) in config.up.iter().enumerate() {
         for layer in 0..block.layers {
@@ -137,12 +136,15 @@ impl Count {
         self.linear(size.0 * size.1, inputs * kernel * kernel, outputs);
     }
 
+    /// A residual block, whose halves are two of a U-Net's segments.
     fn resnet(&mut self, size: Size, inputs: usize, outputs: usize) {
         self.conv(size, inputs, outputs, 3);
+        self.end_segment();
         self.conv(size, outputs, outputs, 3);
         if inputs != outputs {
             self.conv(size, inputs, outputs, 1);
         }
+        self.end_segment();
     }
 
     /// Four projections and two products, for `rows` queries and `context` keys of `context_dim` channels.
@@ -155,7 +157,6 @@ impl Count {
     /// A residual block of the U-Net and its transformer.
     fn layer(&mut self, size: Size, block: &BlockConfig, layer: usize, inputs: usize) {
         self.resnet(size, inputs, block.channels);
-        self.end_segment();
         if let Some(transformer) = &block.transformer {
             self.transformer(size.0 * size.1, block.channels, transformer, transformer.layers[layer]);
         }
