@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{Assignment, Axis, BatchOptions, BatchSize, ContactSheet, DecodeBeside, JobFormat, Setup, Shard};
+use kiln_engine::{Assignment, Axis, BatchOptions, BatchSize, Beside, ContactSheet, JobFormat, Setup, Shard};
 
 use crate::args::parse_count;
 use crate::run_args::RunArgs;
@@ -69,7 +69,7 @@ impl BatchArgs {
             batch_size: self.batch_size,
             deterministic: self.deterministic,
             model_options: self.run.model_options(),
-            setup: Setup { decode_beside: DecodeBeside::OnCards, ..self.run.setup() },
+            setup: Setup { beside: Beside::OnCards, ..self.run.setup() },
             sheet: sheet.map(|file| ContactSheet { file, side: self.thumbnail }),
         }
     }

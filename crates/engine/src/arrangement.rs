@@ -73,11 +73,11 @@ impl Arrangement {
         self.plan.mode
     }
 
-    /// Whether a picture may be decoded while the steps of the next one run: all weights stay, and there is room for what
-    /// both have at once.
+    /// Whether texts may be encoded and pictures decoded while the steps of others run: all weights stay, and there is
+    /// room for what steps and the larger of the two have at once.
     pub(crate) fn has_room_beside(&self) -> bool {
-        let [_, _, decode] = &self.plan.stages;
-        let both = self.plan.peak() + decode.activations + decode.workspace;
+        let [encode, _, decode] = &self.plan.stages;
+        let both = self.plan.peak() + encode.activations.max(decode.activations) + decode.workspace;
         self.mode().keeps_all() && self.budget().or(self.free).is_some_and(|room| both <= room)
     }
 

@@ -1,5 +1,6 @@
 //! A loaded model, and the way of a prompt through it.
 
+mod beside;
 mod draw;
 
 use std::ops::ControlFlow;
@@ -12,7 +13,8 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-pub(crate) use draw::{Beside, Drawn, Undecoded};
+pub(crate) use beside::Beside;
+pub(crate) use draw::{Drawn, Undecoded};
 
 use crate::arrangement::{Arrangement, Ceiling};
 use crate::decoder::Decoder;
@@ -38,15 +40,16 @@ pub struct Engine {
     model: ModelFolder,
     device: Device,
     dtype: DType,
-    text: TextEncoders,
+    /// Shared with the thread beside the steps, where there is one.
+    text: Arc<Mutex<TextEncoders>>,
     unet: Unet,
     unet_part: Part,
     loras: AppliedLoras,
     recorded: RecordedStep,
-    /// Shared with the thread that decodes, where there is one.
+    /// Shared in the same way.
     decoder: Arc<Mutex<Decoder>>,
-    /// Whether that has a stream of its own.
-    decodes_beside: bool,
+    /// Whether these two may run beside the steps.
+    has_beside: bool,
     arrangement: Arrangement,
     origin: Arc<Origin>,
     /// Holds the processor's memory under the budget.
@@ -100,29 +103,30 @@ impl Engine {
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let beside = if arrangement.has_room_beside() { setup.decode_beside.device(&device)? } else { None };
-        let decodes_beside = beside.is_some();
-        let decoding = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
-        let operators = [&device, &decoding.device].map(|device| Operators(device.clone()));
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &decoding, &copies)?;
+        let beside = if arrangement.has_room_beside() { setup.beside.device(&device)? } else { None };
+        let has_beside = beside.is_some();
+        let place = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
+        let operators = [&device, &place.device].map(|device| Operators(device.clone()));
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
         let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
         unet_part.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, &placement, &copies, embeddings, setup.cached_texts())?;
+        let text = TextEncoders::open(&model, [&place, &placement], &copies, embeddings, setup.cached_texts())?;
+        let text = if has_beside { text.foreseeing_beside() } else { text };
         let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
             model,
             device,
             dtype,
-            text,
+            text: Arc::new(Mutex::new(text)),
             unet,
             unet_part,
             loras: applied,
             recorded,
             decoder: Arc::new(Mutex::new(decoder)),
-            decodes_beside,
+            has_beside,
             arrangement,
             origin,
             _ceiling: ceiling,
@@ -142,13 +146,18 @@ impl Engine {
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         if self.arrangement.mode().keeps_all() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
-            let decoder = self.decoder();
-            for part in [decoder.part(), &self.unet_part].into_iter().chain(self.text.parts()) {
+            let (decoder, text) = (self.decoder(), self.text());
+            for part in [decoder.part(), &self.unet_part].into_iter().chain(text.parts()) {
                 tell(Stage::Load.begin())?;
                 part.enter(&Keep::Whole)?;
             }
         }
         Ok(())
+    }
+
+    /// The text encoders, once nobody else encodes.
+    fn text(&self) -> MutexGuard<'_, TextEncoders> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The decoder, once nobody else decodes.
@@ -184,12 +193,14 @@ impl Engine {
     /// [`Error::NotFound`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
-        let result = self.loras.set(loras, &networks(&self.unet_part, &self.text));
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.loras.set(loras, &networks(&self.unet_part, &text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
         }
-        self.text.set_loras(self.loras.files(), changed.text);
+        text.set_loras(self.loras.files(), changed.text);
+        drop(text);
         self.origin.start_loras(loras);
         result.map(drop)
     }
@@ -206,7 +217,8 @@ impl Engine {
             ControlFlow::Break(()) => Err(Error::Interrupted),
         };
         self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
-        self.prepare(self.text.work(job)?)?;
+        let work = self.text().work(job)?;
+        self.prepare(work)?;
         self.arrangement.plan().log();
         let total = schedule.points().len() * job.batch_count;
         for batch in 0..job.batch_count {
@@ -265,7 +277,7 @@ impl Engine {
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded = RecordedStep::default();
-        self.text.parts().for_each(Part::leave);
+        self.text().parts().for_each(Part::leave);
         self.unet_part.leave();
         self.decoder().part().leave();
         HostPool::trim(0.0);
@@ -289,7 +301,7 @@ impl Engine {
             return;
         }
         if stage != Stage::Encode {
-            self.text.parts().for_each(Part::leave);
+            self.text().parts().for_each(Part::leave);
         }
         if stage != Stage::Denoise {
             self.recorded = RecordedStep::default(); // it reads the weights where they were

@@ -108,6 +108,6 @@ pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use seeds::SeedOptions;
 pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile};
-pub use setup::{DTypeChoice, DecodeBeside, DeviceChoice, Setup};
+pub use setup::{Beside, DTypeChoice, DeviceChoice, Setup};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};

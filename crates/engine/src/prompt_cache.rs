@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use kiln_clip::{Emphasis, HiddenLayer};
+
+use crate::error::Result;
 
 /// What an encoded text depends on, besides the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,6 +23,13 @@ pub(crate) struct Encoded {
     pub(crate) context: Tensor,
     /// `(1, d)`: the last encoder's pooled output of the first chunk.
     pub(crate) pooled: Tensor,
+}
+
+impl Encoded {
+    /// The same in a device's memory.
+    pub(crate) fn on(&self, device: &Device) -> Result<Self> {
+        Ok(Self { context: self.context.to_device(device)?, pooled: self.pooled.to_device(device)? })
+    }
 }
 
 /// Some texts that were used last, encoded.

@@ -82,11 +82,12 @@ impl DTypeChoice {
     }
 }
 
-/// Whether pictures of a set are decoded on another thread while the steps of the next ones run, on a card in another
-/// stream. It is done where all weights stay and there is room for what both have at once. Pictures are the same bits.
+/// Whether texts of a set are encoded and its pictures decoded on another thread while the steps of others run, on a card
+/// in another stream. It is done where all weights stay and there is room for what both have at once. Pictures are the same
+/// bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DecodeBeside {
-    /// Each is decoded before the next is begun.
+pub enum Beside {
+    /// Each picture is done before the next is begun.
     #[default]
     Never,
     /// On cards, which have work left between the steps; the processor's cores are busy with the steps.
@@ -95,8 +96,8 @@ pub enum DecodeBeside {
     Always,
 }
 
-impl DecodeBeside {
-    /// The device that decodes, where it is beside `device`.
+impl Beside {
+    /// The device that encodes and decodes, where it is beside `device`.
     ///
     /// # Errors
     /// Those of [`kiln_ops::device::open_beside`].
@@ -128,8 +129,8 @@ pub struct Setup {
     pub embeddings_dir: Option<PathBuf>,
     /// How many encoded texts are kept; `None` is 32.
     pub prompt_cache: Option<usize>,
-    /// Whether a set's pictures are decoded while the steps of the next ones run.
-    pub decode_beside: DecodeBeside,
+    /// Whether a set's texts are encoded and its pictures decoded while the steps of others run.
+    pub beside: Beside,
     /// Where hashes of models are kept, which pictures name ([`crate::cache_folder`]); without it none are computed.
     pub cache_dir: Option<PathBuf>,
 }

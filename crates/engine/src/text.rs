@@ -1,5 +1,6 @@
 //! Prompts to what steers the denoiser.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
@@ -21,12 +22,15 @@ use crate::words::Embeddings;
 pub(crate) struct TextEncoders {
     family: Family,
     zeros_for_no_negative: bool,
+    /// Where conditions go; the encoders' own device may be another one.
     device: Device,
     encoders: Vec<Encoder>,
     embeddings: Embeddings,
     cache: PromptCache,
     /// Texts that will be asked for.
-    ahead: Vec<Key>,
+    ahead: VecDeque<Key>,
+    /// Whether these are encoded by [`Self::encode_next`] alone, not with the next text that is needed.
+    beside: bool,
 }
 
 /// What texts make of a picture: pictures that share a batch have one, or one of them would change the others.
@@ -64,10 +68,11 @@ struct Read {
 }
 
 impl TextEncoders {
-    /// Opens a model's text encoders, which remember `cached_texts` texts. No weights are read.
+    /// Opens a model's text encoders, which remember `cached_texts` texts; what they give goes to the device of the second
+    /// place. No weights are read.
     pub(crate) fn open(
         model: &ModelFolder,
-        placement: &Placement,
+        [placement, conditions]: [&Placement; 2],
         copies: &Copies,
         embeddings: Embeddings,
         cached_texts: usize,
@@ -82,12 +87,18 @@ impl TextEncoders {
         Ok(Self {
             family: model.family(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
-            device: placement.device.clone(),
+            device: conditions.device.clone(),
             encoders: configs.map(open_one).collect::<Result<_>>()?,
             embeddings,
             cache: PromptCache::new(cached_texts),
-            ahead: Vec::new(),
+            ahead: VecDeque::new(),
+            beside: false,
         })
+    }
+
+    /// The same for who calls [`Self::encode_next`] on another thread.
+    pub(crate) fn foreseeing_beside(self) -> Self {
+        Self { beside: true, ..self }
     }
 
     /// The weights, encoder by encoder.
@@ -141,7 +152,7 @@ impl TextEncoders {
             for text in self.steering(&Together::of_jobs([job])).texts {
                 let key = self.key(job, &text);
                 if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {
-                    self.ahead.push(key);
+                    self.ahead.push_back(key);
                 }
             }
             if self.ahead.len() >= room {
@@ -149,6 +160,21 @@ impl TextEncoders {
             }
         }
         self.ahead.truncate(room);
+    }
+
+    /// Encodes the next text that is foreseen and not known, with weights that stay; false where there is none.
+    ///
+    /// # Errors
+    /// Those of the encoders; the text is not tried again here.
+    pub(crate) fn encode_next(&mut self) -> Result<bool> {
+        while let Some(key) = self.ahead.pop_front() {
+            if self.cache.peek(&key).is_none() {
+                let encoded = self.run(std::slice::from_ref(&key), &Keep::Whole, true)?;
+                encoded.into_iter().for_each(|encoded| self.cache.put(key.clone(), encoded));
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether all texts are encoded already, and the empty one if it is needed behind them, so that no weights are.
@@ -198,7 +224,8 @@ impl TextEncoders {
                 Some(Tensor::new(&[time_ids], &self.device)?)
             }
         };
-        Conditions::new(steering, encoded, time_ids)
+        let there = |encoded: Encoded| encoded.on(&self.device);
+        Conditions::new(steering, encoded.into_iter().map(there).collect::<Result<_>>()?, time_ids)
     }
 
     fn key(&self, job: &Job, text: &str) -> Key {
@@ -218,7 +245,7 @@ impl TextEncoders {
         let is_new = |(_, known): &(&Key, &Option<Encoded>)| known.is_none();
         let mut new: Vec<Key> = keys.iter().zip(&known).filter(is_new).map(|(key, _)| key.clone()).collect();
         let asked = new.len();
-        if asked > 0 {
+        if asked > 0 && !self.beside {
             let ahead = std::mem::take(&mut self.ahead).into_iter();
             new.extend(ahead.filter(|key| self.cache.peek(key).is_none() && !keys.contains(key)));
         }
@@ -270,7 +297,8 @@ impl TextEncoders {
             part.enter(keep)?;
             for ((chunks, key), contexts) in texts.iter().zip(keys).zip(&mut contexts) {
                 let empty = tokenizer.empty_chunk();
-                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, &self.device, words)?;
+                let device = &part.placement().device;
+                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }
@@ -279,7 +307,10 @@ impl TextEncoders {
             }
         }
         let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<Encoded> {
-            Ok(Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
+            let encoded = Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled };
+            // Between two streams of a card values go through the host, which also waits for them.
+            let same = encoded.context.device().same_device(&self.device);
+            if same { Ok(encoded) } else { encoded.on(&Device::Cpu) }
         };
         contexts.into_iter().zip(pooled).map(join).collect()
     }
@@ -290,5 +321,41 @@ fn spans_of(key: &Key) -> Vec<Span> {
     match key.emphasis {
         Emphasis::None => vec![Span::plain(&*key.text)],
         _ => prompt::spans(&key.text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+    use crate::request::Request;
+
+    #[test]
+    fn what_is_foreseen_is_encoded_text_by_text_beside() {
+        let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
+        let place = Placement::new(Device::Cpu, DType::F32);
+        let open = || {
+            let words = Embeddings::open(None).unwrap();
+            TextEncoders::open(&model, [&place, &place], &Copies::default(), words, 8).unwrap()
+        };
+        let request = |prompt: &str| Request { prompt: prompt.into(), ..Request::default() };
+        let jobs = ["a pear", "a fig"].map(|prompt| request(prompt).resolve(&model).unwrap());
+        let mut text = open().foreseeing_beside();
+        text.foresee(jobs.iter());
+        let encoded: Vec<bool> = (0..4).map(|_| text.encode_next().unwrap()).collect();
+        assert_eq!(encoded, [true, true, true, false], "two prompts, and the empty one once");
+        let conditions = |text: &mut TextEncoders, job: &Job| {
+            let together = Together::of_jobs([job]);
+            let steering = text.steering(&together);
+            let known = text.knows(job, &steering);
+            let mut conditions = text.conditions(job, steering, &Keep::Whole, true).unwrap();
+            let context = conditions.at(0, true).unwrap().context;
+            (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+        };
+        for job in &jobs {
+            let (known, values) = conditions(&mut text, job);
+            assert!(known && (false, values) == conditions(&mut open(), job));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kiln_mempool::ProcessMemory;
 
-use super::decoding::{Decoded, Decoding, Order};
+use super::aside::{Aside, Decoded, Done, Order};
 use super::events::{BatchEvent, BatchProgress};
 use super::journal::{Journal, Line};
 use super::plan::{State, Todo};
@@ -27,11 +27,13 @@ pub(super) struct Desk<'a, 'w> {
     pub(super) start: Instant,
     /// When the first picture was begun: loading counts in no speed.
     pub(super) drawing: Option<Instant>,
-    /// Decodes while the engine draws, from the first picture on where that is so.
-    pub(super) decoding: Option<Decoding>,
+    /// Works while the engine draws, from the first picture on where that is so.
+    pub(super) aside: Option<Aside>,
     /// What had no memory there, and is decoded when the engine has its turn.
     pub(super) undecoded: Vec<Order>,
-    /// How long decoding took beside the engine.
+    /// How long encoding took beside the engine.
+    pub(super) encoded: Duration,
+    /// How long decoding took there.
     pub(super) decoded: Duration,
     /// Pictures of this run.
     pub(super) made: usize,
@@ -59,8 +61,9 @@ impl<'a, 'w> Desk<'a, 'w> {
             watch,
             start: Instant::now(),
             drawing: None,
-            decoding: None,
+            aside: None,
             undecoded: Vec::new(),
+            encoded: Duration::ZERO,
             decoded: Duration::ZERO,
             made: 0,
             saved: Duration::ZERO,
@@ -91,15 +94,22 @@ impl<'a, 'w> Desk<'a, 'w> {
 
     /// Looks what was decoded and saved.
     pub(super) fn look(&mut self) -> Result<()> {
-        let news = self.decoding.as_ref().map(Decoding::news).unwrap_or_default();
+        let news = self.aside.as_ref().map(Aside::news).unwrap_or_default();
         self.take(news)?;
         let news = self.savers.news();
         self.record(news)
     }
 
-    /// Takes what was decoded beside the engine: all of it, also where somebody wants to stop.
-    pub(super) fn take(&mut self, news: Vec<Decoded>) -> Result<()> {
-        news.into_iter().map(|decoded| self.take_one(decoded)).fold(Ok(()), Result::and)
+    /// Takes what was done beside the engine: all of it, also where somebody wants to stop.
+    pub(super) fn take(&mut self, news: Vec<Done>) -> Result<()> {
+        let take = |done| match done {
+            Done::Decoded(decoded) => self.take_one(*decoded),
+            Done::Encoded(duration) => {
+                self.encoded += duration;
+                Ok(())
+            }
+        };
+        news.into_iter().map(take).fold(Ok(()), Result::and)
     }
 
     fn take_one(&mut self, decoded: Decoded) -> Result<()> {

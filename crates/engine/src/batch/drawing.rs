@@ -1,16 +1,17 @@
-//! Drawing what has all in common but texts and noise: batch by batch, and decoding beside the next steps.
+//! Drawing what has all in common but texts and noise: batch by batch, with encoding and decoding beside the steps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::decoding::{Decoding, Order};
+use super::aside::{Aside, Order};
 use super::desk::Desk;
 use super::groups::batches;
 use super::journal::Seconds;
 use super::plan::BatchOptions;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::event::{Event, Stage};
 use crate::model_folder::ModelFolder;
 use crate::plan::{BatchSize, Planner};
 use crate::resolved::Job;
@@ -19,6 +20,9 @@ use crate::together::Together;
 
 /// Batches whose texts are looked at before they are drawn.
 const LOOK_AHEAD: usize = 64;
+
+/// Texts that each picture of the next batch may need: the next batch's are encoded beside the steps of this one.
+const TEXTS: usize = 2;
 
 impl Desk<'_, '_> {
     /// Draws pictures that have all in common but texts and noise.
@@ -70,8 +74,17 @@ impl Desk<'_, '_> {
         self.drawing.get_or_insert_with(Instant::now);
         let together = Together::of_jobs(pictures.iter().map(|(_, job)| job));
         let work = shape.work(together.job(), n); // a last batch that is smaller is not planned anew
-        let mut given = 0;
-        let result = engine.draw(&together, work, &mut |event| self.event(event)).and_then(|(drawn, before)| {
+        let (mut given, beside) = (0, engine.beside());
+        if beside.is_some() && self.aside.is_none() {
+            self.aside = Some(Aside::start()?);
+        }
+        let mut tell = |event| {
+            if let (Event::Begin(Stage::Denoise), Some(aside), Some(beside)) = (&event, &self.aside, &beside) {
+                aside.encode(TEXTS * pictures.len(), beside.clone());
+            }
+            self.event(event)
+        };
+        let result = engine.draw(&together, work, &mut tell).and_then(|(drawn, before)| {
             let part = |duration: Duration| duration.as_secs_f64() / pictures.len() as f64;
             let (encode, denoise) = (part(before.encode), part(before.denoise));
             for ((id, job), picture) in pictures.iter().zip(drawn) {
@@ -96,12 +109,10 @@ impl Desk<'_, '_> {
 
     /// Has a picture decoded beside the steps of the next, or decodes it at once where that cannot be.
     fn decode(&mut self, engine: &mut Engine, order: Order) -> Result<()> {
-        let Some(beside) = engine.beside() else { return self.decode_here(engine, order) };
-        let decoding = match &mut self.decoding {
-            Some(decoding) => decoding,
-            none => none.insert(Decoding::start()?),
-        };
-        decoding.give(order, beside)
+        match (&self.aside, engine.beside()) {
+            (Some(aside), Some(beside)) => aside.decode(order, beside),
+            _ => self.decode_here(engine, order),
+        }
     }
 
     /// Decodes a picture with all of the engine's ways to get along with little memory.
@@ -124,8 +135,8 @@ impl Desk<'_, '_> {
 
     /// Waits until all that was drawn is decoded.
     pub(super) fn finish_decoding(&mut self, engine: &mut Engine) -> Result<()> {
-        let Some(decoding) = self.decoding.take() else { return Ok(()) };
-        let told = self.take(decoding.finish());
+        let Some(aside) = self.aside.take() else { return Ok(()) };
+        let told = self.take(aside.finish());
         told.and(self.decode_what_had_no_memory(engine))
     }
 }

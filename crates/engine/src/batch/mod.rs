@@ -4,8 +4,8 @@
 //! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
 
+mod aside;
 mod canvas;
-mod decoding;
 mod desk;
 mod drawing;
 mod events;

@@ -60,6 +60,7 @@ impl BatchRun {
         if let Some(sheet) = options.sheet.as_ref().filter(|_| !report.interrupted) {
             write_sheet(sheet, &desk.todos, &axes)?;
         }
+        report.timings.encode += desk.encoded;
         report.timings.decode += desk.decoded;
         report.wall = desk.start.elapsed();
         report.timings.pictures = desk.made;

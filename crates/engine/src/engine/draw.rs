@@ -1,17 +1,15 @@
 //! One batch: conditions, latents, images.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{Schedule, StepInfo, sample};
-use kiln_vae::Tiling;
 use kiln_weights::StreamReport;
 
 use super::Engine;
 use crate::conditioning::step_of;
-use crate::decoder::{Decoder, Widened};
+use crate::decoder::Widened;
 use crate::denoise::{GuidedUnet, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
@@ -19,7 +17,6 @@ use crate::guidance::Guide;
 use crate::host_memory::{self, Asked};
 use crate::lora::LoraUse;
 use crate::pace::Pace;
-use crate::part::Keep;
 use crate::plan::Work;
 use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
@@ -48,13 +45,6 @@ pub(crate) struct Drawn {
     pub(crate) decode: Duration,
 }
 
-/// What decodes pictures while the engine draws others.
-#[derive(Clone)]
-pub(crate) struct Beside {
-    decoder: Arc<Mutex<Decoder>>,
-    tiling: Tiling,
-}
-
 /// How long a batch took before it was decoded.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Prepared {
@@ -72,19 +62,6 @@ impl Undecoded {
     /// Says that it is decoded again.
     pub(crate) fn again(&self, Widened { from, to }: Widened) -> Event {
         Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
-    }
-}
-
-impl Beside {
-    /// The picture, once nobody else decodes. `widened` is told before it is decoded again.
-    ///
-    /// # Errors
-    /// Those of the decoder: where memory is out, nothing smaller is tried.
-    pub(crate) fn decode(&self, picture: &Undecoded, widened: &mut dyn FnMut(Widened) -> Result<()>) -> Result<Drawn> {
-        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = Instant::now();
-        let image = decoder.decode(&picture.latents, &Keep::Whole, self.tiling, widened)?;
-        Ok(Drawn { image, latents: picture.latents.clone(), decode: start.elapsed() })
     }
 }
 
@@ -112,13 +89,6 @@ impl Engine {
         Ok((pictures.collect::<Result<_>>()?, prepared))
     }
 
-    /// What decodes while this draws on; `None` where decoding waits for its turn.
-    pub(crate) fn beside(&self) -> Option<Beside> {
-        let tiling = self.arrangement.plan().tiling;
-        let may = self.decodes_beside && self.arrangement.has_room_beside();
-        may.then(|| Beside { decoder: self.decoder.clone(), tiling })
-    }
-
     /// [`Engine::set_loras`], in a smaller mode where memory is out.
     pub(crate) fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
@@ -126,13 +96,13 @@ impl Engine {
 
     /// What a picture's texts make of it, with the LoRAs that are in the weights now.
     pub(crate) fn shape_of(&self, job: &Job) -> Result<Shape> {
-        self.text.shape(&Together::of_jobs([job]))
+        self.text().shape(&Together::of_jobs([job]))
     }
 
     /// Has the texts of pictures that come later encoded with the next ones that are new: weights of text encoders that
     /// do not stay are read once for them all.
     pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
-        self.text.foresee(jobs);
+        self.text().foresee(jobs);
     }
 
     /// Bytes of the card's memory that are in use, where there is a card.
@@ -151,14 +121,14 @@ impl Engine {
         tell(Stage::Encode.begin())?;
         let start = Instant::now();
         let job = together.job();
-        let steering = self.text.steering(together);
-        if !self.text.knows(job, &steering) {
+        let steering = self.text().steering(together);
+        if !self.text().knows(job, &steering) {
             self.make_room_for(Stage::Encode);
         }
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
-        let mut conditions = self.text.conditions(job, steering, &keep, kept)?;
-        let CacheCounts { encoded, known } = self.text.counts();
+        let mut conditions = self.text().conditions(job, steering, &keep, kept)?;
+        let CacheCounts { encoded, known } = self.text().counts();
         (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
         self.after("encoded");
         let guide = Guide::new(job, &conditions, schedule.points().len());

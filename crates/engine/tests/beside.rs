@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use kiln_engine::{
-    BatchEvent, BatchOptions, BatchReport, BatchRun, BatchSize, DTypeChoice, DecodeBeside, DeviceChoice, HostPool,
-    JobFile, JobSet, ModelOptions, Setup, Stage,
+    BatchEvent, BatchOptions, BatchReport, BatchRun, BatchSize, Beside, DTypeChoice, DeviceChoice, HostPool, JobFile,
+    JobSet, ModelOptions, Setup, Stage,
 };
 use kiln_mempool::Faults;
 use kiln_testkit::{Target, fixtures};
@@ -36,7 +36,7 @@ struct Set {
 }
 
 /// Makes the set in `folder` and gives its files; `stop` ends it at that step.
-fn make(folder: &Path, decode_beside: DecodeBeside, stop: Option<usize>) -> Set {
+fn make(folder: &Path, beside: Beside, stop: Option<usize>) -> Set {
     let jobs = folder.join("jobs.jsonl");
     std::fs::write(&jobs, JOBS).unwrap();
     let set = JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&fixtures("models/sd1")));
@@ -49,7 +49,7 @@ fn make(folder: &Path, decode_beside: DecodeBeside, stop: Option<usize>) -> Set 
         batch_size: BatchSize::Of(2),
         deterministic: false,
         model_options: ModelOptions::default(),
-        setup: Setup { device, dtype: DTypeChoice::F32, decode_beside, ..Setup::default() },
+        setup: Setup { device, dtype: DTypeChoice::F32, beside, ..Setup::default() },
         sheet: None,
     };
     let (mut steps, mut in_turn) = (0, 0);
@@ -67,17 +67,17 @@ fn make(folder: &Path, decode_beside: DecodeBeside, stop: Option<usize>) -> Set 
     Set { report: report.unwrap(), files, in_turn }
 }
 
-fn fresh(decode_beside: DecodeBeside) -> Set {
-    make(tempfile::tempdir().unwrap().path(), decode_beside, None)
+fn fresh(beside: Beside) -> Set {
+    make(tempfile::tempdir().unwrap().path(), beside, None)
 }
 
 /// One test: faults are the process's.
 #[test]
 fn files_are_those_of_decoding_in_turn() {
-    let Set { report, files: expected, in_turn } = fresh(DecodeBeside::Never);
+    let Set { report, files: expected, in_turn } = fresh(Beside::Never);
     assert_eq!((report.made, expected.len(), in_turn), (PICTURES, PICTURES, PICTURES));
     let counter = Faults::count();
-    let Set { report, files, in_turn } = fresh(DecodeBeside::Always);
+    let Set { report, files, in_turn } = fresh(Beside::Always);
     let requests = counter.seen();
     drop(counter);
     assert_eq!((report.made, report.failed, in_turn), (PICTURES, 0, 0));
@@ -87,9 +87,9 @@ fn files_are_those_of_decoding_in_turn() {
     // Stopped at any step: what is drawn is saved, and the next run makes the rest.
     for stop in [1, 3, 5, 7] {
         let folder = tempfile::tempdir().unwrap();
-        let stopped = make(folder.path(), DecodeBeside::Always, Some(stop)).report;
+        let stopped = make(folder.path(), Beside::Always, Some(stop)).report;
         assert!(stopped.interrupted && stopped.failed == 0, "{stopped:?}");
-        let Set { report: rest, files, .. } = make(folder.path(), DecodeBeside::Always, None);
+        let Set { report: rest, files, .. } = make(folder.path(), Beside::Always, None);
         assert_eq!((rest.made, rest.failed), (PICTURES - stopped.made, 0));
         assert!(files == expected, "stopped at step {stop}: other files");
     }
@@ -100,7 +100,7 @@ fn files_are_those_of_decoding_in_turn() {
         let n = requests * i / TRIED;
         let faults = Faults::fail_once(n);
         let folder = tempfile::tempdir().unwrap();
-        let Set { report, files, .. } = make(folder.path(), DecodeBeside::Always, None);
+        let Set { report, files, .. } = make(folder.path(), Beside::Always, None);
         drop(faults);
         assert_eq!((report.made + report.failed, files.len()), (PICTURES, report.made), "request {n} of {requests}");
         assert!(files.iter().all(|(name, file)| expected[name] == *file), "request {n} of {requests}: another picture");
