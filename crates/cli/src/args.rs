@@ -3,17 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kiln_engine::{
-    BatchSize, BenchPlan, BenchStage, ByteSize, DTypeChoice, HubReference, LoraName, LoraUse, Preset, Request, Setup,
-    StreamPlan, WeightType,
-};
+use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, Preset, Setup, WeightType};
 
 use crate::batch_args::BatchArgs;
+use crate::bench_args::BenchArgs;
 use crate::place_args::PlaceArgs;
-use crate::prompt_args::PromptArgs;
-use crate::run_args::RunArgs;
-use crate::sampling_args::SamplingArgs;
 use crate::tell::LogFormat;
+use crate::txt2img_args::Txt2img;
+use crate::values::parse_count;
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
@@ -201,220 +198,11 @@ pub enum MemoryCommand {
     },
 }
 
-/// `kiln bench`.
-#[derive(Debug, ClapArgs)]
-pub struct BenchArgs {
-    /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
-    #[arg(value_name = "MODEL", conflicts_with = "config")]
-    models: Vec<Preset>,
-    /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
-    #[arg(long, value_name = "PATH")]
-    pub config: Option<PathBuf>,
-    /// Size of the pictures in pixels, multiples of 8. Default: the model's.
-    #[arg(long, value_name = "WxH", value_parser = parse_size)]
-    size: Option<(usize, usize)>,
-    /// Pictures that a step or a call makes at once.
-    #[arg(long, value_name = "N", default_value = "1")]
-    batch: usize,
-    /// Steps of a call.
-    #[arg(long, value_name = "N", default_value = "20")]
-    steps: usize,
-    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens), call (both prompts
-    /// to PNG files in memory, once the model is loaded).
-    #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
-    stages: Vec<BenchStage>,
-    /// How often a stage is measured.
-    #[arg(long, value_name = "N", default_value = "5")]
-    runs: usize,
-    /// How often a stage runs before it is measured.
-    #[arg(long, value_name = "N", default_value = "1")]
-    warmup: usize,
-    /// Writes JSON to a file, which is replaced if it exists; - prints it in the table's place.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Streams the weights through a small ring on the device.
-    #[arg(long)]
-    lowvram: bool,
-    /// Streams weights beyond so many MiB of them, which stay on the device.
-    #[arg(long, value_name = "N")]
-    resident_mib: Option<usize>,
-    /// The ring's size in MiB. Default: the least that does not slow steps down.
-    #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
-    ring_mib: Option<usize>,
-    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    pub memory_trace: Option<PathBuf>,
-    #[command(flatten)]
-    place: PlaceArgs,
-}
-
-impl BenchArgs {
-    /// The presets to measure, where no folder is given.
-    pub fn presets(&self) -> &[Preset] {
-        if self.models.is_empty() { &[Preset::Emoji] } else { &self.models }
-    }
-
-    /// What is measured of them.
-    pub fn plan(&self) -> BenchPlan {
-        BenchPlan {
-            size: self.size,
-            batch: self.batch,
-            steps: self.steps,
-            stages: self.stages.clone(),
-            runs: self.runs,
-            warmup: self.warmup,
-            trace: self.trace.is_some(),
-            stream: (self.lowvram || self.resident_mib.is_some() || self.ring_mib.is_some()).then(|| {
-                let bytes = |mib: usize| mib.saturating_mul(1 << 20);
-                StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
-            }),
-            setup: self.place.setup(),
-        }
-    }
-}
-
-/// `kiln txt2img`.
-#[derive(Debug, ClapArgs)]
-pub struct Txt2img {
-    /// What the picture shows.
-    #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag",
-          required_unless_present_any = ["prompt_flag", "like"])]
-    prompt: Option<String>,
-    /// What the picture shows (the same as PROMPT).
-    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", allow_hyphen_values = true)]
-    prompt_flag: Option<String>,
-    /// What it does not show. For SDXL, none at all is not the same as an empty one.
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    negative_prompt: Option<String>,
-    /// Takes everything that no flag says from a picture's settings: Kiln's or AUTOMATIC1111's, in PNG, JPEG or WebP.
-    #[arg(long, value_name = "IMAGE")]
-    pub like: Option<PathBuf>,
-    #[command(flatten)]
-    prompts: PromptArgs,
-
-    /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. In any number.
-    #[arg(long = "lora", value_name = "FILE[:X]")]
-    pub loras: Vec<LoraUse>,
-
-    /// Width in pixels, a multiple of 8. Default: the model's.
-    #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
-    width: Option<usize>,
-    /// Height in pixels, a multiple of 8. Default: the model's.
-    #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
-    height: Option<usize>,
-    /// Steps of the sampler. Default: the model's, usually 20.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    steps: Option<usize>,
-    /// How strongly the prompt steers; 1 is not at all, and twice as fast. Default: the model's; 7, for SDXL 5.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
-    cfg_scale: Option<f64>,
-    /// The first picture's seed; the next ones count on. Negative, and the default: a random one, which is told.
-    #[arg(short, long, value_name = "N", allow_hyphen_values = true, value_parser = parse_seed)]
-    seed: Option<Seed>,
-    /// How many batches.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    batch_count: Option<usize>,
-    /// How many pictures at once; auto is as many as are fastest.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub batch_size: Option<BatchSize>,
-
-    /// The picture's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<String>,
-    /// Replaces files that are there.
-    #[arg(long)]
-    pub overwrite: bool,
-    /// Writes the latents too: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    pub latents_out: Option<PathBuf>,
-    /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    pub memory_trace: Option<PathBuf>,
-
-    #[command(flatten)]
-    sampling: SamplingArgs,
-    #[command(flatten)]
-    pub run: RunArgs,
-}
-
-impl Txt2img {
-    /// The request, as every other front end makes it.
-    pub fn request(&self) -> Request {
-        self.request_over(Request::default())
-    }
-
-    /// The request that is `base` where no flag says anything.
-    pub fn request_over(&self, base: Request) -> Request {
-        let mut request = self.prompts.apply(base);
-        if let Some(prompt) = self.prompt.as_ref().or(self.prompt_flag.as_ref()) {
-            request.prompt = prompt.clone();
-            request.literal_prompt = false;
-            // What another prompt's tags named goes with it.
-            request.loras.retain(|lora| matches!(lora.lora, LoraName::File(_)));
-        }
-        if let Some(negative_prompt) = &self.negative_prompt {
-            request.negative_prompt = Some(negative_prompt.clone());
-            request.literal_negative_prompt = false;
-        }
-        if let Some(Seed(seed)) = self.seed {
-            request.seed = seed;
-        }
-        if !self.loras.is_empty() {
-            request.loras = self.loras.clone();
-        }
-        if self.steps.is_some() {
-            request.sigmas = None; // those of a picture, which say how many steps there are
-        }
-        self.sampling.apply(&mut request);
-        Request {
-            width: self.width.or(request.width),
-            height: self.height.or(request.height),
-            steps: self.steps.or(request.steps),
-            cfg_scale: self.cfg_scale.or(request.cfg_scale),
-            batch_count: self.batch_count.or(request.batch_count),
-            batch_size: self.batch_size.and_then(BatchSize::number).or(request.batch_size),
-            ..request
-        }
-    }
-}
-
-/// A number of things; its bounds are the request's to check, which knows the model.
-pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "expected a whole number, not negative".into())
-}
-
-pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| "expected a number".into())
-}
-
-/// A seed, or none for a random one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seed(pub(crate) Option<u64>);
-
-pub(crate) fn parse_seed(text: &str) -> Result<Seed, String> {
-    match text.parse::<i128>() {
-        Ok(seed) if seed < 0 => Ok(Seed(None)),
-        Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
-        _ => Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
-    }
-}
-
-pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
-    let size = text.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
-    size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use kiln_engine::{SamplerKind, SigmaSchedule};
+    use kiln_engine::{BenchStage, SamplerKind, SigmaSchedule};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -427,56 +215,6 @@ mod tests {
         let names = SamplerKind::ALL.iter().map(|sampler| sampler.id());
         for name in names.chain(SigmaSchedule::ALL.iter().map(|schedule| schedule.id())) {
             assert!(help.contains(name), "{name} is not in the help");
-        }
-    }
-
-    #[test]
-    fn seeds_are_whole_numbers() {
-        assert_eq!(parse_seed("42"), Ok(Seed(Some(42))));
-        assert_eq!(parse_seed("-1"), Ok(Seed(None)));
-        assert_eq!(parse_seed("18446744073709551615"), Ok(Seed(Some(u64::MAX))));
-        assert!(parse_seed("18446744073709551616").is_err());
-        assert!(parse_seed("1.5").is_err());
-    }
-
-    /// The arguments of `kiln bench`, or what is wrong with them.
-    fn bench(line: &str) -> Result<BenchArgs, String> {
-        let words = ["kiln", "bench"].into_iter().chain(line.split_whitespace());
-        match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
-            Command::Bench(args) => Ok(args),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn bench_measures_everything_of_the_emoji_model_when_nothing_is_said() {
-        let args = bench("").unwrap();
-        assert_eq!(args.presets(), [Preset::Emoji]);
-        assert_eq!(args.plan(), BenchPlan::default());
-    }
-
-    #[test]
-    fn bench_takes_presets_stages_and_a_size() {
-        let args = bench("sd15-512 sdxl-1024 --stages vae,text --size 512x768 --batch 4 --steps 30 --runs 3 --json -")
-            .unwrap();
-        assert_eq!(args.presets(), [Preset::Sd15, Preset::Sdxl]);
-        let plan = args.plan();
-        assert_eq!(plan.stages, [BenchStage::Vae, BenchStage::Text]);
-        assert_eq!((plan.size, plan.batch, plan.steps, plan.runs), (Some((512, 768)), 4, 30, 3));
-    }
-
-    #[test]
-    fn bench_says_what_it_expected() {
-        for (line, expected) in [
-            ("sd14", "expected emoji, sd15-512, sdxl-1024"),
-            ("--stages step,unet", "expected step, vae, text, call"),
-            ("--size 512", "as in 512x768"),
-            ("--runs few", "invalid digit"),
-            ("emoji --config models/emoji", "cannot be used with"),
-            ("--dtype int8", "expected auto, f32, bf16 or f16"),
-        ] {
-            let message = bench(line).unwrap_err();
-            assert!(message.contains(expected), "{line}: {message}");
         }
     }
 

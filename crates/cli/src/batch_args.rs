@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{Assignment, Axis, BatchOptions, BatchSize, Beside, ContactSheet, JobFormat, Setup, Shard};
 
-use crate::args::parse_count;
 use crate::run_args::RunArgs;
+use crate::values::parse_count;
 
 /// `kiln batch`.
 #[derive(Debug, Args)]

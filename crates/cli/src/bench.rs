@@ -7,7 +7,7 @@ use kiln_engine::{
     TraceFile, locate_model,
 };
 
-use crate::args::BenchArgs;
+use crate::bench_args::BenchArgs;
 use crate::interrupt;
 use crate::table::{print, size, table, thousands};
 

@@ -11,6 +11,7 @@ mod args;
 mod batch;
 mod batch_args;
 mod bench;
+mod bench_args;
 mod convert;
 mod devices;
 mod handover;
@@ -28,6 +29,8 @@ mod run_args;
 mod sampling_args;
 mod table;
 mod txt2img;
+mod txt2img_args;
+mod values;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use clap::Args;
 use kiln_engine::{ByteSize, MemoryOptions, ModeChoice, VaeMemory};
 
-use crate::args::parse_count;
+use crate::values::parse_count;
 
 /// What a user may say of memory. Without any of it Kiln takes the fastest mode that fits.
 #[derive(Debug, Clone, Args)]

@@ -3,7 +3,7 @@
 use clap::Args;
 use kiln_engine::{DTypeChoice, DeviceChoice, MatrixChoice, Setup};
 
-use crate::args::parse_count;
+use crate::values::parse_count;
 
 /// What a user may say of where a model runs.
 #[derive(Debug, Clone, Copy, Args)]

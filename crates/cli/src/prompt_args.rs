@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{Emphasis, Request};
 
-use crate::args::parse_count;
+use crate::values::parse_count;
 
 /// What a user may say of prompts.
 #[derive(Debug, Clone, Args)]

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{HubOptions, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder};
 
-use crate::args::parse_count;
 use crate::memory_args::MemoryArgs;
 use crate::place_args::PlaceArgs;
 use crate::pull::located;
+use crate::values::parse_count;
 
 /// What a user may say of the model and of where it runs.
 #[derive(Debug, Clone, Args)]

@@ -3,7 +3,7 @@
 use clap::Args;
 use kiln_engine::{Request, Rng, SamplerChoice, SamplerKind, SigmaSchedule};
 
-use crate::args::{Seed, parse_number, parse_seed, parse_size};
+use crate::values::{Seed, parse_number, parse_seed, parse_size};
 
 /// What a user may say about the way from noise to a picture.
 #[derive(Debug, Clone, Args)]

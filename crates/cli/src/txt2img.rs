@@ -5,9 +5,9 @@ use kiln_engine::{
     locate_model,
 };
 
-use crate::args::Txt2img;
 use crate::interrupt;
 use crate::progress::{Progress, summary};
+use crate::txt2img_args::Txt2img;
 
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(mut args: Txt2img) -> Result<()> {

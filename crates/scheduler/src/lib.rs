@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod brownian;
+mod class;
 mod config;
 mod denoiser;
 mod error;
@@ -42,6 +43,7 @@ mod mimic;
 mod names;
 mod noise;
 mod options;
+mod point;
 mod resolve;
 mod rng;
 mod samplers;
@@ -60,8 +62,9 @@ pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions};
+pub use point::Point;
 pub use resolve::{BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, UniPcScale, Variance};
 pub use rng::{CpuRng, CudaRng, RngKind};
 pub use sampling::{StepInfo, Stepper, sample};
-pub use schedule::{Point, Schedule};
+pub use schedule::Schedule;
 pub use sigma_schedule::SigmaSchedule;

@@ -3,6 +3,7 @@
 //! A sampler other than the folder's own gets what diffusers' `from_config` gives: a key that is in the
 //! JSON is taken where the target class has such a key, a missing one gets the target class's default.
 
+use crate::class::{Class, class};
 use crate::sigmas::DISTILLED;
 use crate::{Churn, Error, Limit, Prediction, Result, SamplerKind, SchedulerConfig, SigmaSchedule};
 
@@ -157,77 +158,6 @@ pub enum Variance {
     FixedSmall,
     /// Beta.
     FixedLarge,
-}
-
-/// What differs between diffusers' classes when a key is missing, or does not exist for the class.
-struct Class {
-    beta_start: f64,
-    beta_end: f64,
-    scaled_linear: bool,
-    spacing: Spacing,
-    /// The default of `clip_sample`, where the class has the key.
-    clip_sample: Option<bool>,
-    thresholding: bool,
-    zero_snr: bool,
-    karras: bool,
-    final_sigmas_type: bool,
-    set_alpha_to_one: bool,
-}
-
-/// Read from diffusers 0.42.1, the signatures of the classes' constructors.
-fn class(kind: SamplerKind) -> Class {
-    let ddim = Class {
-        beta_start: 1e-4,
-        beta_end: 0.02,
-        scaled_linear: false,
-        spacing: Spacing::Leading,
-        clip_sample: Some(true),
-        thresholding: true,
-        zero_snr: true,
-        karras: false,
-        final_sigmas_type: false,
-        set_alpha_to_one: true,
-    };
-    let euler_a = Class { spacing: Spacing::Linspace, clip_sample: None, thresholding: false, ..ddim };
-    let lcm = Class { beta_start: 0.00085, beta_end: 0.012, scaled_linear: true, clip_sample: Some(false), ..ddim };
-    match kind {
-        SamplerKind::Ddim | SamplerKind::Ddpm => ddim,
-        SamplerKind::Pndm => {
-            Class { clip_sample: None, thresholding: false, zero_snr: false, set_alpha_to_one: false, ..ddim }
-        }
-        SamplerKind::EulerA => euler_a,
-        SamplerKind::Euler => Class { karras: true, final_sigmas_type: true, ..euler_a },
-        SamplerKind::Lms => Class { karras: true, zero_snr: false, ..euler_a },
-        SamplerKind::Heun => Class {
-            beta_start: 0.00085,
-            beta_end: 0.012,
-            karras: true,
-            zero_snr: false,
-            clip_sample: Some(false),
-            ..euler_a
-        },
-        SamplerKind::Dpm2 | SamplerKind::Dpm2A | SamplerKind::DpmppSde => {
-            Class { beta_start: 0.00085, beta_end: 0.012, karras: true, zero_snr: false, ..euler_a }
-        }
-        SamplerKind::Dpmpp2m | SamplerKind::UniPc => {
-            Class { karras: true, final_sigmas_type: true, thresholding: true, ..euler_a }
-        }
-        SamplerKind::Deis => Class { karras: true, zero_snr: false, thresholding: true, ..euler_a },
-        SamplerKind::Lcm => lcm,
-        // The keys exist, and diffusers' class does nothing with them.
-        SamplerKind::Tcd => Class { clip_sample: None, thresholding: false, ..lcm },
-        // diffusers has no class for these: they read what Euler reads.
-        SamplerKind::Dpmpp2sA
-        | SamplerKind::Dpmpp2mSde
-        | SamplerKind::Dpmpp2mSdeHeun
-        | SamplerKind::Dpmpp3mSde
-        | SamplerKind::Ipndm
-        | SamplerKind::ResMultistep
-        | SamplerKind::ResMultistepA
-        | SamplerKind::ErSde
-        | SamplerKind::EulerCfgPp
-        | SamplerKind::EulerACfgPp => Class { karras: true, ..euler_a },
-    }
 }
 
 impl SchedulerConfig {

@@ -33,6 +33,7 @@ pub mod ldm;
 mod load;
 mod lora;
 mod mmap;
+mod param_spec;
 mod random;
 mod rows;
 mod safetensors_file;
@@ -51,11 +52,10 @@ pub use keys::{KeyRule, Renamed};
 pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, misfits};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
+pub use param_spec::{ParamSpec, SlabType, StoredRows};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
-pub use segment::{
-    Active, Param, ParamBuilder, ParamSpec, Segment, Segments, SlabType, StackedParam, Staged, StoredRows,
-};
+pub use segment::{Active, Param, ParamBuilder, Segment, Segments, StackedParam, Staged};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

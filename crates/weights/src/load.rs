@@ -9,8 +9,9 @@ use rayon::prelude::*;
 
 use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
+use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
-use crate::segment::{ParamSpec, Segment, Slab, SlabType, Stack, StoredRows, View};
+use crate::segment::{Segment, Slab, Stack, View};
 use crate::source::{ParamInfo, ParamSource};
 
 /// Where and as what weights are kept.

@@ -9,7 +9,8 @@ use half::slice::HalfFloatSliceExt;
 use safetensors::{Dtype, View};
 
 use crate::error::{Error, Result};
-use crate::segment::{ParamSpec, Segment};
+use crate::param_spec::ParamSpec;
+use crate::segment::Segment;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// Random tensors for every parameter of some segments, the same in every run.

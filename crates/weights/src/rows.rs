@@ -10,7 +10,7 @@ use safetensors::Dtype;
 
 use crate::element::{Element, Stored};
 use crate::error::Result;
-use crate::segment::StoredRows;
+use crate::param_spec::StoredRows;
 use crate::stored_type::StoredType;
 
 /// Numbers that are made to rows at a time, or those of [`EVEN`] rows: few beside the smallest ring.

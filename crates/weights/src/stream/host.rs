@@ -16,7 +16,8 @@ use super::report::StreamReport;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
 use crate::load::{layout_on, packed_one};
-use crate::segment::{Segment, Slab, SlabType, Streamer};
+use crate::param_spec::SlabType;
+use crate::segment::{Segment, Slab, Streamer};
 use crate::source::ParamSource;
 
 /// The streamed segments of a network on the processor.

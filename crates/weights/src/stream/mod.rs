@@ -35,7 +35,8 @@ use self::card::CardStream;
 use self::host::HostStream;
 use crate::error::{Error, Result};
 use crate::load::{Placement, check_all, load};
-use crate::segment::{Segment, SlabType, Streamed, Streamer};
+use crate::param_spec::SlabType;
+use crate::segment::{Segment, Streamed, Streamer};
 use crate::source::ParamSource;
 
 /// How segments are streamed.

@@ -3,7 +3,8 @@
 use super::simulate::{SegmentTimes, SimulatedStep, simulate};
 use crate::error::{Error, Result};
 use crate::load::Placement;
-use crate::segment::{Segment, SlabType};
+use crate::param_spec::{ALIGNMENT, SlabType};
+use crate::segment::Segment;
 
 /// What is known of the times of a step before it runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,7 +189,7 @@ fn largest_streamed(sizes: &[usize], resident: &[bool]) -> usize {
 
 /// Rings begin and end where slabs do.
 fn aligned(bytes: usize) -> usize {
-    bytes.next_multiple_of(crate::segment::ALIGNMENT)
+    bytes.next_multiple_of(ALIGNMENT)
 }
 
 /// Chooses segments that stay, of at most `room` bytes together: all above `limit` bytes, and of the others a share that

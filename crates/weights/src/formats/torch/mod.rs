@@ -6,6 +6,7 @@
 
 mod pickle;
 mod strided;
+mod values;
 pub(crate) mod zip;
 
 use std::borrow::Cow;
@@ -19,8 +20,9 @@ use super::bytes::Reader;
 use crate::error::{Error, Result};
 use crate::mmap;
 use crate::source::{ParamData, ParamInfo, ParamSource};
-use pickle::{Machine, Value};
+use pickle::Machine;
 use strided::Layout;
+use values::Value;
 
 /// The first byte of a pickle of protocol 2 or later.
 pub(crate) const PICKLE_MAGIC: u8 = 0x80;

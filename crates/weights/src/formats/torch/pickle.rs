@@ -9,8 +9,7 @@
 
 use std::collections::HashMap;
 
-use safetensors::Dtype;
-
+use super::values::{Global, Storage, TensorView, Value, global};
 use crate::formats::bytes::Reader;
 
 type Parsed<T> = Result<T, String>;
@@ -21,95 +20,6 @@ const MAX_VALUES: usize = 1 << 19;
 
 /// More dimensions than any tensor has.
 const MAX_DIMS: usize = 16;
-
-/// A value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value<'a> {
-    None,
-    Bool(bool),
-    Int(i64),
-    /// An integer of more than 64 bits, little-endian.
-    Long(&'a [u8]),
-    Float(f64),
-    Text(&'a str),
-    Bytes,
-    /// Of [`Machine::lists`].
-    Tuple(usize),
-    /// Of [`Machine::lists`].
-    List(usize),
-    /// Of [`Machine::dicts`].
-    Dict(usize),
-    Global(Global),
-    /// Of [`Machine::storages`].
-    Storage(usize),
-    /// Of [`Machine::tensors`].
-    Tensor(usize),
-    /// Some object that holds no weights.
-    Opaque,
-}
-
-/// What a pickle may name.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Global {
-    Dict,
-    List,
-    RebuildTensor,
-    RebuildParameter,
-    Storage(Dtype),
-    /// Classes and functions of checkpoints that hold no weights. They are never called; what they would make is an
-    /// object that nobody looks into.
-    Inert,
-}
-
-/// The names on the list: module, names, and what they are here.
-const GLOBALS: &[(&str, &[&str], Global)] = &[
-    ("collections", &["OrderedDict", "defaultdict"], Global::Dict),
-    ("builtins", &["dict"], Global::Dict),
-    ("__builtin__", &["dict"], Global::Dict),
-    ("builtins", &["list", "set", "frozenset", "tuple"], Global::List),
-    ("__builtin__", &["list", "set", "frozenset", "tuple"], Global::List),
-    ("torch._utils", &["_rebuild_tensor", "_rebuild_tensor_v2"], Global::RebuildTensor),
-    ("torch._utils", &["_rebuild_parameter", "_rebuild_parameter_with_state"], Global::RebuildParameter),
-    ("torch", &["DoubleStorage"], Global::Storage(Dtype::F64)),
-    ("torch", &["FloatStorage"], Global::Storage(Dtype::F32)),
-    ("torch", &["HalfStorage"], Global::Storage(Dtype::F16)),
-    ("torch", &["BFloat16Storage"], Global::Storage(Dtype::BF16)),
-    ("torch", &["LongStorage"], Global::Storage(Dtype::I64)),
-    ("torch", &["IntStorage"], Global::Storage(Dtype::I32)),
-    ("torch", &["ShortStorage"], Global::Storage(Dtype::I16)),
-    ("torch", &["CharStorage"], Global::Storage(Dtype::I8)),
-    ("torch", &["ByteStorage"], Global::Storage(Dtype::U8)),
-    ("torch", &["BoolStorage"], Global::Storage(Dtype::BOOL)),
-    ("torch", &["Size", "device", "float64", "float32", "float16", "bfloat16", "int64"], Global::Inert),
-    ("torch.nn.modules.container", &["ParameterDict"], Global::Inert),
-    ("numpy.core.multiarray", &["scalar"], Global::Inert),
-    ("numpy._core.multiarray", &["scalar"], Global::Inert),
-    ("numpy", &["dtype"], Global::Inert),
-    ("_codecs", &["encode"], Global::Inert),
-    // What training with PyTorch Lightning leaves in the official files of Stable Diffusion 1.
-    ("pytorch_lightning.callbacks.model_checkpoint", &["ModelCheckpoint"], Global::Inert),
-    ("pytorch_lightning.callbacks", &["ModelCheckpoint"], Global::Inert),
-    ("pytorch_lightning.utilities.parsing", &["AttributeDict"], Global::Dict),
-    ("argparse", &["Namespace"], Global::Inert),
-];
-
-/// A storage that a pickle refers to: a file of the archive, or a piece at the end of an old file.
-#[derive(Debug, Clone)]
-pub(super) struct Storage<'a> {
-    pub(super) dtype: Dtype,
-    pub(super) key: &'a str,
-    /// Elements.
-    pub(super) length: u64,
-}
-
-/// A view into a storage. Numbers are elements.
-#[derive(Debug, Clone)]
-pub(super) struct TensorView {
-    pub(super) storage: usize,
-    pub(super) offset: usize,
-    pub(super) shape: Vec<usize>,
-    pub(super) strides: Vec<usize>,
-}
 
 /// The interpreter, and what it made.
 #[derive(Default)]
@@ -445,19 +355,6 @@ impl<'a> Machine<'a> {
         self.storages.push(Storage { dtype, key, length });
         self.push(Value::Storage(self.storages.len() - 1))
     }
-}
-
-fn global(module: &str, name: &str) -> Parsed<Global> {
-    let found = GLOBALS.iter().find(|(m, names, _)| *m == module && names.contains(&name));
-    found.map(|&(_, _, global)| global).ok_or_else(|| {
-        let plain = |text: &str| text.chars().filter(|c| c.is_ascii_graphic()).take(80).collect::<String>();
-        format!(
-            "is a pickle that asks for `{}.{}`, which weights do not need: refused, nothing of it was run. If you trust \
-             the file, save its weights as .safetensors",
-            plain(module),
-            plain(name)
-        )
-    })
 }
 
 fn underflow() -> String {

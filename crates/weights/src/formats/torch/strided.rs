@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pickle::TensorView;
+use super::values::TensorView;
 
 /// How a tensor's elements lie.
 #[derive(Debug)]

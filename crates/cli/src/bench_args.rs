@@ -1,0 +1,133 @@
+//! The flags of `kiln bench`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kiln_engine::{BenchPlan, BenchStage, Preset, StreamPlan};
+
+use crate::place_args::PlaceArgs;
+use crate::values::parse_size;
+
+/// `kiln bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
+    #[arg(value_name = "MODEL", conflicts_with = "config")]
+    models: Vec<Preset>,
+    /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Size of the pictures in pixels, multiples of 8. Default: the model's.
+    #[arg(long, value_name = "WxH", value_parser = parse_size)]
+    size: Option<(usize, usize)>,
+    /// Pictures that a step or a call makes at once.
+    #[arg(long, value_name = "N", default_value = "1")]
+    batch: usize,
+    /// Steps of a call.
+    #[arg(long, value_name = "N", default_value = "20")]
+    steps: usize,
+    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens), call (both prompts
+    /// to PNG files in memory, once the model is loaded).
+    #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
+    stages: Vec<BenchStage>,
+    /// How often a stage is measured.
+    #[arg(long, value_name = "N", default_value = "5")]
+    runs: usize,
+    /// How often a stage runs before it is measured.
+    #[arg(long, value_name = "N", default_value = "1")]
+    warmup: usize,
+    /// Writes JSON to a file, which is replaced if it exists; - prints it in the table's place.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Streams the weights through a small ring on the device.
+    #[arg(long)]
+    lowvram: bool,
+    /// Streams weights beyond so many MiB of them, which stay on the device.
+    #[arg(long, value_name = "N")]
+    resident_mib: Option<usize>,
+    /// The ring's size in MiB. Default: the least that does not slow steps down.
+    #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
+    ring_mib: Option<usize>,
+    /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+impl BenchArgs {
+    /// The presets to measure, where no folder is given.
+    pub fn presets(&self) -> &[Preset] {
+        if self.models.is_empty() { &[Preset::Emoji] } else { &self.models }
+    }
+
+    /// What is measured of them.
+    pub fn plan(&self) -> BenchPlan {
+        BenchPlan {
+            size: self.size,
+            batch: self.batch,
+            steps: self.steps,
+            stages: self.stages.clone(),
+            runs: self.runs,
+            warmup: self.warmup,
+            trace: self.trace.is_some(),
+            stream: (self.lowvram || self.resident_mib.is_some() || self.ring_mib.is_some()).then(|| {
+                let bytes = |mib: usize| mib.saturating_mul(1 << 20);
+                StreamPlan { resident: self.resident_mib.map_or(0, bytes), ring: self.ring_mib.map(bytes) }
+            }),
+            setup: self.place.setup(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    /// The arguments of `kiln bench`, or what is wrong with them.
+    fn bench(line: &str) -> Result<BenchArgs, String> {
+        let words = ["kiln", "bench"].into_iter().chain(line.split_whitespace());
+        match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Bench(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn bench_measures_everything_of_the_emoji_model_when_nothing_is_said() {
+        let args = bench("").unwrap();
+        assert_eq!(args.presets(), [Preset::Emoji]);
+        assert_eq!(args.plan(), BenchPlan::default());
+    }
+
+    #[test]
+    fn bench_takes_presets_stages_and_a_size() {
+        let args = bench("sd15-512 sdxl-1024 --stages vae,text --size 512x768 --batch 4 --steps 30 --runs 3 --json -")
+            .unwrap();
+        assert_eq!(args.presets(), [Preset::Sd15, Preset::Sdxl]);
+        let plan = args.plan();
+        assert_eq!(plan.stages, [BenchStage::Vae, BenchStage::Text]);
+        assert_eq!((plan.size, plan.batch, plan.steps, plan.runs), (Some((512, 768)), 4, 30, 3));
+    }
+
+    #[test]
+    fn bench_says_what_it_expected() {
+        for (line, expected) in [
+            ("sd14", "expected emoji, sd15-512, sdxl-1024"),
+            ("--stages step,unet", "expected step, vae, text, call"),
+            ("--size 512", "as in 512x768"),
+            ("--runs few", "invalid digit"),
+            ("emoji --config models/emoji", "cannot be used with"),
+            ("--dtype int8", "expected auto, f32, bf16 or f16"),
+        ] {
+            let message = bench(line).unwrap_err();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+}
