@@ -32,6 +32,7 @@ mod activation;
 mod attention;
 mod concat;
 mod conv2d;
+mod conversion;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
@@ -61,6 +62,7 @@ pub use activation::{Activation, activation};
 pub use attention::{Attention, attention, attention_reads_parts, attention_seeing, attention_workspace};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
+pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
 pub use error::{Error, Result, is_out_of_memory};
 pub use geglu::geglu;
