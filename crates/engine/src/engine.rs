@@ -113,7 +113,6 @@ impl Engine {
         unet_part.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &copies, embeddings, setup.cached_texts())?;
-        let text = if has_beside { text.foreseeing_beside() } else { text };
         let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {

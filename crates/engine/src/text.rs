@@ -96,11 +96,6 @@ impl TextEncoders {
         })
     }
 
-    /// The same for who calls [`Self::encode_next`] on another thread.
-    pub(crate) fn foreseeing_beside(self) -> Self {
-        Self { beside: true, ..self }
-    }
-
     /// The weights, encoder by encoder.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
         self.encoders.iter().map(|encoder| &encoder.part)
@@ -144,8 +139,10 @@ impl TextEncoders {
         Ok(Shape { guided: steering.guided, composed, parts: steering.parts(together.len()), chunks })
     }
 
-    /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for.
-    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
+    /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for; or, where
+    /// somebody calls it `beside`, by [`Self::encode_next`] alone.
+    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>, beside: bool) {
+        self.beside = beside;
         let room = self.cache.capacity() / 2;
         self.ahead.clear();
         for job in jobs {
@@ -341,8 +338,8 @@ mod tests {
         };
         let request = |prompt: &str| Request { prompt: prompt.into(), ..Request::default() };
         let jobs = ["a pear", "a fig"].map(|prompt| request(prompt).resolve(&model).unwrap());
-        let mut text = open().foreseeing_beside();
-        text.foresee(jobs.iter());
+        let mut text = open();
+        text.foresee(jobs.iter(), true);
         let encoded: Vec<bool> = (0..4).map(|_| text.encode_next().unwrap()).collect();
         assert_eq!(encoded, [true, true, true, false], "two prompts, and the empty one once");
         let conditions = |text: &mut TextEncoders, job: &Job| {

@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::resolved::Job;
 use crate::settings::Origin;
 
-/// Orders that may wait. Who draws waits where there are more: decoding is the slower part then.
-const WAITING: usize = 8;
+/// Orders that may wait, the pictures of some batches. Who draws waits where there are more: decoding is the slower part
+/// then.
+const WAITING: usize = 32;
 
 /// A picture whose steps are done.
 pub(crate) struct Order {

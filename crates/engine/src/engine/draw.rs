@@ -99,10 +99,11 @@ impl Engine {
         self.text().shape(&Together::of_jobs([job]))
     }
 
-    /// Has the texts of pictures that come later encoded with the next ones that are new: weights of text encoders that
-    /// do not stay are read once for them all.
+    /// Has the texts of pictures that come later encoded with the next ones that are new, since weights of text encoders that
+    /// do not stay are read once for them all; or beside the steps, where that is done.
     pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
-        self.text().foresee(jobs);
+        let beside = self.beside().is_some();
+        self.text().foresee(jobs, beside);
     }
 
     /// Bytes of the card's memory that are in use, where there is a card.
