@@ -13,7 +13,7 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-pub(crate) use beside::Beside;
+pub(crate) use beside::NetworksBeside;
 pub(crate) use draw::{Drawn, Undecoded};
 
 use crate::arrangement::{Arrangement, Ceiling};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::journal::Seconds;
 use crate::decoder::Widened;
-use crate::engine::{Beside, Drawn, Undecoded};
+use crate::engine::{Drawn, NetworksBeside, Undecoded};
 use crate::error::{Error, Result};
 use crate::resolved::Job;
 use crate::settings::Origin;
@@ -51,7 +51,7 @@ enum Task {
 
 /// A thread beside the engine's.
 pub(crate) struct Aside {
-    tasks: SyncSender<(Task, Beside)>,
+    tasks: SyncSender<(Task, NetworksBeside)>,
     done: Receiver<Done>,
     thread: JoinHandle<()>,
 }
@@ -70,13 +70,13 @@ impl Aside {
     }
 
     /// Has a picture decoded; waits while too many wait.
-    pub(crate) fn decode(&self, order: Order, beside: Beside) -> Result<()> {
+    pub(crate) fn decode(&self, order: Order, beside: NetworksBeside) -> Result<()> {
         let ended = |_| Error::Device("the thread beside the steps has ended".into());
         self.tasks.send((Task::Decode(Box::new(order)), beside)).map_err(ended)
     }
 
     /// Has so many of the texts encoded that are foreseen, if the thread has time for them.
-    pub(crate) fn encode(&self, texts: usize, beside: Beside) {
+    pub(crate) fn encode(&self, texts: usize, beside: NetworksBeside) {
         let _ = self.tasks.try_send((Task::Encode(texts), beside)); // what is not encoded here is encoded when it is needed
     }
 
@@ -96,7 +96,7 @@ impl Aside {
     }
 }
 
-fn work(queue: Receiver<(Task, Beside)>, tell: &Sender<Done>) {
+fn work(queue: Receiver<(Task, NetworksBeside)>, tell: &Sender<Done>) {
     for (task, beside) in queue {
         let done = match task {
             Task::Encode(texts) => Done::Encoded(encode(texts, &beside)),
@@ -109,7 +109,7 @@ fn work(queue: Receiver<(Task, Beside)>, tell: &Sender<Done>) {
 }
 
 /// Text by text: the engine may come between.
-fn encode(texts: usize, beside: &Beside) -> Duration {
+fn encode(texts: usize, beside: &NetworksBeside) -> Duration {
     let start = Instant::now();
     for _ in 0..texts {
         match beside.encode_next() {
@@ -124,7 +124,7 @@ fn encode(texts: usize, beside: &Beside) -> Duration {
     start.elapsed()
 }
 
-fn decode(order: Order, beside: &Beside) -> Decoded {
+fn decode(order: Order, beside: &NetworksBeside) -> Decoded {
     let mut widened = Vec::new();
     let result = beside.decode(&order.picture, &mut |news| {
         widened.push(news);

@@ -91,7 +91,8 @@ impl Meter<'_, '_> {
             guided.forward(&latents, TIMESTEP)?;
         }
         let before = loaded.streams.first().map(Streamed::report).transpose()?;
-        loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?; // the first runs are slower
+        // Segments are timed from here on: the first runs are slower.
+        loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?;
         let mut run = || guided.forward(&latents, TIMESTEP).map(drop);
         let mut report = self.time(BenchStage::Step, &loaded, flop.iter().sum(), &mut run)?;
         let streamed = loaded.streams.pop(); // for as long as there are steps
@@ -117,8 +118,8 @@ impl Meter<'_, '_> {
         Ok(report)
     }
 
-    /// Median seconds of each of these, run in turns since the speed of a machine moves: each follows one of its own that
-    /// is not counted, so that it begins with what such a run leaves in a ring.
+    /// Median seconds of each of these, run in turns since the speed of a machine moves: each follows one of its own
+    /// that is not counted, so that it begins with what such a run leaves in a ring.
     fn in_turns<const N: usize>(&self, mut each: [&mut dyn FnMut() -> Result<()>; N]) -> Result<[f64; N]> {
         let mut seconds = [const { Vec::new() }; N];
         for _ in 0..self.plan.runs {

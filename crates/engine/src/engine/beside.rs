@@ -14,7 +14,7 @@ use crate::text::TextEncoders;
 
 /// The networks that may work beside the steps. They take turns with the engine itself.
 #[derive(Clone)]
-pub(crate) struct Beside {
+pub(crate) struct NetworksBeside {
     text: Arc<Mutex<TextEncoders>>,
     decoder: Arc<Mutex<Decoder>>,
     tiling: Tiling,
@@ -22,14 +22,14 @@ pub(crate) struct Beside {
 
 impl Engine {
     /// What works while this draws on; `None` where everything waits for its turn.
-    pub(crate) fn beside(&self) -> Option<Beside> {
+    pub(crate) fn beside(&self) -> Option<NetworksBeside> {
         let tiling = self.arrangement.plan().tiling;
         let may = self.has_beside && self.arrangement.has_room_beside();
-        may.then(|| Beside { text: self.text.clone(), decoder: self.decoder.clone(), tiling })
+        may.then(|| NetworksBeside { text: self.text.clone(), decoder: self.decoder.clone(), tiling })
     }
 }
 
-impl Beside {
+impl NetworksBeside {
     /// The picture, once nobody else decodes. `widened` is told before it is decoded again.
     ///
     /// # Errors

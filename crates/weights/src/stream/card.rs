@@ -36,6 +36,8 @@ struct State {
     awaited: Vec<bool>,
     /// The end of each one's last use, while no copy has taken its place.
     uses: Vec<Option<Arc<Point>>>,
+    /// Whether uses are timed: nobody else pays for it.
+    timed: bool,
     /// Where the computing of a segment that is in use began, once its weights were there.
     begun: Vec<Option<Point>>,
     /// Uses whose times were not read yet.
@@ -89,6 +91,7 @@ impl CardStream {
             copies: vec![None; count],
             awaited: vec![false; count],
             uses: vec![None; count],
+            timed: false,
             begun: (0..count).map(|_| None).collect(),
             unread: VecDeque::new(),
             computed: vec![(0.0, 0); count],
@@ -109,9 +112,10 @@ impl CardStream {
     }
 
     /// The mean of the seconds that each segment computed in its uses since this was asked before, without waits for its
-    /// weights. Waits for the uses that have begun.
+    /// weights; the first call gives zeros, and has uses timed from then on. Waits for the uses that have begun.
     pub(super) fn take_compute_seconds(&self) -> Result<Vec<f64>> {
         let mut state = self.state();
+        state.timed = true;
         state.read_uses(true)?;
         let mean = |(seconds, uses): &mut (f64, usize)| std::mem::take(seconds) / std::mem::take(uses).max(1) as f64;
         Ok(state.computed.iter_mut().map(mean).collect())
@@ -164,7 +168,9 @@ impl CardStream {
         if let Some(slab) = state.slabs[slot].take() {
             self.segments[slot].set_slab(Some(slab));
         }
-        state.begun[slot] = Some(state.ring.point()?);
+        if state.timed {
+            state.begun[slot] = Some(state.ring.point()?);
+        }
         Ok(())
     }
 }

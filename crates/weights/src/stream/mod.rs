@@ -129,7 +129,8 @@ impl Stream {
     }
 
     /// The mean of the seconds that each streamed segment computed on a card since this was asked before, in running order;
-    /// `None` on the processor, where computing and packing share the cores. Waits for the card.
+    /// `None` on the processor, where computing and packing share the cores. The first call gives zeros: segments are timed
+    /// from then on. Waits for the card.
     ///
     /// # Errors
     /// [`Error::Ops`]: the card's work failed.
