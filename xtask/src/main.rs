@@ -1,12 +1,14 @@
 //! Floor 6: the project's own checks, run as `cargo xtask NAME`. Nothing imports this crate.
 #![forbid(unsafe_code)]
 
+mod chart;
 mod code;
 mod cuda;
 mod floors;
 mod parity;
 mod png_file;
 mod size;
+mod words;
 mod workspace;
 
 use std::process::ExitCode;
@@ -17,6 +19,8 @@ cargo xtask NAME: the project's own checks
   check              all that continuous integration runs, cheapest first (.ci/run)
   floors             which crate may import which
   size [--files]     lines and unsafe code, by crate (and by file)
+  words [--all]      phrases that plain English does without
+  chart              draws the chart of the README from benches/speed.json
   parity             runs the parity tests and writes docs/parity.md
   check-cuda         type-checks and lints the feature cuda, without a card
   bundle-cuda        packs kiln-cuda and its tests for a machine with a card: .bundle/kiln-cuda.tar.xz
@@ -31,6 +35,9 @@ fn main() -> ExitCode {
         ["floors"] => floors::check(),
         ["size"] => size::check(false),
         ["size", "--files"] => size::check(true),
+        ["words"] => words::check(false),
+        ["words", "--all"] => words::check(true),
+        ["chart"] => chart::write(),
         ["parity"] => parity::write(),
         ["check-cuda"] => cuda::check(),
         ["bundle-cuda"] => cuda::bundle(),

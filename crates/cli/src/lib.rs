@@ -25,6 +25,8 @@ mod plan;
 mod progress;
 mod prompt_args;
 mod pull;
+#[cfg(test)]
+mod reference;
 mod run_args;
 mod sampling_args;
 mod table;

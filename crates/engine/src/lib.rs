@@ -111,3 +111,8 @@ pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, Name
 pub use setup::{Beside, DTypeChoice, DeviceChoice, Setup};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};
+
+/// The example of `docs/library.md`, which has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryPage;
