@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::bench::{BenchModel, Preset, unet_flop};
 
-    /// The measured times are those of `docs/performance.md`.
+    /// The measured times are those of `benches/runs/2026-11.md`.
     #[test]
     fn a_cards_steps_are_about_as_long_as_measured() {
         let rates = Rates::of(Target::Card, DType::F16);
