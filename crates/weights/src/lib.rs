@@ -30,6 +30,7 @@ mod formats;
 mod header;
 mod keys;
 pub mod ldm;
+mod limits;
 mod load;
 mod lora;
 mod mmap;
