@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
+use crate::limits::{MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::safetensors_file::SafetensorsFile;
+use crate::small_file::read_small;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// Names before the suffix under which diffusers and transformers save weights.
@@ -83,11 +85,18 @@ fn find(folder: &Path) -> Result<Found> {
 /// Which tensor is in which file of the index's folder.
 fn read_index(index: &Path) -> Result<HashMap<String, String>> {
     let format_error = |problem: String| Error::Format { path: index.to_path_buf(), problem };
-    let text = std::fs::read_to_string(index).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
-    let Index { weight_map } = serde_json::from_str(&text)
+    let text = read_small(index, MAX_INDEX_BYTES).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
+    let Index { weight_map } = serde_json::from_slice(&text)
         .map_err(|error| format_error(format!("is no valid index of weight files: {error}")))?;
     if let Some(name) = weight_map.values().find(|name| Path::new(name).components().count() != 1) {
         return Err(format_error(format!("names a file outside of its folder: `{name}`")));
+    }
+    let files = weight_map.values().collect::<BTreeSet<_>>().len();
+    if files > MAX_SHARDS || weight_map.len() > MAX_TENSORS {
+        return Err(format_error(format!(
+            "names {files} files and {} tensors, expected at most {MAX_SHARDS} and {MAX_TENSORS}",
+            weight_map.len()
+        )));
     }
     Ok(weight_map)
 }

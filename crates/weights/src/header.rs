@@ -1,27 +1,42 @@
-//! The header of a safetensors file: what the `safetensors` crate checks, and one thing that it does not.
+//! The header of a safetensors file: what the `safetensors` crate checks, and what it does not.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::Metadata;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
+
+use crate::limits::{MAX_DIMS, MAX_TENSORS};
+
+/// The largest header that the `safetensors` crate reads, in bytes.
+const MAX_HEADER: usize = 100_000_000;
+/// Fields of a tensor's description, of which the format has three.
+const MAX_FIELDS: usize = 16;
 
 /// Reads and checks the header of a file's bytes. Gives the tensors' table and where their elements begin.
 ///
 /// The `safetensors` crate refuses offsets that overlap, leave holes, run past the end or do not fit the shapes, sizes
 /// that overflow, unknown types and headers over 100 MB. It accepts a name that occurs twice and keeps one of the two;
-/// which tensor the file's author meant is unknown, so here that is an error too.
+/// which tensor the file's author meant is unknown, so here that is an error too. Numbers of tensors, notes and dimensions
+/// are bounded ([`crate::limits`]).
 pub(crate) fn read(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     if let Some(what) = mistaken_for_weights(bytes) {
         return Err(format!("is {what}, not a safetensors file; download the file itself"));
     }
-    let (length, metadata) = SafeTensors::read_metadata(bytes)
-        .map_err(|error| format!("is no valid safetensors file ({error}); it may be cut off, download it again"))?;
-    let json = bytes.get(8..8 + length).unwrap_or_default();
-    match duplicate_name(json) {
-        None => Ok((8 + length, metadata)),
-        Some(name) => Err(format!("names tensor `{name}` twice; which one is meant is unknown")),
-    }
+    let invalid = |error: &dyn fmt::Display| {
+        format!("is no valid safetensors file ({error}); it may be cut off, download it again")
+    };
+    json(bytes).map_or(Ok(()), check).map_err(|error| invalid(&error))?;
+    let (length, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| invalid(&error))?;
+    Ok((8 + length, metadata))
+}
+
+/// The header's JSON; `None` where its length is impossible, which the `safetensors` crate reports.
+fn json(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    rest.get(..length).filter(|_| length <= MAX_HEADER)
 }
 
 /// What people have instead of weights when a download went wrong.
@@ -40,27 +55,171 @@ fn mistaken_for_weights(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The first name that a JSON object has twice.
-fn duplicate_name(json: &[u8]) -> Option<String> {
-    struct Names;
-    impl<'de> Visitor<'de> for Names {
-        type Value = Option<String>;
+/// Refuses a header with more entries than any checkpoint has, or a name that occurs twice, keeping nothing but the names:
+/// the `safetensors` crate keeps 20 to 40 times the header's bytes where it has many short entries.
+fn check(json: &[u8]) -> serde_json::Result<()> {
+    serde_json::Deserializer::from_slice(json).deserialize_map(Header)
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
+/// The header's object.
+struct Header;
 
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut seen = std::collections::HashSet::new();
-            let mut duplicate = None;
-            while let Some(name) = map.next_key::<String>()? {
-                map.next_value::<IgnoredAny>()?;
-                if !seen.insert(name.clone()) {
-                    duplicate.get_or_insert(name);
-                }
+impl<'de> Visitor<'de> for Header {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let most = if name == "__metadata__" { MAX_TENSORS } else { MAX_FIELDS };
+            map.next_value_seed(Entry { name: &name, most, depth: 0 })?;
+            if seen.len() == MAX_TENSORS {
+                return Err(A::Error::custom(format!("more than {MAX_TENSORS} tensors, which no checkpoint needs")));
             }
-            Ok(duplicate)
+            if let Some(name) = seen.replace(name) {
+                return Err(A::Error::custom(format!(
+                    "it names tensor `{name}` twice, and which one is meant is unknown"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value of a name: the notes, or an object that describes a tensor, or a field of one of them. Counts what is in it.
+struct Entry<'a> {
+    /// The tensor's name.
+    name: &'a str,
+    /// Fields that the object may have.
+    most: usize,
+    /// 0 for the object, 1 for its fields, 2 for items of a list.
+    depth: u8,
+}
+
+impl<'a> Entry<'a> {
+    fn inner(&self) -> Entry<'a> {
+        Entry { name: self.name, most: self.most, depth: self.depth + 1 }
+    }
+
+    fn too_many<E: serde::de::Error>(&self, most: usize, what: &str) -> E {
+        E::custom(format!("`{}` has more than {most} {what}, which no checkpoint needs", self.name))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Entry<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.depth {
+            0 => deserializer.deserialize_map(self),
+            _ => deserializer.deserialize_any(self),
         }
     }
-    serde_json::Deserializer::from_slice(json).deserialize_map(Names).ok().flatten()
+}
+
+impl<'de> Visitor<'de> for Entry<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(["an object", "a word, a number or a list", "a number"][usize::from(self.depth.min(2))])
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if self.depth > 0 {
+            return Err(A::Error::invalid_type(Unexpected::Map, &self));
+        }
+        let mut fields = 0;
+        while map.next_key::<IgnoredAny>()?.is_some() {
+            fields += 1;
+            if fields > self.most {
+                return Err(self.too_many(self.most, "fields"));
+            }
+            map.next_value_seed(self.inner())?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        if self.depth > 1 {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &self));
+        }
+        let mut items = 0;
+        while list.next_element_seed(self.inner())?.is_some() {
+            items += 1;
+            if items > MAX_DIMS {
+                return Err(self.too_many(MAX_DIMS, "dimensions"));
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(json: &str) -> Vec<u8> {
+        [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat()
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_before_it_is_kept() {
+        let shape = format!(r#"{{"a": {{"dtype": "F32", "shape": [{}1], "data_offsets": [0, 4]}}}}"#, "1,".repeat(16));
+        let message = read(&file(&shape)).unwrap_err();
+        assert!(message.contains("`a` has more than 16 dimensions"), "{message}");
+        let empty = |i| format!(r#""t{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#);
+        let tensors = |count: usize| format!("{{{}}}", (0..count).map(empty).collect::<Vec<_>>().join(","));
+        assert_eq!(read(&file(&tensors(MAX_TENSORS))).unwrap().1.tensors().len(), MAX_TENSORS);
+        let message = read(&file(&tensors(MAX_TENSORS + 1))).unwrap_err();
+        assert!(message.contains("more than 65536 tensors"), "{message}");
+        let notes: Vec<String> = (0..=MAX_TENSORS).map(|i| format!(r#""{i}":"""#)).collect();
+        let message = read(&file(&format!(r#"{{"__metadata__":{{{}}}}}"#, notes.join(",")))).unwrap_err();
+        assert!(message.contains("`__metadata__` has more than 65536 fields"), "{message}");
+    }
+
+    #[test]
+    fn a_name_that_occurs_twice_is_refused() {
+        let one = r#""a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}"#;
+        assert!(read(&file(&format!("{{{one}}}"))).is_ok());
+        let message = read(&file(&format!("{{{one}, {one}}}"))).unwrap_err();
+        assert!(message.contains("names tensor `a` twice"), "{message}");
+        let message = read(&file(r#"{"__metadata__": {}, "__metadata__": {}}"#)).unwrap_err();
+        assert!(message.contains("twice"), "{message}");
+    }
+
+    #[test]
+    fn other_faults_are_refused_too() {
+        let nested = r#"{"a": {"dtype": "F32", "shape": [[0]], "data_offsets": [0, 0]}}"#;
+        for json in ["[]", "{", r#"{"a": 7}"#, r#"{"a": {"dtype": "F32"}}"#, r#"{"__metadata__": {"a": {}}}"#, nested] {
+            let message = read(&file(json)).unwrap_err();
+            assert!(message.contains("is no valid safetensors file"), "{json}: {message}");
+        }
+    }
 }

@@ -48,3 +48,77 @@ fn a_missing_file_is_named() {
     let error = SafetensorsFile::open(Path::new("no/such/model.safetensors")).err().unwrap();
     assert!(error.to_string().starts_with("no/such/model.safetensors: "), "{error}");
 }
+
+/// A zip archive with one entry, stored as it is, as `torch.save` lays it out. Checksums are not looked at.
+fn archive(pickle: &[u8]) -> Vec<u8> {
+    let name = b"archive/data.pkl";
+    let size = u32::try_from(pickle.len()).unwrap().to_le_bytes();
+    let sizes_and_name = |file: &mut Vec<u8>| {
+        file.extend_from_slice(&[0; 4]); // checksum
+        file.extend_from_slice(&size);
+        file.extend_from_slice(&size);
+        file.extend_from_slice(&[u8::try_from(name.len()).unwrap(), 0, 0, 0]);
+    };
+    let mut file = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0".to_vec();
+    sizes_and_name(&mut file);
+    file.extend_from_slice(name);
+    file.extend_from_slice(pickle);
+    let directory = u32::try_from(file.len()).unwrap().to_le_bytes();
+    file.extend_from_slice(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0");
+    sizes_and_name(&mut file);
+    file.extend_from_slice(&[0; 14]); // comment, disk, attributes, offset
+    file.extend_from_slice(name);
+    file.extend_from_slice(b"PK\x05\x06\0\0\0\0\x01\0\x01\0\0\0\0\0");
+    file.extend_from_slice(&directory);
+    file.extend_from_slice(&[0; 2]);
+    file
+}
+
+fn refused(bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.ckpt");
+    std::fs::write(&path, bytes).unwrap();
+    kiln_weights::Checkpoint::open(&path).err().expect("the file was accepted").to_string()
+}
+
+/// Five levels of dictionaries, each of which has the one below under 400 names: 400^4 names in some 12 KB.
+#[test]
+fn dictionaries_that_unfold_are_refused() {
+    let mut pickle = vec![0x80, 2, b'}'];
+    for level in 0..5u8 {
+        pickle.extend([b'q', level, b'}', b'(']); // remember the dictionary; a new one, and its entries
+        for i in 0..400 {
+            let key = format!("k{i}");
+            pickle.extend([b'X', u8::try_from(key.len()).unwrap(), 0, 0, 0]);
+            pickle.extend(key.bytes());
+            pickle.extend([b'h', level]);
+        }
+        pickle.push(b'u');
+    }
+    pickle.push(b'.');
+    assert!(pickle.len() < 25_000);
+    let message = refused(&archive(&pickle));
+    assert!(message.contains("more than 65536 entries"), "{message}");
+}
+
+#[test]
+fn marks_count_as_values() {
+    let mut pickle = vec![b'('; 1 << 20];
+    pickle.splice(..0, [0x80, 2]);
+    let message = refused(&archive(&pickle));
+    assert!(message.contains("makes more than 524288 values"), "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    let message = kiln_weights::Checkpoint::open(&path).err().unwrap().to_string();
+    assert!(message.ends_with("model.safetensors: is a device, expected a regular file"), "{message}");
+    let index = folder.path().join("model.safetensors.index.json");
+    std::fs::rename(&path, index).unwrap();
+    let message = kiln_weights::open_component(folder.path()).err().unwrap().to_string();
+    assert!(message.ends_with("index.json: is a device, expected a regular file"), "{message}");
+}

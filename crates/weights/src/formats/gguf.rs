@@ -14,6 +14,7 @@ use safetensors::Dtype;
 
 use super::bytes::Reader;
 use crate::error::{Error, Result};
+use crate::limits::MAX_TENSORS;
 use crate::mmap;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
@@ -24,8 +25,6 @@ pub(crate) const MAGIC: &[u8] = b"GGUF";
 const ALIGNMENT: u64 = 32;
 /// ggml's own bound.
 const MAX_DIMS: u32 = 4;
-/// More tensors or notes than any model has: what is kept of one takes more memory than its bytes in the file.
-const MAX_COUNT: u64 = 1 << 16;
 /// Arrays may hold arrays; more than this deep is an attack on the stack.
 const MAX_DEPTH: usize = 8;
 /// ComfyUI's converter stores some tensors in another shape and notes the right one under this prefix.
@@ -113,9 +112,9 @@ impl Header {
             return Err(format!("is a GGUF file of version {version}, expected 2 or 3"));
         }
         let (tensor_count, note_count) = (reader.u64()?, reader.u64()?);
-        if tensor_count.max(note_count) > MAX_COUNT {
+        if tensor_count.max(note_count) > MAX_TENSORS as u64 {
             return Err(format!(
-                "claims {tensor_count} tensors and {note_count} notes, expected at most {MAX_COUNT} of each"
+                "claims {tensor_count} tensors and {note_count} notes, expected at most {MAX_TENSORS} of each"
             ));
         }
         let mut metadata = BTreeMap::new();

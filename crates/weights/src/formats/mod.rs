@@ -7,7 +7,6 @@ mod torch;
 mod write;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -17,6 +16,7 @@ pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};
 
 use crate::error::{Error, Result};
 use crate::safetensors_file::SafetensorsFile;
+use crate::small_file::open_regular;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use scaled::Scaled;
 
@@ -45,10 +45,8 @@ impl FileFormat {
     fn of(path: &Path) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.to_path_buf(), source };
         let mut start = Vec::new();
-        let file = File::open(path).map_err(io_error)?;
-        if !file.metadata().map_err(io_error)?.is_dir() {
-            file.take(4).read_to_end(&mut start).map_err(io_error)?;
-        }
+        let file = open_regular(path).map_err(io_error)?;
+        file.take(4).read_to_end(&mut start).map_err(io_error)?;
         Ok(match start.as_slice() {
             gguf::MAGIC => Self::Gguf,
             torch::zip::MAGIC => Self::Torch,
@@ -63,7 +61,7 @@ impl FileFormat {
 /// Whether a file that begins like a pickle is a safetensors file all the same: after its length comes a brace.
 fn is_small_safetensors(path: &Path) -> bool {
     let mut start = [0; 9];
-    File::open(path)
+    open_regular(path)
         .is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && start[8] == b'{' && start[4..8] == [0; 4])
 }
 

@@ -18,6 +18,7 @@ use memmap2::Mmap;
 
 use super::bytes::Reader;
 use crate::error::{Error, Result};
+use crate::limits::{MAX_NAME_BYTES, MAX_TENSORS};
 use crate::mmap;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use pickle::Machine;
@@ -168,9 +169,20 @@ fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Optio
     let state = STATE_DICTS.into_iter().find_map(below).unwrap_or(root);
     let mut tensors = HashMap::new();
     let mut open = vec![(String::new(), state, 0)];
+    // One dictionary may be an entry of many, and is then walked as often: a few hundred entries can stand for billions.
+    let (mut entries, mut name_bytes) = (0, 0);
     while let Some((prefix, value, depth)) = open.pop() {
         for &(key, value) in machine.dict(value).unwrap_or_default() {
             let Value::Text(key) = key else { continue };
+            entries += 1;
+            name_bytes += prefix.len() + key.len();
+            if entries > MAX_TENSORS || name_bytes > MAX_NAME_BYTES {
+                return Err(format!(
+                    "has more than {MAX_TENSORS} entries, or {} MiB of names, in its dictionaries, which no checkpoint \
+                     needs",
+                    MAX_NAME_BYTES >> 20
+                ));
+            }
             let name = format!("{prefix}{key}");
             match value {
                 Value::Tensor(i) => {

@@ -11,15 +11,13 @@ use std::collections::HashMap;
 
 use super::values::{Global, Storage, TensorView, Value, global};
 use crate::formats::bytes::Reader;
+use crate::limits::MAX_DIMS;
 
 type Parsed<T> = Result<T, String>;
 
-/// Values that a program may push or remember, over its whole run: some 40 a tensor are usual, and the largest training
+/// Values and marks that a program may push or remember, over its whole run: some 40 a tensor are usual, and the largest training
 /// checkpoints have some thousand tensors. They take less than 64 MB.
 const MAX_VALUES: usize = 1 << 19;
-
-/// More dimensions than any tensor has.
-const MAX_DIMS: usize = 16;
 
 /// The interpreter, and what it made.
 #[derive(Default)]
@@ -65,7 +63,10 @@ impl<'a> Machine<'a> {
         match code {
             0x80 => drop(reader.array::<1>()?), // the protocol
             0x95 => drop(reader.u64()?),        // a frame's length
-            b'(' => self.marks.push(self.stack.len()),
+            b'(' => {
+                self.count(1)?;
+                self.marks.push(self.stack.len());
+            }
             b'0' => drop(self.pop()?),
             b'1' => drop(self.since_mark()?),
             b'2' => {
