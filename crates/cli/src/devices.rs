@@ -18,7 +18,10 @@ fn text(devices: &Devices) -> String {
         format!("           {}", devices.features.join(" ")),
     ];
     if let (Some(total), Some(available)) = (devices.memory_total, devices.memory_available) {
-        lines.push(format!("memory     {}, {} available", gib(total), gib(available)));
+        let limit = devices.memory_physical.map_or_else(String::new, |physical| {
+            format!(" (the limit of this process's control group; the machine has {})", gib(physical))
+        });
+        lines.push(format!("memory     {}{limit}, {} available", gib(total), gib(available)));
     }
     lines.push(format!("cuda       {}", devices.cuda));
     for card in &devices.cards {

@@ -11,12 +11,15 @@ use crate::setup::Setup;
 pub struct Devices {
     /// The processor's name.
     pub processor: String,
-    /// Threads that it runs at a time.
+    /// CPUs that this process may use at a time: as its affinity mask and the control group's quota allow.
     pub threads: usize,
     /// Instruction sets that kernels ask for.
     pub features: Vec<&'static str>,
-    /// Physical memory in bytes, where the system tells.
+    /// Memory that this process may use in bytes, where the system reports it: all that there is, or in a container its
+    /// limit.
     pub memory_total: Option<u64>,
+    /// Memory of the machine in bytes, where a container's limit is less.
+    pub memory_physical: Option<u64>,
     /// Memory that can be had without swapping, in bytes.
     pub memory_available: Option<u64>,
     /// The cards.
@@ -87,6 +90,7 @@ pub fn devices() -> Devices {
         threads: processor.threads,
         features: processor.features,
         memory_total: memory.map(|memory| memory.total),
+        memory_physical: memory.filter(SystemMemory::is_limited).map(|memory| memory.physical),
         memory_available: memory.map(|memory| memory.available),
         cards: cards.into_iter().map(info).collect(),
         cuda,

@@ -1,5 +1,6 @@
 //! Finding the model that comes with Kiln, and models by name.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -9,10 +10,18 @@ use crate::hub;
 const DEFAULT: &str = "emoji";
 /// The environment variable with a folder of models.
 const MODELS: &str = "KILN_MODELS";
+/// The environment variable in which cargo names the package that it runs or tests.
+const MANIFEST: &str = "CARGO_MANIFEST_DIR";
+/// The name of a folder of models.
+const FOLDER: &str = "models";
+/// Folders between a binary and cargo's target folder at the most: `TRIPLE/PROFILE/deps`, and that folder.
+const DEEPEST: usize = 4;
+/// Bytes that are read of a package's manifest.
+const LONGEST_MANIFEST: u64 = 64 << 10;
 
-/// The folder of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` beside the binary or
-/// above it, or in `models/` of the sources; `hf:OWNER/NAME` is what the Hub's cache has. Without a name the model that
-/// comes with Kiln.
+/// The folder of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` in the binary's folder,
+/// or in `models/` of the sources where cargo built the binary in them or runs it; `hf:OWNER/NAME` is what the Hub's cache
+/// has. Without a name the model that comes with Kiln.
 ///
 /// # Errors
 /// [`Error::NotFound`] with all the places that were tried, [`Error::Hub`] with what the cache lacks.
@@ -57,11 +66,62 @@ pub(crate) fn locate_named(name: &Path) -> Option<PathBuf> {
 
 /// Where models may be, the most particular place first.
 fn folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = std::env::var_os(MODELS).map(PathBuf::from).into_iter().collect();
-    if let Ok(binary) = std::env::current_exe() {
-        // Installed: bin/kiln beside models/. Built: target/release/kiln below the sources.
-        folders.extend(binary.ancestors().skip(1).take(4).map(|folder| folder.join("models")));
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let binary = std::env::current_exe().ok();
+    folders_of(variable(MODELS), binary.as_deref(), variable(MANIFEST).as_deref())
+}
+
+/// The same for what the user names, for a binary, and for the package that cargo runs or tests. No other folder above the
+/// binary is looked into: it may belong to anybody.
+fn folders_of(named: Option<PathBuf>, binary: Option<&Path>, manifest: Option<&Path>) -> Vec<PathBuf> {
+    let beside = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
+    let built = binary.and_then(|binary| {
+        let target = binary.ancestors().skip(1).take(DEEPEST).find(|folder| folder.ends_with("target"));
+        target?.parent().filter(|folder| is_sources(folder))
+    });
+    let run = || manifest.and_then(|package| package.ancestors().take(3).find(|folder| is_sources(folder)));
+    let sources = built.or_else(run).map(|sources| sources.join(FOLDER));
+    named.into_iter().chain(beside).chain(sources).collect()
+}
+
+/// Whether Kiln's sources are in a folder.
+fn is_sources(folder: &Path) -> bool {
+    let mut text = String::new();
+    let read = std::fs::File::open(folder.join("crates/engine/Cargo.toml"))
+        .and_then(|file| file.take(LONGEST_MANIFEST).read_to_string(&mut text));
+    read.is_ok() && text.lines().any(|line| line == concat!("name = \"", env!("CARGO_PKG_NAME"), "\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_looked_for_in_the_binarys_folder_and_in_the_sources_that_it_was_built_in() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let file = |name: &str, content: &str| {
+            std::fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            std::fs::write(path(name), content).unwrap();
+        };
+        file("src/crates/engine/Cargo.toml", "[package]\nname = \"kiln-engine\"\n");
+        file("other/crates/engine/Cargo.toml", "[package]\nname = \"engine\"\n");
+        let folders = |binary: &str| folders_of(None, Some(&path(binary)), None);
+        // Installed: no folder above the binary's own counts, whatever lies there.
+        assert_eq!(folders("opt/bin/kiln"), [path("opt/bin/models")]);
+        assert_eq!(folders("src/tools/bin/kiln"), [path("src/tools/bin/models")]);
+        assert_eq!(folders("other/target/release/kiln"), [path("other/target/release/models")]);
+        // Built in the sources, for this machine or another, or as a test.
+        for binary in ["release/kiln", "debug/deps/cli-1", "x86_64-unknown-linux-gnu/release/deps/cli-1"] {
+            let binary = format!("src/target/{binary}");
+            assert_eq!(folders(&binary).last(), Some(&path("src/models")), "{binary}");
+        }
+        assert_eq!(folders("src/target/a/b/c/d/kiln").len(), 1);
+        // Built elsewhere, and run by cargo.
+        let run = |package: &str| folders_of(None, Some(&path("cache/release/kiln")), Some(&path(package)));
+        assert_eq!(run("src/crates/cli"), [path("cache/release/models"), path("src/models")]);
+        assert_eq!(run("other/crates/cli"), [path("cache/release/models")]);
+        // What the user names comes first.
+        assert_eq!(folders_of(Some("/mine".into()), Some(&path("bin/kiln")), None)[0], Path::new("/mine"));
     }
-    folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models"));
-    folders
 }

@@ -74,7 +74,7 @@ impl Api<'_> {
         let revision = escape(self.reference.revision(), false);
         let path = format!("/api/models/{}/revision/{revision}?blobs=true", self.reference.repository());
         let address = self.client.address(&path);
-        let (_, body) = self.answer(&Ask { path, head_only: false, from: 0 }, None, watch)?;
+        let (_, body) = self.answer(&Ask { path, own_only: true, ..Ask::default() }, None, watch)?;
         let info: ModelInfo = serde_json::from_slice(&body)
             .map_err(|error| Error::refused(&address, format!("this is no description of a repository: {error}")))?;
         let commit = info.sha.filter(|sha| is_commit(sha));
@@ -100,7 +100,7 @@ impl Api<'_> {
     pub(crate) fn probe(&self, commit: &str, file: &mut RemoteFile, watch: &mut Watch<'_>) -> Result<()> {
         let path = self.content(commit, &file.name);
         let address = self.client.address(&path);
-        let (head, _) = self.answer(&Ask { path, head_only: true, from: 0 }, Some(&file.name), watch)?;
+        let (head, _) = self.answer(&Ask { path, head_only: true, ..Ask::default() }, Some(&file.name), watch)?;
         self.check(commit, file, &head, &address)?;
         file.size = file.size.or(head.size);
         file.checksum = file.checksum.take().or(head.checksum);
@@ -138,7 +138,7 @@ impl Api<'_> {
         let name = file.map_or_else(|| self.reference.repository(), String::from);
         let mut patience = Patience::new(self.settings.pause);
         loop {
-            let pieces = self.client.ask(ask.clone());
+            let pieces = self.client.ask(ask.clone())?;
             let (mut head, mut body) = (Head::default(), Vec::new());
             let (problem, asked) = loop {
                 match watch.next(&pieces)? {

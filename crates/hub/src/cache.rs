@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
+use crate::files::{open_lock, read_small, replace};
 use crate::reference::{Reference, path_problem};
 
+/// Bytes of a file of `refs`: a commit, and perhaps the end of its line.
+const LONGEST_REF: u64 = 100;
 /// The deepest folder of a repository that is looked into.
 const DEEPEST: usize = 8;
 
@@ -56,7 +59,7 @@ impl Cache {
             return self.snapshot(revision).is_dir().then(|| revision.into());
         }
         path_problem(revision).map_or(Some(()), |_| None)?;
-        let text = std::fs::read_to_string(self.folder().join("refs").join(revision)).ok()?;
+        let text = read_small(&self.folder().join("refs").join(revision), LONGEST_REF).ok()?;
         Some(text.trim().to_string()).filter(|text| is_commit(text))
     }
 
@@ -67,10 +70,7 @@ impl Cache {
         }
         let path = self.folder().join("refs").join(revision);
         make_folder_of(&path)?;
-        // Renamed into its place: somebody may read it now.
-        let new = path.with_added_extension(format!("{}.new", std::process::id()));
-        std::fs::write(&new, commit).map_err(Error::io(&new))?;
-        std::fs::rename(&new, &path).map_err(Error::io(&path))
+        replace(&path, commit).map_err(Error::io(&path)) // whole: somebody may read it now
     }
 
     /// The names of a commit's files whose content is there, sorted.
@@ -114,7 +114,7 @@ impl Cache {
     pub(crate) fn lock(&self, checksum: &Checksum, wait: &mut dyn FnMut() -> Result<()>) -> Result<File> {
         let path = self.root.join(".locks").join(&self.name).join(format!("{checksum}.lock"));
         make_folder_of(&path)?;
-        let file = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        let file = open_lock(&path).map_err(Error::io(&path))?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),

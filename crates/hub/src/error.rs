@@ -158,6 +158,11 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// The system starts no thread for a request.
+    #[error(
+        "no thread can be started: {0}; raise the limit of processes (ulimit -u), or pids.max of the control group"
+    )]
+    Thread(std::io::Error),
     /// A file or folder of the cache cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {

@@ -9,9 +9,11 @@ use crate::cache::{Cache, make_folder_of};
 use crate::digest::{Checksum, Sum};
 use crate::error::{Error, Result};
 use crate::event::{Event, Watch};
+use crate::files::open_own;
 use crate::http::{Ask, Piece};
 use crate::official;
 use crate::patience::{Patience, is_passing};
+use crate::trickle::LEAST;
 
 /// How much of an earlier try is read at once.
 const PIECE: usize = 1 << 20;
@@ -26,7 +28,8 @@ pub(crate) struct Wanted<'a> {
 impl Wanted<'_> {
     /// Whether the content is in the cache.
     pub(crate) fn is_there(&self, cache: &Cache) -> bool {
-        // Another size is what an earlier end of the system left.
+        // Another size is what an earlier end of the system left. Content of the right size is not summed again, as in
+        // other tools: it was when it came, and who may write into the cache may change it at any time.
         cache.blob(self.checksum).metadata().is_ok_and(|metadata| metadata.len() == self.size)
     }
 
@@ -115,7 +118,8 @@ fn bring(api: &Api<'_>, commit: &str, wanted: &Wanted<'_>, path: &Path, watch: &
             Try::Whole => break,
             Try::Again(problem, asked) => (problem, asked),
         };
-        if partial.have > before {
+        // A few bytes a connection are no progress: the tries would never end.
+        if partial.have.saturating_sub(before) >= LEAST {
             patience.renew();
         }
         if !patience.wait(name, &problem, asked, watch)? {
@@ -136,9 +140,9 @@ fn once(
     partial: &mut Partial,
     (base, watch): (u64, &mut Watch<'_>),
 ) -> Result<Try> {
-    let ask = Ask { path: api.content(commit, &wanted.file.name), head_only: false, from: partial.have };
+    let ask = Ask { path: api.content(commit, &wanted.file.name), from: partial.have, ..Ask::default() };
     let address = api.client.address(&ask.path);
-    let pieces = api.client.ask(ask);
+    let pieces = api.client.ask(ask)?;
     let mut begun = false;
     loop {
         match watch.next(&pieces)? {
@@ -201,8 +205,7 @@ fn once(
 impl Partial {
     /// Opens what an earlier try left, sums it, and stands at its end.
     fn open(path: &Path, wanted: &Wanted<'_>, watch: &mut Watch<'_>) -> Result<Self> {
-        let mut file =
-            File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(Error::io(path))?;
+        let mut file = open_own(path).map_err(Error::io(path))?;
         let mut sum = wanted.checksum.begin(wanted.size);
         let (base, mut have) = (watch.done, 0);
         let mut buffer = vec![0; PIECE];

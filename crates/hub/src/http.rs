@@ -1,27 +1,30 @@
 //! One request and what comes back, over redirects, on a thread of its own so that nobody waits for a slow server
 //! without hearing of it.
 //!
-//! The token goes to the endpoint's origin (scheme, host and port) alone. Redirects are followed to `http` and `https`
-//! only, and never from `https` to `http`. What an answer says of a file (checksum, size, commit) counts where the
-//! endpoint says it: other servers give bytes and nothing else.
+//! The token goes to the endpoint's origin (scheme, host and port) alone, and only as long as nobody else had a say:
+//! where another server sends us back to the endpoint, that is asked without it. Redirects are followed to `http` and
+//! `https` only, and never from `https` to `http`. What an answer says of a file (checksum, size, commit) counts where the
+//! endpoint says it: other servers give bytes and nothing else, and no listing.
 
 use std::io::Read;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ureq::http::{HeaderMap, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
-use crate::settings::Settings;
+use crate::settings::{Settings, shown};
+use crate::trickle::Trickle;
 
 const MOST_REDIRECTS: usize = 8;
 const CONNECT: Duration = Duration::from_secs(15);
 /// The longest silence of a server.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Bytes that are handed on at once, and how many of such wait at the most.
+/// Bytes that are handed on at once, and how many of such wait at the most. Fewer are handed on where they come slowly.
 const PIECE: usize = 256 << 10;
+const HAND_ON: Duration = Duration::from_secs(1);
 const WAITING: usize = 8;
 /// The longest message of a server that is shown.
 const LONGEST_MESSAGE: usize = 200;
@@ -61,12 +64,14 @@ pub(crate) enum Piece {
 }
 
 /// A request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ask {
     /// The path and query below the endpoint, escaped, with its first slash.
     pub(crate) path: String,
     /// The headers alone, and of the endpoint's own servers.
     pub(crate) head_only: bool,
+    /// The answer has to be the endpoint's own.
+    pub(crate) own_only: bool,
     /// The first byte that is wanted.
     pub(crate) from: u64,
 }
@@ -82,6 +87,10 @@ pub(crate) struct Client {
 impl Client {
     /// No connection is made.
     pub(crate) fn new(settings: &Settings) -> Result<Self> {
+        if origin(&settings.endpoint).is_none() {
+            let problem = format!("is `{}`, which is no address of a server", shown(&settings.endpoint));
+            return Err(Error::Setting { name: "HF_ENDPOINT".into(), problem });
+        }
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -115,32 +124,50 @@ impl Client {
         self.bearer.is_some()
     }
 
-    /// The address of a path.
+    /// The address of a path as it is shown: without the name and the password that the endpoint may have.
     pub(crate) fn address(&self, path: &str) -> String {
-        format!("{}{path}", self.endpoint)
+        format!("{}{path}", shown(&self.endpoint))
     }
 
     /// Sends a request. Whoever drops the receiver ends it.
-    pub(crate) fn ask(&self, ask: Ask) -> Receiver<Piece> {
+    ///
+    /// # Errors
+    /// [`Error::Thread`].
+    pub(crate) fn ask(&self, ask: Ask) -> Result<Receiver<Piece>> {
         let (sender, receiver) = sync_channel(WAITING);
         let client = self.clone();
-        std::thread::spawn(move || {
-            let last = client.follow(&ask, &sender).err().unwrap_or(Piece::End);
+        let request = move || {
+            let last = client.follow(&ask, &sender).err().map_or(Piece::End, |last| client.hidden(last));
             let _ = sender.send(last); // nobody may be listening any more
-        });
-        receiver
+        };
+        std::thread::Builder::new().name("kiln-http".into()).spawn(request).map_err(Error::Thread)?;
+        Ok(receiver)
+    }
+
+    /// A piece without the name and the password of the endpoint: libraries may have quoted them.
+    fn hidden(&self, piece: Piece) -> Piece {
+        let hide = |text: String| match user_of(&self.endpoint) {
+            Some(user) => text.replace(&format!("{user}@"), ""),
+            None => text,
+        };
+        match piece {
+            Piece::Failed(problem) => Piece::Failed(hide(problem)),
+            Piece::Refused(problem) => Piece::Refused(hide(problem)),
+            other => other,
+        }
     }
 
     /// Follows redirects to an answer and hands it on. The error is the last piece.
     fn follow(&self, ask: &Ask, sender: &SyncSender<Piece>) -> Result<(), Piece> {
-        let mut address = self.address(&ask.path);
+        let mut address = format!("{}{}", self.endpoint, ask.path);
         let mut head = Head::default();
+        let mut left = false; // the endpoint's origin, once
         for _ in 0..=MOST_REDIRECTS {
             let mut request = match ask.head_only {
                 true => self.agent.head(&address),
                 false => self.agent.get(&address),
             };
-            let own = origin(&address).is_some_and(|place| Some(place) == origin(&self.endpoint));
+            let own = !left && origin(&address) == origin(&self.endpoint);
             if let Some(bearer) = self.bearer.as_ref().filter(|_| own) {
                 request = request.header("Authorization", bearer);
             }
@@ -159,8 +186,13 @@ impl Client {
                 return if ask.head_only { Ok(()) } else { hand_on(response.into_body(), sender) };
             };
             let next = join(&address, location).map_err(Piece::Refused)?;
+            left |= origin(&next) != origin(&self.endpoint);
+            if ask.own_only && left {
+                let problem = "a redirect to another server, which may not answer this; HF_ENDPOINT may name it";
+                return Err(Piece::Refused(format!("{problem}: {:?}", plain(location))));
+            }
             // The headers of a file are the Hub's; where it sends us there is nothing more to learn.
-            if ask.head_only && origin(&next) != origin(&self.endpoint) {
+            if ask.head_only && left {
                 head.status = 200;
                 let _ = sender.send(Piece::Head(Box::new(head)));
                 return Ok(());
@@ -198,16 +230,31 @@ impl Head {
 /// Hands on a body in pieces, however long it is: who listens knows how much is wanted.
 fn hand_on(body: ureq::Body, sender: &SyncSender<Piece>) -> Result<(), Piece> {
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
+    let mut trickle = Trickle::default();
     loop {
-        let mut bytes = Vec::with_capacity(PIECE);
-        let result = (&mut reader).take(PIECE as u64).read_to_end(&mut bytes);
+        let (mut bytes, mut have, begin) = (vec![0; PIECE], 0, Instant::now());
+        let last = loop {
+            let start = Instant::now();
+            let result = reader.read(&mut bytes[have..]);
+            let count = *result.as_ref().unwrap_or(&0);
+            have += count;
+            match result {
+                Ok(0) => break Some(Ok(())),
+                Ok(_) if trickle.is_too_slow(count, start.elapsed()) => {
+                    break Some(Err(Piece::Failed("the server sends less than a kilobyte a second".into())));
+                }
+                Ok(_) if have == PIECE || begin.elapsed() >= HAND_ON => break None,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => break Some(Err(Piece::Failed(format!("the connection was cut: {error}")))),
+            }
+        };
+        bytes.truncate(have);
         if !bytes.is_empty() && sender.send(Piece::Bytes(bytes)).is_err() {
             return Ok(());
         }
-        match result {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(error) => return Err(Piece::Failed(format!("the connection was cut: {error}"))),
+        if let Some(last) = last {
+            return last;
         }
     }
 }
@@ -222,6 +269,8 @@ fn failed(error: &ureq::Error) -> Piece {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) | ureq::Error::Pem(_) => Piece::Refused(format!(
             "{error}; where a proxy or a company has certificates of its own, SSL_CERT_FILE names their file"
         )),
+        // The bytes that came are no answer. A connection that ended early is another error.
+        ureq::Error::Protocol(error) => Piece::Refused(format!("an answer that is no HTTP: {error}")),
         ureq::Error::Io(error) => Piece::Failed(error.to_string()),
         error => Piece::Failed(error.to_string()),
     }
@@ -246,8 +295,26 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 fn origin(address: &str) -> Option<(String, String, u16)> {
     let uri: Uri = address.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
-    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    let authority = uri.authority()?.as_str();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    // What follows the host is nothing or a port; `port_u16` has none for 99999, which must not become 80.
+    let port = match host.strip_prefix(uri.host()?)?.strip_prefix(':') {
+        None => {
+            if scheme == "https" {
+                443
+            } else {
+                80
+            }
+        }
+        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+    };
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+/// Name and password in an address.
+fn user_of(address: &str) -> Option<&str> {
+    let (_, rest) = address.split_once("://")?;
+    Some(rest.split(['/', '?', '#']).next()?.rsplit_once('@')?.0)
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -307,6 +374,12 @@ mod tests {
         assert_ne!(origin("https://hub.example"), origin("http://hub.example"));
         assert_ne!(origin("https://hub.example"), origin("https://hub.example.org"));
         assert_ne!(origin("http://127.0.0.1:80"), origin("http://127.0.0.1:81"));
+        assert_eq!(origin("http://user:pass@hub.example"), origin("http://hub.example:80"));
+        assert_eq!(origin("http://[::1]:8000").unwrap().2, 8000);
+        for address in ["http://hub.example:99999", "http://hub.example:0", "http://hub.example:x", "hub.example", "/a"]
+        {
+            assert_eq!(origin(address), None, "{address}");
+        }
         assert!(
             is_loopback("http://127.0.0.1:8000")
                 && is_loopback("http://[::1]:1")

@@ -12,6 +12,7 @@ use crate::digest::Checksum;
 use crate::error::{Error, Result};
 use crate::event::{Event, Listener, Watch};
 use crate::fetch::{Wanted, fetch};
+use crate::files::read_small;
 use crate::http::Client;
 use crate::official;
 use crate::reference::{MAIN, Reference};
@@ -286,7 +287,7 @@ fn no_file(reference: &Reference, name: &str) -> Error {
 }
 
 fn read_index(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    let text = read_small(path, LONGEST_INDEX).map_err(Error::io(path))?;
     serde_json::from_str(&text)
         .map_err(|error| Error::refused(&path.display().to_string(), format!("is no JSON: {error}")))
 }

@@ -27,12 +27,14 @@ mod digest;
 mod error;
 mod event;
 mod fetch;
+mod files;
 mod http;
 mod hub;
 mod official;
 mod patience;
 mod reference;
 mod settings;
+mod trickle;
 
 pub use cache::cached_name;
 pub use choose::Precision;

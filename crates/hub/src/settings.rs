@@ -11,8 +11,8 @@ const ENDPOINT: &str = "https://huggingface.co";
 /// The longest token file that is read.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// What a [`Hub`](crate::Hub) needs to know.
-#[derive(Debug, Clone)]
+/// What a [`Hub`](crate::Hub) needs to know. `Debug` shows neither the token nor a password in the endpoint.
+#[derive(Clone)]
 pub struct Settings {
     /// The Hub's address, with `https://` or `http://` and without a slash at its end (`HF_ENDPOINT`).
     pub endpoint: String,
@@ -48,14 +48,17 @@ impl Settings {
             Ok(text(name)?.is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())))
         };
         let path = |name: &str| variable(name).map(|value| expand(Path::new(&value), variable));
-        let home = || match (path("HF_HOME"), path("XDG_CACHE_HOME"), user_folder(variable)) {
-            (Some(home), ..) => Ok(home),
-            (None, Some(cache), _) => Ok(cache.join("huggingface")),
-            (None, None, Some(user)) => Ok(user.join(".cache/huggingface")),
-            (None, None, None) => {
-                Err(setting("HF_HOME", "is not set, and neither is HOME; set it to the cache's folder"))
-            }
-        };
+        let home =
+            || match (path("HF_HOME"), path("XDG_CACHE_HOME").filter(|path| path.is_absolute()), user_folder(variable))
+            {
+                (Some(home), ..) => Ok(home),
+                (None, Some(cache), _) => Ok(cache.join("huggingface")),
+                (None, None, Some(user)) => Ok(user.join(".cache/huggingface")),
+                (None, None, None) => Err(setting(
+                    "HF_HOME",
+                    "is not set, and HOME is no absolute path; set HF_HOME to the cache's folder",
+                )),
+            };
         let cache = match path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")) {
             Some(cache) => cache,
             None => home()?.join("hub"),
@@ -72,20 +75,46 @@ impl Settings {
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.into());
         let endpoint = endpoint.trim().trim_end_matches('/').to_string();
         if !["https://", "http://"].iter().any(|scheme| endpoint.len() > scheme.len() && endpoint.starts_with(scheme)) {
-            return Err(setting("HF_ENDPOINT", &format!("is `{endpoint}`, expected an address such as {ENDPOINT}")));
+            let problem = format!("is `{}`, expected an address such as {ENDPOINT}", shown(&endpoint));
+            return Err(setting("HF_ENDPOINT", &problem));
         }
         let certificates = path("SSL_CERT_FILE").or_else(|| path("REQUESTS_CA_BUNDLE"));
         Ok(Self { endpoint, cache, token, offline, certificates, pause: Duration::from_secs(1) })
     }
 }
 
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, cache, token, offline, certificates, pause } = self;
+        f.debug_struct("Settings")
+            .field("endpoint", &shown(endpoint))
+            .field("cache", cache)
+            .field("token", token)
+            .field("offline", offline)
+            .field("certificates", certificates)
+            .field("pause", pause)
+            .finish()
+    }
+}
+
+/// An address without the name and the password that it may have.
+pub(crate) fn shown(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let mark = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{mark}{host}{path}")
+}
+
 fn setting(name: &str, problem: &str) -> Error {
     Error::Setting { name: name.into(), problem: problem.into() }
 }
 
-/// The user's folder.
+/// The user's folder. A relative one would be another folder wherever a program starts.
 fn user_folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    variable(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).map(PathBuf::from)
+    let folder = variable(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).map(PathBuf::from);
+    folder.filter(|folder| folder.is_absolute())
 }
 
 /// A path with the user's folder for a `~` at its begin.
@@ -157,6 +186,25 @@ mod tests {
             assert_eq!(settings(variables).unwrap().cache, Path::new(cache), "{variables:?}");
         }
         assert!(settings(&[]).unwrap_err().to_string().contains("HF_HOME"));
+        assert!(settings(&[("HOME", "rel")]).unwrap_err().to_string().contains("HOME is no absolute path"));
+        let cache = |variables| settings(variables).unwrap().cache;
+        assert_eq!(cache(&[("HOME", "/u"), ("XDG_CACHE_HOME", "rel")]), Path::new("/u/.cache/huggingface/hub"));
+    }
+
+    #[test]
+    fn passwords_of_the_endpoint_are_not_shown() {
+        for (address, expected) in [
+            ("http://user:PW@hub.example:81/a@b?c", "http://hub.example:81/a@b?c"),
+            ("https://hub.example/x", "https://hub.example/x"),
+            ("user:PW@hub.example", "hub.example"),
+            ("http://u:P@W@hub.example", "http://hub.example"),
+        ] {
+            assert_eq!(shown(address), expected);
+        }
+        let found = settings(&[("HF_HOME", "/hf"), ("HF_ENDPOINT", "http://u:PW@hub.example")]).unwrap();
+        assert!(found.endpoint.contains("PW") && !format!("{found:?}").contains("PW"));
+        let message = settings(&[("HF_HOME", "/hf"), ("HF_ENDPOINT", "u:PW@hub.example")]).unwrap_err().to_string();
+        assert!(message.contains("`hub.example`"), "{message}");
     }
 
     #[test]

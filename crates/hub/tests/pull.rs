@@ -549,3 +549,104 @@ fn a_server_that_is_gone_is_named() {
     let error = hub.pull(&REPOSITORY.parse().unwrap(), &Wants::default(), go_on).unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains(&endpoint), "{error}");
 }
+
+#[test]
+fn a_way_back_to_the_hub_is_gone_without_the_token() {
+    let mut world = World::new();
+    world.token = Token::new("hf_secret", "").unwrap();
+    let back = format!("{}/api/resolve-cache/README.md", world.server.endpoint());
+    let there = world.server.elsewhere("/large/back/README.md");
+    world.server.fault("/api/resolve-cache/README.md", &[Fault::Redirect(there)]);
+    world.server.fault("/large/back/README.md", &[Fault::Redirect(back)]);
+    world.pull(&files(&["README.md"])).unwrap();
+    world.check(&["README.md"]);
+    let asked = world.server.asked();
+    let cached: Vec<bool> = asked
+        .iter()
+        .filter(|asked| asked.path == "/api/resolve-cache/README.md")
+        .map(|asked| asked.headers.contains_key("authorization"))
+        .collect();
+    assert_eq!(cached, [true, false], "{asked:?}");
+}
+
+#[test]
+fn a_listing_comes_from_the_hub_alone() {
+    let world = World::new();
+    let path = format!("/api/models/{REPOSITORY}/revision/main?blobs=true");
+    world.server.fault("/revision/main", &[Fault::Redirect(world.server.elsewhere(&path))]);
+    let message = world.pull(&full()).unwrap_err().to_string();
+    assert!(message.contains("refused: a redirect to another server") && message.contains("HF_ENDPOINT"), "{message}");
+    assert!(world.server.asked().iter().all(|asked| !asked.elsewhere));
+}
+
+#[test]
+fn what_will_not_go_better_is_not_tried_again() {
+    let asked = |fault: Fault| {
+        let world = World::new();
+        world.server.fault("/large/whole.safetensors", &vec![fault; 9]);
+        let message = world.refused("whole.safetensors");
+        (message, world.server.asked().iter().filter(|asked| asked.elsewhere).count())
+    };
+    let (message, times) = asked(Fault::Redirect("http://127.0.0.1:99999/x".into()));
+    assert!(
+        times == 1 && message.contains("99999") && message.contains("no address of a server"),
+        "{times}: {message}"
+    );
+    let (message, times) = asked(Fault::Status(204, Vec::new()));
+    assert!(times == 1 && message.contains("204"), "{times}: {message}");
+    let (message, times) = asked(Fault::Status(200, vec![("Bad header", "x".into())]));
+    assert!(times == 1 && message.contains("no HTTP"), "{times}: {message}");
+}
+
+#[test]
+fn a_few_bytes_a_connection_are_no_progress() {
+    let world = World::new();
+    world.server.fault(LARGE, &vec![Fault::Cut(10); 50]);
+    let message = world.refused(LARGE);
+    assert!(message.contains("goes on from there"), "{message}");
+    assert_eq!(world.server.asked().iter().filter(|asked| asked.elsewhere).count(), 6);
+}
+
+#[test]
+#[cfg(unix)]
+fn links_in_a_shared_cache_lead_nowhere() {
+    let world = World::new();
+    let victim = world.folder.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    let partial = world.repository().join(format!("blobs/{}.incomplete", sha256(&content(11, 700_000))));
+    std::fs::create_dir_all(partial.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&victim, &partial).unwrap();
+    let refs = world.repository().join("refs");
+    std::fs::create_dir_all(&refs).unwrap();
+    std::os::unix::fs::symlink(&victim, refs.join("main")).unwrap();
+    let predictable = refs.join(format!("main.{}.new", std::process::id()));
+    std::os::unix::fs::symlink(&victim, &predictable).unwrap();
+    world.pull(&files(&[LARGE])).unwrap();
+    world.check(&[LARGE]);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(std::fs::read_to_string(refs.join("main")).unwrap(), HubServer::COMMIT);
+}
+
+#[test]
+fn the_endpoints_password_is_in_no_message() {
+    let world = World::new();
+    let endpoint = world.server.endpoint().replace("http://", "http://user:PW@");
+    let settings = Settings { endpoint, ..world.hub().settings().clone() };
+    let pull = |name: &str| {
+        let hub = Hub::new(settings.clone()).unwrap();
+        hub.pull(&REPOSITORY.parse().unwrap(), &files(&[name]), &mut |_| ControlFlow::Continue(()))
+    };
+    pull("README.md").unwrap();
+    world.server.fault("unet/config.json", &[Fault::Status(418, Vec::new())]);
+    world.server.fault("whole.safetensors", &[Fault::Status(403, Vec::new())]);
+    let mut messages = vec![pull("unet/config.json"), pull("whole.safetensors")];
+    drop(world.server);
+    messages.push(pull("README.md"));
+    for message in messages {
+        let message = message.unwrap_err();
+        assert!(!format!("{message} {message:?}").contains("PW") && message.to_string().contains("http://127.0.0.1"));
+    }
+    let wrong = Settings { endpoint: "http://u:PW@hub.example:99999".into(), ..settings };
+    let message = Hub::new(wrong).err().unwrap().to_string();
+    assert!(message.contains("http://hub.example:99999") && !message.contains("PW"), "{message}");
+}

@@ -24,6 +24,7 @@
 #![deny(unsafe_code)] // allowed in the pools
 
 mod arena;
+mod cgroup;
 mod device;
 mod error;
 mod faults;

@@ -9,14 +9,17 @@ use std::ops::Range;
 const MAX_DEPTH: usize = 16;
 /// A text that has grown so long grows no further: names in it stay names.
 const MAX_BYTES: usize = 1 << 20;
+/// So many names of one prompt become lines, and the others stay names: lists that name each other in long lines would
+/// draw without end.
+const MAX_NAMES: usize = 1000;
 
 /// The prompt with its choices made by `seed`. `lists` gives the lines of a list by its name; a name that it does not
-/// know stays as it is, as do braces without a `|` of their own, and `\{`.
+/// know stays as it is, as do braces without a `|` of their own, and `\{`. At most 1000 names become lines, 16 deep.
 pub fn expand<'l>(prompt: &str, seed: u64, lists: &dyn Fn(&str) -> Option<&'l [String]>) -> String {
     if !prompt.contains('{') && !prompt.contains("__") {
         return prompt.into();
     }
-    let mut expansion = Expansion { text: String::new(), random: seed, lists };
+    let mut expansion = Expansion { text: String::new(), random: seed, names: 0, lists };
     expansion.add(prompt, 0);
     expansion.text
 }
@@ -24,6 +27,8 @@ pub fn expand<'l>(prompt: &str, seed: u64, lists: &dyn Fn(&str) -> Option<&'l [S
 struct Expansion<'a, 'l> {
     text: String,
     random: u64,
+    /// Names that became lines.
+    names: usize,
     lists: &'a dyn Fn(&str) -> Option<&'l [String]>,
 }
 
@@ -45,13 +50,14 @@ impl Expansion<'_, '_> {
     /// Text without braces, in which names become lines.
     fn add_names(&mut self, mut text: &str, depth: usize) {
         const MARK: &str = "__";
-        while let Some(start) = text.find(MARK).filter(|_| depth < MAX_DEPTH && self.text.len() < MAX_BYTES) {
+        while let Some(start) = text.find(MARK).filter(|_| self.may_grow(depth)) {
             let inner = &text[start + MARK.len()..];
             let Some(length) = inner.find(MARK) else { break };
             let lines = (self.lists)(&inner[..length]).filter(|lines| !lines.is_empty());
             self.text += &text[..start];
             match lines {
                 Some(lines) => {
+                    self.names += 1;
                     let line = &lines[self.draw(lines.len())];
                     self.add(line, depth + 1);
                     text = &inner[length + MARK.len()..];
@@ -67,6 +73,11 @@ impl Expansion<'_, '_> {
             }
         }
         self.text += text;
+    }
+
+    /// Whether names still become lines.
+    fn may_grow(&self, depth: usize) -> bool {
+        depth < MAX_DEPTH && self.names < MAX_NAMES && self.text.len() < MAX_BYTES
     }
 
     /// A number below `count`.
@@ -168,6 +179,27 @@ mod tests {
         let many = ["__x__ __x__ __x__".to_string()];
         let text = expand("__x__", 1, &|name| (name == "x").then_some(&many[..]));
         assert!(text.len() < 2 * MAX_BYTES);
+    }
+
+    #[test]
+    fn lists_that_name_each_other_end() {
+        // Each line names the next list a thousand times: 1000^4 names in all, and no text but braces at the end.
+        let line = |name: &str| [format!("__{name}__").repeat(1000)];
+        let lists = [line("b"), line("c"), line("d"), line("e"), ["{|}".to_string()]];
+        let asked = std::cell::Cell::new(0usize);
+        let find = |name: &str| {
+            asked.set(asked.get() + 1);
+            let i = "abcde".find(name).filter(|_| name.len() == 1)?;
+            Some(&lists[i][..])
+        };
+        let text = expand("x __a__", 1, &find);
+        assert_eq!(asked.get(), MAX_NAMES, "each look at a list is a name that became a line");
+        // What was not expanded is there as it was, behind what was.
+        assert!(text.starts_with("x ") && text.ends_with("__b____b__") && text.len() < 5 * 5000, "{}", text.len());
+        // A list that names itself twice doubles at each level.
+        let twice = ["w __r__ __r__".to_string()];
+        let text = expand("__r__", 1, &|name| (name == "r").then_some(&twice[..]));
+        assert_eq!(text.matches('w').count(), MAX_NAMES);
     }
 
     #[test]
