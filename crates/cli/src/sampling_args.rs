@@ -1,7 +1,10 @@
 //! The flags of the sampler, of guidance and of the noise.
 
 use clap::Args;
-use kiln_engine::{Request, Rng, SamplerChoice, SamplerKind, SigmaSchedule};
+use kiln_engine::{
+    Convention, InitialNoise, Request, Rng, SamplerChoice, SamplerKind, ScheduleChoice, SigmaRange, SigmaSchedule,
+    UniPcScale,
+};
 
 use crate::values::{Seed, parse_number, parse_seed, parse_size};
 
@@ -12,7 +15,30 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "NAME", help = samplers())]
     sampler: Option<SamplerChoice>,
     #[arg(long, value_name = "NAME", help = schedules())]
-    scheduler: Option<SigmaSchedule>,
+    scheduler: Option<ScheduleChoice>,
+    /// Whose rules hold where programs differ: diffusers, a1111 or comfyui. Default: diffusers.
+    #[arg(long, value_name = "NAME")]
+    convention: Option<Convention>,
+    /// Where karras, exponential, polyexponential and beta_sigmas lie: table, between all trained noise levels, or
+    /// spacing, between those that diffusers' class visits. Default: by the name, else by the convention.
+    #[arg(long, value_name = "NAME")]
+    sigma_range: Option<SigmaRange>,
+    /// The least noise level of a schedule. Default: that of its range.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    sigma_min: Option<f64>,
+    /// The largest noise level of a schedule. Default: that of its range.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
+    sigma_max: Option<f64>,
+    /// Makes one noise level more and leaves out the next-to-last one. Default: by the convention.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    discard_penultimate_sigma: Option<bool>,
+    /// The first latents: sigma, noise times the noise level, or variance, noise times sqrt(sigma^2 + 1). Default: by the
+    /// convention.
+    #[arg(long, value_name = "NAME")]
+    initial_noise: Option<InitialNoise>,
+    /// UniPC's function B(h): bh1 or bh2. Default: the model's, else bh2; with a1111 and comfyui bh1.
+    #[arg(long, value_name = "NAME")]
+    unipc_variant: Option<UniPcScale>,
     /// The noise levels themselves, the noisiest first: 14.6,6.5,2.7,1,0.4,0.
     #[arg(long, value_name = "LIST", conflicts_with = "scheduler", value_parser = parse_levels)]
     sigmas: Option<Levels>,
@@ -71,6 +97,11 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Whether they name a sampler, and noise levels.
+    pub fn names(&self) -> (bool, bool) {
+        (self.sampler.is_some(), self.scheduler.is_some() || self.sigmas.is_some())
+    }
+
     /// Writes them into a request, in the place of what it says.
     pub fn apply(&self, request: &mut Request) {
         if let Some(sampler) = self.sampler {
@@ -79,14 +110,20 @@ impl SamplingArgs {
                 request.scheduler = SigmaSchedule::Default; // the one that the sampler's name ends in
             }
         }
-        if let Some(scheduler) = self.scheduler {
-            (request.scheduler, request.sigmas) = (scheduler, None);
+        if let Some(ScheduleChoice { schedule, range }) = self.scheduler {
+            (request.scheduler, request.sigmas) = (schedule, None);
+            request.sigma_range = range.or(request.sigma_range);
         }
+        request.convention = self.convention.unwrap_or(request.convention);
         if let Some(Levels(levels)) = &self.sigmas {
             (request.sigmas, request.steps, request.scheduler) = (Some(levels.clone()), None, SigmaSchedule::Default);
         }
         // What the request said of another sampler; what is said here is refused where it does not fit.
         request.drop_unfit();
+        request.sigma_range = self.sigma_range.or(request.sigma_range);
+        request.discard_penultimate_sigma = self.discard_penultimate_sigma.or(request.discard_penultimate_sigma);
+        request.initial_noise = self.initial_noise.or(request.initial_noise);
+        request.unipc_variant = self.unipc_variant.or(request.unipc_variant);
         if let Some(rng) = self.rng {
             request.rng = rng;
         }
@@ -94,6 +131,8 @@ impl SamplingArgs {
             request.subseed = subseed;
         }
         for (said, place) in [
+            (self.sigma_min, &mut request.sigma_min),
+            (self.sigma_max, &mut request.sigma_max),
             (self.eta, &mut request.eta),
             (self.s_churn, &mut request.s_churn),
             (self.s_tmin, &mut request.s_tmin),
@@ -219,6 +258,21 @@ mod tests {
         assert_eq!((over(&["--steps", "9"]).sigmas, over(&["--steps", "9"]).steps), (None, Some(9)));
         assert_eq!(over(&["--sigmas", "3,2,1"]).steps, None);
         assert_eq!(over(&["--scheduler", "simple"]).sigmas, None);
+    }
+
+    #[test]
+    fn a_name_tells_the_range() {
+        let range = |line: &[&str]| request(line).unwrap().sigma_range;
+        assert_eq!(range(&["--scheduler", "karras"]), None);
+        assert_eq!(range(&["--scheduler", "Karras"]), Some(SigmaRange::Table));
+        assert_eq!(range(&["--scheduler", "Karras", "--sigma-range", "spacing"]), Some(SigmaRange::Spacing));
+        let found = request(&["--convention", "a1111", "--discard-penultimate-sigma", "--sigma-max", "9"]).unwrap();
+        assert_eq!((found.convention, found.discard_penultimate_sigma), (Convention::Automatic1111, Some(true)));
+        assert_eq!(found.sigma_max, Some(9.0));
+        let found = request(&["--discard-penultimate-sigma=false", "--initial-noise", "variance"]).unwrap();
+        assert_eq!(found.discard_penultimate_sigma, Some(false));
+        assert_eq!(found.initial_noise, Some(InitialNoise::Variance));
+        assert!(request(&["--sigma-range", "all"]).unwrap_err().contains("expected table or spacing"));
     }
 
     #[test]

@@ -78,6 +78,11 @@ pub struct Txt2img {
 }
 
 impl Txt2img {
+    /// Whether flags name a sampler, and noise levels.
+    pub fn names(&self) -> (bool, bool) {
+        self.sampling.names()
+    }
+
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
         self.request_over(Request::default())

@@ -3,7 +3,7 @@
 //! Plain guidance is part of the recorded step. All of this is done with the halves that come out of it.
 
 use candle_core::{D, Tensor};
-use kiln_scheduler::{Answer, Mimic};
+use kiln_scheduler::{Answer, Convention, Mimic};
 use serde::Serialize;
 
 use crate::conditioning::Conditions;
@@ -80,20 +80,30 @@ pub(crate) struct Guide {
     composed: bool,
     /// All evaluations of the schedule.
     evaluations: usize,
+    /// By AUTOMATIC1111's rules: the evaluations that it counts with, twice the steps for samplers that ask twice a step.
+    counted: Option<usize>,
 }
 
 impl Guide {
     pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
-        Self { scale: job.cfg_scale, options: job.guidance, both, guided, composed, evaluations }
+        let counted = (job.sampling.convention == Convention::Automatic1111)
+            .then(|| if job.sampler.asks_twice() { 2 * job.steps } else { job.steps });
+        Self { scale: job.cfg_scale, options: job.guidance, both, guided, composed, evaluations, counted }
     }
 
     /// Whether an evaluation of the schedule is guided.
     pub(crate) fn is_on(&self, evaluation: usize) -> bool {
         let part = evaluation as f64 / self.evaluations as f64;
-        let end = self.options.end;
-        self.guided && part >= self.options.start && (part < end || end >= 1.0)
+        let GuidanceOptions { start, end, .. } = self.options;
+        let has_begun = match self.counted {
+            // "Skip Early CFG" leaves out the step at the boundary, too: `step / total_steps <= skip_early_cond` in
+            // sd_samplers_cfg_denoiser.py.
+            Some(counted) => start == 0.0 || evaluation as f64 / counted as f64 > start,
+            None => part >= start,
+        };
+        self.guided && has_begun && (part < end || end >= 1.0)
     }
 
     /// The strength that the step itself applies; `None` where it gives both halves, or one.
@@ -151,7 +161,7 @@ mod tests {
     use candle_core::Device;
 
     fn guide(options: GuidanceOptions, both: bool) -> Guide {
-        Guide { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10 }
+        Guide { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
     }
 
     fn values(tensor: &Tensor) -> Vec<f32> {
@@ -171,6 +181,18 @@ mod tests {
         assert_eq!(on.iter().position(|&on| on), Some(2));
         assert_eq!(on.iter().filter(|&&on| on).count(), 5);
         assert!((0..10).all(|i| guide(GuidanceOptions::default(), false).is_on(i)));
+    }
+
+    /// AUTOMATIC1111's `step / total_steps <= skip_early_cond`, over ten evaluations.
+    #[test]
+    fn early_steps_are_skipped_as_in_automatic1111() {
+        let skipped = |start, counted| {
+            let options = GuidanceOptions { start, ..Default::default() };
+            let guide = Guide { counted: Some(counted), ..guide(options, false) };
+            (0..10).filter(|&i| !guide.is_on(i)).count()
+        };
+        // Steps 0, 1 and 2 of 10 are at or before 0.2; of 20 steps 0 to 4.
+        assert_eq!([skipped(0.2, 10), skipped(0.25, 10), skipped(0.2, 20), skipped(0.0, 10)], [3, 3, 5, 0]);
     }
 
     /// diffusers' `rescale_noise_cfg`: with 1 the deviation is the conditional answer's.

@@ -91,7 +91,10 @@ pub use inspect::{
 pub use kiln_clip::Emphasis;
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_mempool::HostPool;
-pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedule};
+pub use kiln_scheduler::{
+    Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
+    UniPcScale,
+};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
 pub use lora::{LoraName, LoraUse};

@@ -129,6 +129,9 @@ impl ModelFolder {
         let unet = files.unet_config(unet, options.prediction)?;
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
         let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
+        if family == Family::Sd {
+            scheduler = scheduler.for_stable_diffusion();
+        }
         if let Some(prediction) = options.prediction {
             scheduler.prediction_type = Some(prediction.id().into());
         }

@@ -1,6 +1,7 @@
 //! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
 use kiln_clip::Emphasis;
+use kiln_scheduler::{Convention, InitialNoise};
 
 use crate::conditioning::Prompts;
 use crate::guidance::GuidanceOptions;
@@ -8,6 +9,11 @@ use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
 use crate::settings::{Files, labels as l, quoted};
+
+/// A number as text, with an exponent where it would have dozens of zeros.
+pub(crate) fn number(value: f64) -> String {
+    if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
+}
 
 /// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
 pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
@@ -21,9 +27,12 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
     };
     let (sampling, guidance, seeds) = (&job.sampling, &job.guidance, &job.seeds);
     let default = GuidanceOptions::default();
-    let said = |value: Option<f64>| value.map(|value| value.to_string());
-    let unlike = |value: f64, default: f64| (value != default).then(|| value.to_string());
-    let sigmas = sampling.sigmas.as_ref().map(|all| all.iter().map(f64::to_string).collect::<Vec<_>>().join(","));
+    let said = |value: Option<f64>| value.map(number);
+    let unlike = |value: f64, default: f64| (value != default).then(|| number(value));
+    let sigmas =
+        sampling.sigmas.as_ref().map(|all| all.iter().map(|&level| number(level)).collect::<Vec<_>>().join(","));
+    // Python's words for truth, which AUTOMATIC1111 writes.
+    let truth = |value: bool| if value { "True" } else { "False" }.to_string();
     let varied = (seeds.subseed_strength > 0.0).then_some(seeds);
     let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
     let always = |value: &dyn ToString| Some(value.to_string());
@@ -31,12 +40,19 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
         (l::STEPS, always(&job.steps)),
         (l::SAMPLER, always(&job.sampler.label())),
         (l::SCHEDULE_TYPE, always(&job.scheduler.label())),
-        (l::CFG_SCALE, always(&job.cfg_scale)),
+        (l::CFG_SCALE, Some(number(job.cfg_scale))),
         (l::SEED, always(&seed)),
         (l::SIZE, Some(format!("{}x{}", job.width, job.height))),
         (l::MODEL_HASH, files.model_hash.clone()),
         (l::MODEL, Some(quoted(&files.model))),
         (l::SIGMAS, sigmas.map(|sigmas| quoted(&sigmas))),
+        (l::CONVENTION, (sampling.convention != Convention::Diffusers).then(|| sampling.convention.to_string())),
+        (l::SIGMA_RANGE, sampling.sigma_range.map(|range| range.to_string())),
+        (l::SIGMA_MIN, said(sampling.sigma_min)),
+        (l::SIGMA_MAX, said(sampling.sigma_max)),
+        (l::DISCARD, sampling.discard_penultimate_sigma.map(truth)),
+        (l::SGM_NOISE, sampling.initial_noise.map(|noise| truth(noise == InitialNoise::Variance))),
+        (l::UNIPC_VARIANT, sampling.unipc_variant.map(|variant| variant.to_string())),
         (l::ETA, said(sampling.eta)),
         (l::S_CHURN, said(sampling.s_churn)),
         (l::S_TMIN, said(sampling.s_tmin)),
@@ -73,6 +89,12 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
+
+    #[test]
+    fn numbers_are_short() {
+        let found = [7.0, 0.5, 0.0, 1e-320, 1e308, 1e-5, 123_456_789.5].map(number);
+        assert_eq!(found, ["7", "0.5", "0", "1e-320", "1e308", "0.00001", "123456789.5"]);
+    }
 
     use super::*;
     use crate::seeds::SeedOptions;

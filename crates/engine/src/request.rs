@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::COMMA_BACKTRACK;
-use kiln_scheduler::{SamplerChoice, SamplerOptions, SigmaSchedule};
+use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -39,6 +39,21 @@ pub struct Request {
     pub scheduler: SigmaSchedule,
     /// The noise levels themselves, the noisiest first; they say how many steps there are.
     pub sigmas: Option<Vec<f64>>,
+    /// Whose rules hold where programs differ: ranges of schedules, first latents, timesteps.
+    pub convention: Convention,
+    /// Between which noise levels `karras`, `exponential`, `polyexponential` and `beta_sigmas` lie. The default is that of
+    /// the sampler's name, then the convention's, then that of diffusers' class.
+    pub sigma_range: Option<SigmaRange>,
+    /// The least noise level of a sigma schedule, where it is not the least of its range.
+    pub sigma_min: Option<f64>,
+    /// The largest.
+    pub sigma_max: Option<f64>,
+    /// Whether one noise level more is made than asked for, and the next-to-last one left out.
+    pub discard_penultimate_sigma: Option<bool>,
+    /// What unit noise is multiplied by to be the first latents.
+    pub initial_noise: Option<InitialNoise>,
+    /// UniPC's function B(h).
+    pub unipc_variant: Option<UniPcScale>,
     /// How much of the noise is drawn again at each step.
     pub eta: Option<f64>,
     /// How much the noise level is raised before the steps, over all of them.
@@ -131,6 +146,12 @@ impl Request {
             Some(sampler) => sampler,
             None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),
         };
+        let scheduler = match (self.scheduler, sampler.schedule) {
+            (SigmaSchedule::Default, Some(named)) => named,
+            (asked, _) => asked,
+        };
+        let named_range = sampler.range.filter(|_| scheduler.has_range() && self.convention == Convention::Diffusers);
+        let sampling = SamplerOptions { sigma_range: sampling.sigma_range.or(named_range), ..sampling };
         let mut loras = self.loras.clone();
         loras.extend(tagged(&self.prompt)?);
         let job = Job {
@@ -142,10 +163,7 @@ impl Request {
             cfg_scale: guidance("--cfg-scale", self.cfg_scale.unwrap_or(defaults.cfg_scale))?,
             seed: self.seed.unwrap_or_else(random_seed),
             sampler: sampler.kind,
-            scheduler: match (self.scheduler, sampler.schedule) {
-                (SigmaSchedule::Default, Some(named)) => named,
-                (asked, _) => asked,
-            },
+            scheduler,
             sampling,
             guidance: self.guidance()?,
             rng: self.rng,
@@ -200,6 +218,13 @@ impl Request {
             s_noise: self.s_noise,
             rho: self.rho,
             sigmas: self.sigmas.clone(),
+            convention: self.convention,
+            sigma_range: self.sigma_range,
+            sigma_min: self.sigma_min,
+            sigma_max: self.sigma_max,
+            discard_penultimate_sigma: self.discard_penultimate_sigma,
+            initial_noise: self.initial_noise,
+            unipc_variant: self.unipc_variant,
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn class(kind: SamplerKind) -> Class {
         SamplerKind::Dpm2 | SamplerKind::Dpm2A | SamplerKind::DpmppSde => {
             Class { beta_start: 0.00085, beta_end: 0.012, karras: true, zero_snr: false, ..euler_a }
         }
-        SamplerKind::Dpmpp2m | SamplerKind::UniPc => {
+        SamplerKind::Dpmpp2m | SamplerKind::Dpmpp2mSde | SamplerKind::Dpmpp2mSdeHeun | SamplerKind::UniPc => {
             Class { karras: true, final_sigmas_type: true, thresholding: true, ..euler_a }
         }
         SamplerKind::Deis => Class { karras: true, zero_snr: false, thresholding: true, ..euler_a },
@@ -61,8 +61,6 @@ pub(crate) fn class(kind: SamplerKind) -> Class {
         SamplerKind::Tcd => Class { clip_sample: None, thresholding: false, ..lcm },
         // diffusers has no class for these: they read what Euler reads.
         SamplerKind::Dpmpp2sA
-        | SamplerKind::Dpmpp2mSde
-        | SamplerKind::Dpmpp2mSdeHeun
         | SamplerKind::Dpmpp3mSde
         | SamplerKind::Ipndm
         | SamplerKind::ResMultistep

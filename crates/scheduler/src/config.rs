@@ -1,7 +1,7 @@
 //! diffusers' `scheduler_config.json`, as it stands in the file.
 
-use crate::{Result, SamplerKind};
-use serde::Deserialize;
+use crate::{Error, SamplerKind};
+use serde::{Deserialize, Deserializer, de};
 
 /// The keys of a `scheduler_config.json` that any of our samplers reads.
 ///
@@ -76,7 +76,8 @@ pub struct SchedulerConfig {
     pub lower_order_final: Option<bool>,
     /// Take the last step of DPM-Solver++ at first order.
     pub euler_at_final: Option<bool>,
-    /// Leave out the training timesteps whose log-SNR is below this.
+    /// Leave out the training timesteps whose log-SNR is below this. diffusers writes its default as `-Infinity`.
+    #[serde(deserialize_with = "bound")]
     pub lambda_min_clipped: Option<f64>,
     /// Only `true` is supported.
     pub predict_x0: Option<bool>,
@@ -92,12 +93,20 @@ pub struct SchedulerConfig {
 
 impl SchedulerConfig {
     /// Reads the text of a `scheduler_config.json`.
-    pub fn from_json(text: &str) -> Result<Self> {
-        Ok(serde_json::from_str(&without_python_floats(text))?)
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        Ok(serde_json::from_str(&quoted_python_floats(text))?)
+    }
+
+    /// The configuration as diffusers' `StableDiffusionPipeline` takes it, also from folders that were saved before
+    /// these keys were: latents are not clipped (`clip_sample` is false), and `steps_offset` is 1.
+    /// `StableDiffusionXLPipeline` takes a configuration as it is. diffusers 0.42.1, the constructor in
+    /// `pipeline_stable_diffusion.py`; there the scheduler's class fills in what the folder lacks before.
+    pub fn for_stable_diffusion(self) -> Self {
+        Self { steps_offset: Some(1), clip_sample: Some(false), ..self }
     }
 
     /// The folder's own sampler, from `_class_name`; the stochastic solver is a sampler of its own here.
-    pub fn sampler(&self) -> Result<SamplerKind> {
+    pub fn sampler(&self) -> Result<SamplerKind, Error> {
         let kind = SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())?;
         Ok(match (kind, self.algorithm_type.as_deref(), self.solver_type.as_deref()) {
             (SamplerKind::Dpmpp2m, Some("sde-dpmsolver++"), Some("heun")) => SamplerKind::Dpmpp2mSdeHeun,
@@ -107,9 +116,9 @@ impl SchedulerConfig {
     }
 }
 
-/// Python writes infinities as bare words, which JSON does not have: diffusers saves
-/// `"lambda_min_clipped": -Infinity`. They are defaults ("no bound"), so a null says the same.
-fn without_python_floats(text: &str) -> String {
+/// Python writes infinities and NaN as bare words, which JSON does not have. They become texts, which no number takes but
+/// [`bound`].
+fn quoted_python_floats(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     // Every second piece between quotes is a string, which may hold the words (or an escaped quote).
     let mut in_string = false;
@@ -117,7 +126,8 @@ fn without_python_floats(text: &str) -> String {
         if in_string {
             clean.push_str(piece);
         } else {
-            clean.push_str(&piece.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null"));
+            let marked = piece.replace("-Infinity", "\u{1}").replace("Infinity", "\u{2}").replace("NaN", "\"NaN\"");
+            clean.push_str(&marked.replace('\u{1}', NO_BOUND).replace('\u{2}', "\"Infinity\""));
         }
         let escaped =
             in_string && piece.trim_end_matches('"').chars().rev().take_while(|&c| c == '\\').count() % 2 == 1;
@@ -128,16 +138,61 @@ fn without_python_floats(text: &str) -> String {
     clean
 }
 
+/// What stands for Python's `-Infinity`.
+const NO_BOUND: &str = "\"-Infinity\"";
+
+/// A lower bound, where minus infinity is none.
+fn bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Bound {
+        Number(f64),
+        Word(String),
+    }
+    match Option::<Bound>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Bound::Number(bound)) => Ok(Some(bound)),
+        Some(Bound::Word(word)) if NO_BOUND.trim_matches('"') == word => Ok(None),
+        Some(Bound::Word(word)) => Err(de::Error::custom(format!("lambda_min_clipped is {word}, expected a number"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pythons_infinities_are_defaults() {
-        let text = r#"{"_class_name": "a \" -Infinity", "lambda_min_clipped": -Infinity, "sigma_max": NaN}"#;
+        let text = r#"{"_class_name": "a \" -Infinity", "lambda_min_clipped": -Infinity, "other": NaN}"#;
         let config = SchedulerConfig::from_json(text).unwrap();
         assert_eq!(config.class_name.as_deref(), Some("a \" -Infinity"));
-        assert_eq!((config.lambda_min_clipped, config.sigma_max), (None, None));
+        assert_eq!(config.lambda_min_clipped, None);
+        let text = r#"{"lambda_min_clipped": -5.1}"#;
+        assert_eq!(SchedulerConfig::from_json(text).unwrap().lambda_min_clipped, Some(-5.1));
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in [
+            r#"{"beta_start": NaN}"#,
+            r#"{"beta_end": Infinity}"#,
+            r#"{"sigma_max": -Infinity}"#,
+            r#"{"num_train_timesteps": NaN}"#,
+            r#"{"lambda_min_clipped": NaN}"#,
+            r#"{"trained_betas": [0.1, NaN]}"#,
+        ] {
+            let message = SchedulerConfig::from_json(text).unwrap_err().to_string();
+            assert!(message.contains("NaN") || message.contains("Infinity"), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_pipeline_corrects_old_configurations() {
+        let old = r#"{"_class_name": "DDIMScheduler", "clip_sample": true, "steps_offset": 0}"#;
+        for text in [old, r#"{"_class_name": "DDIMScheduler"}"#] {
+            let config = SchedulerConfig::from_json(text).unwrap().for_stable_diffusion();
+            assert_eq!((config.steps_offset, config.clip_sample), (Some(1), Some(false)));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The samplers: a table of what there is.
 
 use crate::names::{closest, same};
-use crate::{Error, Result, SigmaSchedule};
+use crate::{Error, Result, SigmaRange, SigmaSchedule};
 use std::fmt;
 use std::str::FromStr;
 
@@ -156,6 +156,22 @@ impl SamplerKind {
         self.row().class
     }
 
+    /// Whether diffusers has no scheduler that is this sampler, so that no class says which levels it visits.
+    /// `dpmpp_2m_sde` is `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
+    pub(crate) fn follows_no_class(self) -> bool {
+        self.row().class.is_none() && !self.is_multistep_sde()
+    }
+
+    /// Whether it is diffusers' `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
+    pub(crate) fn is_multistep_sde(self) -> bool {
+        matches!(self, Self::Dpmpp2mSde | Self::Dpmpp2mSdeHeun)
+    }
+
+    /// Whether the model is asked twice in each step but the last.
+    pub fn asks_twice(self) -> bool {
+        matches!(self, Self::Heun | Self::Dpm2 | Self::Dpm2A | Self::Dpmpp2sA | Self::DpmppSde)
+    }
+
     /// How much of the noise is drawn again at each step when nothing is said; `None` for a sampler that has
     /// no such choice.
     pub fn default_eta(self) -> Option<f64> {
@@ -175,6 +191,11 @@ impl SamplerKind {
     /// Whether the model must also say what it answers without the prompt.
     pub fn needs_unconditional(self) -> bool {
         matches!(self, Self::EulerCfgPp | Self::EulerACfgPp)
+    }
+
+    /// Whether it steps from timestep to timestep and keeps the latents' variance, as DDIM.
+    pub fn is_on_timesteps(self) -> bool {
+        self.frame() == Timesteps
     }
 
     pub(crate) fn frame(self) -> Frame {
@@ -223,19 +244,25 @@ pub struct SamplerChoice {
     pub kind: SamplerKind,
     /// The sigma schedule that the name ends in, if it does.
     pub schedule: Option<SigmaSchedule>,
+    /// [`SigmaRange::Table`] where the name is AUTOMATIC1111's or ComfyUI's, and neither Kiln's id nor diffusers'
+    /// class: in those programs sigma schedules lie over the whole table.
+    pub range: Option<SigmaRange>,
 }
 
 impl From<SamplerKind> for SamplerChoice {
     fn from(kind: SamplerKind) -> Self {
-        Self { kind, schedule: None }
+        Self { kind, schedule: None, range: None }
     }
 }
 
 impl fmt::Display for SamplerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.schedule {
-            None => write!(f, "{}", self.kind),
-            Some(schedule) => write!(f, "{}_{schedule}", self.kind),
+        // The label says the range, too: what is written is read back as it was.
+        match (self.range, self.schedule) {
+            (None, None) => write!(f, "{}", self.kind),
+            (None, Some(schedule)) => write!(f, "{}_{schedule}", self.kind),
+            (Some(_), None) => write!(f, "{}", self.kind.label()),
+            (Some(_), Some(schedule)) => write!(f, "{} {}", self.kind.label(), schedule.label()),
         }
     }
 }
@@ -244,15 +271,19 @@ impl FromStr for SamplerChoice {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let whole = name.parse().map(|kind| Self { kind, schedule: None });
-        let unknown = match whole {
-            Ok(whole) => return Ok(whole),
+        let choice = |kind: SamplerKind, schedule: Option<SigmaSchedule>| {
+            let ours = Self { kind, schedule, range: None };
+            let is_ours = name == ours.to_string() || kind.class_name() == Some(name);
+            Self { range: (!is_ours).then_some(SigmaRange::Table), ..ours }
+        };
+        let unknown = match name.parse() {
+            Ok(kind) => return Ok(choice(kind, None)),
             Err(unknown) => unknown,
         };
         let parts = name.char_indices().filter(|(_, c)| matches!(c, ' ' | '_' | '-'));
         let mut named = parts.filter_map(|(at, _)| {
             let (kind, schedule) = (SamplerKind::named(&name[..at])?, name[at + 1..].parse().ok()?);
-            Some(Self { kind, schedule: Some(schedule) })
+            Some(choice(kind, Some(schedule)))
         });
         named.next_back().ok_or(unknown)
     }
@@ -275,8 +306,10 @@ mod tests {
             }
             assert!(!kind.description().is_empty());
             for schedule in SigmaSchedule::ALL {
-                let choice = SamplerChoice { kind, schedule: Some(schedule) };
-                assert_eq!(choice.to_string().parse::<SamplerChoice>().unwrap(), choice);
+                for range in [None, Some(SigmaRange::Table)] {
+                    let choice = SamplerChoice { kind, schedule: Some(schedule), range };
+                    assert_eq!(choice.to_string().parse::<SamplerChoice>().unwrap(), choice);
+                }
             }
         }
     }
@@ -306,7 +339,24 @@ mod tests {
             ("Euler a SGM Uniform", K::EulerA, Some(S::SgmUniform)), ("dpmpp_2m_align_your_steps", K::Dpmpp2m, Some(S::AlignYourSteps)),
         ];
         for (name, kind, schedule) in names {
-            assert_eq!(name.parse::<SamplerChoice>().unwrap(), SamplerChoice { kind, schedule }, "{name}");
+            let found = name.parse::<SamplerChoice>().unwrap();
+            assert_eq!((found.kind, found.schedule), (kind, schedule), "{name}");
+        }
+    }
+
+    /// Names of Kiln and of diffusers have diffusers' range, names that only other programs have theirs.
+    #[test]
+    fn a_name_tells_the_range() {
+        for (name, range) in [
+            ("dpmpp_2m_karras", None),
+            ("euler_a", None),
+            ("EulerAncestralDiscreteScheduler", None),
+            ("DPM++ 2M Karras", Some(SigmaRange::Table)),
+            ("k_dpmpp_2m_karras", Some(SigmaRange::Table)),
+            ("euler_ancestral", Some(SigmaRange::Table)),
+            ("Euler", Some(SigmaRange::Table)),
+        ] {
+            assert_eq!(name.parse::<SamplerChoice>().unwrap().range, range, "{name}");
         }
     }
 

@@ -36,20 +36,24 @@
 mod brownian;
 mod class;
 mod config;
+mod convention;
 mod denoiser;
 mod error;
 mod kind;
 mod mimic;
+mod named;
 mod names;
 mod noise;
 mod options;
 mod point;
 mod resolve;
+mod resolved;
 mod rng;
 mod samplers;
 mod sampling;
 mod schedule;
 mod serde_ids;
+mod sigma_range;
 mod sigma_schedule;
 mod sigmas;
 mod spacing;
@@ -57,14 +61,18 @@ mod tensor;
 mod training;
 
 pub use config::SchedulerConfig;
+pub use convention::Convention;
 pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions};
 pub use point::Point;
-pub use resolve::{BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, UniPcScale, Variance};
+pub use resolved::{
+    BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale, Variance,
+};
 pub use rng::{CpuRng, CudaRng, RngKind};
 pub use sampling::{StepInfo, Stepper, sample};
 pub use schedule::Schedule;
-pub use sigma_schedule::SigmaSchedule;
+pub use sigma_range::{InitialNoise, SigmaRange};
+pub use sigma_schedule::{ScheduleChoice, SigmaSchedule};

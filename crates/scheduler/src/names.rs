@@ -14,6 +14,11 @@ fn plain(name: &str) -> String {
     bare.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
+/// A number for a message: with an exponent where it would have dozens of zeros.
+pub(crate) fn shown(value: f64) -> String {
+    if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
+}
+
 /// The three names nearest to `name`, for a message. Each comes with the name that is told.
 pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);

@@ -1,6 +1,10 @@
 //! What a user may say about a sampler beside its name.
 
-use crate::{Error, FinalSigma, Resolved, Result, SamplerKind, SigmaGrid, SigmaSchedule};
+use crate::kind::Frame;
+use crate::{
+    Convention, Error, FinalSigma, InitialNoise, Resolved, Result, SamplerKind, SigmaGrid, SigmaRange, SigmaSchedule,
+    UniPcScale,
+};
 use serde::{Deserialize, Serialize};
 
 /// Settings of a sampler; what is `None` is the sampler's default.
@@ -21,6 +25,20 @@ pub struct SamplerOptions {
     pub rho: Option<f64>,
     /// The noise levels themselves, the noisiest first, in place of a sigma schedule. A 0 at the end may be left out.
     pub sigmas: Option<Vec<f64>>,
+    /// Whose rules hold where programs differ. What follows wins over them.
+    pub convention: Convention,
+    /// Between which levels the sigma schedules lie that are laid between two.
+    pub sigma_range: Option<SigmaRange>,
+    /// The least noise level of a sigma schedule; of several, the one before the 0 at the end.
+    pub sigma_min: Option<f64>,
+    /// The largest, which is the first.
+    pub sigma_max: Option<f64>,
+    /// Whether one noise level more is made than asked for, and the next-to-last one left out.
+    pub discard_penultimate_sigma: Option<bool>,
+    /// What unit noise is multiplied by to be the first latents.
+    pub initial_noise: Option<InitialNoise>,
+    /// UniPC's function B(h).
+    pub unipc_variant: Option<UniPcScale>,
 }
 
 impl SamplerOptions {
@@ -42,11 +60,14 @@ pub struct Churn {
     pub min: f64,
     /// The largest.
     pub max: f64,
+    /// Whether noise is drawn in the steps that are not raised, too, and left unused: k-diffusion. Later steps then
+    /// have the noise that they would have were all steps raised.
+    pub draws_always: bool,
 }
 
 impl Default for Churn {
     fn default() -> Self {
-        Self { amount: 0.0, min: 0.0, max: f64::INFINITY }
+        Self { amount: 0.0, min: 0.0, max: f64::INFINITY, draws_always: false }
     }
 }
 
@@ -63,6 +84,9 @@ impl Churn {
 
 /// More levels than any model has timesteps are a mistake.
 const MAX_SIGMAS: usize = 10_000;
+/// Noise levels outside of these are mistakes: models are trained between 0.01 and 5000, and f32 has too few digits for an
+/// image under a noise a million times as strong.
+const LEVELS: (f64, f64) = (1e-5, 1e5);
 
 impl Resolved {
     /// The same with a user's options.
@@ -70,24 +94,26 @@ impl Resolved {
     /// # Errors
     /// [`Error::Option`] where the sampler has no such choice, or the value is impossible.
     pub fn with_options(mut self, options: &SamplerOptions) -> Result<Self> {
+        self.follow(options.convention);
         let sampler = self.sampler;
         let kinds = |takes: &dyn Fn(SamplerKind) -> bool| {
             let ids: Vec<_> = SamplerKind::ALL.into_iter().filter(|&kind| takes(kind)).map(SamplerKind::id).collect();
             format!("none with {sampler}: it is for {}", ids.join(", "))
         };
         let checked = |option, value: f64, range: (f64, f64), applies: bool, otherwise: &dyn Fn() -> String| {
+            let shown = || crate::names::shown(value);
             if !applies {
-                return Err(Error::Option { option, value: value.to_string(), expected: otherwise() });
+                return Err(Error::Option { option, value: shown(), expected: otherwise() });
             }
             if !(range.0..=range.1).contains(&value) {
                 let expected = format!("a number from {} to {}", range.0, range.1);
-                return Err(Error::Option { option, value: value.to_string(), expected });
+                return Err(Error::Option { option, value: shown(), expected });
             }
             Ok(value)
         };
         if let Some(eta) = options.eta {
             // Above 1 there is no posterior to draw from; k-diffusion's samplers then step down further.
-            let most = if sampler.frame() == crate::kind::Frame::Timesteps { 1.0 } else { 100.0 };
+            let most = if sampler.frame() == Frame::Timesteps { 1.0 } else { 100.0 };
             let otherwise = || kinds(&|kind| kind.default_eta().is_some());
             self.eta = checked("eta", eta, (0.0, most), sampler.default_eta().is_some(), &otherwise)?;
         }
@@ -107,22 +133,75 @@ impl Resolved {
             self.s_noise = checked("s-noise", s_noise, (0.0, 100.0), sampler.has_s_noise(), &otherwise)?;
         }
         if let Some(rho) = options.rho {
-            let has_rho = match &self.sigmas {
-                SigmaGrid::Karras => true,
-                SigmaGrid::Scheduled(schedule) => schedule.has_rho(),
-                _ => false,
-            };
+            let has_rho = self.sigmas.schedule().is_some_and(SigmaSchedule::has_rho);
             let otherwise = || format!("none but with the sigma schedules {} and {}", S::Karras, S::Polyexponential);
             self.rho = Some(checked("rho", rho, (0.01, 100.0), has_rho, &otherwise)?);
+        }
+        self.take_range(options, &checked)?;
+        if let Some(initial_noise) = options.initial_noise {
+            if sampler.frame() == Frame::Timesteps {
+                let expected = kinds(&|kind| kind.frame() != Frame::Timesteps);
+                return Err(Error::Option { option: "initial-noise", value: initial_noise.to_string(), expected });
+            }
+            self.initial_noise = initial_noise;
+        }
+        if let Some(variant) = options.unipc_variant {
+            if sampler != SamplerKind::UniPc {
+                let expected = kinds(&|kind| kind == SamplerKind::UniPc);
+                return Err(Error::Option { option: "unipc-variant", value: variant.to_string(), expected });
+            }
+            self.solver.scale = variant;
         }
         if let Some(sigmas) = &options.sigmas {
             self.sigmas = SigmaGrid::Custom(custom(sigmas)?);
             self.skip_prk_steps = true;
             self.final_sigma = FinalSigma::Zero;
+            self.discards_penultimate = false;
         }
         Ok(self)
     }
+
+    /// Between which noise levels the sigma schedule lies, and whether the next-to-last one is left out.
+    fn take_range(&mut self, options: &SamplerOptions, checked: &Checked<'_>) -> Result<()> {
+        let schedule = self.sigmas.schedule();
+        let with = |takes: fn(SigmaSchedule) -> bool| {
+            format!("none but with the sigma schedules {}", SigmaSchedule::ids_that(takes))
+        };
+        if let Some(range) = options.sigma_range {
+            if !schedule.is_some_and(S::has_range) {
+                let (value, expected) = (range.to_string(), with(S::has_range));
+                return Err(Error::Option { option: "sigma-range", value, expected });
+            }
+            self.sigma_range = range;
+        }
+        let has_bounds = schedule.is_some_and(S::has_bounds);
+        let otherwise = || with(S::has_bounds);
+        let bound = |option, value: Option<f64>| {
+            value.map(|value| checked(option, value, LEVELS, has_bounds, &otherwise)).transpose()
+        };
+        (self.sigma_min, self.sigma_max) =
+            (bound("sigma-min", options.sigma_min)?, bound("sigma-max", options.sigma_max)?);
+        if let (Some(min), Some(max)) = (self.sigma_min, self.sigma_max)
+            && min >= max
+        {
+            let expected = format!("less than --sigma-max, which is {max}");
+            return Err(Error::Option { option: "sigma-min", value: min.to_string(), expected });
+        }
+        if let Some(discard) = options.discard_penultimate_sigma {
+            let on_timesteps = self.sampler.frame() == Frame::Timesteps && self.sigmas == SigmaGrid::Training;
+            if discard && (on_timesteps || options.sigmas.is_some()) {
+                let expected = "none without a sigma schedule, which makes the noise levels".into();
+                return Err(Error::Option { option: "discard-penultimate-sigma", value: "true".into(), expected });
+            }
+            self.discards_penultimate = discard;
+        }
+        Ok(())
+    }
 }
+
+/// Gives a number of an option where the option applies and the number is in its range: the option, the number, its range,
+/// whether it applies, and what is expected where it does not.
+type Checked<'a> = dyn Fn(&'static str, f64, (f64, f64), bool, &dyn Fn() -> String) -> Result<f64> + 'a;
 
 use SigmaSchedule as S;
 
@@ -133,12 +212,12 @@ fn custom(sigmas: &[f64]) -> Result<Vec<f64>> {
         levels => levels,
     };
     let falls = levels.windows(2).all(|pair| pair[0] > pair[1]);
-    let positive = levels.iter().all(|&level| level > 0.0 && level.is_finite());
-    if falls && positive && (1..=MAX_SIGMAS).contains(&levels.len()) {
+    let possible = levels.iter().all(|level| (LEVELS.0..=LEVELS.1).contains(level));
+    if falls && possible && (1..=MAX_SIGMAS).contains(&levels.len()) {
         return Ok(levels.to_vec());
     }
-    let value = sigmas.iter().take(8).map(f64::to_string).collect::<Vec<_>>().join(",");
-    let expected = "noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0".into();
+    let value = sigmas.iter().take(8).map(|&level| crate::names::shown(level)).collect::<Vec<_>>().join(",");
+    let expected = "noise levels that fall, from 1e5 at most to 1e-5 at least, as in 14.6,6.5,2.7,1,0.4,0".into();
     Err(Error::Option { option: "sigmas", value, expected })
 }
 
@@ -166,17 +245,69 @@ mod tests {
     }
 
     #[test]
+    fn a_range_that_changes_nothing_is_refused() {
+        let apply = |schedule, options: SamplerOptions| {
+            SchedulerConfig::default().resolve(SamplerKind::Euler, schedule)?.with_options(&options)
+        };
+        let table = SamplerOptions { sigma_range: Some(SigmaRange::Table), ..Default::default() };
+        assert_eq!(apply(S::Karras, table.clone()).unwrap().sigma_range, SigmaRange::Table);
+        assert_eq!(apply(S::Karras, SamplerOptions::default()).unwrap().sigma_range, SigmaRange::Spacing);
+        let message = apply(S::Simple, table).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "--sigma-range is table, expected none but with the sigma schedules karras, exponential, polyexponential, \
+             beta_sigmas"
+        );
+        let bounds = |min, max| SamplerOptions { sigma_min: Some(min), sigma_max: Some(max), ..Default::default() };
+        assert!(apply(S::Normal, bounds(0.1, 10.0)).is_ok());
+        let message = |schedule, bounds| apply(schedule, bounds).unwrap_err().to_string();
+        assert!(message(S::Gits, bounds(0.1, 10.0)).contains("--sigma-min is 0.1, expected none but with"));
+        assert!(message(S::Karras, bounds(10.0, 0.1)).contains("less than --sigma-max, which is 0.1"));
+        assert!(message(S::Karras, bounds(0.1, 1e308)).contains("--sigma-max is 1e308, expected a number from"));
+    }
+
+    /// What a program's rules say, an option may say otherwise.
+    #[test]
+    fn options_win_over_the_convention() {
+        let convention = Convention::Automatic1111;
+        let apply = |options| apply(SamplerKind::Dpm2, options).unwrap();
+        let found = apply(SamplerOptions { convention, ..Default::default() });
+        assert_eq!((found.discards_penultimate, found.initial_noise), (true, InitialNoise::Sigma));
+        assert_eq!((found.sigmas, found.sigma_range), (SigmaGrid::Karras, SigmaRange::Table));
+        let found = apply(SamplerOptions {
+            convention,
+            sigma_range: Some(SigmaRange::Spacing),
+            discard_penultimate_sigma: Some(false),
+            initial_noise: Some(InitialNoise::Variance),
+            ..Default::default()
+        });
+        assert_eq!((found.discards_penultimate, found.initial_noise), (false, InitialNoise::Variance));
+        assert_eq!(found.sigma_range, SigmaRange::Spacing);
+    }
+
+    #[test]
     fn sigmas_fall_to_zero() {
         assert_eq!(custom(&[10.0, 2.0, 0.5, 0.0]).unwrap(), [10.0, 2.0, 0.5]);
         assert_eq!(custom(&[10.0, 2.0, 0.5]).unwrap(), [10.0, 2.0, 0.5]);
-        for wrong in [&[][..], &[0.0], &[1.0, 2.0], &[1.0, 0.0, 0.0], &[f64::NAN], &[f64::INFINITY, 1.0], &[-1.0]] {
+        for wrong in [
+            &[][..],
+            &[1e30, 1.0],
+            &[1.0, 1e-30],
+            &[1e308, 1e307],
+            &[0.0],
+            &[1.0, 2.0],
+            &[1.0, 0.0, 0.0],
+            &[f64::NAN],
+            &[f64::INFINITY, 1.0],
+            &[-1.0],
+        ] {
             assert!(matches!(custom(wrong), Err(Error::Option { option: "sigmas", .. })), "{wrong:?}");
         }
     }
 
     #[test]
     fn churn_is_bounded() {
-        let churn = Churn { amount: 2.0, min: 0.1, max: 10.0 };
+        let churn = Churn { amount: 2.0, min: 0.1, max: 10.0, ..Churn::default() };
         assert_eq!(churn.raised(1.0, 10), 1.2);
         assert_eq!(churn.raised(20.0, 10), 20.0);
         assert!((churn.raised(1.0, 1) - 2f64.sqrt()).abs() < 1e-15);

@@ -5,160 +5,14 @@
 
 use crate::class::{Class, class};
 use crate::sigmas::DISTILLED;
-use crate::{Churn, Error, Limit, Prediction, Result, SamplerKind, SchedulerConfig, SigmaSchedule};
+use crate::{
+    BetaSchedule, Churn, Convention, Error, FinalSigma, InitialNoise, Limit, Prediction, Resolved, Result, SamplerKind,
+    SchedulerConfig, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, Solver, Spacing, TimestepRule, UniPcScale,
+    Variance,
+};
 
 /// A hostile configuration must not ask for all the memory there is.
 const MAX_TRAIN_TIMESTEPS: usize = 1_000_000;
-
-/// A sampler's configuration without gaps.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Resolved {
-    /// The sampler.
-    pub sampler: SamplerKind,
-    /// The length of the training schedule.
-    pub num_train_timesteps: usize,
-    /// The training schedule.
-    pub betas: BetaSchedule,
-    /// Whether it is rescaled to zero terminal SNR.
-    pub zero_snr: bool,
-    /// What the model predicts.
-    pub prediction: Prediction,
-    /// What is done to a predicted image that is out of range.
-    pub limit: Limit,
-    /// Which training timesteps are visited.
-    pub spacing: Spacing,
-    /// Added to each of them for [`Spacing::Leading`].
-    pub steps_offset: i64,
-    /// The noise levels between the first and the last.
-    pub sigmas: SigmaGrid,
-    /// The noise level after the last step.
-    pub final_sigma: FinalSigma,
-    /// DDIM, PNDM: go to alpha 1 at the end, else to the first training alpha.
-    pub set_alpha_to_one: bool,
-    /// PNDM: leave out the Runge-Kutta steps.
-    pub skip_prk_steps: bool,
-    /// DPM-Solver++, UniPC: the multistep solver.
-    pub solver: Solver,
-    /// DDPM: how much noise is added.
-    pub variance: Variance,
-    /// LCM, TCD: the timesteps that the model was distilled on.
-    pub distilled_timesteps: usize,
-    /// LCM: what timesteps are multiplied by in the boundary condition.
-    pub timestep_scaling: f64,
-    /// How much of the noise is drawn again at each step: 0 is none, 1 as much as DDPM.
-    pub eta: f64,
-    /// How much the noise level is raised before steps.
-    pub churn: Churn,
-    /// What noise is multiplied by that is drawn after the first.
-    pub s_noise: f64,
-    /// The power of the sigma schedules `karras` and `polyexponential`, where it is not their own.
-    pub rho: Option<f64>,
-}
-
-/// The training betas.
-#[derive(Debug, Clone, PartialEq)]
-pub enum BetaSchedule {
-    /// Even steps between two betas.
-    Linear {
-        /// The first.
-        start: f64,
-        /// The last.
-        end: f64,
-    },
-    /// Even steps between the roots of two betas: latent diffusion's schedule.
-    ScaledLinear {
-        /// The first.
-        start: f64,
-        /// The last.
-        end: f64,
-    },
-    /// The cosine schedule of arXiv 2102.09672, betas capped at 0.999.
-    SquaredCosCapV2,
-    /// Betas given one by one.
-    Trained(Vec<f32>),
-}
-
-/// Which training timesteps a short schedule visits: arXiv 2305.08891, table 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spacing {
-    /// Multiples of a whole stride from 0, plus an offset.
-    Leading,
-    /// Down from the last one in equal strides.
-    Trailing,
-    /// Evenly from the last one to the first one.
-    Linspace,
-}
-
-/// How the noise levels are laid out.
-#[derive(Debug, Clone, PartialEq)]
-pub enum SigmaGrid {
-    /// The training noise levels of the visited timesteps.
-    Training,
-    /// Even in `sigma^(1/7)`, arXiv 2206.00364.
-    Karras,
-    /// Even in `log sigma`, arXiv 2206.00927.
-    Lu,
-    /// By another sigma schedule.
-    Scheduled(SigmaSchedule),
-    /// These, the noisiest first, without the 0 at the end.
-    Custom(Vec<f64>),
-}
-
-/// The noise level after the last step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinalSigma {
-    /// None.
-    Zero,
-    /// The smallest training noise level.
-    SigmaMin,
-}
-
-/// The settings of the multistep solvers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Solver {
-    /// The order: 1 or 2 for DPM-Solver++, 1 to 3 for UniPC and DEIS.
-    pub order: usize,
-    /// DPM-Solver++: how the second order is reached.
-    pub second_order: SecondOrder,
-    /// UniPC: the function B(h).
-    pub scale: UniPcScale,
-    /// Lower the order in the last steps of a short schedule.
-    pub lower_order_final: bool,
-    /// DPM-Solver++: the last step at first order.
-    pub euler_at_final: bool,
-    /// DPM-Solver++: no timestep whose log-SNR is below this.
-    pub lambda_min_clipped: f64,
-    /// UniPC: the steps after which the corrector is off.
-    pub disable_corrector: Vec<usize>,
-}
-
-/// The two second order updates of DPM-Solver++.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecondOrder {
-    /// The midpoint rule.
-    Midpoint,
-    /// Heun's rule.
-    Heun,
-}
-
-/// UniPC's function B(h), arXiv 2302.04867 section 3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UniPcScale {
-    /// `B(h) = h`.
-    Bh1,
-    /// `B(h) = e^h - 1`.
-    Bh2,
-}
-
-/// DDPM's noise, arXiv 2006.11239 section 3.2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Variance {
-    /// The variance of the posterior given x0.
-    FixedSmall,
-    /// Beta.
-    FixedLarge,
-}
 
 impl SchedulerConfig {
     /// What `kind` runs with on this configuration.
@@ -185,6 +39,8 @@ impl SchedulerConfig {
             limit: self.limit(&class)?,
             spacing: match self.timestep_spacing.as_deref() {
                 None => class.spacing,
+                // diffusers' spacing of its own classes: every program that has the others begins at the noisiest level.
+                Some("leading") if kind.follows_no_class() => Spacing::Linspace,
                 Some("leading") => Spacing::Leading,
                 Some("trailing") => Spacing::Trailing,
                 Some("linspace") => Spacing::Linspace,
@@ -201,7 +57,19 @@ impl SchedulerConfig {
             set_alpha_to_one: self.set_alpha_to_one.unwrap_or(class.set_alpha_to_one),
             // The Runge-Kutta steps stand on training timesteps.
             skip_prk_steps: self.skip_prk_steps.unwrap_or(false) || sigmas != SigmaGrid::Training,
+            schedule: spacing,
+            sigma_range: sigma_range(kind, &sigmas),
             sigmas,
+            sigma_min: None,
+            sigma_max: None,
+            discards_penultimate: false,
+            initial_noise: match kind {
+                // diffusers' class keeps the variance: its first latents are unit noise.
+                SamplerKind::Dpmpp2mSde | SamplerKind::Dpmpp2mSdeHeun => InitialNoise::Variance,
+                _ => InitialNoise::Spacing,
+            },
+            timesteps: TimestepRule::Class,
+            convention: Convention::Diffusers,
             solver: self.solver(kind)?,
             variance: match self.variance_type.as_deref().filter(|_| kind == SamplerKind::Ddpm) {
                 None | Some("fixed_small") => Variance::FixedSmall,
@@ -285,12 +153,11 @@ impl SchedulerConfig {
         match asked {
             SigmaSchedule::Default if !class.karras => return Ok(SigmaGrid::Training),
             SigmaSchedule::Default => {}
-            SigmaSchedule::Karras => return Ok(SigmaGrid::Karras),
             // Consistency models have it as their own.
             SigmaSchedule::Lcm if matches!(kind, SamplerKind::Lcm | SamplerKind::Tcd) => {
                 return Ok(SigmaGrid::Training);
             }
-            other => return Ok(SigmaGrid::Scheduled(other)),
+            other => return Ok(SigmaGrid::of(other)),
         }
         if self.use_flow_sigmas == Some(true) {
             return unsupported("use_flow_sigmas", true, "false, or a sigma schedule by name");
@@ -368,6 +235,14 @@ impl SchedulerConfig {
         }
         Ok(solver)
     }
+}
+
+/// Between which levels `sigmas` lie when nothing is said: as in diffusers' class of the sampler, where it has one.
+fn sigma_range(kind: SamplerKind, sigmas: &SigmaGrid) -> SigmaRange {
+    if kind.follows_no_class() || sigmas.schedule() == Some(SigmaSchedule::Polyexponential) {
+        return SigmaRange::Table;
+    }
+    SigmaRange::Spacing
 }
 
 /// Where diffusers' DEIS stops before the end: on the schedules that diffusers has for it.

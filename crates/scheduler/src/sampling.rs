@@ -103,9 +103,20 @@ impl<'a> Stepper<'a> {
         };
         let denoiser = Denoiser::new(&mut boxed, config.prediction, config.limit);
         let (schedule, index) = (self.schedule, self.next);
+        let (arrival, churn) = (schedule.arrival(index), config.churn);
+        let is_raised = point.sigma > arrival.sigma;
+        let draws_unused = churn.draws_always
+            && churn.amount > 0.0
+            && !is_raised
+            && schedule.step_starts().binary_search(&index).is_ok();
         let latents = match self.raised.take() {
             Some(raised) => raised,
-            None => raise(latents, schedule.arrival(index), point, config.s_noise, noise)?,
+            None => {
+                if draws_unused {
+                    noise.sample(latents)?;
+                }
+                raise(latents, arrival, point, config.s_noise, noise)?
+            }
         };
         let mut context = Context { schedule, index, point, target: schedule.target(index), denoiser, noise };
         match self.sampler.step(&latents, &mut context) {
@@ -114,7 +125,7 @@ impl<'a> Stepper<'a> {
                 Ok(latents)
             }
             Err(error) => {
-                self.raised = (point.sigma > schedule.arrival(index).sigma).then_some(latents);
+                self.raised = (is_raised || draws_unused).then_some(latents);
                 Err(unbox(error))
             }
         }

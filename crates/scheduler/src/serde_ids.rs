@@ -1,6 +1,6 @@
 //! Samplers and sigma schedules as data: their ids, the same as on the command line.
 
-use crate::{SamplerChoice, SamplerKind, SigmaSchedule};
+use crate::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ macro_rules! by_id {
     )*};
 }
 
-by_id!(SamplerKind, SamplerChoice, SigmaSchedule);
+by_id!(SamplerKind, SamplerChoice, SigmaSchedule, Convention, SigmaRange, InitialNoise, UniPcScale);
 
 #[cfg(test)]
 mod tests {
@@ -35,7 +35,7 @@ mod tests {
         }
         assert_eq!(
             serde_json::to_string(&"DPM++ 2M Karras".parse::<SamplerChoice>().unwrap()).unwrap(),
-            "\"dpmpp_2m_karras\""
+            "\"DPM++ 2M Karras\""
         );
         assert!(serde_json::from_str::<SigmaSchedule>("\"karas\"").is_err());
     }

@@ -1,7 +1,7 @@
 //! The names of the sigma schedules.
 
 use crate::names::{closest, same};
-use crate::{Error, Result};
+use crate::{Error, Result, SigmaRange};
 use std::fmt;
 use std::str::FromStr;
 
@@ -100,6 +100,22 @@ impl SigmaSchedule {
         self.row().4
     }
 
+    /// Whether it is laid between two noise levels, which [`SigmaRange`] says.
+    pub fn has_range(self) -> bool {
+        matches!(self, Self::Karras | Self::Exponential | Self::Polyexponential | Self::BetaSigmas)
+    }
+
+    /// Whether a least and a largest noise level change it.
+    pub fn has_bounds(self) -> bool {
+        self.has_range() || matches!(self, Self::Normal | Self::SgmUniform | Self::KlOptimal)
+    }
+
+    /// The ids of the schedules for which `takes` is true, for a message.
+    pub(crate) fn ids_that(takes: impl Fn(Self) -> bool) -> String {
+        let ids: Vec<_> = Self::ALL.into_iter().filter(|&schedule| takes(schedule)).map(Self::id).collect();
+        ids.join(", ")
+    }
+
     /// Whether `rho` changes it.
     pub fn has_rho(self) -> bool {
         matches!(self, Self::Karras | Self::Polyexponential)
@@ -132,9 +148,36 @@ impl FromStr for SigmaSchedule {
     }
 }
 
+/// A sigma schedule as users name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ScheduleChoice {
+    /// The schedule.
+    pub schedule: SigmaSchedule,
+    /// [`SigmaRange::Table`] where the name is another one than Kiln's id, as AUTOMATIC1111's "Karras": there sigma
+    /// schedules lie over the whole table. `None` for schedules that do not lie between two levels.
+    pub range: Option<SigmaRange>,
+}
+
+impl FromStr for ScheduleChoice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let schedule: SigmaSchedule = name.parse()?;
+        let is_theirs = name != schedule.id() && schedule.has_range();
+        Ok(Self { schedule, range: is_theirs.then_some(SigmaRange::Table) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_tells_the_range() {
+        let range = |name: &str| name.parse::<ScheduleChoice>().unwrap().range;
+        assert_eq!([range("karras"), range("beta_sigmas"), range("Simple")], [None; 3]);
+        assert_eq!([range("Karras"), range("Exponential")], [Some(SigmaRange::Table); 2]);
+    }
 
     #[test]
     fn names_round_trip() {

@@ -39,6 +39,11 @@ impl Training {
         let log_sigmas = sigmas.iter().map(|&s| f64::from(s.ln())).collect();
         Self { alphas_cumprod, sigmas: sigmas.into_iter().map(f64::from).collect(), log_sigmas }
     }
+
+    /// The largest noise level.
+    pub fn max(&self) -> f64 {
+        self.sigmas.last().copied().unwrap_or_default()
+    }
 }
 
 fn betas(schedule: &BetaSchedule, n: usize) -> Vec<f32> {

@@ -13,14 +13,14 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the reference; every package calls them so.
-const TESTS: [&str; 2] = ["parity", "steps"];
+const TESTS: [&str; 3] = ["parity", "steps", "programs"];
 /// The packages of the reference whose versions the page names.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The parts of the page in their order, with what is said of each.
-const PARTS: [(&str, &str, &str); 3] = [
+const PARTS: [(&str, &str, &str); 4] = [
     (
         "text",
         "Text encoders",
@@ -35,6 +35,14 @@ const PARTS: [(&str, &str, &str); 3] = [
          timestep and sizes.",
     ),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: what the encoder gives."),
+    (
+        "program",
+        "AUTOMATIC1111 and ComfyUI",
+        "Schedules and samplers with `--convention a1111` and `comfyui` over a function in the network's place, on the\n\
+         configurations of Stable Diffusion 1.5 and XL: `levels`, the noise levels, each also within 5e-6 of itself, and\n\
+         `latents`, the final latents. What they are compared with is k-diffusion's and ComfyUI's functions\n\
+         (`crates/scheduler/tests/fixtures/programs.py`).",
+    ),
 ];
 
 /// Runs the tests and writes the page.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::lora::LoraUse;
 use crate::request::Request;
+use kiln_scheduler::ScheduleChoice;
 
 /// Short names, and those of the command line.
 const SHORT: [(&str, &str); 6] = [
@@ -155,6 +156,12 @@ impl Spec {
         fields.retain(|_, value| !value.is_null());
         let mut text = |field: &str| fields.remove(field).and_then(|value| Some(value.as_str()?.to_string()));
         let (model, output) = (text(MODEL).map(PathBuf::from), text(OUTPUT));
+        // AUTOMATIC1111's "Karras" says more than the id `karras`.
+        let named =
+            fields.get("scheduler").and_then(Value::as_str).and_then(|name| name.parse::<ScheduleChoice>().ok());
+        if let Some(range) = named.and_then(|choice| choice.range).filter(|_| !fields.contains_key("sigma_range")) {
+            fields.insert("sigma_range".into(), range.to_string().into());
+        }
         let request = serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
         Ok(Self { request, model, output })
     }
@@ -176,6 +183,7 @@ pub(crate) fn said(request: &Request) -> Fields {
 mod tests {
     use super::*;
     use crate::Rng;
+    use kiln_scheduler::{Convention, InitialNoise, SigmaRange};
 
     fn spec(fields: &[(&str, &str)]) -> Spec {
         let fields = fields.iter().map(|(name, text)| {
@@ -207,10 +215,22 @@ mod tests {
         assert_eq!((request.seed, request.steps, request.cfg_scale), (Some(7), Some(12), Some(3.0)));
         assert_eq!((request.rng, request.seed_resize_from), (Rng::Cuda, Some((64, 32))));
         assert_eq!(request.sigmas, Some(vec![10.0, 2.0, 0.5]));
-        assert_eq!(request.sampler.unwrap().to_string(), "dpmpp_2m_karras");
+        assert_eq!(request.sampler.unwrap().to_string(), "DPM++ 2M Karras");
         assert_eq!(request.loras.iter().map(|lora| lora.unet).collect::<Vec<_>>(), [0.5, 1.0]);
         assert_eq!((model, output.as_deref()), (Some("emoji".into()), Some("{seed}.png")));
         assert_eq!(spec(&[("prompt", ""), ("seed", "-1")]).request, Request::default());
+    }
+
+    #[test]
+    fn a_schedules_name_tells_its_range() {
+        let range = |fields: &[(&str, &str)]| spec(&[&[("prompt", "a")], fields].concat()).request.sigma_range;
+        assert_eq!(range(&[("scheduler", "karras")]), None);
+        assert_eq!(range(&[("scheduler", "Karras")]), Some(SigmaRange::Table));
+        assert_eq!(range(&[("scheduler", "Karras"), ("sigma-range", "spacing")]), Some(SigmaRange::Spacing));
+        let options = [("convention", "A1111"), ("discard-penultimate-sigma", "true"), ("initial-noise", "sigma")];
+        let found = spec(&[&[("prompt", "a")], &options[..]].concat()).request;
+        assert_eq!(found.convention, Convention::Automatic1111);
+        assert_eq!((found.discard_penultimate_sigma, found.initial_noise), (Some(true), Some(InitialNoise::Sigma)));
     }
 
     #[test]

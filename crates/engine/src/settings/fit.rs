@@ -2,7 +2,7 @@
 
 use crate::request::Request;
 use crate::settings::labels;
-use kiln_scheduler::SigmaSchedule;
+use kiln_scheduler::{Convention, SamplerKind, SigmaSchedule};
 
 impl Request {
     /// Takes out what the request's sampler and sigma schedule have no choice of, which would be refused. Gives their names
@@ -12,8 +12,23 @@ impl Request {
         let kind = sampler.kind;
         let schedule = match (self.scheduler, sampler.schedule) {
             (SigmaSchedule::Default, Some(named)) => named,
+            (SigmaSchedule::Default, None) if self.convention == Convention::Automatic1111 => {
+                Convention::automatic(kind)
+            }
             (asked, _) => asked,
         };
+        if !schedule.has_range() {
+            self.sigma_range = None;
+        }
+        if self.sigmas.is_some() || (kind.is_on_timesteps() && schedule == SigmaSchedule::Default) {
+            self.discard_penultimate_sigma = None;
+        }
+        if kind.is_on_timesteps() {
+            self.initial_noise = None;
+        }
+        if kind != SamplerKind::UniPc {
+            self.unipc_variant = None;
+        }
         // What the default is, the model says.
         let has_rho = schedule.has_rho() || schedule == SigmaSchedule::Default;
         let options = [
@@ -23,6 +38,8 @@ impl Request {
             (labels::S_TMAX, &mut self.s_tmax, kind.has_churn()),
             (labels::S_NOISE, &mut self.s_noise, kind.has_s_noise()),
             (labels::RHO, &mut self.rho, has_rho),
+            (labels::SIGMA_MIN, &mut self.sigma_min, schedule.has_bounds()),
+            (labels::SIGMA_MAX, &mut self.sigma_max, schedule.has_bounds()),
         ];
         let unfit = options.into_iter().filter(|(.., fits)| !fits);
         unfit.filter_map(|(name, value, _)| Some((name, value.take()?))).collect()
@@ -32,7 +49,6 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kiln_scheduler::SamplerKind;
 
     #[test]
     fn only_what_the_sampler_has_stays() {

@@ -1,18 +1,17 @@
 //! A request from the text that AUTOMATIC1111 and Kiln write into pictures.
 //!
 //! What a field means depends on who wrote it: [`labels::VERSION`] tells. Without a field AUTOMATIC1111's default holds,
-//! which is not always Kiln's: its noise is the card's where no `RNG` is named. Its sigma schedule "Automatic" is the
-//! sampler's own (`sd_samplers_kdiffusion.samplers_k_diffusion`), and where no `Schedule type` is named, before version
-//! 1.9, it is what the sampler's name ends in, or k-diffusion's own.
+//! which is not always Kiln's: its noise is the card's where no `RNG` is named, and its own rules of sampling hold
+//! ([`Convention::Automatic1111`]).
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use kiln_clip::Emphasis;
-use kiln_scheduler::{SamplerChoice, SamplerKind, SigmaSchedule};
+use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaSchedule};
 
 use super::Infotext;
-use super::labels as l;
+use super::{labels as l, programs};
 use crate::model_folder::Family;
 use crate::request::{Request, Rng};
 
@@ -59,7 +58,15 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         steps: fields.parsed(l::STEPS),
         cfg_scale: fields.parsed(l::CFG_SCALE),
         seed: fields.parsed(l::SEED),
-        eta: fields.parsed(l::ETA),
+        eta: fields.parsed(l::ETA).or_else(|| fields.parsed(l::ETA_DDIM)),
+        sigma_range: fields.parsed(l::SIGMA_RANGE),
+        sigma_min: fields.bound(l::SIGMA_MIN),
+        sigma_max: fields.bound(l::SIGMA_MAX),
+        discard_penultimate_sigma: fields.read(l::DISCARD, truth),
+        initial_noise: fields
+            .read(l::SGM_NOISE, truth)
+            .map(|is_variance| if is_variance { InitialNoise::Variance } else { InitialNoise::Sigma }),
+        unipc_variant: fields.parsed(l::UNIPC_VARIANT),
         s_churn: fields.parsed(l::S_CHURN),
         s_tmin: fields.parsed(l::S_TMIN),
         s_tmax: fields.parsed(l::S_TMAX),
@@ -100,38 +107,55 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
 }
 
 fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    let by_comfyui = fields.info.get(l::VERSION).is_some_and(|version| version.starts_with("ComfyUI"));
+    request.convention = match fields.parsed(l::CONVENTION) {
+        Some(convention) => convention,
+        None if by_kiln => Convention::Diffusers,
+        None if by_comfyui => Convention::ComfyUi,
+        None => Convention::Automatic1111,
+    };
     request.sampler = fields.read(l::SAMPLER, |name| SamplerChoice::from_str(name).ok());
-    let Some(SamplerChoice { kind, schedule: named }) = request.sampler else {
+    let Some(SamplerChoice { kind, schedule: named, .. }) = request.sampler else {
         return fields.skip(l::SCHEDULE_TYPE);
     };
-    let wanted = fields.read(l::SCHEDULE_TYPE, |name| SigmaSchedule::from_str(name).ok());
-    let is_there = fields.info.get(l::SCHEDULE_TYPE).is_some();
-    request.scheduler = match (wanted, named) {
-        (Some(wanted), _) if by_kiln => wanted,
-        (Some(SigmaSchedule::Default) | None, Some(named)) => named,
-        (Some(SigmaSchedule::Default), None) => automatic(kind),
-        (Some(SigmaSchedule::Beta), _) => SigmaSchedule::BetaSigmas, // its "Beta" is of noise levels
-        (Some(wanted), _) if is_k_diffusion(kind) => wanted,
-        (None, None) if !is_there && !by_kiln && is_k_diffusion(kind) => SigmaSchedule::Normal,
-        _ => SigmaSchedule::Default,
-    };
     request.sampler = Some(kind.into());
+    let wanted = fields.read(l::SCHEDULE_TYPE, |name| SigmaSchedule::from_str(name).ok());
+    if by_kiln {
+        request.scheduler = wanted.or(named).unwrap_or_default();
+        return;
+    }
+    let written = fields.info.get(l::SCHEDULE_TYPE);
+    if by_comfyui {
+        let schedule = wanted.or(named).unwrap_or(SigmaSchedule::Normal);
+        let sampler = if named.is_some() { kind.id() } else { fields.info.get(l::SAMPLER).unwrap_or(kind.id()) };
+        fields.warnings.extend(programs::comfyui(request, sampler, schedule.id()).unwrap_or_default());
+        return;
+    }
+    request.scheduler = programs::a1111_schedule(kind, named, wanted, written.is_some());
+    if written.is_some_and(|name| name.trim() == "Uniform") {
+        // k-diffusion's own, which always lies over the whole table; "Normal" has the bounds.
+        (request.sigma_min, request.sigma_max) = (None, None);
+    }
+    for name in ["Beta schedule alpha", "Beta schedule beta"] {
+        if fields.info.get(name).is_some_and(|value| value.trim() == "0.6") {
+            fields.skip(name);
+        }
+    }
 }
 
-/// Samplers for which AUTOMATIC1111 asks a sigma schedule; the others walk over timesteps.
-fn is_k_diffusion(kind: SamplerKind) -> bool {
-    use SamplerKind as K;
-    !matches!(kind, K::Ddim | K::Ddpm | K::Pndm | K::UniPc | K::Lcm | K::Tcd | K::Deis)
+/// What is wrong with the names of the sampler and of the schedule in `info`, if something is: which one, and an error.
+pub(super) fn unknown_names(info: &Infotext) -> [Option<kiln_scheduler::Error>; 2] {
+    let sampler = info.get(l::SAMPLER).map(|name| SamplerChoice::from_str(name.trim()).map(drop));
+    let schedule = info.get(l::SCHEDULE_TYPE).map(|name| SigmaSchedule::from_str(name.trim()).map(drop));
+    [sampler, schedule].map(|found| found.and_then(Result::err))
 }
 
-/// What AUTOMATIC1111's "Automatic" is.
-fn automatic(kind: SamplerKind) -> SigmaSchedule {
-    use SamplerKind as K;
-    match kind {
-        K::Dpmpp2m | K::DpmppSde | K::Dpmpp2sA | K::Dpm2 | K::Dpm2A => SigmaSchedule::Karras,
-        K::Dpmpp2mSde | K::Dpmpp2mSdeHeun | K::Dpmpp3mSde => SigmaSchedule::Exponential,
-        kind if is_k_diffusion(kind) => SigmaSchedule::Normal,
-        _ => SigmaSchedule::Default,
+/// Python's words.
+fn truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
     }
 }
 
@@ -199,6 +223,11 @@ impl<'a> Fields<'a> {
         self.read(name, |text| text.parse().ok())
     }
 
+    /// A noise level; 0 is none.
+    fn bound(&mut self, name: &'a str) -> Option<f64> {
+        self.parsed(name).filter(|&level: &f64| level != 0.0)
+    }
+
     fn skip(&mut self, name: &'a str) {
         self.used.insert(name);
     }
@@ -255,7 +284,7 @@ mod tests {
             steps: Some(25),
             cfg_scale: Some(6.5),
             seed: Some(123),
-            sampler: Some(SamplerKind::Dpmpp2mSde.into()),
+            sampler: Some(kiln_scheduler::SamplerKind::Dpmpp2mSde.into()),
             scheduler: SigmaSchedule::Karras,
             subseed: Some(9),
             subseed_strength: Some(0.2),
@@ -266,6 +295,7 @@ mod tests {
             eta: Some(0.5),
             s_noise: Some(1.01),
             emphasis: Emphasis::NoNorm,
+            convention: Convention::Automatic1111,
             ..Request::default()
         };
         assert_eq!((found, warnings), (expected, vec![]));
@@ -273,8 +303,8 @@ mod tests {
 
     #[test]
     fn samplers_and_schedules_have_the_names_of_their_time() {
-        use SamplerKind as K;
         use SigmaSchedule as S;
+        use kiln_scheduler::SamplerKind as K;
         for (fields, kind, schedule) in [
             ("Sampler: DPM++ 2M Karras", K::Dpmpp2m, S::Karras),
             ("Sampler: DPM++ 2M", K::Dpmpp2m, S::Normal),
@@ -294,6 +324,44 @@ mod tests {
             assert_eq!((found.sampler, found.scheduler), (Some(kind.into()), schedule), "{fields}");
             assert!(warnings.is_empty(), "{fields}: {warnings:?}");
         }
+    }
+
+    /// The fields that AUTOMATIC1111 1.10 writes about noise levels (`get_sigmas` and `sample` in
+    /// `sd_samplers_kdiffusion.py`, `initialize` in `sd_samplers_common.py`).
+    #[test]
+    fn noise_levels_are_automatic1111s() {
+        let (found, warnings) = read(
+            "Steps: 20, Sampler: DPM++ 2M, Schedule type: Polyexponential, Schedule max sigma: 10.5, Schedule min sigma: \
+             0.1, Schedule rho: 2.0, Discard penultimate sigma: True, SGM noise multiplier: True, Seed: 1",
+        );
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!((found.sigma_min, found.sigma_max, found.rho), (Some(0.1), Some(10.5), Some(2.0)));
+        assert_eq!(found.discard_penultimate_sigma, Some(true));
+        assert_eq!(found.initial_noise, Some(InitialNoise::Variance));
+        assert_eq!(found.convention, Convention::Automatic1111);
+        // Its "Uniform" is k-diffusion's, without bounds.
+        let (found, _) = read("Steps: 20, Sampler: Euler, Schedule type: Uniform, Schedule max sigma: 9, Seed: 1");
+        assert_eq!((found.scheduler, found.sigma_max), (SigmaSchedule::Normal, None));
+        let beta = "Schedule type: Beta, Beta schedule alpha: 0.6, Beta schedule beta";
+        let (_, warnings) = read(&format!("Steps: 20, Sampler: Euler, {beta}: 0.6, Seed: 1"));
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let (_, warnings) = read(&format!("Steps: 20, Sampler: Euler, {beta}: 0.7, Seed: 1"));
+        assert!(warnings[0].starts_with("Beta schedule beta: 0.7 is left out"), "{warnings:?}");
+        let (found, warnings) = read("Steps: 20, Sampler: DDIM, Eta DDIM: 0.5, Seed: 1");
+        assert_eq!((found.eta, warnings), (Some(0.5), vec![]));
+        let (found, warnings) = read("Steps: 20, Sampler: uni_pc, Schedule type: karras, Seed: 1, Version: ComfyUI");
+        assert_eq!((found.convention, warnings), (Convention::ComfyUi, vec![]));
+        assert_eq!(found.unipc_variant.map(|variant| variant.to_string()).as_deref(), Some("bh1"));
+    }
+
+    #[test]
+    fn unknown_names_are_errors() {
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Nobody's, Schedule type: Own, Seed: 1").unwrap();
+        let [sampler, schedule] = unknown_names(&info).map(|error| error.unwrap().to_string());
+        assert!(sampler.starts_with("unknown sampler \"Nobody's\""), "{sampler}");
+        assert!(schedule.starts_with("unknown sigma schedule \"Own\""), "{schedule}");
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Euler a, Seed: 1").unwrap();
+        assert!(unknown_names(&info).iter().all(Option::is_none));
     }
 
     #[test]

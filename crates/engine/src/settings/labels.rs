@@ -10,7 +10,16 @@ pub(crate) const SIZE: &str = "Size";
 pub(crate) const MODEL_HASH: &str = "Model hash";
 pub(crate) const MODEL: &str = "Model";
 pub(crate) const SIGMAS: &str = "Sigmas";
+pub(crate) const CONVENTION: &str = "Sampling convention";
+pub(crate) const SIGMA_RANGE: &str = "Sigma range";
+pub(crate) const SIGMA_MIN: &str = "Schedule min sigma";
+pub(crate) const SIGMA_MAX: &str = "Schedule max sigma";
+pub(crate) const DISCARD: &str = "Discard penultimate sigma";
+pub(crate) const SGM_NOISE: &str = "SGM noise multiplier";
+pub(crate) const UNIPC_VARIANT: &str = "UniPC variant";
 pub(crate) const ETA: &str = "Eta";
+/// What AUTOMATIC1111 calls the same for DDIM.
+pub(crate) const ETA_DDIM: &str = "Eta DDIM";
 pub(crate) const S_CHURN: &str = "Sigma churn";
 pub(crate) const S_TMIN: &str = "Sigma tmin";
 pub(crate) const S_TMAX: &str = "Sigma tmax";

@@ -154,6 +154,28 @@ impl Like {
         }
     }
 
+    /// Refuses settings that name a sampler or a schedule that Kiln does not have: another one makes another image.
+    /// `sampler` and `schedule` say whether the user gives one in its place.
+    ///
+    /// # Errors
+    /// [`Error::Value`] names the file and the field.
+    pub fn check_names(&self, sampler: bool, schedule: bool) -> Result<()> {
+        let Source::Text(text) = &self.source else { return Ok(()) };
+        let [unknown_sampler, unknown_schedule] = from_infotext::unknown_names(text);
+        for (error, field, flag, given) in [
+            (unknown_sampler, labels::SAMPLER, "--sampler", sampler),
+            // A schedule of a sampler that Kiln does not have means nothing.
+            (unknown_schedule, labels::SCHEDULE_TYPE, "--scheduler", schedule || sampler),
+        ] {
+            if let Some(error) = error.filter(|_| !given) {
+                let found = format!("{}, with {field}: {}", self.path.display(), text.get(field).unwrap_or_default());
+                let expected = format!("settings that Kiln has, or {flag} too ({error})");
+                return Err(Error::Value { name: "--like", found, expected });
+            }
+        }
+        Ok(())
+    }
+
     /// The request that makes the picture with `model`.
     pub fn request(&mut self, model: &ModelFolder, setup: &Setup) -> Request {
         match &self.source {

@@ -18,6 +18,7 @@ mod like;
 mod origin;
 mod own;
 mod png_texts;
+mod programs;
 #[cfg(test)]
 mod round_trip;
 mod stealth;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kiln_scheduler::SigmaSchedule;
+use kiln_scheduler::{Convention, InitialNoise, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
 use super::origin::Files;
@@ -80,6 +80,13 @@ fn request(draws: &mut Draws) -> Request {
         seed: draws.maybe(Draws::next),
         sampler: draws.maybe(|_| sampler.into()),
         scheduler,
+        convention: draws.one(&[Convention::Diffusers, Convention::Automatic1111, Convention::ComfyUi]),
+        sigma_range: draws.maybe(|draws| draws.one(&[SigmaRange::Table, SigmaRange::Spacing])),
+        sigma_min: draws.maybe(|draws| 0.01 + draws.number(1.0)),
+        sigma_max: draws.maybe(|draws| 5.0 + draws.number(9.0)),
+        discard_penultimate_sigma: draws.maybe(|draws| draws.below(2) == 0),
+        initial_noise: draws.maybe(|draws| draws.one(&[InitialNoise::Sigma, InitialNoise::Variance])),
+        unipc_variant: draws.maybe(|draws| draws.one(&[UniPcScale::Bh1, UniPcScale::Bh2])),
         eta: draws.maybe(|draws| draws.number(1.0)),
         s_churn: draws.maybe(|draws| draws.number(5.0)),
         s_tmin: draws.maybe(|draws| draws.number(1.0)),

@@ -2,7 +2,7 @@
 
 use super::{Context, Sampler};
 use crate::tensor::linear;
-use crate::{FinalSigma, Result, SecondOrder};
+use crate::{Result, SecondOrder};
 use candle_core::Tensor;
 
 /// Below this many steps `lower_order_final` matters: diffusers' limit.
@@ -40,9 +40,8 @@ impl Sampler for Dpmpp2m {
 /// The last step is of first order where the solver is told so, and always where it ends without noise:
 /// lambda is infinite there.
 fn first_order_is_due(cx: &Context<'_>) -> bool {
-    let config = cx.schedule.config();
-    let (solver, steps) = (&config.solver, cx.schedule.points().len());
-    let ends_early =
-        solver.euler_at_final || (solver.lower_order_final && steps < SHORT) || config.final_sigma == FinalSigma::Zero;
+    let solver = &cx.schedule.config().solver;
+    let steps = cx.schedule.points().len();
+    let ends_early = solver.euler_at_final || (solver.lower_order_final && steps < SHORT) || cx.target.sigma == 0.0;
     solver.order == 1 || (cx.index + 1 == steps && ends_early)
 }

@@ -7,9 +7,9 @@
 mod beta;
 mod tables;
 
-use crate::SigmaSchedule;
 use crate::spacing::{Grid, interpolate, karras, linspace, timestep_of};
 use crate::training::Training;
+use crate::{Convention, SigmaSchedule};
 use beta::beta_quantile;
 use tables::{ALIGN_YOUR_STEPS, ALIGN_YOUR_STEPS_SDXL, gits};
 
@@ -28,6 +28,8 @@ pub(crate) struct Range<'a> {
     pub steps: usize,
     /// The power of `karras` (7) and `polyexponential` (1).
     pub rho: Option<f64>,
+    /// Whose numbers `align_your_steps` and `kl_optimal` have.
+    pub convention: Convention,
 }
 
 impl Range<'_> {
@@ -68,12 +70,15 @@ impl Range<'_> {
                 let ramp = linspace(0.0, 1.0, n).into_iter();
                 ramp.map(|x| self.min + beta_quantile(1.0 - x, BETA) * (self.max - self.min)).collect()
             }
-            SigmaSchedule::AlignYourSteps => resampled(&ALIGN_YOUR_STEPS, n),
-            SigmaSchedule::AlignYourStepsSdxl => resampled(&ALIGN_YOUR_STEPS_SDXL, n),
+            SigmaSchedule::AlignYourSteps => self.align_your_steps(&ALIGN_YOUR_STEPS),
+            SigmaSchedule::AlignYourStepsSdxl => self.align_your_steps(&ALIGN_YOUR_STEPS_SDXL),
             SigmaSchedule::Gits => gits(n).map_or_else(|longest| resampled(longest, n), <[f64]>::to_vec),
             SigmaSchedule::KlOptimal => {
                 let (from, to) = (self.max.atan(), self.min.atan());
-                linspace(0.0, 1.0, n).into_iter().map(|x| (x * to + (1.0 - x) * from).tan()).collect()
+                // AUTOMATIC1111 has one level more, which is the end: there is no 0 behind it.
+                let levels = if self.convention == Convention::Automatic1111 { n + 1 } else { n };
+                let ramp = linspace(0.0, 1.0, levels).into_iter().take(n);
+                ramp.map(|x| (x * to + (1.0 - x) * from).tan()).collect()
             }
             SigmaSchedule::Trailing => {
                 let train = last + 1;
@@ -86,6 +91,17 @@ impl Range<'_> {
                 timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
             }
         })
+    }
+
+    /// NVIDIA's list for as many steps. AUTOMATIC1111 takes its least level for the last step, and not for the end.
+    fn align_your_steps(&self, levels: &[f64]) -> Vec<f64> {
+        match (self.convention, levels) {
+            (Convention::Automatic1111, [.., least]) => {
+                let above = if self.steps > 1 { resampled(levels, self.steps - 1) } else { Vec::new() };
+                [above, vec![*least]].concat()
+            }
+            _ => resampled(levels, self.steps),
+        }
     }
 
     /// The first `n` of `divisions` levels even in timesteps between both ends; between two timesteps the

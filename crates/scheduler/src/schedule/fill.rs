@@ -1,0 +1,352 @@
+//! Where the points of a schedule come from.
+
+use super::Schedule;
+use crate::point::Point;
+use crate::samplers::second_evaluation;
+use crate::sigmas::{Range, distilled_timesteps};
+use crate::spacing::{Grid, interpolate, linspace, lu, timestep_of};
+use crate::{
+    BetaSchedule, Convention, Error, FinalSigma, InitialNoise, Result, SamplerKind, SigmaGrid, SigmaRange,
+    SigmaSchedule, Spacing, TimestepRule,
+};
+
+/// What may be missing of a whole timestep that was computed through the logarithms of noise levels.
+const ROUNDING: f64 = 1e-4;
+
+impl Schedule {
+    /// DDIM, PNDM, DDPM, LCM, TCD: points are training timesteps.
+    pub(super) fn fill_timesteps(&mut self) -> Result<()> {
+        let sampler = self.config.sampler;
+        let mut timesteps: Vec<i64> = if matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) {
+            let (train, distilled) = (self.config.num_train_timesteps, self.config.distilled_timesteps);
+            distilled_timesteps(train, distilled, self.steps).into_iter().map(|t| t as i64).collect()
+        } else {
+            let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+            timesteps.into_iter().map(|t| t.round_ties_even() as i64).collect()
+        };
+        if sampler == SamplerKind::Pndm {
+            timesteps = self.pndm_evaluations(&timesteps);
+        }
+        self.points = timesteps.iter().map(|&t| self.training_point(t)).collect::<Result<_>>()?;
+        let next = |end: Point| self.points[1..].iter().copied().chain([end]).collect();
+        self.targets = match sampler {
+            SamplerKind::Ddpm | SamplerKind::Lcm => next(Point::of_alpha_cumprod(0.0, 1.0)),
+            // TCD lands on a timestep.
+            SamplerKind::Tcd => next(self.training_point(0)?),
+            // Not the next point: where the spacing is no whole number the two differ a little.
+            _ => timesteps.iter().map(|&t| self.training_point(t - self.stride())).collect::<Result<_>>()?,
+        };
+        self.arrivals = self.points.clone();
+        self.step_starts = (0..self.points.len()).collect();
+        Ok(())
+    }
+
+    /// The same samplers on noise levels between timesteps.
+    pub(super) fn fill_between_timesteps(&mut self) -> Result<()> {
+        let levels = self.levels(&self.training.sigmas)?;
+        let mut points: Vec<Point> = levels.into_iter().map(|sigma| self.between(sigma)).collect();
+        points.push(Point::preserving(0.0, 0.0));
+        self.set_preserving(points)
+    }
+
+    /// DDIM and PLMS on AUTOMATIC1111's timesteps: the last one is where the last step leads.
+    pub(super) fn fill_strided(&mut self) -> Result<()> {
+        let timesteps = self.strided();
+        if timesteps.len() < 2 {
+            return Err(Error::Steps { steps: self.steps, min: 2, max: self.config.num_train_timesteps });
+        }
+        let points = timesteps.into_iter().map(|t| self.training_point(t)).collect::<Result<_>>()?;
+        self.set_preserving(points)
+    }
+
+    /// `range(0, n, n // steps) + 1`, the noisiest first: `CompVisSampler.get_timesteps` in AUTOMATIC1111's
+    /// `sd_samplers_timesteps.py`.
+    fn strided(&self) -> Vec<i64> {
+        let train = self.config.num_train_timesteps;
+        let stride = (train / self.laid_out()).max(1);
+        let mut timesteps: Vec<i64> = (0..train).step_by(stride).map(|t| (t + 1).min(train - 1) as i64).collect();
+        timesteps.reverse();
+        timesteps
+    }
+
+    /// The points of a sampler that keeps the variance, the end last.
+    fn set_preserving(&mut self, points: Vec<Point>) -> Result<()> {
+        self.set_chain(points)?;
+        let Point { alpha, sigma, .. } = self.points[0];
+        self.init_noise_sigma = match self.config.initial_noise {
+            // On timesteps of its own AUTOMATIC1111 begins as diffusers does.
+            _ if self.config.sigmas == SigmaGrid::Strided => 1.0,
+            InitialNoise::Spacing => 1.0,
+            other => self.initial_noise(other, sigma / alpha) * alpha,
+        };
+        if self.config.sampler == SamplerKind::Pndm && self.steps > 1 {
+            // The second point comes twice.
+            for list in [&mut self.points, &mut self.targets, &mut self.arrivals] {
+                list.insert(1, list[1]);
+            }
+            self.targets[1] = self.points[1];
+            self.step_starts = (0..self.points.len()).collect();
+        }
+        Ok(())
+    }
+
+    /// PNDM evaluates the model more often than it steps. With Runge-Kutta the first three steps take
+    /// four evaluations each, two of them half-way; without, the second timestep comes twice.
+    fn pndm_evaluations(&self, timesteps: &[i64]) -> Vec<i64> {
+        if self.config.skip_prk_steps {
+            let second = if timesteps.len() > 1 { &timesteps[1..2] } else { &[] };
+            let head = &timesteps[..timesteps.len().min(2)];
+            return [head, second, &timesteps[head.len()..]].concat();
+        }
+        let half = self.stride() / 2;
+        let runge_kutta = timesteps[..4].windows(2).flat_map(|pair| [pair[0], pair[1] + half, pair[1] + half, pair[1]]);
+        runge_kutta.chain(timesteps[3..].iter().copied()).collect()
+    }
+
+    /// Euler and its relatives: noise is added to the image as it is.
+    pub(super) fn fill_exploding(&mut self) -> Result<()> {
+        let levels: Vec<(f64, f64)> = match &self.config.sigmas {
+            _ if self.config.sampler.is_multistep_sde() => self.multistep_levels()?,
+            SigmaGrid::Training => self.kept(self.visited()),
+            grid => {
+                // diffusers rounds for these two alone.
+                let rounds = matches!(self.config.sampler, SamplerKind::Dpm2 | SamplerKind::Dpm2A)
+                    && *grid == SigmaGrid::Karras
+                    && self.config.timesteps == TimestepRule::Class;
+                let has_range = grid.schedule().is_some_and(SigmaSchedule::has_range);
+                let levels = if has_range && self.config.sigma_range == SigmaRange::Spacing {
+                    let visited: Vec<f64> = self.visited().into_iter().rev().map(|(_, sigma)| sigma).collect();
+                    self.levels(&visited)?
+                } else {
+                    self.levels(&self.training.sigmas)?
+                };
+                let timestep =
+                    |sigma| if rounds { self.timestep_at(sigma).round_ties_even() } else { self.timestep_at(sigma) };
+                levels.into_iter().map(|sigma| (timestep(sigma), sigma)).collect()
+            }
+        };
+        let mut points: Vec<Point> =
+            levels.iter().map(|&(t, sigma)| Point::exploding(round_to_f32(t), round_to_f32(sigma))).collect();
+        points.push(Point::exploding(0.0, self.final_ratio()));
+
+        self.init_noise_sigma = self.initial_noise(self.config.initial_noise, points[0].sigma);
+        self.set_chain(points)?;
+        self.raise_by_churn();
+        self.insert_second_evaluations();
+        Ok(())
+    }
+
+    /// What unit noise is multiplied by where noise is added to the image as it is, and `sigma` is the first level.
+    fn initial_noise(&self, rule: InitialNoise, sigma: f64) -> f64 {
+        let is_with_image = match rule {
+            InitialNoise::Sigma => false,
+            InitialNoise::Variance => true,
+            // `leading` does not begin at the noisiest level, so the start is an image's variance and noise.
+            InitialNoise::Spacing => self.config.spacing == Spacing::Leading,
+            // Python's `isclose` with a relative tolerance of 1e-5.
+            InitialNoise::Maximum => sigma >= self.training.max() * (1.0 - 1e-5),
+        };
+        if is_with_image { sigma.hypot(1.0) } else { sigma }
+    }
+
+    /// Timesteps of the configuration's spacing, and their noise levels.
+    fn visited(&self) -> Vec<(f64, f64)> {
+        let steps = self.laid_out();
+        let timesteps = self.grid(steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
+        let timesteps = timesteps.into_iter().map(round_to_f32);
+        timesteps.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
+    }
+
+    /// Karras' samplers may begin a step with more noise than the last one left.
+    fn raise_by_churn(&mut self) {
+        for i in 0..self.points.len() {
+            let sigma = self.points[i].sigma;
+            let raised = self.config.churn.raised(sigma, self.steps);
+            if raised > sigma {
+                self.points[i] = Point::exploding(self.timestep_at(raised), raised);
+            }
+        }
+    }
+
+    /// The samplers of second order that remember nothing ask the model twice a step.
+    fn insert_second_evaluations(&mut self) {
+        let (points, targets) = (std::mem::take(&mut self.points), std::mem::take(&mut self.targets));
+        let arrivals = std::mem::take(&mut self.arrivals);
+        self.step_starts.clear();
+        for ((point, target), arrival) in points.into_iter().zip(targets).zip(arrivals) {
+            self.step_starts.push(self.points.len());
+            self.points.push(point);
+            self.arrivals.push(arrival);
+            if let Some(sigma) = second_evaluation(&self.config, point.sigma, target.sigma) {
+                let timestep = if sigma == target.sigma { target.timestep } else { self.timestep_at(sigma) };
+                let second = Point::exploding(round_to_f32(timestep), sigma);
+                self.targets.push(second);
+                self.points.push(second);
+                self.arrivals.push(second);
+            }
+            self.targets.push(target);
+        }
+    }
+
+    /// DPM-Solver++, UniPC, DEIS: variance kept, and whole timesteps where diffusers has them.
+    pub(super) fn fill_preserving(&mut self) -> Result<()> {
+        if self.config.sigmas == SigmaGrid::Strided {
+            return self.fill_even_in_time();
+        }
+        let levels = self.multistep_levels()?;
+        let mut points: Vec<Point> =
+            levels.iter().map(|&(t, ratio)| Point::preserving(round_to_f32(t), round_to_f32(ratio))).collect();
+        points.push(match self.config.convention {
+            Convention::Diffusers => Point::preserving(0.0, self.final_ratio()),
+            // There latents are the image and noise: the last step leads to them.
+            _ => Point::exploding(0.0, self.final_ratio()),
+        });
+        self.set_preserving(points)
+    }
+
+    /// AUTOMATIC1111's UniPC: `skip_type` `time_uniform`, from the noisiest timestep to the timestep 0, with as many
+    /// evaluations as its other samplers have timesteps. The logarithm of alpha is linear between timesteps.
+    fn fill_even_in_time(&mut self) -> Result<()> {
+        let logs: Vec<f64> = self.training.alphas_cumprod.iter().map(|&alpha| f64::from(alpha).ln()).collect();
+        let timesteps = linspace((logs.len() - 1) as f64, 0.0, self.strided().len() + 1);
+        let point = |t: f64| Point::of_alpha_cumprod(t, interpolate(&logs, t).exp());
+        self.set_preserving(timesteps.into_iter().map(point).collect())
+    }
+
+    /// Timesteps and noise levels of diffusers' multistep classes, the noisiest first.
+    fn multistep_levels(&self) -> Result<Vec<(f64, f64)>> {
+        let multistep = self.is_dpm_solver();
+        let noisiest = self.config.num_train_timesteps - if multistep { self.clipped_timesteps() } else { 0 };
+        let logs = &self.training.log_sigmas;
+        let (log_max, log_min) = (logs[logs.len() - 1], logs[0]);
+        let timestep = |sigma: f64| match (&self.config.sigmas, self.config.timesteps) {
+            (SigmaGrid::Karras | SigmaGrid::Lu, TimestepRule::Class) => self.whole_timestep_of(sigma),
+            (SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas), TimestepRule::Class) => {
+                // diffusers drops the fraction here. The first level is the last timestep's, which the logarithm misses by
+                // a rounding: NumPy 1 has 999 there, and NumPy 2 has 998.99999994, which diffusers cuts to 998.
+                (self.timestep_of(sigma) + ROUNDING).floor()
+            }
+            _ => self.timestep_at(sigma),
+        };
+        let levels = match self.config.sigmas {
+            SigmaGrid::Training => {
+                let timesteps = self.grid(self.laid_out() + 1, noisiest).timesteps(self.config.spacing);
+                let whole = timesteps.into_iter().map(f64::round_ties_even);
+                return Ok(self.kept(whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()));
+            }
+            SigmaGrid::Lu => self.kept(lu(log_max, log_min, self.laid_out())),
+            _ => self.levels(&self.training.sigmas)?,
+        };
+        Ok(levels.into_iter().map(|sigma| (timestep(sigma), sigma)).collect())
+    }
+
+    /// Whether the sampler is diffusers' `DPMSolverMultistepScheduler`.
+    fn is_dpm_solver(&self) -> bool {
+        self.config.sampler == SamplerKind::Dpmpp2m || self.config.sampler.is_multistep_sde()
+    }
+
+    /// How many levels are laid out: one more than there are steps where the next-to-last one is left out.
+    pub(super) fn laid_out(&self) -> usize {
+        self.steps + usize::from(self.config.discards_penultimate)
+    }
+
+    /// Levels without the end, the noisiest first, but for the one before the end where that is left out.
+    fn kept<T>(&self, mut levels: Vec<T>) -> Vec<T> {
+        if self.config.discards_penultimate && levels.len() > 1 {
+            levels.pop();
+        }
+        levels
+    }
+
+    /// The noise levels that the sigma schedule lays between the ends of `visited`, the least first.
+    fn levels(&self, visited: &[f64]) -> Result<Vec<f64>> {
+        let config = &self.config;
+        let schedule = match &config.sigmas {
+            SigmaGrid::Custom(levels) => return Ok(levels.clone()),
+            grid => grid.schedule().unwrap_or(SigmaSchedule::Karras),
+        };
+        let (min, max) = (visited[0], visited[visited.len() - 1]);
+        let (min, max) = (config.sigma_min.unwrap_or(min), config.sigma_max.unwrap_or(max));
+        let is_range = min < max || (config.sigma_min.is_none() && config.sigma_max.is_none());
+        if !is_range {
+            let expected =
+                format!("noise levels between which a schedule has room; without it they are {max} and less");
+            let (option, value) = if config.sigma_min.is_some() { ("sigma-min", min) } else { ("sigma-max", max) };
+            return Err(Error::Option { option, value: value.to_string(), expected });
+        }
+        let (steps, convention) = (self.laid_out(), config.convention);
+        let range = Range { training: &self.training, max, min, steps, rho: config.rho, convention };
+        Ok(self.kept(range.levels(schedule).unwrap_or_else(|| visited.iter().rev().copied().collect())))
+    }
+
+    /// A variance preserving point between timesteps.
+    fn between(&self, sigma: f64) -> Point {
+        Point::preserving(round_to_f32(self.timestep_at(sigma)), round_to_f32(sigma))
+    }
+
+    /// Each point leads to the next, one evaluation a step.
+    ///
+    /// No two evaluations may share a noise level; the end may be where the last one is.
+    fn set_chain(&mut self, points: Vec<Point>) -> Result<()> {
+        self.steps = points.len() - 1;
+        if let Some(pair) = points[..self.steps].windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
+            return Err(Error::TooFine { steps: self.steps, timestep: pair[1].timestep });
+        }
+        self.targets = points[1..].to_vec();
+        self.points = points;
+        self.points.pop();
+        self.arrivals = self.points.clone();
+        self.step_starts = (0..self.steps).collect();
+        Ok(())
+    }
+
+    fn grid(&self, divisions: usize, last: usize) -> Grid {
+        let num_train_timesteps = self.config.num_train_timesteps;
+        Grid { last, num_train_timesteps, steps: self.laid_out(), divisions, offset: self.config.steps_offset }
+    }
+
+    /// How many of the noisiest timesteps have a log-SNR below the bound.
+    fn clipped_timesteps(&self) -> usize {
+        let bound = self.config.solver.lambda_min_clipped;
+        let clipped = self.training.log_sigmas.iter().filter(|&&log_sigma| -log_sigma < bound).count();
+        clipped.min(self.config.num_train_timesteps - 1)
+    }
+
+    fn timestep_of(&self, sigma: f64) -> f64 {
+        timestep_of(sigma, &self.training.log_sigmas)
+    }
+
+    /// The timestep that the model gets at a noise level, where diffusers' class gives it a fraction.
+    fn timestep_at(&self, sigma: f64) -> f64 {
+        let timestep = self.timestep_of(sigma);
+        if self.config.timesteps != TimestepRule::Nearest {
+            return timestep;
+        }
+        // In f32 as there: where a level is half-way between two, a rounding decides.
+        let log_sigma = (sigma as f32).ln();
+        let distance = |t: f64| (interpolate(&self.training.log_sigmas, t) as f32 - log_sigma).abs();
+        let (below, above) = (timestep.floor(), timestep.ceil());
+        if distance(above) < distance(below) { above } else { below }
+    }
+
+    /// diffusers rounds, but for DPM-Solver++ on the cosine schedule it drops the fraction.
+    fn whole_timestep_of(&self, sigma: f64) -> f64 {
+        let cosine = self.config.betas == BetaSchedule::SquaredCosCapV2;
+        let timestep = self.timestep_of(sigma);
+        if cosine && self.is_dpm_solver() { timestep.floor() } else { timestep.round_ties_even() }
+    }
+
+    /// Noise over signal after the last step.
+    fn final_ratio(&self) -> f64 {
+        match self.config.final_sigma {
+            FinalSigma::Zero => 0.0,
+            FinalSigma::SigmaMin => self.config.sigma_min.unwrap_or(self.training.sigmas[0]),
+            FinalSigma::Thousandth => 1e-3,
+        }
+    }
+}
+
+/// diffusers keeps its timesteps and sigmas in f32.
+fn round_to_f32(value: f64) -> f64 {
+    f64::from(value as f32)
+}

@@ -1,0 +1,219 @@
+//! A schedule: the points at which the model is asked, in order.
+
+mod fill;
+
+use crate::kind::Frame;
+use crate::point::Point;
+use crate::training::Training;
+use crate::{Error, Resolved, Result, SamplerKind, SigmaGrid, tensor};
+use candle_core::Tensor;
+
+/// The points at which the model is asked, in order, and what the sampler needs besides.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    config: Resolved,
+    training: Training,
+    /// One for each model evaluation.
+    points: Vec<Point>,
+    /// Where the step that begins at a point leads.
+    targets: Vec<Point>,
+    /// Where the latents are before an evaluation: at its point, but where churn raises them first.
+    arrivals: Vec<Point>,
+    /// The evaluation with which each step begins.
+    step_starts: Vec<usize>,
+    /// The least and the largest noise level that a step begins with.
+    range: (f64, f64),
+    init_noise_sigma: f64,
+    steps: usize,
+    start: usize,
+}
+
+impl Schedule {
+    /// The schedule of `steps` steps, or of as many as there are where the noise levels are given one by one.
+    pub fn new(config: &Resolved, steps: usize) -> Result<Self> {
+        let (sampler, on_timesteps) = (config.sampler, config.sampler.frame() == Frame::Timesteps);
+        let strided = config.sigmas == SigmaGrid::Strided;
+        let own_timesteps = on_timesteps && (config.sigmas == SigmaGrid::Training || strided);
+        let distilled = matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) && config.sigmas == SigmaGrid::Training;
+        let max = if distilled { config.distilled_timesteps } else { config.num_train_timesteps };
+        // The multistep formula of order 4 stands on four steps of Runge-Kutta.
+        let runge_kutta = sampler == SamplerKind::Pndm && !config.skip_prk_steps;
+        let min = if runge_kutta { 4 } else { 1 };
+        let custom = matches!(config.sigmas, SigmaGrid::Custom(_));
+        if !(min..=max).contains(&steps) && !custom {
+            return Err(Error::Steps { steps, min, max });
+        }
+        let mut schedule = Self {
+            config: config.clone(),
+            training: Training::new(config, !own_timesteps),
+            points: Vec::new(),
+            targets: Vec::new(),
+            arrivals: Vec::new(),
+            step_starts: Vec::new(),
+            range: (0.0, 0.0),
+            init_noise_sigma: 1.0,
+            steps,
+            start: 0,
+        };
+        match sampler.frame() {
+            Frame::Timesteps if strided => schedule.fill_strided()?,
+            Frame::Timesteps if own_timesteps => schedule.fill_timesteps()?,
+            Frame::Timesteps => schedule.fill_between_timesteps()?,
+            Frame::Exploding => schedule.fill_exploding()?,
+            Frame::Preserving => schedule.fill_preserving()?,
+        }
+        let ends = schedule.targets.last().filter(|end| end.sigma > 0.0);
+        let mut levels: Vec<f64> =
+            schedule.arrivals.iter().chain(ends).map(|point| point.sigma / point.alpha).collect();
+        levels.sort_by(f64::total_cmp);
+        if let [min, .., max] | [min @ max] = levels[..] {
+            schedule.range = (min, max);
+        }
+        Ok(schedule)
+    }
+
+    /// The variance preserving point of a training timestep; below 0 lies the end.
+    pub(crate) fn training_point(&self, timestep: i64) -> Result<Point> {
+        let alphas = &self.training.alphas_cumprod;
+        let alpha_cumprod = match usize::try_from(timestep) {
+            Ok(index) => *alphas.get(index).ok_or(Error::Timestep { timestep, num_train_timesteps: alphas.len() })?,
+            Err(_) if self.config.set_alpha_to_one => 1.0,
+            Err(_) => alphas[0],
+        };
+        Ok(Point::of_alpha_cumprod(timestep as f64, f64::from(alpha_cumprod)))
+    }
+
+    /// The whole number of training timesteps in a step.
+    pub(crate) fn stride(&self) -> i64 {
+        (self.config.num_train_timesteps / self.steps) as i64
+    }
+
+    /// Where evaluation `index` leads.
+    pub(crate) fn target(&self, index: usize) -> Point {
+        self.targets[index]
+    }
+
+    /// Where the latents are before evaluation `index`.
+    pub(crate) fn arrival(&self, index: usize) -> Point {
+        self.arrivals[index]
+    }
+
+    /// Whether evaluation `index` is the first of two of its step.
+    pub(crate) fn is_first_of_two(&self, index: usize) -> bool {
+        let next = index + 1;
+        next < self.points.len() && self.step_starts.binary_search(&next).is_err()
+    }
+
+    /// The least and the largest noise level of the whole schedule, in units of the signal.
+    pub(crate) fn range(&self) -> (f64, f64) {
+        self.range
+    }
+
+    /// What the schedule was made from.
+    pub fn config(&self) -> &Resolved {
+        &self.config
+    }
+
+    /// The point of each model evaluation, those before the start included.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// Where the latents are before each model evaluation: at its point, but where churn raises them first.
+    pub fn arrivals(&self) -> &[Point] {
+        &self.arrivals
+    }
+
+    /// The timestep of each model evaluation, those before the start included.
+    pub fn timesteps(&self) -> Vec<f64> {
+        self.points.iter().map(|point| point.timestep).collect()
+    }
+
+    /// The first evaluation that is made: 0, but for a schedule from [`Schedule::starting_at`].
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The evaluations with which steps begin: where the schedule can be entered.
+    pub fn step_starts(&self) -> &[usize] {
+        &self.step_starts
+    }
+
+    /// What unit noise is multiplied by to be the latents at the first point.
+    pub fn init_noise_sigma(&self) -> f64 {
+        self.init_noise_sigma
+    }
+
+    /// The same schedule entered at evaluation `index`, with latents from [`Schedule::add_noise`].
+    pub fn starting_at(&self, index: usize) -> Result<Self> {
+        let fail = |reason| Err(Error::Start { index, len: self.points.len(), reason });
+        let sampler = self.config.sampler;
+        if index >= self.points.len() {
+            return fail("at least one evaluation must be left; raise the strength or the number of steps");
+        }
+        if self.step_starts.binary_search(&index).is_err() {
+            return fail("this sampler evaluates twice a step, so it starts at an even index");
+        }
+        if sampler == SamplerKind::Pndm && !self.config.skip_prk_steps && index > 0 {
+            return fail(
+                "PNDM cannot be entered behind its Runge-Kutta steps; set skip_prk_steps, or use another sampler",
+            );
+        }
+        Ok(Self { start: index, ..self.clone() })
+    }
+
+    /// The evaluation at which an image is entered that keeps `1 - strength` of itself: diffusers' rule
+    /// for img2img. Strength 1 is the whole schedule; too little strength leaves no step at all, which
+    /// [`Schedule::starting_at`] refuses.
+    pub fn start_for_strength(&self, strength: f64) -> usize {
+        let kept = self.steps - ((self.steps as f64 * strength.clamp(0.0, 1.0)) as usize).min(self.steps);
+        let start = self.step_starts.get(kept).filter(|_| kept < self.steps);
+        start.copied().unwrap_or(self.points.len())
+    }
+
+    /// The latents at evaluation `index` of a clean image `x0` and unit `noise` of the same shape.
+    pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, index: usize) -> Result<Tensor> {
+        let reason = "the schedule has no such evaluation";
+        let point = self.arrivals.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
+        tensor::linear(&[(point.alpha, x0), (point.sigma, noise)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SchedulerConfig, SigmaSchedule};
+
+    /// `s = Class(beta_start=.00085, beta_end=.012, beta_schedule="scaled_linear",
+    /// timestep_spacing="leading", steps_offset=1, use_karras_sigmas=...); s.set_timesteps(5)`, then
+    /// `s.sigmas`, `s.timesteps` and `s.init_noise_sigma`. More of them are in `tests/fixtures`.
+    #[test]
+    fn sigmas_are_diffusers() -> Result<()> {
+        let json = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+            "timestep_spacing": "leading", "steps_offset": 1}"#;
+        let config = SchedulerConfig::from_json(json)?;
+        #[rustfmt::skip]
+        let cases = [
+            (SamplerKind::Euler, SigmaSchedule::Default, 5.230909,
+                [(5.134433, 801.0), (2.292855, 601.0), (1.168216, 401.0), (0.5740508, 201.0), (0.04131448, 1.0)]),
+            (SamplerKind::Euler, SigmaSchedule::Karras, 5.230909,
+                [(5.134433, 801.0), (2.024807, 565.8301), (0.6921506, 248.593), (0.1946933, 38.4223), (0.04131448, 1.0)]),
+            (SamplerKind::Dpmpp2m, SigmaSchedule::Karras, 1.0,
+                [(14.61465, 999.0), (4.796544, 786.0), (1.274105, 427.0), (0.2479517, 59.0), (0.02916753, 0.0)]),
+        ];
+        for (kind, spacing, init_noise_sigma, levels) in cases {
+            let schedule = Schedule::new(&config.resolve(kind, spacing)?, 5)?;
+            assert!((schedule.init_noise_sigma() / init_noise_sigma - 1.0).abs() < 1e-6);
+            for (point, (sigma, timestep)) in schedule.points().iter().zip(levels) {
+                let found = point.sigma / point.alpha;
+                assert!((found / sigma - 1.0).abs() < 1e-6, "{kind} {spacing}: sigma {found} for {sigma}");
+                assert!(
+                    (point.timestep - timestep).abs() <= 1e-6 * timestep,
+                    "{kind} {spacing}: {point:?} for {timestep}"
+                );
+            }
+            assert_eq!(schedule.target(4).sigma, 0.0);
+        }
+        Ok(())
+    }
+}
