@@ -96,6 +96,13 @@ impl Txt2img {
             request.negative_prompt = Some(negative_prompt.clone());
             request.literal_negative_prompt = false;
         }
+        // A new text may have comments, and what a picture says of its own has none: what is left of `#` there is text.
+        let texts = [Some(&request.prompt), request.negative_prompt.as_ref()];
+        let is_new = [self.prompt.is_some() || self.prompt_flag.is_some(), self.negative_prompt.is_some()];
+        let kept = texts.into_iter().zip(is_new).any(|(text, new)| !new && text.is_some_and(|text| text.contains('#')));
+        if is_new.contains(&true) && !kept {
+            request.keep_comments = self.prompts.keeps_comments();
+        }
         if let Some(Seed(seed)) = self.seed {
             request.seed = seed;
         }

@@ -18,7 +18,7 @@ use crate::request::{Request, Rng};
 
 /// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
 /// files, which [`super::like`] looks at.
-const SILENT: [&str; 24] = [
+const SILENT: [&str; 23] = [
     l::VERSION,
     l::TEMPLATE,
     l::NEGATIVE_TEMPLATE,
@@ -42,7 +42,6 @@ const SILENT: [&str; 24] = [
     "Civitai metadata",
     "Wildcard prompt",
     "Wildcard negative prompt",
-    "Pad conds",
 ];
 
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
@@ -56,6 +55,8 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         // Their choices were made; braces that are left are text.
         literal_prompt: true,
         literal_negative_prompt: true,
+        keep_comments: true, // they were removed before the text was written
+        pad_conds: fields.read(l::PAD_CONDS, truth).or((!by_kiln).then_some(false)),
         steps: fields.parsed(l::STEPS),
         cfg_scale: fields.parsed(l::CFG_SCALE),
         seed: fields.parsed(l::SEED),
@@ -136,7 +137,7 @@ fn automatic(kind: SamplerKind) -> SigmaSchedule {
 }
 
 fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
-    let enabled = fields.read(l::THRESHOLDING, |value| Some(value.eq_ignore_ascii_case("true")));
+    let enabled = fields.read(l::THRESHOLDING, truth);
     let (mimic_scale, percentile) = (fields.parsed(l::MIMIC_SCALE), fields.parsed::<f64>(l::PERCENTILE));
     if enabled == Some(true) {
         // The extension counts in percent.
@@ -216,6 +217,10 @@ fn size(text: &str) -> Option<(usize, usize)> {
     Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
 }
 
+fn truth(text: &str) -> Option<bool> {
+    Some(text.eq_ignore_ascii_case("true"))
+}
+
 fn emphasis(text: &str) -> Option<Emphasis> {
     Emphasis::ALL.into_iter().find(|emphasis| emphasis.label().eq_ignore_ascii_case(text))
 }
@@ -250,6 +255,8 @@ mod tests {
             negative_prompt: Some("dog".into()),
             literal_prompt: true,
             literal_negative_prompt: true,
+            keep_comments: true,
+            pad_conds: Some(false),
             width: Some(512),
             height: Some(768),
             steps: Some(25),

@@ -153,7 +153,11 @@ impl Job {
         let guidance = GuidanceOptions::default();
         let unlike = |value: f64, default: f64| (value != default).then_some(value);
         let varied = self.seeds.subseed_strength > 0.0;
+        let has_number_sign =
+            [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains('#'));
         Request {
+            // Comments were removed; what is left, from a list or because it was asked for, is text.
+            keep_comments: has_number_sign,
             literal_prompt: self.literal_prompt || prompt.contains('{') || prompt.contains("__"),
             literal_negative_prompt: self.literal_negative_prompt
                 || negative_prompt.as_ref().is_some_and(|text| text.contains('{') || text.contains("__")),
@@ -189,6 +193,8 @@ impl Job {
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
+            chunk_cut: self.chunk_cut,
+            pad_conds: (!self.pad_conds).then_some(false),
             wildcards_dir: None,
         }
     }
