@@ -71,6 +71,11 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Whether they name a sampler, and noise levels.
+    pub fn names(&self) -> (bool, bool) {
+        (self.sampler.is_some(), self.scheduler.is_some() || self.sigmas.is_some())
+    }
+
     /// Writes them into a request, in the place of what it says.
     pub fn apply(&self, request: &mut Request) {
         if let Some(sampler) = self.sampler {

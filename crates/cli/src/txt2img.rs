@@ -20,6 +20,8 @@ pub fn run(mut args: Txt2img) -> Result<()> {
         (model, _) => locate_model(model.as_deref())?,
     };
     if let Some(like) = &mut like {
+        let (sampler, schedule) = args.names();
+        like.check_names(sampler, schedule)?;
         like.fill_in(&mut options, &mut setup);
     }
     let model = ModelFolder::open_with(&path, &options)?;

@@ -23,7 +23,8 @@ pub struct Txt2img {
     /// What it does not show. For SDXL, none at all is not the same as an empty one.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
-    /// Takes everything that no flag says from a picture's settings: Kiln's or AUTOMATIC1111's, in PNG, JPEG or WebP.
+    /// Takes everything that no flag says from a picture's settings: those of Kiln, AUTOMATIC1111, ComfyUI (plain
+    /// graphs), SwarmUI, Fooocus, InvokeAI or NovelAI, in PNG, JPEG or WebP.
     #[arg(long, value_name = "IMAGE")]
     pub like: Option<PathBuf>,
     #[command(flatten)]
@@ -78,6 +79,11 @@ pub struct Txt2img {
 }
 
 impl Txt2img {
+    /// Whether flags name a sampler, and noise levels.
+    pub fn names(&self) -> (bool, bool) {
+        self.sampling.names()
+    }
+
     /// The request, as every other front end makes it.
     pub fn request(&self) -> Request {
         self.request_over(Request::default())

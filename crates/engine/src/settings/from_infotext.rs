@@ -119,6 +119,15 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     request.sampler = Some(kind.into());
 }
 
+/// The names of the sampler and of the schedule in `info` that stand for nothing here: whether it is a schedule's, its
+/// field, and the name.
+pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, String)>; 2] {
+    let sampler = info.get(l::SAMPLER).filter(|name| SamplerChoice::from_str(name.trim()).is_err());
+    let schedule = info.get(l::SCHEDULE_TYPE).filter(|name| SigmaSchedule::from_str(name.trim()).is_err());
+    let [sampler, schedule] = [sampler, schedule].map(|name| name.map(String::from));
+    [sampler.map(|name| (false, l::SAMPLER, name)), schedule.map(|name| (true, l::SCHEDULE_TYPE, name))]
+}
+
 /// Samplers for which AUTOMATIC1111 asks a sigma schedule; the others walk over timesteps.
 fn is_k_diffusion(kind: SamplerKind) -> bool {
     use SamplerKind as K;

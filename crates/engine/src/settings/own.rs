@@ -110,8 +110,19 @@ impl OwnSettings {
                 request.retain(|key, _| known.contains_key(key));
             }
         }
-        Ok((serde_json::from_value(value)?, unknown))
+        let mut settings: Self = serde_json::from_value(value)?;
+        let parts = settings.files.iter_mut().map(|part| &mut part.file);
+        for file in parts.chain(&mut settings.loras).chain([&mut settings.model]) {
+            file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
+        }
+        Ok((settings, unknown))
     }
+}
+
+/// Whether a text is a digest or the begin of one: hexadecimal digits, and no more than SHA-256 has. What a file says in its
+/// place is shown to nobody.
+pub(super) fn is_hash(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// Notes the numbers that `serde_json` does not read back as they were: it is exact up to 15 digits, and off by one unit in
@@ -256,6 +267,20 @@ mod tests {
         let json = settings.to_json();
         assert!(json.contains("\"exact\""), "no number needs the list");
         assert_eq!(OwnSettings::from_json(&json).unwrap().0.request, settings.request);
+    }
+
+    #[test]
+    fn hashes_are_hexadecimal() {
+        let escape = "\\u001b]0;title\\u0007";
+        let json = format!(
+            "{{\"model\": {{\"name\": \"a\", \"sha256\": \"{escape}\"}}, \"loras\": [{{\"sha256\": \"{escape}\"}}, \
+             {{\"sha256\": \"00ffAB\"}}], \"files\": [{{\"flag\": \"--vae\", \"sha256\": \"{}\"}}]}}",
+            "a".repeat(65)
+        );
+        let (found, _) = OwnSettings::from_json(&json).unwrap();
+        assert_eq!((found.model.sha256, found.files[0].file.sha256.as_ref()), (None, None));
+        let hashes: Vec<_> = found.loras.iter().map(|lora| lora.sha256.as_deref()).collect();
+        assert_eq!(hashes, [None, Some("00ffAB")]);
     }
 
     #[test]
