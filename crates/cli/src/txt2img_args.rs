@@ -23,7 +23,8 @@ pub struct Txt2img {
     /// What it does not show. For SDXL, none at all is not the same as an empty one.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     negative_prompt: Option<String>,
-    /// Takes everything that no flag says from a picture's settings: Kiln's or AUTOMATIC1111's, in PNG, JPEG or WebP.
+    /// Takes everything that no flag says from a picture's settings: those of Kiln, AUTOMATIC1111, ComfyUI (plain
+    /// graphs), SwarmUI, Fooocus, InvokeAI or NovelAI, in PNG, JPEG or WebP.
     #[arg(long, value_name = "IMAGE")]
     pub like: Option<PathBuf>,
     #[command(flatten)]
@@ -100,6 +101,13 @@ impl Txt2img {
         if let Some(negative_prompt) = &self.negative_prompt {
             request.negative_prompt = Some(negative_prompt.clone());
             request.literal_negative_prompt = false;
+        }
+        // A new text may have comments, and what a picture says of its own has none: what is left of `#` there is text.
+        let texts = [Some(&request.prompt), request.negative_prompt.as_ref()];
+        let is_new = [self.prompt.is_some() || self.prompt_flag.is_some(), self.negative_prompt.is_some()];
+        let kept = texts.into_iter().zip(is_new).any(|(text, new)| !new && text.is_some_and(|text| text.contains('#')));
+        if is_new.contains(&true) && !kept {
+            request.keep_comments = self.prompts.keeps_comments();
         }
         if let Some(Seed(seed)) = self.seed {
             request.seed = seed;

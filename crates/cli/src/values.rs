@@ -26,6 +26,15 @@ pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
     size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())
 }
 
+/// `on` or `off`.
+pub(crate) fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err("expected on or off".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! The prompt dialect against AUTOMATIC1111's parser, and weights against PyTorch, compel among it.
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::prompt::{Chunk, PromptSchedule, Span, chunks, expand, spans, subprompts, take_tags};
+use kiln_clip::prompt::{Chunk, ChunkCut, PromptSchedule, Span, chunks, expand, spans, subprompts, take_tags};
 use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
@@ -72,7 +72,7 @@ fn weights_are_applied_as_elsewhere() {
         for (k, prompt) in prompts.iter().enumerate() {
             let spans: Vec<Span> =
                 prompt.iter().map(|(text, weight)| Span { text: text.clone(), weight: *weight }).collect();
-            let chunks = chunks(&tokenizer, &spans, 0, &Words::default()).unwrap();
+            let chunks = chunks(&tokenizer, &spans, ChunkCut::Comma, 0, &Words::default()).unwrap();
             let ids: Vec<Vec<i64>> = fixture.tensor(&format!("{model}.p{k}.ids")).to_vec2().unwrap();
             let found: Vec<Vec<i64>> =
                 chunks.iter().map(|chunk| chunk.ids.iter().map(|&id| i64::from(id)).collect()).collect();
@@ -93,7 +93,9 @@ fn weights_are_applied_as_elsewhere() {
 fn chunks_end_behind_commas() {
     let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
     let text = |words: usize| vec!["a"; words].join(" ");
-    let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), backtrack, &Words::default()).unwrap();
+    let of = |text: &str, backtrack| {
+        chunks(&tokenizer, &spans(text), ChunkCut::Comma, backtrack, &Words::default()).unwrap()
+    };
     // Tokens of the text in each chunk.
     let lengths = |text: &str, backtrack| -> Vec<usize> {
         of(text, backtrack).iter().map(|chunk| chunk.spans.iter().filter(|span| span.is_some()).count()).collect()
@@ -119,7 +121,7 @@ fn words_with_vectors_lie_in_one_chunk() {
     let mut words = encoder.words();
     words.add("cat-toy", &Tensor::ones((4, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
     words.add("long", &Tensor::ones((80, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
-    let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), backtrack, &words).unwrap();
+    let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), ChunkCut::Comma, backtrack, &words).unwrap();
     let places = |chunk: &Chunk| {
         let is_word = |&(_, &id): &(usize, &u32)| id >= first;
         chunk.ids.iter().enumerate().filter(is_word).map(|(place, &id)| (place, id - first)).collect::<Vec<_>>()
@@ -146,7 +148,7 @@ fn words_with_vectors_lie_in_one_chunk() {
     let empty = tokenizer.empty_chunk();
     for emphasis in Emphasis::ALL {
         let run = |text: &str, words: &Words| {
-            let chunks = chunks(&tokenizer, &spans(text), 20, words).unwrap();
+            let chunks = chunks(&tokenizer, &spans(text), ChunkCut::Comma, 20, words).unwrap();
             let layer = HiddenLayer::LAST;
             let output = encoder.encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, words).unwrap();
             output.hidden.flatten_all().unwrap().to_vec1::<f32>().unwrap()

@@ -40,6 +40,7 @@ mod host_memory;
 mod hub;
 mod inspect;
 mod latents_file;
+mod lengths;
 mod locate;
 mod lora;
 mod matrices;
@@ -89,6 +90,7 @@ pub use inspect::{
     Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
 };
 pub use kiln_clip::Emphasis;
+pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{

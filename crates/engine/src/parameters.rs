@@ -72,6 +72,7 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
         (l::ENSD, (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
         (l::RNG, always(&rng)),
         (l::EMPHASIS, (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
+        (l::PAD_CONDS, pad_conds(job, [Some(&prompt), negative_prompt.as_ref()]).map(String::from)),
         (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
         (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
         (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
@@ -86,8 +87,20 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
     format!("{text}\n{}", fields.join(", "))
 }
 
+/// What is said of texts of unequal length. AUTOMATIC1111 says it where it has padded any, and takes none for its default,
+/// which is not ours. A text of so few bytes, each of which is at most a token, has one chunk.
+fn pad_conds(job: &Job, texts: [Option<&String>; 2]) -> Option<&'static str> {
+    const BYTES: usize = 75;
+    let may_be_long = |text: &String| text.len() > BYTES || text.contains("BREAK");
+    match job.pad_conds {
+        false => Some("False"),
+        true => texts.into_iter().flatten().any(may_be_long).then_some("True"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use kiln_clip::prompt::ChunkCut;
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     #[test]
@@ -124,6 +137,8 @@ mod tests {
             emphasis: Emphasis::Original,
             clip_skip: None,
             comma_backtrack: 20,
+            chunk_cut: ChunkCut::Comma,
+            pad_conds: true,
             wildcards: Default::default(),
             literal_prompt: false,
             literal_negative_prompt: false,

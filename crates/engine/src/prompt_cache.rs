@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
+use kiln_clip::prompt::ChunkCut;
 use kiln_clip::{Emphasis, HiddenLayer};
 
 use crate::error::Result;
@@ -13,6 +14,7 @@ pub(crate) struct Key {
     pub(crate) text: String,
     pub(crate) emphasis: Emphasis,
     pub(crate) layer: HiddenLayer,
+    pub(crate) chunk_cut: ChunkCut,
     pub(crate) comma_backtrack: usize,
 }
 
@@ -104,7 +106,13 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> Key {
-        Key { text: text.into(), emphasis: Emphasis::Original, layer: HiddenLayer::LAST, comma_backtrack: 20 }
+        Key {
+            text: text.into(),
+            emphasis: Emphasis::Original,
+            layer: HiddenLayer::LAST,
+            chunk_cut: ChunkCut::Comma,
+            comma_backtrack: 20,
+        }
     }
 
     #[test]

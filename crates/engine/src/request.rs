@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_clip::Emphasis;
-use kiln_clip::prompt::COMMA_BACKTRACK;
+use kiln_clip::prompt::{COMMA_BACKTRACK, ChunkCut, without_comments};
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 
@@ -98,12 +98,20 @@ pub struct Request {
     pub clip_skip: Option<usize>,
     /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it; `None` is 20, 0 is never.
     pub comma_backtrack: Option<usize>,
+    /// Where texts are cut that have more tokens than a chunk holds.
+    pub chunk_cut: ChunkCut,
+    /// Whether a prompt and a negative prompt of unequal length get empty chunks up to the longer one; `None` is yes.
+    /// Otherwise each steers with its own length.
+    pub pad_conds: Option<bool>,
     /// A folder of lists: `__name__` in a prompt is a line of `name.txt`.
     pub wildcards_dir: Option<PathBuf>,
     /// Whether braces and `__name__` in the prompt are text: its choices were made before.
     pub literal_prompt: bool,
     /// The same for the negative prompt.
     pub literal_negative_prompt: bool,
+    /// Whether `#` in the prompts is text. Otherwise it begins a comment that ends with its line and is removed before
+    /// anything else is read.
+    pub keep_comments: bool,
 }
 
 /// The generator that draws the noise.
@@ -134,6 +142,9 @@ impl Request {
     /// what the model's schedule does not allow; [`Error::NotFound`] and [`Error::Read`] name a folder or list of
     /// wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
+        if let Some(without) = self.without_comments() {
+            return without.resolve(model);
+        }
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         let steps = in_range("--steps", self.steps.unwrap_or(defaults.steps), 1, MAX_STEPS)?;
@@ -177,12 +188,26 @@ impl Request {
                 let backtrack = self.comma_backtrack.unwrap_or(COMMA_BACKTRACK);
                 in_range("--comma-backtrack", backtrack, 0, MAX_BACKTRACK)?
             },
+            chunk_cut: self.chunk_cut,
+            pad_conds: self.pad_conds.unwrap_or(true),
             wildcards: self.wildcards()?,
             literal_prompt: self.literal_prompt,
             literal_negative_prompt: self.literal_negative_prompt,
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)
+    }
+
+    /// The same request with its comments removed; `None` where it has none.
+    fn without_comments(&self) -> Option<Self> {
+        let has_any = |text: &str| !self.keep_comments && text.contains('#');
+        let negative = self.negative_prompt.as_deref();
+        (has_any(&self.prompt) || negative.is_some_and(has_any)).then(|| Self {
+            prompt: without_comments(&self.prompt),
+            negative_prompt: negative.map(without_comments),
+            keep_comments: true,
+            ..self.clone()
+        })
     }
 
     /// How many steps the noise levels make, where they are given.

@@ -1,6 +1,7 @@
 //! A request with every value filled in.
 
 use kiln_clip::Emphasis;
+use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
@@ -53,6 +54,10 @@ pub struct Job {
     pub clip_skip: Option<usize>,
     /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it.
     pub comma_backtrack: usize,
+    /// Where texts are cut that have more tokens than a chunk holds.
+    pub chunk_cut: ChunkCut,
+    /// Whether texts of unequal length get empty chunks up to the longer one.
+    pub pad_conds: bool,
     /// The lists that the prompts name.
     #[serde(skip)]
     pub(crate) wildcards: Wildcards,

@@ -1,15 +1,16 @@
 //! Prompts to what steers the denoiser.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
-use kiln_clip::prompt::{self, Chunk, Span};
+use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
 use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
 use kiln_weights::{Lora, Placement};
 
-use crate::conditioning::{Conditions, Steering};
+use crate::conditioning::{Conditions, Row, Steering};
 use crate::error::Result;
+use crate::lengths::{Fill, Lengths};
 use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
 use crate::plan::Work;
@@ -41,15 +42,17 @@ pub(crate) struct Shape {
     composed: bool,
     /// Prompts that steer the picture.
     parts: usize,
-    /// Chunks of tokens of the longest text: shorter ones get empty chunks behind.
+    /// Chunks of tokens of the longest text.
     chunks: usize,
+    /// Chunks of every text in the batch, after shorter ones were filled up or repeated.
+    context: usize,
 }
 
 impl Shape {
     /// What a batch of `n` such pictures of `job` takes.
     pub(crate) fn work(self, job: &Job, n: usize) -> Work {
-        let Self { guided, parts, chunks, .. } = self;
-        Work { batch_size: n, guided, parts, chunks, ..Work::of(job) }
+        let Self { guided, parts, chunks, context, .. } = self;
+        Work { batch_size: n, guided, parts, chunks, context, ..Work::of(job) }
     }
 }
 
@@ -120,12 +123,12 @@ impl TextEncoders {
         let mut work = Work::of(job);
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
         for batch in 0..looked_at {
-            let steering = self.steering(&Together::of_job(job, batch * job.batch_size));
-            work.guided |= steering.guided;
-            work.parts = work.parts.max(steering.parts(job.batch_size));
-            let keys: Vec<Key> = steering.texts.iter().map(|text| self.key(job, text)).collect();
-            let read = self.read(&keys)?;
-            work.chunks = read.chunks.iter().flatten().map(Vec::len).fold(work.chunks, usize::max);
+            let Shape { guided, parts, chunks, context, .. } =
+                self.shape(&Together::of_job(job, batch * job.batch_size))?;
+            work.guided |= guided;
+            work.parts = work.parts.max(parts);
+            work.chunks = work.chunks.max(chunks);
+            work.context = work.context.max(context);
         }
         Ok(work)
     }
@@ -134,9 +137,13 @@ impl TextEncoders {
     pub(crate) fn shape(&self, together: &Together<'_>) -> Result<Shape> {
         let (job, steering) = (together.job(), self.steering(together));
         let keys: Vec<Key> = steering.texts.iter().map(|text| self.key(job, text)).collect();
-        let chunks = self.read(&keys)?.chunks.iter().flatten().map(Vec::len).fold(1, usize::max);
+        let read = self.read(&keys)?;
+        let chunks_of = |text: usize| read.chunks.iter().filter_map(|texts| texts.get(text)).map(Vec::len).max();
+        let chunks: Vec<usize> = (0..keys.len()).map(|text| chunks_of(text).unwrap_or(1)).collect();
+        let lengths = Lengths::of(&steering, together.len(), &chunks, job.pad_conds)?;
         let composed = !steering.weights.is_empty();
-        Ok(Shape { guided: steering.guided, composed, parts: steering.parts(together.len()), chunks })
+        let (chunks, context) = (lengths.longest(), lengths.total());
+        Ok(Shape { guided: steering.guided, composed, parts: steering.parts(together.len()), chunks, context })
     }
 
     /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for; or, where
@@ -174,11 +181,23 @@ impl TextEncoders {
         Ok(false)
     }
 
-    /// Whether all texts are encoded already, and the empty one if it is needed behind them, so that no weights are.
-    pub(crate) fn knows(&self, job: &Job, steering: &Steering) -> bool {
-        let length = |text: &str| self.cache.peek(&self.key(job, text)).map(|encoded| encoded.context.dims()[1]);
-        let lengths: Option<Vec<usize>> = steering.texts.iter().map(|text| length(text)).collect();
-        lengths.is_some_and(|lengths| lengths.windows(2).all(|pair| pair[0] == pair[1]) || length("").is_some())
+    /// Whether all texts of `n` images are encoded already, and the empty one if it is needed behind them, so that no
+    /// weights are.
+    pub(crate) fn knows(&self, job: &Job, steering: &Steering, n: usize) -> bool {
+        let tokens = self.tokens();
+        let length =
+            |text: &str| self.cache.peek(&self.key(job, text)).map(|encoded| encoded.context.dims()[1] / tokens);
+        let chunks: Option<Vec<usize>> = steering.texts.iter().map(|text| length(text)).collect();
+        let is_enough = |chunks: Vec<usize>| {
+            let lengths = Lengths::of(steering, n, &chunks, job.pad_conds);
+            lengths.is_ok_and(|lengths| !needs_empty(steering, &lengths, &chunks) || length("").is_some())
+        };
+        chunks.is_some_and(is_enough)
+    }
+
+    /// The tokens of a chunk.
+    fn tokens(&self) -> usize {
+        self.encoders.first().map_or(1, |encoder| encoder.tokenizer.max_length()).max(1)
     }
 
     /// How often a text was encoded, and how often it was there.
@@ -186,33 +205,29 @@ impl TextEncoders {
         self.cache.counts()
     }
 
-    /// Encodes the texts that are not known; all get as many chunks as the longest, with empty ones behind. An encoder's
+    /// Encodes the texts of `n` images that are not known, and makes them of one length as [`Lengths`] says. An encoder's
     /// weights are read when its turn comes; unless they are to be `kept`, they go after it.
     pub(crate) fn conditions(
         &mut self,
         job: &Job,
         mut steering: Steering,
+        n: usize,
         keep: &Keep,
         kept: bool,
     ) -> Result<Conditions> {
         let mut encoded = self.encode(job, &steering.texts, keep, kept)?;
-        let length = |encoded: &Encoded| encoded.context.dim(1);
-        let lengths = encoded.iter().map(length).collect::<candle_core::Result<Vec<_>>>()?;
-        let longest = lengths.iter().copied().max().unwrap_or_default();
-        if lengths.iter().any(|&length| length < longest) {
+        let tokens = self.tokens();
+        let chunks = encoded.iter().map(|encoded| Ok(encoded.context.dim(1)? / tokens)).collect::<Result<Vec<_>>>()?;
+        let lengths = Lengths::of(&steering, n, &chunks, job.pad_conds)?;
+        let mut empty = None;
+        if needs_empty(&steering, &lengths, &chunks) {
             let number = steering.number("");
             if number == encoded.len() {
                 encoded.extend(self.encode(job, &[String::new()], keep, kept)?);
             }
-            let empty = encoded[number].context.clone();
-            let chunk = empty.dim(1)?;
-            for encoded in &mut encoded {
-                let missing = (longest - length(encoded)?) / chunk;
-                let mut chunks = vec![&encoded.context];
-                chunks.extend(vec![&empty; missing]);
-                encoded.context = Tensor::cat(&chunks, 1)?; // (1, longest, d)
-            }
+            empty = encoded.get(number).map(|encoded| encoded.context.clone());
         }
+        let encoded = filled(&mut steering, &encoded, &lengths, empty.as_ref(), tokens)?;
         let time_ids = match self.family {
             Family::Sd => None,
             Family::Sdxl => {
@@ -231,8 +246,8 @@ impl TextEncoders {
             (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
             (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
         };
-        let Job { emphasis, comma_backtrack, .. } = *job;
-        Key { text: text.into(), emphasis, layer, comma_backtrack }
+        let Job { emphasis, chunk_cut, comma_backtrack, .. } = *job;
+        Key { text: text.into(), emphasis, layer, chunk_cut, comma_backtrack }
     }
 
     /// The texts, from the cache or from the encoders.
@@ -266,7 +281,9 @@ impl TextEncoders {
         let words = self.embeddings.named_in(&texts, &encoders)?;
         let of_encoder = |(Encoder { tokenizer, .. }, words): (&Encoder, &Words)| -> Result<Vec<Vec<Chunk>>> {
             let texts = keys.iter().zip(&spans);
-            texts.map(|(key, spans)| Ok(prompt::chunks(tokenizer, spans, key.comma_backtrack, words)?)).collect()
+            texts
+                .map(|(key, spans)| Ok(prompt::chunks(tokenizer, spans, key.chunk_cut, key.comma_backtrack, words)?))
+                .collect()
         };
         let chunks = self.encoders.iter().zip(&words).map(of_encoder).collect::<Result<Vec<_>>>()?;
         Ok(Read { words, chunks })
@@ -284,7 +301,7 @@ impl TextEncoders {
             // Tokenizers may disagree about a text; its chunks must not.
             let longest = chunks.iter().map(|texts| texts[i].len()).max().unwrap_or(1);
             for (texts, Encoder { tokenizer, .. }) in chunks.iter_mut().zip(&self.encoders) {
-                let empty = prompt::chunks(tokenizer, &[], 0, &Words::default())?;
+                let empty = prompt::chunks(tokenizer, &[], ChunkCut::Comma, 0, &Words::default())?;
                 let missing = longest - texts[i].len();
                 texts[i].extend(empty.iter().cycle().take(missing).cloned());
             }
@@ -311,6 +328,44 @@ impl TextEncoders {
         };
         contexts.into_iter().zip(pooled).map(join).collect()
     }
+}
+
+/// Whether a text of some row gets empty chunks behind it.
+fn needs_empty(steering: &Steering, lengths: &Lengths, chunks: &[usize]) -> bool {
+    let in_row = |(i, row): (usize, &Row)| match (row, lengths.fill(i)) {
+        (Row::Texts { texts, .. }, Some(fill)) => {
+            texts.iter().filter_map(|&text| chunks.get(text)).any(|&chunks| lengths.needs_empty(fill, chunks))
+        }
+        _ => false,
+    };
+    steering.rows.iter().enumerate().any(in_row)
+}
+
+/// The texts as long as their rows. A text that is filled up in two ways becomes two: the rows get the numbers of theirs.
+fn filled(
+    steering: &mut Steering,
+    encoded: &[Encoded],
+    lengths: &Lengths,
+    empty: Option<&Tensor>,
+    tokens: usize,
+) -> Result<Vec<Encoded>> {
+    let (mut all, mut numbers): (Vec<Encoded>, HashMap<(usize, Fill), usize>) = Default::default();
+    for (i, row) in steering.rows.iter_mut().enumerate() {
+        let (Row::Texts { texts, .. }, Some(fill)) = (row, lengths.fill(i)) else { continue };
+        for text in texts {
+            *text = match (numbers.get(&(*text, fill)), encoded.get(*text)) {
+                (Some(&number), _) => number,
+                (None, Some(Encoded { context, pooled })) => {
+                    let context = lengths.filled(context, fill, empty, tokens)?;
+                    all.push(Encoded { context, pooled: pooled.clone() });
+                    numbers.insert((*text, fill), all.len() - 1);
+                    all.len() - 1
+                }
+                (None, None) => continue,
+            };
+        }
+    }
+    Ok(all)
 }
 
 /// A text's spans, of which there is one where its emphasis says that brackets are text.
@@ -345,8 +400,8 @@ mod tests {
         let conditions = |text: &mut TextEncoders, job: &Job| {
             let together = Together::of_jobs([job]);
             let steering = text.steering(&together);
-            let known = text.knows(job, &steering);
-            let mut conditions = text.conditions(job, steering, &Keep::Whole, true).unwrap();
+            let known = text.knows(job, &steering, 1);
+            let mut conditions = text.conditions(job, steering, 1, &Keep::Whole, true).unwrap();
             let context = conditions.at(0, true).unwrap().context;
             (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };

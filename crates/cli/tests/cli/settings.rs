@@ -210,11 +210,70 @@ fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
     assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
 }
 
+/// The text of a plain graph of ComfyUI.
+const GRAPH: &str = r#"{"3": {"inputs": {"seed": 7, "steps": 2, "cfg": 6.0, "sampler_name": "euler", "scheduler": "normal",
+    "denoise": 1.0, "model": ["4", 0], "positive": ["6", 0], "negative": ["7", 0], "latent_image": ["5", 0]}, "class_type":
+    "KSampler"}, "4": {"inputs": {"ckpt_name": "other.safetensors"}, "class_type": "CheckpointLoaderSimple"}, "5": {"inputs":
+    {"width": 64, "height": 72, "batch_size": 1}, "class_type": "EmptyLatentImage"}, "6": {"inputs": {"text":
+    "an (apple:1.2) [red]", "clip": ["4", 1]}, "class_type": "CLIPTextEncode"}, "7": {"inputs": {"text": "", "clip": ["4",
+    1]}, "class_type": "CLIPTextEncode"}, "8": {"inputs": {"samples": ["3", 0], "vae": ["4", 2]}, "class_type": "VAEDecode"},
+    "9": {"inputs": {"images": ["8", 0]}, "class_type": "SaveImage"}}"#;
+
+#[test]
+fn a_plain_graph_of_comfyui_makes_the_picture() {
+    let sandbox = Sandbox::new();
+    png_with(&sandbox, "comfy.png", "prompt", GRAPH);
+    like(&sandbox, "comfy.png", &[]).fails(1, &["other: not found; looked for the model that made comfy.png"]);
+    like(&sandbox, "comfy.png", &["-m", &model(), "-o", "a.png"]).succeeds();
+    let flags =
+        ["--sampler", "euler", "--scheduler", "normal", "--cfg-scale", "6", "--steps", "2", "--emphasis", "comfy"];
+    let more = ["--pad-conds", "off", "--chunk-cut", "word", "-s", "7", "-W", "64", "-H", "72", "-o", "b.png"];
+    sandbox.txt2img(&[&[r"an (apple:1.2) \[red\]", "-n", ""], &flags[..], &more].concat()).succeeds();
+    assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
+    // What is written into the picture makes it again.
+    like(&sandbox, "a.png", &["-o", "again.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "again.png"));
+    let run = sandbox.kiln(&["inspect", "comfy.png"]).succeeds();
+    assert!(run.stdout.contains("prompt of 3: an (apple:1.2) [red]\nsampler 3: sampler_name euler,"), "{run}");
+    png_with(&sandbox, "img2img.png", "prompt", &GRAPH.replace("EmptyLatentImage", "VAEEncode"));
+    like(&sandbox, "img2img.png", &["-m", &model()]).fails(1, &["node 5 (VAEEncode) is not understood"]);
+}
+
+#[test]
+fn samplers_that_are_not_there_are_errors() {
+    let sandbox = Sandbox::new();
+    let fields = "an apple\nSteps: 2, Sampler: Restart, Schedule type: Karras, CFG scale: 6, Seed: 7, Size: 64x64";
+    png_with(&sandbox, "theirs.png", "parameters", fields);
+    like(&sandbox, "theirs.png", &["-m", &model()]).refused(&["theirs.png, with Sampler: Restart", "--sampler too"]);
+    like(&sandbox, "theirs.png", &["-m", &model(), "--sampler", "euler", "-o", "a.png"]).succeeds();
+    png_with(&sandbox, "comfy.png", "prompt", &GRAPH.replace("\"euler\"", "\"dpm_adaptive\""));
+    like(&sandbox, "comfy.png", &["-m", &model()]).refused(&["comfy.png, with sampler_name: dpm_adaptive"]);
+    let json = r#"{"prompt": "(a:1.2), (b:1.3), (c:1.4)", "steps": 2}"#;
+    png_with(&sandbox, "json.png", "parameters", json);
+    like(&sandbox, "json.png", &["-m", &model()]).fails(1, &["those of an unknown program are not understood"]);
+}
+
+#[test]
+fn comments_are_no_part_of_the_picture() {
+    let sandbox = Sandbox::new();
+    sandbox.txt2img(&["an apple # and a pear", "-s", "7", "-o", "a.png"]).succeeds();
+    sandbox.txt2img(&["an apple \n", "-s", "7", "-o", "b.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "b.png"));
+    sandbox.txt2img(&["an apple # and a pear", "--keep-comments", "-s", "7", "-o", "c.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") != bytes(&sandbox, "c.png"));
+    like(&sandbox, "c.png", &["-o", "again.png"]).succeeds();
+    assert!(bytes(&sandbox, "c.png") == bytes(&sandbox, "again.png"));
+    // A new prompt may have comments, whatever the picture has kept.
+    like(&sandbox, "c.png", &["-p", "an apple # and a pear", "-o", "d.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "d.png"));
+}
+
 #[test]
 fn pictures_without_settings_are_refused() {
     let sandbox = Sandbox::new();
     png_with(&sandbox, "comfy.png", "prompt", "{\"3\": {\"class_type\": \"KSampler\", \"inputs\": {\"seed\": 5}}}");
-    like(&sandbox, "comfy.png", &[]).fails(1, &["comfy.png: no settings", "those of ComfyUI are not understood"]);
+    like(&sandbox, "comfy.png", &[])
+        .fails(1, &["comfy.png: no settings", "those of ComfyUI cannot be met: no node saves an image"]);
     png_with(&sandbox, "plain.png", "Title", "a title");
     like(&sandbox, "plain.png", &[]).fails(1, &["plain.png: no settings to make the picture again: it has none"]);
     png_with(&sandbox, "damaged.png", "kiln", "{\"request\": 7}");

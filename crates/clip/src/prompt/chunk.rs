@@ -1,5 +1,9 @@
 //! Spans to chunks of tokens, cut where AUTOMATIC1111 cuts them.
 
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::error::Result;
 use crate::prompt::Span;
 use crate::tokenizer::Tokenizer;
@@ -7,6 +11,39 @@ use crate::words::Words;
 
 /// How near the last comma of a chunk is behind which AUTOMATIC1111 cuts it by default.
 pub const COMMA_BACKTRACK: usize = 20;
+
+/// Where a text is cut that has more tokens than a chunk holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChunkCut {
+    /// Behind the last comma where one is near, else where the chunk is full: AUTOMATIC1111's.
+    #[default]
+    Comma,
+    /// Before the word that does not fit, unless it has [`LONG_WORD`] tokens or more: ComfyUI's.
+    Word,
+}
+
+impl ChunkCut {
+    /// Its name on a command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Comma => "comma",
+            Self::Word => "word",
+        }
+    }
+}
+
+impl FromStr for ChunkCut {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let all = [Self::Comma, Self::Word];
+        all.into_iter().find(|cut| cut.id() == text).ok_or_else(|| "expected comma or word".into())
+    }
+}
+
+/// A word of so many tokens is cut in two at the end of a chunk: ComfyUI's `max_word_length` (`comfy/sd1_clip.py`).
+const LONG_WORD: usize = 8;
 
 /// Tokens that are encoded together, with their weights. All three have the tokenizer's length of a chunk.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,18 +56,31 @@ pub struct Chunk {
     pub spans: Vec<Option<usize>>,
 }
 
-/// The chunks of a prompt. There is always one. A chunk that is full is cut behind its last comma if that is at most
+/// The chunks of a prompt. There is always one. With [`ChunkCut::Comma`] a chunk that is full is cut behind its last comma if that is at most
 /// `backtrack` tokens back, so that what belongs together stays together; with 0 it is cut where it is full. `BREAK` ends
-/// a chunk. One of `words` counts as many tokens as it has vectors, and lies in one chunk whole; what does not fit into a
+/// a chunk. With [`ChunkCut::Word`], words are what stands between spaces, of one span; `backtrack` says nothing then.
+/// One of `words` counts as many tokens as it has vectors, and lies in one chunk whole; what does not fit into a
 /// chunk of its own is left out.
 ///
 /// # Errors
 /// [`crate::Error::Tokenize`] where the `tokenizers` crate fails.
-pub fn chunks(tokenizer: &Tokenizer, spans: &[Span], backtrack: usize, words: &Words) -> Result<Vec<Chunk>> {
+pub fn chunks(
+    tokenizer: &Tokenizer,
+    spans: &[Span],
+    cut: ChunkCut,
+    backtrack: usize,
+    words: &Words,
+) -> Result<Vec<Chunk>> {
     let mut builder = Builder { tokenizer, backtrack, chunks: Vec::new(), open: Vec::new(), last_comma: None };
     for (span, Span { text, weight }) in spans.iter().enumerate() {
         if spans[span].is_break() {
             builder.end_chunk();
+            continue;
+        }
+        if cut == ChunkCut::Word {
+            for word in text.split([' ', '\n']).filter(|word| !word.is_empty()) {
+                builder.push_word(&tokenizer.encode_with(word, words)?, *weight as f32, span);
+            }
             continue;
         }
         let ids = tokenizer.encode_with(text, words)?;
@@ -80,6 +130,29 @@ impl Builder<'_> {
         }
         if self.open.len() == self.capacity() {
             self.end_chunk();
+        }
+    }
+
+    /// Adds the tokens of a word, which begins a chunk of its own where it does not fit and is not long.
+    fn push_word(&mut self, mut ids: &[u32], weight: f32, span: usize) {
+        let is_long = ids.len() >= LONG_WORD;
+        while !ids.is_empty() {
+            let room = self.capacity().saturating_sub(self.open.len());
+            let fits = ids.len() <= room;
+            // A word that is longer than a chunk is long, so that this comes to an end.
+            let taken = if fits {
+                ids.len()
+            } else if is_long {
+                room
+            } else {
+                0
+            };
+            let (now, later) = ids.split_at(taken);
+            self.open.extend(now.iter().map(|&id| (id, weight, span)));
+            if !fits {
+                self.end_chunk();
+            }
+            ids = later;
         }
     }
 

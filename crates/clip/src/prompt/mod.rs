@@ -2,6 +2,7 @@
 //!
 //! The order in which a prompt is read, one file each:
 //!
+//! 0. [`without_comments`]: `# ..` to the end of the line leaves the text;
 //! 1. [`expand`]: `{a|b}` and `__name__` become one of their choices, by the picture's seed;
 //! 2. [`take_tags`]: `<lora:name:0.8>` leaves the text;
 //! 3. [`subprompts`]: `AND` parts, each with its weight (a negative prompt has none);
@@ -14,6 +15,7 @@
 
 mod choices;
 mod chunk;
+mod comments;
 mod number;
 mod schedule;
 mod subprompt;
@@ -21,7 +23,8 @@ mod tags;
 mod weigh;
 
 pub use choices::expand;
-pub use chunk::{COMMA_BACKTRACK, Chunk, chunks};
+pub use chunk::{COMMA_BACKTRACK, Chunk, ChunkCut, chunks};
+pub use comments::without_comments;
 pub use schedule::{PromptSchedule, Stretch};
 pub use subprompt::{Subprompt, subprompts};
 pub use tags::{Tag, take_tags};

@@ -123,12 +123,12 @@ impl Engine {
         let start = Instant::now();
         let job = together.job();
         let steering = self.text().steering(together);
-        if !self.text().knows(job, &steering) {
+        if !self.text().knows(job, &steering, together.len()) {
             self.make_room_for(Stage::Encode);
         }
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
-        let mut conditions = self.text().conditions(job, steering, &keep, kept)?;
+        let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept)?;
         let CacheCounts { encoded, known } = self.text().counts();
         (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
         self.after("encoded");

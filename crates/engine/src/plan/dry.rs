@@ -83,7 +83,7 @@ impl Networks<'_> {
             (0..texts).map(|_| encoder.shadow(run, work.chunks, self.layer, self.dtype)).collect::<Vec<_>>()
         };
         let _encoded: Vec<_> = self.text.iter().map(encode).collect();
-        self.unet.conditioning_shadow(run, work.images(), work.chunks * TOKENS, self.dtype)
+        self.unet.conditioning_shadow(run, work.images(), work.context * TOKENS, self.dtype)
     }
 
     /// One step between the sampler's tensors; gives the latents.

@@ -46,6 +46,8 @@ pub struct Work {
     pub parts: usize,
     /// Chunks of tokens of the longest text.
     pub chunks: usize,
+    /// Chunks of tokens that the U-Net sees for each text: as many, or more where texts of unequal length are repeated.
+    pub context: usize,
     /// What is said of the decoder's memory.
     pub vae: VaeMemory,
 }
@@ -62,6 +64,7 @@ impl Work {
             guided: job.is_guided(),
             parts: 1,
             chunks: 1,
+            context: 1,
             vae: VaeMemory::default(),
         }
     }

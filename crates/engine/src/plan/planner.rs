@@ -144,6 +144,7 @@ impl Planner {
             guided: true,
             parts: 1,
             chunks: 1,
+            context: 1,
             vae: VaeMemory::default(),
         })
     }
@@ -152,7 +153,7 @@ impl Planner {
     pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Estimate {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        on.rates.estimate(&unet_segment_flop(&self.model.unet, work.images(), size, work.chunks * TOKENS))
+        on.rates.estimate(&unet_segment_flop(&self.model.unet, work.images(), size, work.context * TOKENS))
     }
 
     /// Bytes of the U-Net's weights.
@@ -182,7 +183,7 @@ impl Planner {
         };
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.chunks * TOKENS);
+        let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.context * TOKENS);
         let (beside, decoding) = networks.beside_weights(on, work)?;
         Ok(Measures {
             beside,

@@ -36,9 +36,23 @@ pub(super) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
             Value::Byte(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => return None,
         };
-        Some(ImageText { place: "Exif".into(), key: key.into(), text })
+        Some(named(key, text))
     };
     TAGS.iter().filter_map(text).filter(|text| !text.text.is_empty()).collect()
+}
+
+/// A text under the name that it has in a PNG. ComfyUI writes `prompt:` and JSON into one field, `workflow:` and JSON into
+/// another (`comfy_extras/nodes_images.py`, `SaveAnimatedWEBP`: Model, then Make and on downwards).
+fn named(field: &str, text: String) -> ImageText {
+    let place = "Exif".to_string();
+    for key in ["prompt", "workflow"] {
+        let begin = text.get(..key.len()).filter(|begin| begin.eq_ignore_ascii_case(key));
+        let json = begin.and_then(|begin| text.get(begin.len()..)?.strip_prefix(':')).map(str::trim_start);
+        if let Some(json) = json.filter(|json| json.starts_with('{')) {
+            return ImageText { place: format!("{place}, {field}"), key: key.into(), text: json.into() };
+        }
+    }
+    ImageText { place, key: field.into(), text }
 }
 
 /// A `UserComment`: 8 bytes that name the encoding, then the text. Exif 2.32, section 4.6.5.
@@ -127,6 +141,29 @@ mod tests {
             assert_eq!(texts(&webp(&comment)), [format!("UserComment: {text}")]);
         }
         assert_eq!(texts(&jpeg(b"UNICODE\0plain")), ["UserComment: plain"]);
+    }
+
+    /// The fields of a WebP of ComfyUI, in little-endian order as Pillow writes them.
+    #[test]
+    fn comfyuis_fields_have_their_names() {
+        let (workflow, prompt) = (b"workflow:{\"nodes\": []}\0", b"prompt:{\"3\": {\"class_type\": \"KSampler\"}}\0");
+        let entry = |tag: u16, count: usize, at: usize| {
+            let numbers = [(count as u32).to_le_bytes(), (at as u32).to_le_bytes()].concat();
+            [&tag.to_le_bytes()[..], &2u16.to_le_bytes(), &numbers].concat()
+        };
+        let start = 8 + 2 + 2 * 12 + 4;
+        let mut tiff = b"II\x2a\0\x08\0\0\0\x02\0".to_vec();
+        tiff.extend(entry(0x010f, workflow.len(), start));
+        tiff.extend(entry(0x0110, prompt.len(), start + workflow.len()));
+        tiff.extend([0; 4]);
+        tiff.extend([&workflow[..], &prompt[..]].concat());
+        tiff.resize(tiff.len().next_multiple_of(2), 0);
+        let body =
+            [b"WEBPVP8X\x0a\0\0\0\x08\0\0\0\0\0\0\0\0\0EXIF".as_slice(), &(tiff.len() as u32).to_le_bytes(), &tiff];
+        let body = body.concat();
+        let webp = [b"RIFF".as_slice(), &(body.len() as u32).to_le_bytes(), &body].concat();
+        let found = texts(&webp);
+        assert_eq!(found, ["workflow: {\"nodes\": []}", "prompt: {\"3\": {\"class_type\": \"KSampler\"}}"]);
     }
 
     #[test]

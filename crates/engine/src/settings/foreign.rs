@@ -1,14 +1,20 @@
-//! What programs other than AUTOMATIC1111 leave in pictures: told, not understood.
+//! What programs other than AUTOMATIC1111 leave in pictures, for reports. [`super::formats`] makes requests of it.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ImageText;
+use super::{ImageText, formats};
 
 /// As many things as are told of one text.
 const FACTS: usize = 40;
 /// More of a value is not told.
 const LENGTH: usize = 2000;
+/// A longer text is not parsed: values take many times the memory of their text. ComfyUI's largest graphs have some hundred
+/// thousand bytes.
+pub(super) const MAX_JSON: usize = 4 << 20;
 /// ComfyUI's nodes that settings are in: parts of their names.
 const NODES: [&str; 8] = ["Sampler", "Loader", "TextEncode", "LatentImage", "Scheduler", "Guider", "Noise", "Lora"];
 
@@ -24,24 +30,29 @@ pub struct ForeignSettings {
 }
 
 impl ForeignSettings {
-    /// What is known of `text`, which stands among `all`.
-    pub(super) fn of(text: &ImageText, all: &[ImageText]) -> Option<Self> {
-        let has = |key: &str, part: &str| all.iter().any(|text| text.key == key && text.text.contains(part));
-        let json = || serde_json::from_str::<Value>(&text.text).ok();
+    /// What is known of the texts of an image.
+    pub(super) fn all(texts: &[ImageText]) -> Vec<Self> {
+        let of_novelai = is_of_novelai(texts);
+        texts.iter().filter_map(|text| Self::of(text, of_novelai)).collect()
+    }
+
+    /// What is known of `text`.
+    fn of(text: &ImageText, of_novelai: bool) -> Option<Self> {
+        let json = || object_of(text);
         let (program, facts) = match text.key.as_str() {
-            "prompt" => ("ComfyUI", nodes(json()?.as_object()?)),
-            "workflow" => ("ComfyUI", vec![("nodes".into(), json()?.get("nodes")?.as_array()?.len().to_string())]),
+            "prompt" => ("ComfyUI", comfyui(text)?),
+            "workflow" => ("ComfyUI", vec![("nodes".into(), workflow_nodes(&text.text)?.to_string())]),
             "invokeai_metadata" | "sd-metadata" | "invokeai_graph" => ("InvokeAI", facts(&json()?)),
             "Dream" => ("InvokeAI", vec![("command".into(), text.text.clone())]),
-            "Comment" if has("Software", "NovelAI") => ("NovelAI", facts(&json()?)),
-            "parameters" | "UserComment" | "generation_data" => {
-                let json = json()?;
-                let program = match json.as_object()? {
-                    all if all.contains_key("sui_image_params") => "SwarmUI",
-                    all if all.contains_key("fooocus_scheme") || all.contains_key("base_model_hash") => "Fooocus",
-                    _ => "an unknown program",
-                };
-                (program, facts(json.get("sui_image_params").unwrap_or(&json)))
+            "Comment" if of_novelai => ("NovelAI", facts(&json()?)),
+            "Description" if of_novelai => ("NovelAI", vec![("prompt".into(), text.text.clone())]),
+            "parameters" | "UserComment" | "generation_data" | "ImageDescription" => {
+                let all = json()?;
+                match all.get("sui_image_params").and_then(Value::as_object) {
+                    Some(swarm) => ("SwarmUI", facts(swarm)),
+                    None if formats::is_of_fooocus(&all) => ("Fooocus", facts(&all)),
+                    None => ("an unknown program", facts(&all)),
+                }
             }
             "use_stable_diffusion_model" | "num_inference_steps" => ("Easy Diffusion", Vec::new()),
             // NovelAI hides all of its texts as one object.
@@ -52,15 +63,43 @@ impl ForeignSettings {
     }
 }
 
+/// Whether NovelAI made an image with these texts.
+pub(super) fn is_of_novelai(texts: &[ImageText]) -> bool {
+    texts.iter().any(|text| text.key == "Software" && text.text.contains("NovelAI"))
+}
+
+/// The object that a text is, if it is one and not too long.
+pub(super) fn object_of(text: &ImageText) -> Option<Map<String, Value>> {
+    let is_one = text.text.len() <= MAX_JSON && text.text.trim_start().starts_with('{');
+    is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
+}
+
+/// What a graph says: prompts and samplers, then its nodes.
+fn comfyui(text: &ImageText) -> Option<Vec<(String, String)>> {
+    let graph = formats::graph_of(text)?;
+    let mut facts = formats::overview(&graph);
+    facts.extend(nodes(&graph));
+    Some(facts)
+}
+
+/// How many nodes a workflow has. Nothing of them is kept.
+fn workflow_nodes(text: &str) -> Option<usize> {
+    #[derive(Deserialize)]
+    struct Workflow {
+        nodes: Vec<IgnoredAny>,
+    }
+    serde_json::from_str::<Workflow>(text).ok().map(|workflow| workflow.nodes.len())
+}
+
 fn facts_of_length(mut facts: Vec<(String, String)>) -> Vec<(String, String)> {
     facts.truncate(FACTS);
     facts.into_iter().map(|(name, value)| (name, value.chars().take(LENGTH).collect())).collect()
 }
 
 /// The members of an object, and of the objects right in it.
-fn facts(json: &Value) -> Vec<(String, String)> {
+fn facts(all: &Map<String, Value>) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for (name, value) in json.as_object().into_iter().flatten() {
+    for (name, value) in all {
         match value {
             Value::Object(members) => {
                 found.extend(
@@ -74,11 +113,10 @@ fn facts(json: &Value) -> Vec<(String, String)> {
 }
 
 /// The inputs of the nodes that matter, the lowest numbers first.
-fn nodes(graph: &Map<String, Value>) -> Vec<(String, String)> {
-    let node = |(id, node): (&String, &Value)| {
-        let class = node.get("class_type")?.as_str().filter(|class| NODES.iter().any(|part| class.contains(part)))?;
-        let inputs = node.get("inputs")?.as_object()?;
-        let told = inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+fn nodes(graph: &BTreeMap<String, formats::Node>) -> Vec<(String, String)> {
+    let node = |(id, node): (&String, &formats::Node)| {
+        let class = Some(&node.class_type).filter(|class| NODES.iter().any(|part| class.contains(part)))?;
+        let told = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
         let told: Vec<_> = told.collect();
         Some((id.parse::<u64>().unwrap_or(u64::MAX), format!("{class} {id}"), told.join(", ")))
     };
@@ -104,8 +142,8 @@ mod tests {
         let text =
             |(key, text): &(&str, &str)| ImageText { place: "tEXt".into(), key: (*key).into(), text: (*text).into() };
         let all: Vec<ImageText> = all.iter().map(text).collect();
-        let found = all.iter().filter_map(|text| ForeignSettings::of(text, &all));
-        found
+        ForeignSettings::all(&all)
+            .into_iter()
             .map(|found| {
                 let facts: Vec<_> = found.facts.iter().map(|(name, value)| format!("{name}={value}")).collect();
                 format!("{} {}: {}", found.program, found.key, facts.join("; "))
@@ -116,10 +154,15 @@ mod tests {
     #[test]
     fn comfyuis_nodes_are_told() {
         let prompt = r#"{"10": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat", "clip": ["4", 1]}},
-            "3": {"class_type": "KSampler", "inputs": {"seed": 5, "cfg": 8.0, "model": ["4", 0]}},
+            "3": {"class_type": "KSampler", "inputs": {"seed": 5, "cfg": 8.0, "model": ["4", 0], "positive":
+            ["11", 0]}}, "11": {"class_type": "ConditioningSetArea", "inputs": {"conditioning": ["10", 0]}},
             "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}"#;
         let found = told(&[("prompt", prompt), ("workflow", r#"{"nodes": [1, 2]}"#)]);
-        assert_eq!(found[0], "ComfyUI prompt: KSampler 3=cfg 8.0, seed 5; CLIPTextEncode 10=text a cat");
+        assert_eq!(
+            found[0],
+            "ComfyUI prompt: prompt of 3=a cat; sampler 3=cfg 8.0, seed 5; KSampler 3=cfg 8.0, seed 5; CLIPTextEncode \
+             10=text a cat"
+        );
         assert_eq!(found[1], "ComfyUI workflow: nodes=2");
     }
 
@@ -128,6 +171,7 @@ mod tests {
         let found = told(&[
             ("invokeai_metadata", r#"{"positive_prompt": "a", "model": {"name": "b", "hash": 1, "c": [1]}}"#),
             ("Software", "NovelAI"),
+            ("Description", "a cat"),
             ("Comment", r#"{"steps": 28}"#),
             ("parameters", r#"{"sui_image_params": {"seed": 7}}"#),
             ("UserComment", r#"{"fooocus_scheme": "x"}"#),
@@ -138,10 +182,22 @@ mod tests {
             found,
             [
                 "InvokeAI invokeai_metadata: model.hash=1; model.name=b; positive_prompt=a",
+                "NovelAI Description: prompt=a cat",
                 "NovelAI Comment: steps=28",
                 "SwarmUI parameters: seed=7",
                 "Fooocus UserComment: fooocus_scheme=x",
             ]
         );
+    }
+
+    #[test]
+    fn many_texts_and_long_ones_are_bounded() {
+        let texts: Vec<(String, String)> = (0..20_000).map(|_| ("Comment".into(), "{}".into())).collect();
+        let texts: Vec<(&str, &str)> = texts.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+        assert!(told(&texts).is_empty());
+        let long = format!("{{\"a\": [{}1]}}", "1,".repeat(MAX_JSON / 2));
+        assert!(told(&[("invokeai_metadata", &long)]).is_empty());
+        let nodes = format!("{{\"nodes\": [{}1]}}", "[1],".repeat(MAX_JSON / 2));
+        assert_eq!(told(&[("workflow", &nodes)]), [format!("ComfyUI workflow: nodes={}", MAX_JSON / 2 + 1)]);
     }
 }

@@ -17,7 +17,7 @@ use crate::request::{Request, Rng};
 
 /// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
 /// files, which [`super::like`] looks at.
-const SILENT: [&str; 24] = [
+const SILENT: [&str; 23] = [
     l::VERSION,
     l::TEMPLATE,
     l::NEGATIVE_TEMPLATE,
@@ -41,7 +41,6 @@ const SILENT: [&str; 24] = [
     "Civitai metadata",
     "Wildcard prompt",
     "Wildcard negative prompt",
-    "Pad conds",
 ];
 
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
@@ -55,6 +54,8 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         // Their choices were made; braces that are left are text.
         literal_prompt: true,
         literal_negative_prompt: true,
+        keep_comments: true, // they were removed before the text was written
+        pad_conds: fields.read(l::PAD_CONDS, truth).or((!by_kiln).then_some(false)),
         steps: fields.parsed(l::STEPS),
         cfg_scale: fields.parsed(l::CFG_SCALE),
         seed: fields.parsed(l::SEED),
@@ -143,11 +144,14 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     }
 }
 
-/// What is wrong with the names of the sampler and of the schedule in `info`, if something is: which one, and an error.
-pub(super) fn unknown_names(info: &Infotext) -> [Option<kiln_scheduler::Error>; 2] {
-    let sampler = info.get(l::SAMPLER).map(|name| SamplerChoice::from_str(name.trim()).map(drop));
-    let schedule = info.get(l::SCHEDULE_TYPE).map(|name| SigmaSchedule::from_str(name.trim()).map(drop));
-    [sampler, schedule].map(|found| found.and_then(Result::err))
+/// The names of the sampler and of the schedule in `info` that stand for nothing here: whether it is a schedule's, its
+/// field, and the name.
+pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, String)>; 2] {
+    let sampler = info.get(l::SAMPLER).filter(|name| SamplerChoice::from_str(name.trim()).is_err());
+    let schedule = info.get(l::SCHEDULE_TYPE).filter(|name| SigmaSchedule::from_str(name.trim()).is_err());
+    let [sampler, schedule] = [sampler, schedule].map(|name| name.map(String::from));
+    [sampler.map(|name| (false, l::SAMPLER, name)), schedule.map(|name| (true, l::SCHEDULE_TYPE, name))]
+}
 }
 
 /// Python's words.
@@ -160,7 +164,7 @@ fn truth(text: &str) -> Option<bool> {
 }
 
 fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
-    let enabled = fields.read(l::THRESHOLDING, |value| Some(value.eq_ignore_ascii_case("true")));
+    let enabled = fields.read(l::THRESHOLDING, truth);
     let (mimic_scale, percentile) = (fields.parsed(l::MIMIC_SCALE), fields.parsed::<f64>(l::PERCENTILE));
     if enabled == Some(true) {
         // The extension counts in percent.
@@ -245,6 +249,10 @@ fn size(text: &str) -> Option<(usize, usize)> {
     Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
 }
 
+fn truth(text: &str) -> Option<bool> {
+    Some(text.eq_ignore_ascii_case("true"))
+}
+
 fn emphasis(text: &str) -> Option<Emphasis> {
     Emphasis::ALL.into_iter().find(|emphasis| emphasis.label().eq_ignore_ascii_case(text))
 }
@@ -279,6 +287,8 @@ mod tests {
             negative_prompt: Some("dog".into()),
             literal_prompt: true,
             literal_negative_prompt: true,
+            keep_comments: true,
+            pad_conds: Some(false),
             width: Some(512),
             height: Some(768),
             steps: Some(25),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::foreign::MAX_JSON;
 use super::png_texts::PngTexts;
 use super::{ForeignSettings, Infotext, OwnSettings, exif, own, png_texts, stealth};
 use crate::error::{Error, Result};
@@ -123,7 +124,7 @@ impl ImageReport {
             unknown: unknown.unwrap_or_default(),
             parameters,
             place,
-            others: texts.iter().filter_map(|text| ForeignSettings::of(text, &texts)).collect(),
+            others: ForeignSettings::all(&texts),
             texts,
         })
     }
@@ -140,6 +141,10 @@ fn head(file: &mut File) -> std::io::Result<Vec<u8>> {
 /// Kiln's own settings; those that cannot be read are told, and there are none.
 fn own_of(texts: &[ImageText]) -> Option<(OwnSettings, Vec<String>)> {
     let text = texts.iter().find(|text| text.key == own::KEY)?;
+    if text.text.len() > MAX_JSON {
+        tracing::warn!("the chunk `kiln` has {} bytes, more than settings take; it is not read", text.text.len());
+        return None;
+    }
     OwnSettings::from_json(&text.text).inspect_err(|error| tracing::warn!("the chunk `kiln` is damaged: {error}")).ok()
 }
 

@@ -11,11 +11,16 @@
 //! objects and lists, which extensions write without quotation marks, and lines may follow the fields.
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
 /// With fewer fields a line is no line of fields.
 const MIN_FIELDS: usize = 3;
 const NEGATIVE: &str = "Negative prompt:";
+/// More fields than any program writes are no settings.
+const MAX_FIELDS: usize = 1000;
+/// A JSON value of more bytes is read as plain text up to its first comma.
+const MAX_VALUE: usize = 256 << 10;
 /// What the line of fields begins with in every version.
 const BEGIN: &str = "Steps:";
 
@@ -33,6 +38,10 @@ pub struct Infotext {
 impl Infotext {
     /// Reads a text; `None` where it has no line of fields.
     pub fn parse(text: &str) -> Option<Self> {
+        // Weights such as `(word:1.2)` in JSON look like fields.
+        if is_json(text) {
+            return None;
+        }
         let lines: Vec<&str> = text.trim().split('\n').map(str::trim).collect();
         let has_fields = |line: &&str| fields(line).len() >= MIN_FIELDS;
         let last = lines.len().checked_sub(1).filter(|&at| has_fields(&lines[at]));
@@ -51,7 +60,7 @@ impl Infotext {
         }
         let mut all = fields(lines[at]);
         for line in &lines[at + 1..] {
-            if let Some((key, value)) = line.split_once(':') {
+            if let Some((key, value)) = line.split_once(':').filter(|_| all.len() < MAX_FIELDS) {
                 all.push((key.trim().into(), value.trim().into()));
             }
         }
@@ -68,7 +77,7 @@ impl Infotext {
 fn fields(line: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = line;
-    while let Some(start) = rest.find(is_word) {
+    while let Some(start) = rest.find(is_word).filter(|_| found.len() < MAX_FIELDS) {
         rest = &rest[start..];
         let is_key = |c: char| is_word(c) || matches!(c, ' ' | '-' | '/');
         let end = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
@@ -88,17 +97,31 @@ fn fields(line: &str) -> Vec<(String, String)> {
 
 /// The value at the begin of `text`, and what is behind the comma that ends it.
 fn value(text: &str) -> (String, &str) {
-    if text.starts_with(['"', '{', '[']) {
-        let mut values = Deserializer::from_str(text).into_iter::<Value>();
-        if let Some(Ok(value)) = values.next() {
-            let (json, behind) = text.split_at(values.byte_offset());
-            if let Some(behind) = ended(behind) {
-                return (value.as_str().map_or_else(|| json.to_string(), String::from), behind);
-            }
+    // Only so much of the text is looked at, by whichever field: what is longer is no value.
+    let part = text.get(..text.floor_char_boundary(MAX_VALUE)).unwrap_or(text);
+    if part.starts_with('"') {
+        let mut values = Deserializer::from_str(part).into_iter::<String>();
+        if let Some(Ok(value)) = values.next()
+            && let Some(behind) = text.get(values.byte_offset()..).and_then(ended)
+        {
+            return (value, behind);
+        }
+    } else if part.starts_with(['{', '[']) {
+        let mut values = Deserializer::from_str(part).into_iter::<IgnoredAny>();
+        if let Some(Ok(_)) = values.next()
+            && let Some((json, behind)) = text.split_at_checked(values.byte_offset())
+            && let Some(behind) = ended(behind)
+        {
+            return (json.to_string(), behind);
         }
     }
     let (value, behind) = text.split_once(',').unwrap_or((text, ""));
     (value.trim_end().to_string(), behind)
+}
+
+/// Whether a text is a JSON object. Such a text is no settings of AUTOMATIC1111's, whatever stands in it.
+pub(super) fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// What is behind the comma that `text` begins with, or nothing at the end.
@@ -190,6 +213,30 @@ mod tests {
             assert_eq!(found.fields.len(), 4, "{text}");
         }
         assert_eq!(quoted("v1-5_pruned (fp16)"), "v1-5_pruned (fp16)");
+    }
+
+    #[test]
+    fn json_is_no_settings() {
+        for text in [
+            r#"{"prompt": "(a:1.2), (b:1.3), (c:1.4)", "steps": 20}"#,
+            "\n {\"a\": \"Steps: 1, Sampler: x, Seed: 2\"}\n",
+        ] {
+            assert_eq!(Infotext::parse(text), None, "{text}");
+        }
+        let prompt = "{a|b}, {c\nSteps: 20, Sampler: Euler, Seed: 1";
+        assert_eq!(parse(prompt).prompt, "{a|b}, {c");
+    }
+
+    #[test]
+    fn fields_and_values_are_bounded() {
+        let found = parse(&"aa: 1, ".repeat(100_000));
+        assert_eq!(found.fields.len(), MAX_FIELDS);
+        let found = parse(&"aa:[1,".repeat(100_000));
+        assert_eq!(found.fields.len(), MAX_FIELDS);
+        let long = format!("Steps: 1, Seed: 2, Model: \"{}, x\", Eta: 0", "y".repeat(MAX_VALUE));
+        assert_eq!(parse(&long).get("Model").map(str::len), Some(MAX_VALUE + 1));
+        let lines = format!("Steps: 1, Sampler: Euler, Seed: 2\n{}", "a: b\n".repeat(10_000));
+        assert_eq!(parse(&lines).fields.len(), MAX_FIELDS);
     }
 
     #[test]

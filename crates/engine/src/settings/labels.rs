@@ -40,6 +40,7 @@ pub(crate) const RNG: &str = "RNG";
 pub(crate) const RNG_CPU: &str = "CPU";
 pub(crate) const RNG_CUDA: &str = "NV";
 pub(crate) const EMPHASIS: &str = "Emphasis";
+pub(crate) const PAD_CONDS: &str = "Pad conds";
 pub(crate) const LORA_HASHES: &str = "Lora hashes";
 pub(crate) const TEMPLATE: &str = "Template";
 pub(crate) const NEGATIVE_TEMPLATE: &str = "Negative Template";

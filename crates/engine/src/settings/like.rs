@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::formats::{self, Taken, Unknown};
 use super::origin::TAESD;
-use super::own::{NamedFile, OwnSettings, PartFile};
+use super::own::{NamedFile, OwnSettings, PartFile, is_hash};
 use super::{ImageReport, Infotext, from_infotext, labels};
 use crate::error::{Error, Result};
 use crate::hashes::{Hashes, Scope, old_hash};
@@ -31,6 +32,7 @@ pub struct Like {
 enum Source {
     Own(Box<OwnSettings>),
     Text(Infotext),
+    Program(Box<Taken>),
 }
 
 impl Like {
@@ -43,7 +45,7 @@ impl Like {
             let looked_for = "--like, a picture with settings".into();
             return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
         }
-        let ImageReport { kiln, unknown, parameters, others, .. } = ImageReport::read(path)?;
+        let ImageReport { kiln, unknown, parameters, others, texts, .. } = ImageReport::read(path)?;
         let path = path.to_path_buf();
         match (kiln, parameters) {
             (Some(own), _) => {
@@ -53,9 +55,17 @@ impl Like {
             }
             (None, Some(text)) => Ok(Self { path, source: Source::Text(text), warnings: Vec::new() }),
             (None, None) => {
-                let found = match others.first() {
-                    None => "it has none".into(),
-                    Some(other) => format!("those of {} are not understood; `kiln inspect` tells them", other.program),
+                let found = match (formats::find(&texts), others.first()) {
+                    (Some((_, Ok(taken))), _) => {
+                        return Ok(Self { path, source: Source::Program(taken.into()), warnings: Vec::new() });
+                    }
+                    (Some((program, Err(problem))), _) => {
+                        format!("those of {program} cannot be met: {problem}; `kiln inspect` shows them")
+                    }
+                    (None, Some(other)) => {
+                        format!("those of {} are not understood; `kiln inspect` shows them", other.program)
+                    }
+                    (None, None) => "it has none".into(),
                 };
                 Err(Error::NoSettings { path, found })
             }
@@ -74,7 +84,10 @@ impl Like {
     fn model(&self) -> (Option<&str>, Option<&str>) {
         match &self.source {
             Source::Own(own) => (Some(own.model.name.as_str()), own.model.sha256.as_deref()),
-            Source::Text(text) => (text.get(labels::MODEL), text.get(labels::MODEL_HASH)),
+            Source::Text(text) => (text.get(labels::MODEL), text.get(labels::MODEL_HASH).filter(|hash| is_hash(hash))),
+            Source::Program(taken) => {
+                (taken.model.as_deref(), taken.model_hash.as_deref().filter(|hash| is_hash(hash)))
+            }
         }
     }
 
@@ -151,6 +164,11 @@ impl Like {
                     }
                 }
             }
+            Source::Program(taken) => {
+                if let Some(name) = taken.vae.as_deref().filter(|_| options.vae.is_none()) {
+                    self.warnings.push(format!("was made with the VAE {name}; say where it is with --vae"));
+                }
+            }
         }
     }
 
@@ -160,17 +178,24 @@ impl Like {
     /// # Errors
     /// [`Error::Value`] names the file and the field.
     pub fn check_names(&self, sampler: bool, schedule: bool) -> Result<()> {
-        let Source::Text(text) = &self.source else { return Ok(()) };
-        let [unknown_sampler, unknown_schedule] = from_infotext::unknown_names(text);
-        for (error, field, flag, given) in [
-            (unknown_sampler, labels::SAMPLER, "--sampler", sampler),
+        let names = match &self.source {
+            Source::Own(_) => Vec::new(),
+            Source::Text(text) => from_infotext::unknown_names(text).into_iter().flatten().collect(),
+            Source::Program(taken) => {
+                let told = |unknown: &Unknown| (unknown.is_schedule, unknown.field, unknown.name.clone());
+                taken.unknown.iter().map(told).collect()
+            }
+        };
+        for (is_schedule, field, name) in names {
             // A schedule of a sampler that Kiln does not have means nothing.
-            (unknown_schedule, labels::SCHEDULE_TYPE, "--scheduler", schedule || sampler),
-        ] {
-            if let Some(error) = error.filter(|_| !given) {
-                let found = format!("{}, with {field}: {}", self.path.display(), text.get(field).unwrap_or_default());
-                let expected = format!("settings that Kiln has, or {flag} too ({error})");
-                return Err(Error::Value { name: "--like", found, expected });
+            let (flag, given) = if is_schedule { ("--scheduler", schedule || sampler) } else { ("--sampler", sampler) };
+            if !given {
+                let found = format!("{}, with {field}: {name}", self.path.display());
+                return Err(Error::Value {
+                    name: "--like",
+                    found,
+                    expected: format!("settings that Kiln has, or {flag} too"),
+                });
             }
         }
         Ok(())
@@ -196,6 +221,10 @@ impl Like {
                 self.warnings.extend(warnings);
                 request
             }
+            Source::Program(taken) => {
+                self.warnings.extend(taken.warnings.iter().cloned());
+                taken.request.clone()
+            }
         }
     }
 
@@ -210,6 +239,7 @@ impl Like {
         let loras: Vec<NamedFile> = match &self.source {
             Source::Own(own) => own.loras.clone(),
             Source::Text(text) => lora_hashes(text.get(labels::LORA_HASHES).unwrap_or_default()),
+            Source::Program(_) => Vec::new(),
         };
         for lora in loras {
             let same = |other: &&NamedFile| other.name.eq_ignore_ascii_case(&lora.name);
@@ -272,8 +302,7 @@ fn short(hash: &str) -> &str {
 
 /// What has a hash, if it is long enough to be one of SHA-256.
 fn by_hash(hash: &str, cache: Option<&Path>, scope: Scope) -> Option<PathBuf> {
-    let is_one = hash.len() >= 10 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_one.then(|| Hashes::new(cache).find(hash, scope)).flatten()
+    (hash.len() >= 10 && is_hash(hash)).then(|| Hashes::new(cache).find(hash, scope)).flatten()
 }
 
 /// Where a LoRA is of which the file's name is known: by its hash, else by its name, here or in the folder of LoRAs.
@@ -293,7 +322,7 @@ fn found_lora(path: &Path, own: &OwnSettings, setup: &Setup) -> LoraName {
 /// `name: hash, name: hash`.
 fn lora_hashes(text: &str) -> Vec<NamedFile> {
     let one = |pair: &str| {
-        let (name, hash) = pair.rsplit_once(':')?;
+        let (name, hash) = pair.rsplit_once(':').filter(|(_, hash)| is_hash(hash.trim()))?;
         Some(NamedFile { name: name.trim().into(), sha256: Some(hash.trim().to_ascii_lowercase()) })
     };
     text.split(',').filter_map(one).collect()

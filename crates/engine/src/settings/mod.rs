@@ -1,8 +1,8 @@
 //! From a picture to its settings and back.
 //!
 //! Kiln writes two texts into a PNG: `parameters`, as AUTOMATIC1111 does ([`crate::parameters`]), and `kiln`, the whole
-//! request as JSON ([`own`]). It reads both, and AUTOMATIC1111's text wherever that is found: in text chunks, in the Exif
-//! of JPEG, WebP and AVIF, and hidden in pixels.
+//! request as JSON ([`own`]). It reads both, AUTOMATIC1111's text wherever that is found: in text chunks, in the Exif of JPEG,
+//! WebP and AVIF, and hidden in pixels; and the JSON of some other programs ([`formats`]).
 //!
 //! Pictures come from strangers. Nothing is allocated because a file says so, texts are bounded, and what is damaged is
 //! left out.
@@ -10,6 +10,7 @@
 mod exif;
 mod fit;
 mod foreign;
+mod formats;
 mod from_infotext;
 mod image;
 mod infotext;

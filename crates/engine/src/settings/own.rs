@@ -110,8 +110,19 @@ impl OwnSettings {
                 request.retain(|key, _| known.contains_key(key));
             }
         }
-        Ok((serde_json::from_value(value)?, unknown))
+        let mut settings: Self = serde_json::from_value(value)?;
+        let parts = settings.files.iter_mut().map(|part| &mut part.file);
+        for file in parts.chain(&mut settings.loras).chain([&mut settings.model]) {
+            file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
+        }
+        Ok((settings, unknown))
     }
+}
+
+/// Whether a text is a digest or the begin of one: hexadecimal digits, and no more than SHA-256 has. What a file says in its
+/// place is shown to nobody.
+pub(super) fn is_hash(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// Notes the numbers that `serde_json` does not read back as they were: it is exact up to 15 digits, and off by one unit in
@@ -153,7 +164,11 @@ impl Job {
         let guidance = GuidanceOptions::default();
         let unlike = |value: f64, default: f64| (value != default).then_some(value);
         let varied = self.seeds.subseed_strength > 0.0;
+        let has_number_sign =
+            [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains('#'));
         Request {
+            // Comments were removed; what is left, from a list or because it was asked for, is text.
+            keep_comments: has_number_sign,
             literal_prompt: self.literal_prompt || prompt.contains('{') || prompt.contains("__"),
             literal_negative_prompt: self.literal_negative_prompt
                 || negative_prompt.as_ref().is_some_and(|text| text.contains('{') || text.contains("__")),
@@ -196,6 +211,8 @@ impl Job {
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
+            chunk_cut: self.chunk_cut,
+            pad_conds: (!self.pad_conds).then_some(false),
             wildcards_dir: None,
         }
     }
@@ -257,6 +274,20 @@ mod tests {
         let json = settings.to_json();
         assert!(json.contains("\"exact\""), "no number needs the list");
         assert_eq!(OwnSettings::from_json(&json).unwrap().0.request, settings.request);
+    }
+
+    #[test]
+    fn hashes_are_hexadecimal() {
+        let escape = "\\u001b]0;title\\u0007";
+        let json = format!(
+            "{{\"model\": {{\"name\": \"a\", \"sha256\": \"{escape}\"}}, \"loras\": [{{\"sha256\": \"{escape}\"}}, \
+             {{\"sha256\": \"00ffAB\"}}], \"files\": [{{\"flag\": \"--vae\", \"sha256\": \"{}\"}}]}}",
+            "a".repeat(65)
+        );
+        let (found, _) = OwnSettings::from_json(&json).unwrap();
+        assert_eq!((found.model.sha256, found.files[0].file.sha256.as_ref()), (None, None));
+        let hashes: Vec<_> = found.loras.iter().map(|lora| lora.sha256.as_deref()).collect();
+        assert_eq!(hashes, [None, Some("00ffAB")]);
     }
 
     #[test]

@@ -13,8 +13,10 @@ use super::ImageText;
 pub(super) const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// A text of more bytes is no settings. ComfyUI's largest workflows have a few million.
 pub(super) const MAX_TEXT: usize = 16 << 20;
-/// More of texts is left where it is.
+/// More of texts is left where it is, and no more than this is inflated, whatever becomes of it.
 const MAX_TEXTS: usize = 64 << 20;
+/// More texts than any program writes.
+const MAX_COUNT: usize = 1000;
 /// A file of more chunks is no picture. A large picture has some ten thousand chunks of pixels.
 const MAX_CHUNKS: usize = 1_000_000;
 
@@ -31,7 +33,7 @@ pub(super) struct PngTexts {
 /// # Errors
 /// What the system says.
 pub(super) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
-    let (mut size, mut texts, mut total) = (None, Vec::new(), 0);
+    let (mut size, mut texts, mut total) = (None, Vec::new(), 0usize);
     for _ in 0..MAX_CHUNKS {
         let mut head = [0; 8];
         if !fill(file, &mut head)? {
@@ -42,7 +44,7 @@ pub(super) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
         let wanted = match &kind {
             b"IEND" => break,
             b"IHDR" => length == 13,
-            b"tEXt" | b"zTXt" | b"iTXt" => length <= MAX_TEXT && total + length <= MAX_TEXTS,
+            b"tEXt" | b"zTXt" | b"iTXt" => length <= MAX_TEXT && total.saturating_add(length) <= MAX_TEXTS,
             _ => false,
         };
         if !wanted {
@@ -66,11 +68,13 @@ pub(super) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
         if &kind == b"IHDR" {
             let side = |at: usize| data.get(at..at + 4).and_then(|side| side.try_into().ok()).map(u32::from_be_bytes);
             size = side(0).zip(side(4));
-        } else if let Some(text) = text(&kind, &data) {
-            total += text.text.len();
-            texts.push(text);
+        } else {
+            let (text, cost) = text(&kind, &data);
+            // What is refused has cost as much as what is taken.
+            total = total.saturating_add(cost);
+            texts.extend(text);
         }
-        if total > MAX_TEXTS {
+        if total > MAX_TEXTS || texts.len() >= MAX_COUNT {
             break;
         }
     }
@@ -86,25 +90,34 @@ fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     }
 }
 
-/// The keyword and the text of a chunk.
-fn text(kind: &[u8; 4], data: &[u8]) -> Option<ImageText> {
-    let (key, rest) = split(data)?;
-    let text = match kind {
-        b"tEXt" => from_latin1(rest),
-        b"zTXt" => from_latin1(&inflate(rest.strip_prefix(&[0])?)?),
-        _ => {
-            let [compressed, method, rest @ ..] = rest else { return None };
-            let (_language, rest) = split(rest)?;
-            let (_translated, rest) = split(rest)?;
-            match (compressed, method) {
-                (0, _) => String::from_utf8_lossy(rest).into_owned(),
-                (1, 0) => String::from_utf8_lossy(&inflate(rest)?).into_owned(),
-                _ => return None,
-            }
-        }
+/// The keyword and the text of a chunk, and how many bytes were read or inflated for it.
+fn text(kind: &[u8; 4], data: &[u8]) -> (Option<ImageText>, usize) {
+    let mut cost = data.len();
+    let mut inflated = |data: &[u8]| {
+        let (text, is_whole) = inflate(data);
+        cost += text.len();
+        (is_whole && text.len() <= MAX_TEXT).then_some(text)
     };
-    let place = String::from_utf8_lossy(kind).into_owned();
-    Some(ImageText { place, key: from_latin1(key), text })
+    let mut read = || {
+        let (key, rest) = split(data)?;
+        let text = match kind {
+            b"tEXt" => from_latin1(rest),
+            b"zTXt" => from_latin1(&inflated(rest.strip_prefix(&[0])?)?),
+            _ => {
+                let [compressed, method, rest @ ..] = rest else { return None };
+                let (_language, rest) = split(rest)?;
+                let (_translated, rest) = split(rest)?;
+                match (compressed, method) {
+                    (0, _) => String::from_utf8_lossy(rest).into_owned(),
+                    (1, 0) => String::from_utf8_lossy(&inflated(rest)?).into_owned(),
+                    _ => return None,
+                }
+            }
+        };
+        let place = String::from_utf8_lossy(kind).into_owned();
+        Some(ImageText { place, key: from_latin1(key), text })
+    };
+    (read(), cost)
 }
 
 /// What stands before and behind the first zero.
@@ -113,11 +126,11 @@ fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&data[..end], &data[end + 1..]))
 }
 
-/// What a compressed text says, as far as it goes; nothing where that is too much.
-fn inflate(data: &[u8]) -> Option<Vec<u8>> {
+/// What a compressed text says, up to a byte more than a text may have or up to what is damaged, and whether nothing is.
+fn inflate(data: &[u8]) -> (Vec<u8>, bool) {
     let mut text = Vec::new();
-    ZlibDecoder::new(data).take(MAX_TEXT as u64 + 1).read_to_end(&mut text).ok()?;
-    (text.len() <= MAX_TEXT).then_some(text)
+    let read = ZlibDecoder::new(data).take(MAX_TEXT as u64 + 1).read_to_end(&mut text);
+    (text, read.is_ok())
 }
 
 /// Latin-1, as the specification has it; many programs write UTF-8 all the same, which hardly ever is valid by chance.
@@ -202,6 +215,23 @@ mod tests {
             [&u32::MAX.to_be_bytes()[..], b"tEXt", b"a\0lies"].concat(),
         ];
         assert_eq!(texts(&chunks), [pair("k", "v")]);
+    }
+
+    #[test]
+    fn texts_and_what_is_inflated_are_bounded() {
+        let many: Vec<Vec<u8>> = (0..MAX_COUNT + 50).map(|_| chunk(b"tEXt", b"Comment\0{}")).collect();
+        assert_eq!(texts(&many).len(), MAX_COUNT);
+        // Each is refused for its length, and after a few no more are inflated: a text behind them is not reached.
+        let bomb = chunk(b"zTXt", &[b"bomb\0\0".as_slice(), &zlib(&vec![b'x'; MAX_TEXT + 1])].concat());
+        let good = chunk(b"tEXt", b"k\0v");
+        let few = MAX_TEXTS / MAX_TEXT;
+        assert_eq!(texts(&[vec![bomb.clone(); few - 1], vec![good.clone()]].concat()), [pair("k", "v")]);
+        assert_eq!(texts(&[vec![bomb; few + 1], vec![good.clone()]].concat()), []);
+        // The same where they end in what is no zlib.
+        let mut damaged = zlib(&vec![b'x'; MAX_TEXT - 1]);
+        damaged.truncate(damaged.len() - 4);
+        let damaged = chunk(b"zTXt", &[b"bomb\0\0".as_slice(), &damaged].concat());
+        assert_eq!(texts(&[vec![damaged; few + 1], vec![good]].concat()), []);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{Convention, InitialNoise, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
@@ -46,7 +47,9 @@ impl Draws {
     }
 }
 
-const PROMPTS: [&str; 12] = [
+const PROMPTS: [&str; 14] = [
+    "a cat# a note {x|y}\nand a dog",
+    "a very long text with commas, and more of it, so that it has more than seventy-five bytes in all",
     "a red apple",
     "a {red|green} apple, __size__",
     "(a:1.3) [b], [c:d:0.5], [e|f] AND g :0.7",
@@ -109,6 +112,9 @@ fn request(draws: &mut Draws) -> Request {
         emphasis: draws.one(&Emphasis::ALL),
         clip_skip: draws.maybe(|draws| 1 + draws.below(2)),
         comma_backtrack: draws.maybe(|draws| draws.below(75)),
+        chunk_cut: draws.one(&[ChunkCut::Comma, ChunkCut::Word]),
+        pad_conds: draws.maybe(|draws| draws.below(2) == 0),
+        keep_comments: draws.below(2) == 0,
         ..Request::default()
     };
     if draws.below(4) == 0 {
@@ -189,6 +195,10 @@ fn as_text_tells(job: &Job, read: &Request) -> Request {
     expected.prompt = crate::lora::with_tags(&expected.prompt, &expected.prompt, &job.loras).trim().into();
     expected.loras.clear();
     expected.comma_backtrack = None;
+    expected.chunk_cut = ChunkCut::Comma;
+    expected.keep_comments = true;
+    // What is padded is said where a text may be long.
+    expected.pad_conds = expected.pad_conds.or(read.pad_conds.filter(|&padded| padded));
     expected.clip_skip = expected.clip_skip.filter(|&skip| skip > 1);
     (expected.literal_prompt, expected.literal_negative_prompt) = (true, true);
     if job.guidance == GuidanceOptions::default() {

@@ -1,0 +1,398 @@
+//! ComfyUI's graph under the key `prompt`: nodes by their ids, whose inputs are values or `[id, slot]` of another node.
+//!
+//! A graph is plain where an image comes from one sampler over an empty latent image, texts and a checkpoint, with LoRAs in
+//! between. Any other node makes it something else than a request can say, and is named.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::ImageText;
+use super::super::foreign::MAX_JSON;
+use super::object::{short, shortened, whole};
+use super::{Taken, as_in_comfyui, dialect, stem};
+use crate::lora::{LoraName, LoraUse};
+use crate::request::Request;
+
+/// A chain of more nodes is no plain graph, or leads back to its begin.
+const MAX_CHAIN: usize = 200;
+/// Deeper parentheses are text.
+const MAX_DEPTH: usize = 64;
+/// What a pair of parentheses multiplies by.
+const STEP: f64 = 1.1;
+
+/// The nodes by their ids.
+pub(in super::super) type Graph = BTreeMap<String, Node>;
+
+/// A node.
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct Node {
+    /// What it does.
+    #[serde(default)]
+    pub(in super::super) class_type: String,
+    /// Its values and the nodes that it takes something from.
+    #[serde(default)]
+    pub(in super::super) inputs: Map<String, Value>,
+}
+
+/// The graph in a text, if it is one.
+pub(in super::super) fn graph_of(text: &ImageText) -> Option<Graph> {
+    let is_one = text.key == "prompt" && text.text.len() <= MAX_JSON && text.text.contains("class_type");
+    is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
+}
+
+/// A place in the graph.
+type At<'a> = (&'a str, &'a Node);
+
+/// The request that a plain graph is.
+///
+/// # Errors
+/// Names the node or the input that makes it no plain one.
+pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
+    let reader = Reader { graph };
+    let (sampler, decoder) = reader.sampler()?;
+    let (id, node) = sampler;
+    let mut taken = Taken::default();
+    let advanced = node.class_type == "KSamplerAdvanced";
+    let steps = reader.whole(sampler, "steps")? as usize;
+    if advanced {
+        let all = [
+            ("add_noise", Value::from("enable")),
+            ("return_with_leftover_noise", Value::from("disable")),
+            ("start_at_step", Value::from(0)),
+        ];
+        for (name, expected) in all {
+            let found = reader.value(sampler, name)?;
+            if *found != expected {
+                return Err(format!("{name} of node {} is {}, which is no whole run", named(sampler), short(found)));
+            }
+        }
+        if (reader.whole(sampler, "end_at_step")? as usize) < steps {
+            return Err(format!("node {} ends before its last step", named(sampler)));
+        }
+    } else {
+        let denoise = reader.value(sampler, "denoise")?;
+        if denoise.as_f64() != Some(1.0) {
+            return Err(format!(
+                "denoise of node {} is {}, so that it began with an image",
+                named(sampler),
+                short(denoise)
+            ));
+        }
+    }
+    let latent = reader.link(sampler, "latent_image")?;
+    if latent.1.class_type != "EmptyLatentImage" {
+        return Err(not_understood(latent));
+    }
+    let batch = reader.whole(latent, "batch_size")?;
+    if batch > 1 {
+        taken.warnings.push(format!("it is one of {batch} images that share their noise; the first one is made"));
+    }
+    let (positive, clip) = reader.text(sampler, "positive")?;
+    let (negative, negative_clip) = reader.text(sampler, "negative")?;
+    let model = reader.chain(sampler, "model", "model")?;
+    let [clip, negative_clip] = [clip, negative_clip].map(|from| reader.chain(from, "clip", "clip"));
+    let (clip, negative_clip) = (clip?, negative_clip?);
+    if clip.nodes != negative_clip.nodes || clip.checkpoint != model.checkpoint {
+        return Err(format!("the prompts and the sampler {id} do not have one model with the same LoRAs"));
+    }
+    taken.request = Request {
+        prompt: dialect::written(&spans(positive)),
+        // Empty texts are encoded there, too.
+        negative_prompt: Some(dialect::written(&spans(negative))),
+        steps: Some(steps),
+        seed: Some(reader.whole(sampler, if advanced { "noise_seed" } else { "seed" })?),
+        cfg_scale: Some(reader.number(sampler, "cfg")?),
+        width: Some(reader.whole(latent, "width")? as usize),
+        height: Some(reader.whole(latent, "height")? as usize),
+        clip_skip: reader.clip_skip(&clip)?,
+        loras: reader.loras(&model, &clip)?,
+        ..as_in_comfyui()
+    };
+    taken.sampler_of_comfyui(
+        ["sampler_name", "scheduler"],
+        Some(reader.name(sampler, "sampler_name")?),
+        Some(reader.name(sampler, "scheduler")?),
+    );
+    let checkpoint = reader.node(&model.checkpoint)?;
+    taken.model = Some(stem(reader.name(checkpoint, "ckpt_name")?).into());
+    let vae = reader.link(decoder, "vae")?;
+    match vae.1.class_type.as_str() {
+        "VAELoader" => taken.vae = Some(stem(reader.name(vae, "vae_name")?).into()),
+        _ if vae.0 == model.checkpoint => {}
+        _ => return Err(not_understood(vae)),
+    }
+    Ok(taken)
+}
+
+/// The nodes between a sampler or a text and its checkpoint, from there on, and that checkpoint's id.
+struct Chain<'a> {
+    nodes: Vec<&'a str>,
+    checkpoint: String,
+}
+
+struct Reader<'a> {
+    graph: &'a Graph,
+}
+
+impl<'a> Reader<'a> {
+    fn node(&self, id: &str) -> Result<At<'a>, String> {
+        let found = self.graph.get_key_value(id).map(|(id, node)| (id.as_str(), node));
+        found.ok_or_else(|| format!("node {} is not there", shortened(id)))
+    }
+
+    /// What an input takes something from, if it does.
+    fn linked(&self, (_, node): At<'a>, name: &str) -> Option<At<'a>> {
+        let id = node.inputs.get(name)?.as_array().filter(|link| link.len() == 2)?.first()?;
+        let id = id.as_str().map_or_else(|| id.to_string(), String::from);
+        self.node(&id).ok()
+    }
+
+    fn link(&self, at: At<'a>, name: &str) -> Result<At<'a>, String> {
+        self.linked(at, name).ok_or_else(|| format!("{name} of node {} comes from no node", named(at)))
+    }
+
+    /// A value that stands in the node itself.
+    fn value(&self, at: At<'a>, name: &str) -> Result<&'a Value, String> {
+        if let Some(from) = self.linked(at, name) {
+            return Err(format!("{name} of node {} comes from node {}", named(at), named(from)));
+        }
+        let value = at.1.inputs.get(name).filter(|value| !value.is_null());
+        value.ok_or_else(|| format!("node {} has no {name}", named(at)))
+    }
+
+    fn wrong(at: At<'_>, name: &str, value: &Value, expected: &str) -> String {
+        format!("{name} of node {} is {}, expected {expected}", named(at), short(value))
+    }
+
+    fn name(&self, at: At<'a>, name: &str) -> Result<&'a str, String> {
+        let value = self.value(at, name)?;
+        value.as_str().ok_or_else(|| Self::wrong(at, name, value, "a text"))
+    }
+
+    fn number(&self, at: At<'a>, name: &str) -> Result<f64, String> {
+        let value = self.value(at, name)?;
+        value.as_f64().ok_or_else(|| Self::wrong(at, name, value, "a number"))
+    }
+
+    fn whole(&self, at: At<'a>, name: &str) -> Result<u64, String> {
+        let value = self.value(at, name)?;
+        whole(value).ok_or_else(|| Self::wrong(at, name, value, "a whole number"))
+    }
+
+    /// The sampler that the saved image comes from, and the node that decodes it.
+    fn sampler(&self) -> Result<(At<'a>, At<'a>), String> {
+        const SAVERS: [&str; 4] = ["SaveImage", "PreviewImage", "SaveAnimatedWEBP", "SaveAnimatedPNG"];
+        let nodes = self.graph.iter().map(|(id, node)| (id.as_str(), node));
+        let savers = nodes.filter(|(_, node)| SAVERS.contains(&node.class_type.as_str()));
+        let mut decoders: Vec<At<'_>> = savers.map(|saver| self.link(saver, "images")).collect::<Result<_, _>>()?;
+        decoders.sort_by_key(|(id, _)| *id);
+        decoders.dedup_by_key(|(id, _)| *id);
+        let decoder = match decoders[..] {
+            [decoder] => decoder,
+            [] => return Err("no node saves an image".into()),
+            _ => return Err("it saves several images, and does not say which one this is".into()),
+        };
+        if decoder.1.class_type != "VAEDecode" {
+            return Err(not_understood(decoder));
+        }
+        let sampler = self.link(decoder, "samples")?;
+        match sampler.1.class_type.as_str() {
+            "KSampler" | "KSamplerAdvanced" => Ok((sampler, decoder)),
+            _ => Err(not_understood(sampler)),
+        }
+    }
+
+    /// The text of a sampler's input, and the node with it.
+    fn text(&self, sampler: At<'a>, name: &str) -> Result<(&'a str, At<'a>), String> {
+        let at = self.link(sampler, name)?;
+        if at.1.class_type != "CLIPTextEncode" {
+            return Err(not_understood(at));
+        }
+        Ok((self.name(at, "text")?, at))
+    }
+
+    /// Follows `first` of `from`, then `next` of each node, up to the checkpoint.
+    fn chain(&self, from: At<'a>, first: &str, next: &str) -> Result<Chain<'a>, String> {
+        let (mut nodes, mut at) = (Vec::new(), self.link(from, first)?);
+        for _ in 0..MAX_CHAIN {
+            match at.1.class_type.as_str() {
+                "CheckpointLoaderSimple" => return Ok(Chain { nodes, checkpoint: at.0.into() }),
+                "LoraLoader" | "CLIPSetLastLayer" => {}
+                "LoraLoaderModelOnly" if next == "model" => {}
+                _ => return Err(not_understood(at)),
+            }
+            nodes.push(at.0);
+            at = self.link(at, next)?;
+        }
+        Err(format!("the nodes behind {} do not end", named(from)))
+    }
+
+    /// The layer of the last node that sets one, which is the nearest to the text.
+    fn clip_skip(&self, clip: &Chain<'a>) -> Result<Option<usize>, String> {
+        for id in &clip.nodes {
+            let at = self.node(id)?;
+            if at.1.class_type == "CLIPSetLastLayer" {
+                let layer = self.number(at, "stop_at_clip_layer")?;
+                return match (-24.0..=-1.0).contains(&layer) {
+                    true => Ok(Some(-layer as usize)),
+                    false => Err(format!("stop_at_clip_layer of node {} is {layer}, expected -24 to -1", named(at))),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// The LoRAs, those next to the checkpoint first. Each changes the networks of the chains that it stands in.
+    fn loras(&self, model: &Chain<'a>, clip: &Chain<'a>) -> Result<Vec<LoraUse>, String> {
+        let mut ids: Vec<&str> = clip.nodes.iter().rev().copied().filter(|id| !model.nodes.contains(id)).collect();
+        ids.extend(model.nodes.iter().rev());
+        let mut loras = Vec::new();
+        for id in ids {
+            let at = self.node(id)?;
+            if !at.1.class_type.starts_with("LoraLoader") {
+                continue;
+            }
+            let strength = |chain: &Chain<'_>, name: &str| match chain.nodes.contains(&id) {
+                true => self.number(at, name).map(|strength| strength as f32),
+                false => Ok(0.0),
+            };
+            let (text, unet) = (strength(clip, "strength_clip")?, strength(model, "strength_model")?);
+            let lora = LoraName::Named(stem(self.name(at, "lora_name")?).into());
+            loras.push(LoraUse { lora, text, unet });
+        }
+        Ok(loras)
+    }
+}
+
+/// A node as messages name it.
+fn named((id, node): At<'_>) -> String {
+    format!("{} ({})", shortened(id), shortened(&node.class_type))
+}
+
+fn not_understood(at: At<'_>) -> String {
+    format!("node {} is not understood", named(at))
+}
+
+/// What a graph says of prompts and sampling, plain or not: for each sampler its values, and the texts that lead to it.
+pub(in super::super) fn overview(graph: &Graph) -> Vec<(String, String)> {
+    const VALUES: [&str; 7] = ["sampler_name", "scheduler", "steps", "cfg", "seed", "noise_seed", "denoise"];
+    let reader = Reader { graph };
+    let samplers = graph
+        .iter()
+        .map(|(id, node)| (id.as_str(), node))
+        .filter(|(_, node)| node.class_type.contains("Sampler") && node.inputs.contains_key("positive"));
+    let mut found = Vec::new();
+    for sampler in samplers.take(8) {
+        for (what, name) in [("prompt", "positive"), ("negative prompt", "negative")] {
+            let texts = reader.texts_behind(sampler, name);
+            if !texts.is_empty() {
+                found.push((format!("{what} of {}", shortened(sampler.0)), texts.join(" | ")));
+            }
+        }
+        let value = |name: &&str| match sampler.1.inputs.get(*name)? {
+            Value::Array(_) => None,
+            value => Some(format!("{name} {}", short(value))),
+        };
+        let values: Vec<String> = VALUES.iter().filter_map(value).collect();
+        if !values.is_empty() {
+            found.push((format!("sampler {}", shortened(sampler.0)), values.join(", ")));
+        }
+    }
+    found
+}
+
+impl<'a> Reader<'a> {
+    /// The texts that lead to an input.
+    fn texts_behind(&self, sampler: At<'a>, name: &str) -> Vec<&'a str> {
+        let (mut texts, mut seen) = (Vec::new(), Vec::new());
+        let mut open: Vec<At<'a>> = self.linked(sampler, name).into_iter().collect();
+        while let Some(at) = open.pop() {
+            if seen.contains(&at.0) || seen.len() >= MAX_CHAIN {
+                continue;
+            }
+            seen.push(at.0);
+            let text = ["text", "text_g", "text_l", "prompt"].iter().find_map(|key| at.1.inputs.get(*key)?.as_str());
+            match text {
+                Some(text) => texts.push(text),
+                // Models and images say nothing in words.
+                None => {
+                    let inputs = at.1.inputs.keys().filter(|key| key.starts_with("conditioning") || *key == name);
+                    open.extend(inputs.filter_map(|key| self.linked(at, key)));
+                }
+            }
+        }
+        texts
+    }
+}
+
+/// The spans of a text with ComfyUI's brackets (`comfy/sd1_clip.py`, `token_weights`): `(a)` is 1.1 times as much, `(a:1.3)`
+/// is 1.3 whatever is around it, `\(` and `\)` are text, and so is a parenthesis without its other half. A word
+/// `embedding:name` names an embedding.
+pub(super) fn spans(text: &str) -> Vec<(String, f64)> {
+    // As there: characters that no text has, so that escaped parentheses are none.
+    let text = text.replace("\\)", "\0\u{1}").replace("\\(", "\0\u{2}");
+    let mut spans = Vec::new();
+    weigh(&text, 1.0, 0, &mut spans);
+    let unescaped = |text: &str| text.replace("\0\u{1}", ")").replace("\0\u{2}", "(");
+    spans.into_iter().map(|(text, weight)| (with_names(&unescaped(text)), weight)).collect()
+}
+
+fn weigh<'t>(text: &'t str, weight: f64, depth: usize, spans: &mut Vec<(&'t str, f64)>) {
+    let (mut start, mut nesting) = (0, 0i64);
+    let push = |piece: &'t str, spans: &mut Vec<(&'t str, f64)>| {
+        let inner = piece.strip_prefix('(').and_then(|piece| piece.strip_suffix(')'));
+        match inner.filter(|_| depth < MAX_DEPTH) {
+            Some(inner) => {
+                let stated = inner.rsplit_once(':').filter(|(before, _)| !before.is_empty());
+                let stated = stated.and_then(|(before, number)| Some((before, stated_weight(number)?)));
+                let (inner, weight) = stated.unwrap_or((inner, weight * STEP));
+                weigh(inner, weight, depth + 1, spans);
+            }
+            None if piece.is_empty() => {}
+            None => spans.push((piece, weight)),
+        }
+    };
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => {
+                if nesting == 0 {
+                    push(text.get(start..at).unwrap_or_default(), spans);
+                    start = at;
+                }
+                nesting += 1;
+            }
+            ')' => {
+                nesting -= 1;
+                if nesting == 0 {
+                    push(text.get(start..=at).unwrap_or_default(), spans);
+                    start = at + 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    push(text.get(start..).unwrap_or_default(), spans);
+}
+
+/// A number as Python reads it, if it is a finite one.
+fn stated_weight(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|weight: &f64| weight.is_finite())
+}
+
+/// Words that name embeddings as they are named here: without `embedding:` and the ending of a file.
+fn with_names(text: &str) -> String {
+    const PREFIX: &str = "embedding:";
+    if !text.contains(PREFIX) {
+        return text.into();
+    }
+    let word = |word: &str| match word.strip_prefix(PREFIX) {
+        Some(name) => {
+            let plain = name.trim_end_matches(|c: char| c.is_whitespace() || c == ',');
+            format!("{}{}", stem(plain), name.get(plain.len()..).unwrap_or_default())
+        }
+        None => word.to_string(),
+    };
+    text.split_inclusive([' ', '\n']).map(word).collect()
+}
