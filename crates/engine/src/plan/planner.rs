@@ -144,6 +144,7 @@ impl Planner {
             guided: true,
             parts: 1,
             chunks: 1,
+            texts: 1,
             vae: VaeMemory::default(),
         })
     }
