@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, Preset, Setup, WeightType};
+use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, MemoryOptions, Preset, Setup, WeightType};
 
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
@@ -161,7 +161,9 @@ pub struct PlanArgs {
 impl PlanArgs {
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
-        Setup { taesd: self.taesd.clone(), ..self.place.setup() }
+        let setup = self.place.setup();
+        let memory = MemoryOptions { budget: self.vram_budget, ..setup.memory.clone() };
+        Setup { taesd: self.taesd.clone(), memory, ..setup }
     }
 
     /// Width and height.

@@ -18,7 +18,7 @@ pub struct PlaceArgs {
     /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     weight_type: MatrixChoice,
-    /// Threads of the processor. Default: one for each core.
+    /// Threads of the CPU, at most four for each CPU. Default: one for each CPU that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
 }

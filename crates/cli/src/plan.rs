@@ -1,7 +1,7 @@
 //! `kiln plan`: how much memory a run takes in every mode, before anything is loaded.
 
 use kiln_engine::{
-    BatchSize, BenchModel, ByteSize, ModelFolder, Plan, Planner, Result, RunsOn, StagePlan, Work, locate_model,
+    BatchSize, BenchModel, ByteSize, ModelFolder, Plan, Planner, Result, Room, RunsOn, StagePlan, Work, locate_model,
     process_bytes,
 };
 
@@ -19,14 +19,15 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             (model.name(), Planner::new(&model, setup.taesd.as_deref())?)
         }
     };
-    let (on, free) = RunsOn::of(&setup);
-    let budget = args.vram_budget.map(|budget| budget.0).or(free);
+    let (on, room) = RunsOn::of(&setup);
+    let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     if args.batch_size == BatchSize::Auto {
-        work.batch_size = planner.batch_size(&work, on, budget.unwrap_or(usize::MAX), usize::MAX)?.batch_size;
+        work.batch_size =
+            planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size;
     }
     let plans = planner.modes(&work, on)?;
-    let chosen = budget.map(|budget| planner.choose(&work, on, budget)).transpose();
+    let chosen = room.map(|room| planner.choose_within(&work, on, room)).transpose();
     if args.json {
         let chosen = chosen.as_ref().ok().cloned().flatten();
         print(&format!(
@@ -40,7 +41,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             })
         ));
     } else {
-        print(&text(&name, &work, &on, &plans, budget, chosen.as_ref().ok().and_then(Option::as_ref)));
+        print(&text(&name, &work, &on, &plans, room, chosen.as_ref().ok().and_then(Option::as_ref)));
     }
     chosen.map(drop)
 }
@@ -52,7 +53,7 @@ fn with_peak(plan: &Plan) -> serde_json::Value {
     value
 }
 
-fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usize>, chosen: Option<&Plan>) -> String {
+fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], room: Option<Room>, chosen: Option<&Plan>) -> String {
     let Work { width, height, batch_size, .. } = *work;
     let pictures = if batch_size == 1 { "one picture".into() } else { format!("{batch_size} pictures") };
     let mut text = format!("{name}: {pictures} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
@@ -70,11 +71,11 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usi
         "",
     ];
     let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(plans.iter().map(|plan| row(plan, budget)));
+    rows.extend(plans.iter().map(|plan| row(plan, room)));
     text += &table(&rows, 2);
-    text += &match (budget, chosen) {
-        (Some(budget), Some(plan)) => {
-            format!("\nof {}: {}, {}\n", ByteSize(budget), plan.mode, ByteSize(plan.peak()))
+    text += &match (room, chosen) {
+        (Some(room), Some(plan)) => {
+            format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.mode, ByteSize(plan.peak()))
         }
         (Some(_), None) => String::new(),
         (None, _) => "\nthere is no such card here; --vram-budget says what it has\n".into(),
@@ -82,14 +83,14 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], budget: Option<usi
     text
 }
 
-fn row(plan: &Plan, budget: Option<usize>) -> Vec<String> {
+fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
         bytes => format!("{}, {:.1} ms", ByteSize(bytes), 1e3 * plan.copy_seconds_per_step),
     };
-    let fits = budget.map_or("", |budget| if plan.peak() <= budget { "fits" } else { "too large" });
+    let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
     let words = [plan.mode.to_string(), format!("{stage:?}").to_lowercase()];
     [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()

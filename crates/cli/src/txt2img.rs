@@ -65,13 +65,14 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     };
     let memory = memory.map(MemoryTraceFile::start).transpose()?;
     let files = model.clone();
-    let mut engine = Engine::load_with(model, &setup, &job.loras, &mut on_load)?;
+    let mut engine = Engine::load_for(model, &setup, &job, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
     }
     let result = engine.txt2img(&job, &mut |event| {
         match event {
             Event::Begin(stage) => progress.begin(stage),
+            Event::Text { .. } => {}
             Event::Step { done, total } => progress.step(done, total),
             Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
                 "picture {} (seed {seed}) overflowed {from} in the VAE; it and all that follow are decoded in {to}",

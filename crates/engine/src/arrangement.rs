@@ -1,65 +1,87 @@
 //! How a model is arranged in memory: the plan that runs go by, and what becomes of it when memory is out.
 
 use candle_core::Device;
-use kiln_mempool::{HostPool, SystemMemory};
-use kiln_ops::Target;
-use kiln_ops::device::cards;
+use kiln_mempool::HostPool;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Stage;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::part::Keep;
 use crate::plan::{Plan, Planner, RunsOn, Work};
 use crate::residency::Share;
-use crate::setup::PIECE;
-
-/// The part of what is free that a plan leaves to others where nobody gave a budget, on the processor.
-const LEFT_FREE: f64 = 0.1;
-/// Plans are within a few hundredths of what runs take: one part in so many of a budget stays free.
-const MARGIN: usize = 32;
-/// Bytes of a card that libraries and kernels take, beside what plans count.
-const LIBRARIES: u64 = 384 << 20;
+use crate::room::{DeviceMemory, Room};
 
 /// Chooses how runs use memory.
 pub(crate) struct Arrangement {
     planner: Planner,
     on: RunsOn,
     options: MemoryOptions,
-    /// What was free when nothing was loaded yet, where that is known.
-    free: Option<usize>,
+    /// The device's memory when nothing was loaded yet, where that is known.
+    memory: Option<DeviceMemory>,
     /// The plan of the work at hand.
     plan: Plan,
     work: Work,
+    /// Whether the work is that of a run, and was found to fit, rather than what was expected at first.
+    is_prepared: bool,
     /// Whether memory was out: from then on nothing larger is tried.
     met_the_end: bool,
 }
 
 impl Arrangement {
-    /// The arrangement for one picture of the model's own size.
+    /// The arrangement for the work that is expected, or for one image of the model's own size. Nothing is refused yet:
+    /// what does not fit has the smallest plan until [`Arrangement::prepare`] refuses it.
     ///
     /// # Errors
-    /// [`crate::Error::Budget`] where not even the smallest mode fits into a budget.
-    pub(crate) fn new(planner: Planner, device: &Device, on: RunsOn, options: MemoryOptions) -> Result<Self> {
-        let work = Work { vae: options.vae, ..planner.work([None, None], None, 1)? };
-        let plan = planner.plan(Mode::LOWVRAM, &work, on, None)?;
-        let mut this = Self { planner, on, options, free: free(device), plan, work, met_the_end: false };
-        this.plan = this.choose(&work)?;
+    /// What the networks' dry runs report.
+    pub(crate) fn new(
+        planner: Planner,
+        device: &Device,
+        on: RunsOn,
+        options: MemoryOptions,
+        expected: Option<Work>,
+    ) -> Result<Self> {
+        Self::within(planner, DeviceMemory::of(device), on, options, expected)
+    }
+
+    fn within(
+        planner: Planner,
+        memory: Option<DeviceMemory>,
+        on: RunsOn,
+        options: MemoryOptions,
+        expected: Option<Work>,
+    ) -> Result<Self> {
+        let work = expected.map_or_else(|| planner.work([None, None], None, 1), Ok)?;
+        let work = Work { vae: options.vae, ..work };
+        let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(0))?;
+        let (is_prepared, met_the_end) = (false, false);
+        let mut this = Self { planner, on, options, memory, plan, work, is_prepared, met_the_end };
+        match this.choose(&work) {
+            Ok(plan) => this.plan = plan,
+            Err(Error::Budget { .. }) => {}
+            Err(error) => return Err(error),
+        }
         Ok(this)
     }
 
-    /// Plans for `work`. Gives whether the mode is another one than before, so that what is loaded has to go.
+    /// Plans for `work`. Gives whether the mode is another one than before, so that what is loaded has to go. Warns of
+    /// what needs more than is free, where there is no budget: what is free is an estimate.
     ///
     /// # Errors
-    /// As [`Arrangement::new`].
+    /// [`crate::Error::Budget`] where not even the smallest mode fits into a budget, or into all memory of the device.
     pub(crate) fn prepare(&mut self, work: Work) -> Result<bool> {
         let work = Work { vae: self.options.vae, ..work };
-        if work == self.work {
+        if work == self.work && self.is_prepared {
             return Ok(false);
         }
         let before = self.plan.mode;
         self.plan = if self.met_the_end { self.of_mode(before, &work)? } else { self.choose(&work)? };
-        self.work = work;
+        (self.work, self.is_prepared) = (work, true);
+        if let Some(memory) =
+            self.memory.filter(|memory| self.options.budget.is_none() && self.plan.peak() > memory.free.bytes)
+        {
+            tracing::warn!("{}; the system may end the run", self.plan.refusal(&work, memory.free));
+        }
         Ok(self.plan.mode != before)
     }
 
@@ -78,7 +100,7 @@ impl Arrangement {
     pub(crate) fn has_room_beside(&self) -> bool {
         let [encode, _, decode] = &self.plan.stages;
         let both = self.plan.peak() + encode.activations.max(decode.activations) + decode.workspace;
-        self.mode().keeps_all() && self.budget().or(self.free).is_some_and(|room| both <= room)
+        self.mode().keeps_all() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
     /// How much of the network of `stage` is kept while it runs.
@@ -126,21 +148,25 @@ impl Arrangement {
         }
     }
 
-    /// The plan for `work` in the mode that was asked for, or the fastest that fits.
+    /// The plan for `work` in the mode that was asked for, or the fastest that fits. Without a budget it may need more than
+    /// is free, but not more than there is: then the smallest mode is not refused where it fits into that.
     fn choose(&self, work: &Work) -> Result<Plan> {
-        let budget = self.budget();
-        let mode = match (self.options.mode, budget.or(self.free)) {
-            (ModeChoice::Auto, Some(room)) => match (self.planner.choose(work, self.on, room), budget) {
-                (Ok(plan), _) => return Ok(plan),
-                (Err(error), Some(_)) => return Err(error),
-                // It may fit all the same: what is free is an estimate.
-                (Err(_), None) => Mode::LOWVRAM,
+        let plan = match (self.options.mode, self.room()) {
+            (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
+                Ok(plan) => return Ok(plan),
+                Err(smallest) => smallest,
             },
-            (choice, _) => Mode::asked(choice),
+            (choice, _) => self.of_mode(Mode::asked(choice), work)?,
         };
-        let plan = self.of_mode(mode, work)?;
-        match budget {
-            Some(budget) if plan.peak() > budget => Err(plan.refusal(work, budget)),
+        match (Room::of_budget(&self.options, self.on.target), self.memory) {
+            (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
+            // A mode that was asked for gives way to a smaller one where an allocation fails, if there is one that fits.
+            (None, Some(DeviceMemory { total, .. })) if plan.peak() > total.bytes => {
+                match self.planner.fit(work, self.on, total.bytes)? {
+                    Ok(_) => self.planner.plan(plan.mode, work, self.on, Some(total.bytes)),
+                    Err(smallest) => Err(smallest.refusal(work, total)),
+                }
+            }
             _ => Ok(plan),
         }
     }
@@ -149,25 +175,15 @@ impl Arrangement {
         self.planner.plan(mode, work, self.on, self.budget())
     }
 
-    /// What plans may use of the budget: the rest is for what they are wrong by, and on a card for what lies between
-    /// tensors in the driver's pieces.
+    /// What plans may use of the budget.
     fn budget(&self) -> Option<usize> {
-        let pieces = if self.on.target.is_card() { 2 * PIECE } else { 0 };
-        self.options.budget.map(|budget| (budget.0 - budget.0 / MARGIN).saturating_sub(pieces))
+        Room::of_budget(&self.options, self.on.target).map(|room| room.bytes)
     }
-}
 
-/// Bytes that a run may count on where nobody gave a budget.
-fn free(device: &Device) -> Option<usize> {
-    let free = match Target::of(device) {
-        Target::Processor { .. } => (SystemMemory::now()?.available as f64 * (1.0 - LEFT_FREE)) as u64,
-        Target::Card => {
-            let candle_core::DeviceLocation::Cuda { gpu_id } = device.location() else { return None };
-            let card = cards().ok()?.cards.into_iter().find(|card| card.ordinal == gpu_id)?;
-            (card.memory_free as u64).saturating_sub(LIBRARIES)
-        }
-    };
-    usize::try_from(free).ok()
+    /// The bytes that a run may count on: of the budget, else of what is free.
+    fn room(&self) -> Option<Room> {
+        Room::of_budget(&self.options, self.on.target).or(self.memory.map(|memory| memory.free))
+    }
 }
 
 /// A ceiling for the processor's memory, for as long as it lives.
@@ -184,5 +200,80 @@ impl Ceiling {
 impl Drop for Ceiling {
     fn drop(&mut self) {
         HostPool::set_ceiling(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+    use kiln_ops::Target;
+
+    use super::*;
+    use crate::bench::{BenchModel, Preset};
+    use crate::byte_size::ByteSize;
+
+    const MIB: u64 = 1 << 20;
+
+    fn arrangement(free: u64, total: u64, options: MemoryOptions, expected: Option<Work>) -> Arrangement {
+        let planner = Planner::of_configurations(&BenchModel::preset(Preset::Emoji).unwrap()).unwrap();
+        let on = RunsOn::new(Target::Processor { threads: 2 }, DType::F32);
+        Arrangement::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
+    }
+
+    fn work(side: usize) -> Work {
+        let planner = Planner::of_configurations(&BenchModel::preset(Preset::Emoji).unwrap()).unwrap();
+        planner.work([Some(side); 2], Some(1), 1).unwrap()
+    }
+
+    #[test]
+    fn a_run_that_needs_more_than_all_memory_is_refused() {
+        let mut small = arrangement(50 * MIB, 60 * MIB, MemoryOptions::default(), None);
+        let error = small.prepare(work(4096)).unwrap_err();
+        assert!(error.is_usage());
+        let message = error.to_string();
+        for part in ["1 of 4096x4096 needs", "in the smallest mode", "there are 60.0 MiB in all"] {
+            assert!(message.contains(part), "{message}");
+        }
+        // More than is free may fit all the same: other programs may end.
+        let mut busy = arrangement(MIB, 1 << 40, MemoryOptions::default(), None);
+        busy.prepare(work(256)).unwrap();
+        assert!(busy.mode().streams() && busy.plan().peak() as u64 > MIB);
+        // A mode that was asked for is taken where a smaller one would fit.
+        let options = MemoryOptions { mode: ModeChoice::Full, ..MemoryOptions::default() };
+        let mut asked = arrangement(50 * MIB, 60 * MIB, options.clone(), None);
+        asked.prepare(work(256)).unwrap();
+        assert_eq!(asked.mode(), Mode::Full);
+        assert!(arrangement(50 * MIB, 60 * MIB, options, None).prepare(work(4096)).is_err());
+    }
+
+    #[test]
+    fn a_budget_is_for_the_run_and_not_for_the_models_own_size() {
+        let options = |mib: usize| MemoryOptions { budget: Some(ByteSize(mib << 20)), ..MemoryOptions::default() };
+        let roomy = |mib, expected| arrangement(1 << 40, 1 << 40, options(mib), expected);
+        // The model's own 256x256 does not fit into either.
+        let mut small = roomy(11, None);
+        small.prepare(work(64)).unwrap();
+        assert!(small.plan().peak() <= 11 << 20);
+        let message = roomy(11, None).prepare(work(512)).unwrap_err().to_string();
+        assert!(message.contains("1 of 512x512 needs") && message.contains("of the budget of 11.0 MiB"), "{message}");
+        // What was expected is refused as well, once it is the run's.
+        assert!(roomy(11, Some(work(512))).prepare(work(512)).is_err());
+    }
+
+    #[test]
+    fn texts_of_schedules_are_planned() {
+        let needed = |texts| {
+            let mut arrangement = arrangement(1 << 40, 1 << 40, MemoryOptions::default(), None);
+            arrangement.prepare(Work { texts, chunks: 4, ..work(64) }).unwrap();
+            arrangement.plan().stages.map(|stage| stage.total())
+        };
+        let (few, many) = (needed(2), needed(1002));
+        // (1, 4 * 77, d) in f32 for each.
+        let d = BenchModel::preset(Preset::Emoji).unwrap().text_encoders[0].hidden_size;
+        for (few, many) in few.into_iter().zip(many) {
+            let text = (many - few) as f64 / 1000.0;
+            let expected = (4 * 77 * d * 4) as f64;
+            assert!((text / expected - 1.0).abs() < 0.05, "{text} of {expected} bytes a text");
+        }
     }
 }

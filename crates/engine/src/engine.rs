@@ -92,10 +92,48 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Self> {
         let start = Instant::now();
+        Self::open(model, setup, None, loras)?.loaded(start, watch)
+    }
+
+    /// Loads a model for `job`, with its LoRAs: where the job does not fit into memory, it is refused before any weights
+    /// are read.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`] and [`Self::set_loras`], and [`Error::Budget`].
+    pub fn load_for(
+        model: ModelFolder,
+        setup: &Setup,
+        job: &Job,
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let start = Instant::now();
+        let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
+        let work = engine.text().work(job)?;
+        engine.prepare(work)?;
+        engine.loaded(start, watch)
+    }
+
+    /// Loads a model whose first job is `job`, without refusing anything on its account: others may fit.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_with`].
+    pub(crate) fn load_expecting(
+        model: ModelFolder,
+        setup: &Setup,
+        job: &Job,
+        loras: &[LoraUse],
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let start = Instant::now();
+        Self::open(model, setup, Some(job), loras)?.loaded(start, watch)
+    }
+
+    /// Opens all files of a model, and plans for a job that is expected. No weights are read.
+    fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
         let Place { device, dtype, matrices, pool } = setup.resolve()?;
         let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
-        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone())?;
+        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone(), job.map(Work::of))?;
         let mode = arrangement.mode();
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
         let copies = Copies::new(&device, &setup.memory);
@@ -135,10 +173,15 @@ impl Engine {
             pool,
         };
         engine.set_loras(loras)?;
-        let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
-        engine.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
-        engine.timings.load = start.elapsed();
         Ok(engine)
+    }
+
+    /// Reads the weights, where the mode keeps all.
+    fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+        let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        self.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
+        self.timings.load = start.elapsed();
+        Ok(self)
     }
 
     /// Reads all weights, where the mode keeps all.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::byte_size::ByteSize;
+use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
 #[derive(Debug, thiserror::Error)]
@@ -89,35 +90,37 @@ pub enum Error {
     /// The device that was asked for is not there.
     #[error("{0}")]
     Device(String),
-    /// Weights do not fit into memory.
+    /// A measurement does not fit into memory.
     #[error(
-        "{what} needs {} of memory for its weights, {} are available; try --dtype bf16, or end other programs",
+        "{what} needs {} of memory, {} are available; try a smaller size, --dtype bf16, or end other programs",
         gib(*needed), gib(*available)
     )]
     Memory {
-        /// Whose weights.
-        what: &'static str,
-        /// Their size in bytes.
+        /// What is measured.
+        what: String,
+        /// What it takes, in bytes.
         needed: u64,
         /// What could be had, in bytes.
         available: u64,
     },
     /// Nothing fits into the memory that there is.
     #[error(
-        "{what} needs {needed} in the smallest mode, in the stage {stage} ({parts}), and {budget} are allowed; try a \
-         smaller size, fewer pictures at once, a 16-bit --dtype or --taesd"
+        "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
+         at once, a 16-bit --dtype or --taesd"
     )]
     Budget {
         /// Pictures and their size.
         what: String,
+        /// The mode.
+        mode: String,
         /// The stage that takes the most.
         stage: String,
         /// Its bytes.
         needed: ByteSize,
         /// What they are.
         parts: String,
-        /// The bytes that are allowed.
-        budget: ByteSize,
+        /// What there is.
+        room: Room,
     },
     /// The numbers went wrong.
     #[error("{stage} gave {count} values that are not numbers; {remedy}")]

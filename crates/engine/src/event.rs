@@ -56,6 +56,13 @@ impl Stage {
 pub enum Event {
     /// A stage begins.
     Begin(Stage),
+    /// A text is about to be encoded.
+    Text {
+        /// Texts that this encoder has encoded.
+        done: usize,
+        /// Texts that it encodes for the batch.
+        total: usize,
+    },
     /// The denoiser ran once; a card may have begun the next step.
     Step {
         /// Calls of the denoiser that are done, over all batches of the job.

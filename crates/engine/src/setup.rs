@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
 use crate::request::in_range;
+use crate::threads;
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +117,8 @@ pub struct Setup {
     pub dtype: DTypeChoice,
     /// In which type the matrices of linear layers are kept.
     pub weight_type: MatrixChoice,
-    /// Threads of the processor; `None` is one for each core. The first setup of a process decides.
+    /// Threads of the CPU; `None` is one for each CPU that this process may use, and four for each are the most. The
+    /// first setup of a process decides.
     pub threads: Option<usize>,
     /// A TAESD that decodes in the place of the model's own autoencoder, which is then not loaded: a safetensors file,
     /// or a folder in the diffusers layout.
@@ -206,8 +208,7 @@ impl Setup {
     /// Starts the threads and opens the device.
     pub(crate) fn resolve(&self) -> Result<Place> {
         self.check()?;
-        // A second call in one process finds the pool there; its size stays.
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0)).build_global();
+        threads::start(self.threads)?;
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_card(0).unwrap_or_else(|error| {

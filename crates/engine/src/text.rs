@@ -49,10 +49,13 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What a batch of `n` such pictures of `job` takes.
-    pub(crate) fn work(self, job: &Job, n: usize) -> Work {
+    /// What a batch of `n` such pictures of `job` takes, of which those at hand have `texts` different texts. More than
+    /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
+    pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Work {
         let Self { guided, parts, chunks, context, .. } = self;
-        Work { batch_size: n, guided, parts, chunks, context, ..Work::of(job) }
+        let usual = n * if guided { 1 + parts } else { 1 };
+        let texts = if texts <= usual { usual } else { texts.next_power_of_two() };
+        Work { batch_size: n, guided, parts, chunks, context, texts, ..Work::of(job) }
     }
 }
 
@@ -61,6 +64,9 @@ struct Encoder {
     encoder: TextEncoder,
     part: Part,
 }
+
+/// Asked before a text is encoded, with its number among those of the encoder and with how many there are. An error stops.
+pub(crate) type Proceed<'a> = dyn FnMut(usize, usize) -> Result<()> + 'a;
 
 /// Texts as the encoders take them.
 struct Read {
@@ -123,12 +129,13 @@ impl TextEncoders {
         let mut work = Work::of(job);
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
         for batch in 0..looked_at {
-            let Shape { guided, parts, chunks, context, .. } =
-                self.shape(&Together::of_job(job, batch * job.batch_size))?;
+            let together = Together::of_job(job, batch * job.batch_size);
+            let Shape { guided, parts, chunks, context, .. } = self.shape(&together)?;
             work.guided |= guided;
             work.parts = work.parts.max(parts);
             work.chunks = work.chunks.max(chunks);
             work.context = work.context.max(context);
+            work.texts = work.texts.max(self.steering(&together).texts.len());
         }
         Ok(work)
     }
@@ -173,7 +180,7 @@ impl TextEncoders {
     pub(crate) fn encode_next(&mut self) -> Result<bool> {
         while let Some(key) = self.ahead.pop_front() {
             if self.cache.peek(&key).is_none() {
-                let encoded = self.run(std::slice::from_ref(&key), &Keep::Whole, true)?;
+                let encoded = self.run(std::slice::from_ref(&key), &Keep::Whole, true, &mut |_, _| Ok(()))?;
                 encoded.into_iter().for_each(|encoded| self.cache.put(key.clone(), encoded));
                 return Ok(true);
             }
@@ -206,7 +213,8 @@ impl TextEncoders {
     }
 
     /// Encodes the texts of `n` images that are not known, and makes them of one length as [`Lengths`] says. An encoder's
-    /// weights are read when its turn comes; unless they are to be `kept`, they go after it.
+    /// weights are read when its turn comes; unless they are to be `kept`, they go after it. `proceed` may stop between
+    /// texts.
     pub(crate) fn conditions(
         &mut self,
         job: &Job,
@@ -214,8 +222,9 @@ impl TextEncoders {
         n: usize,
         keep: &Keep,
         kept: bool,
+        proceed: &mut Proceed<'_>,
     ) -> Result<Conditions> {
-        let mut encoded = self.encode(job, &steering.texts, keep, kept)?;
+        let mut encoded = self.encode(job, &steering.texts, keep, kept, proceed)?;
         let tokens = self.tokens();
         let chunks = encoded.iter().map(|encoded| Ok(encoded.context.dim(1)? / tokens)).collect::<Result<Vec<_>>>()?;
         let lengths = Lengths::of(&steering, n, &chunks, job.pad_conds)?;
@@ -223,7 +232,7 @@ impl TextEncoders {
         if needs_empty(&steering, &lengths, &chunks) {
             let number = steering.number("");
             if number == encoded.len() {
-                encoded.extend(self.encode(job, &[String::new()], keep, kept)?);
+                encoded.extend(self.encode(job, &[String::new()], keep, kept, proceed)?);
             }
             empty = encoded.get(number).map(|encoded| encoded.context.clone());
         }
@@ -251,7 +260,14 @@ impl TextEncoders {
     }
 
     /// The texts, from the cache or from the encoders.
-    fn encode(&mut self, job: &Job, texts: &[String], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
+    fn encode(
+        &mut self,
+        job: &Job,
+        texts: &[String],
+        keep: &Keep,
+        kept: bool,
+        proceed: &mut Proceed<'_>,
+    ) -> Result<Vec<Encoded>> {
         let keys: Vec<Key> = texts.iter().map(|text| self.key(job, text)).collect();
         let mut known: Vec<Option<Encoded>> = keys.iter().map(|key| self.cache.get(key)).collect();
         let is_new = |(_, known): &(&Key, &Option<Encoded>)| known.is_none();
@@ -261,7 +277,7 @@ impl TextEncoders {
             let ahead = std::mem::take(&mut self.ahead).into_iter();
             new.extend(ahead.filter(|key| self.cache.peek(key).is_none() && !keys.contains(key)));
         }
-        let mut fresh = self.run(&new, keep, kept)?.into_iter();
+        let mut fresh = self.run(&new, keep, kept, proceed)?.into_iter();
         for (key, known) in keys.iter().zip(&mut known) {
             if known.is_none() {
                 *known = fresh.next();
@@ -289,8 +305,8 @@ impl TextEncoders {
         Ok(Read { words, chunks })
     }
 
-    /// Runs the encoders, one after another.
-    fn run(&self, keys: &[Key], keep: &Keep, kept: bool) -> Result<Vec<Encoded>> {
+    /// Runs the encoders, one after another. `proceed` is asked before each text.
+    fn run(&self, keys: &[Key], keep: &Keep, kept: bool, proceed: &mut Proceed<'_>) -> Result<Vec<Encoded>> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -309,7 +325,8 @@ impl TextEncoders {
         for ((texts, words), Encoder { tokenizer, encoder, part }) in chunks.iter().zip(&words).zip(&self.encoders) {
             pooled.clear();
             part.enter(keep)?;
-            for ((chunks, key), contexts) in texts.iter().zip(keys).zip(&mut contexts) {
+            for (i, ((chunks, key), contexts)) in texts.iter().zip(keys).zip(&mut contexts).enumerate() {
+                proceed(i, keys.len())?;
                 let empty = tokenizer.empty_chunk();
                 let device = &part.placement().device;
                 let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words)?;
@@ -401,7 +418,7 @@ mod tests {
             let together = Together::of_jobs([job]);
             let steering = text.steering(&together);
             let known = text.knows(job, &steering, 1);
-            let mut conditions = text.conditions(job, steering, 1, &Keep::Whole, true).unwrap();
+            let mut conditions = text.conditions(job, steering, 1, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
             let context = conditions.at(0, true).unwrap().context;
             (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };
@@ -409,5 +426,25 @@ mod tests {
             let (known, values) = conditions(&mut text, job);
             assert!(known && (false, values) == conditions(&mut open(), job));
         }
+    }
+
+    #[test]
+    fn a_run_can_be_stopped_between_texts() {
+        let model = ModelFolder::open(&kiln_testkit::fixtures("models/sdxl")).unwrap();
+        let place = Placement::new(Device::Cpu, DType::F32);
+        let words = Embeddings::open(None).unwrap();
+        let mut text = TextEncoders::open(&model, [&place, &place], &Copies::default(), words, 8).unwrap();
+        let prompt: String = (1..40).map(|i| format!("[x{i}:{i}]")).collect();
+        let job = Request { prompt, steps: Some(40), ..Request::default() }.resolve(&model).unwrap();
+        let steering = text.steering(&Together::of_job(&job, 0));
+        assert!(steering.texts.len() >= 40 && text.work(&job).unwrap().texts == steering.texts.len());
+        let mut asked = 0;
+        let mut stop = |i: usize, of: usize| {
+            assert!(i < of);
+            asked += 1;
+            if asked == 5 { Err(crate::Error::Interrupted) } else { Ok(()) }
+        };
+        let stopped = text.conditions(&job, steering, &Keep::Whole, true, &mut stop);
+        assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
     }
 }

@@ -45,7 +45,7 @@ fn what_fits_nowhere_is_refused_with_the_numbers() {
     let run = Sandbox::new().kiln(&["plan", "sdxl-1024", "--device", "cuda", "--vram-budget", "100M"]);
     assert_eq!(run.status.code(), Some(2), "{run}");
     assert!(run.stdout.contains("too large"), "the table is there all the same: {run}");
-    for part in ["1 of 1024x1024 needs", "activations", "100.0 MiB are allowed"] {
+    for part in ["1 of 1024x1024 needs", "activations", "32.9 MiB of the budget of 100.0 MiB can be used"] {
         assert!(run.error().contains(part), "{part}: {run}");
     }
 }
@@ -57,4 +57,30 @@ fn sizes_that_are_none_are_refused() {
     sandbox.kiln(&["plan", "--batch-size", "many"]).fails(2, &["expected auto or a whole number"]);
     sandbox.kiln(&["plan", "-W", "100"]).refused(&["--width is 100", "the nearest is 104"]);
     sandbox.kiln(&["plan", "--batch-size", "0"]).refused(&["--batch-size is 0"]);
+}
+
+#[test]
+fn a_budget_is_for_the_size_that_is_asked_for() {
+    let sandbox = Sandbox::new();
+    let small = ["-W", "64", "-H", "64", "--device", "cpu", "--dtype", "f32", "-t", "2"];
+    // The model's own 256x256 needs more than this.
+    let budget = ["--vram-budget", "14M"];
+    sandbox.kiln(&[&["plan"], &small[..], &budget[..]].concat()).succeeds();
+    sandbox.kiln(&[&["txt2img", "x", "--steps", "1"], &small[..], &budget[..]].concat()).succeeds();
+    let large = ["txt2img", "x", "-W", "1024", "-H", "1024", "--steps", "1", "--device", "cpu", "--vram-budget", "14M"];
+    sandbox.kiln(&large).fails(2, &["1 of 1024x1024 needs", "of the budget of 14.0 MiB can be used"]);
+}
+
+#[test]
+fn more_threads_than_cpus_can_use_are_not_started() {
+    let run = Sandbox::new().txt2img(&["x", "-t", "1024"]).succeeds();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(run.stderr.contains("1024 threads are too many"), cpus < 256, "{run}");
+}
+
+#[test]
+fn a_measurement_that_cannot_fit_is_refused() {
+    let run = Sandbox::new().kiln(&["bench", "emoji", "--device", "cpu", "--size", "16384x16384", "--batch", "64"]);
+    assert_eq!(run.status.code(), Some(1), "{run}");
+    assert!(run.error().contains("emoji: the stage step with 64 of 16384x16384 needs"), "{run}");
 }

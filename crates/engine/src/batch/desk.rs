@@ -88,6 +88,7 @@ impl<'a, 'w> Desk<'a, 'w> {
             ))),
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
+            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::event::Stage::Encode)),
             Event::Picture(_) => Ok(()),
         }
     }

@@ -73,7 +73,7 @@ impl Desk<'_, '_> {
         self.card_memory = engine.card_memory();
         self.drawing.get_or_insert_with(Instant::now);
         let together = Together::of_jobs(pictures.iter().map(|(_, job)| job));
-        let work = shape.work(together.job(), n); // a last batch that is smaller is not planned anew
+        let work = engine.work_of(&together, shape, n); // a last batch that is smaller is not planned anew
         let (mut given, beside) = (0, engine.beside());
         if beside.is_some() && self.aside.is_none() {
             self.aside = Some(Aside::start()?);

@@ -79,7 +79,7 @@ impl Desk<'_, '_> {
             self.tell(BatchEvent::Model(&model.name()))?;
             let groups = groups(jobs.iter().map(|(_, job)| job));
             let Some(first) = groups.first().and_then(|group| jobs.get(*group.first()?)) else { continue };
-            let mut engine = match self.load(&model, options, &first.1.loras) {
+            let mut engine = match self.load(&model, options, &first.1) {
                 Ok(engine) => engine,
                 // What holds for every job is the run's error, not theirs.
                 Err(error @ (Error::Interrupted | Error::Device(_))) => return Err(error),
@@ -110,8 +110,8 @@ impl Desk<'_, '_> {
     }
 
     /// Loads a model with the first job's LoRAs, or without where they are at fault: then that job will say so.
-    fn load(&mut self, model: &ModelFolder, options: &BatchOptions, loras: &[LoraUse]) -> Result<Engine> {
-        let mut load = |loras| {
+    fn load(&mut self, model: &ModelFolder, options: &BatchOptions, first: &Job) -> Result<Engine> {
+        let mut load = |loras: &[LoraUse]| {
             let mut failure = None;
             let mut watch = |event| match self.event(event) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -120,14 +120,14 @@ impl Desk<'_, '_> {
                     ControlFlow::Break(())
                 }
             };
-            let engine = Engine::load_with(model.clone(), &options.setup, loras, &mut watch);
+            let engine = Engine::load_expecting(model.clone(), &options.setup, first, loras, &mut watch);
             match failure {
                 Some(error) => Err(error),
                 None => engine,
             }
         };
-        match load(loras) {
-            Err(error) if !loras.is_empty() && !matches!(error, Error::Interrupted) => load(&[]),
+        match load(&first.loras) {
+            Err(error) if !first.loras.is_empty() && !matches!(error, Error::Interrupted) => load(&[]),
             other => other,
         }
     }

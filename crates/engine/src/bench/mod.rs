@@ -5,6 +5,7 @@
 //! apart.
 
 mod call;
+mod fits;
 mod flops;
 mod model;
 mod report;
@@ -14,7 +15,8 @@ mod streamed;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
-use kiln_mempool::ProcessMemory;
+use kiln_mempool::{ProcessMemory, SystemMemory};
+use kiln_ops::Target;
 use serde::Serialize;
 
 pub use flops::{decoder_flop, text_flop, unet_flop, unet_segment_flop};
@@ -23,6 +25,7 @@ pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, Stag
 pub use streamed::{StreamPlan, StreamStage};
 
 use crate::error::{Error, Result};
+use crate::plan::RunsOn;
 use crate::request::{in_range, side};
 use crate::setup::{Place, Setup};
 use stage::Meter;
@@ -132,7 +135,7 @@ impl BenchPlan {
     /// between runs.
     ///
     /// # Errors
-    /// [`Error::Value`] names a flag that cannot be met, [`Error::Memory`] a network that would not fit; both before
+    /// [`Error::Value`] names a flag that cannot be met, [`Error::Memory`] a stage that would not fit; both before
     /// its weights are made. [`Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
@@ -141,6 +144,8 @@ impl BenchPlan {
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
         let Place { device, dtype, matrices, pool } = self.setup.resolve()?;
+        let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
+        models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
         for model in &models {
             let (pool, trace) = (pool.as_ref(), None);

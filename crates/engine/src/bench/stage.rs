@@ -289,7 +289,8 @@ pub(super) fn encode(
 fn check_memory(what: &'static str, needed: u64, device: &Device) -> Result<()> {
     match SystemMemory::now() {
         Some(memory) if device.is_cpu() && needed > memory.available => {
-            Err(Error::Memory { what, needed, available: memory.available })
+            let (what, available) = (format!("loading {what}"), memory.available);
+            Err(Error::Memory { what, needed, available })
         }
         _ => Ok(()),
     }
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_the_numbers() {
         let message = check_memory("the U-Net", 1 << 60, &Device::Cpu).unwrap_err().to_string();
-        assert!(message.starts_with("the U-Net needs 1073741824.0 GiB of memory for its weights"), "{message}");
+        assert!(message.starts_with("loading the U-Net needs 1073741824.0 GiB of memory"), "{message}");
         assert!(message.contains("--dtype bf16"), "{message}");
     }
 }

@@ -99,6 +99,11 @@ impl Engine {
         self.text().shape(&Together::of_jobs([job]))
     }
 
+    /// What pictures that are made `together` take in a batch of up to `n` of this shape.
+    pub(crate) fn work_of(&self, together: &Together<'_>, shape: Shape, n: usize) -> Work {
+        shape.work(together.job(), n, self.text().steering(together).texts.len())
+    }
+
     /// Has the texts of pictures that come later encoded with the next ones that are new, since weights of text encoders that
     /// do not stay are read once for them all; or beside the steps, where that is done.
     pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
@@ -128,7 +133,8 @@ impl Engine {
         }
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
-        let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept)?;
+        let mut proceed = |done, total| tell(Event::Text { done, total });
+        let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept, &mut proceed)?;
         let CacheCounts { encoded, known } = self.text().counts();
         (self.timings.texts_encoded, self.timings.texts_known) = (encoded, known);
         self.after("encoded");

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
+use crate::room::Room;
 use crate::setup::Setup;
 
 /// Batches that are tried: beyond them a card has long been busy.
@@ -41,7 +42,23 @@ impl Planner {
     /// # Errors
     /// [`Error::Budget`] with the numbers, where none fits.
     pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
-        choose(&self.measure(work, on)?, budget).map_err(|smallest| smallest.refusal(work, budget))
+        self.choose_within(work, on, Room::given(budget))
+    }
+
+    /// The same in a room that may be a budget's, or the device's.
+    ///
+    /// # Errors
+    /// As [`Planner::choose`].
+    pub fn choose_within(&self, work: &Work, on: RunsOn, room: Room) -> Result<Plan> {
+        self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work, room))
+    }
+
+    /// The fastest plan that fits into `bytes`, or as the inner error the smallest that there is.
+    ///
+    /// # Errors
+    /// What the networks' dry runs report.
+    pub(crate) fn fit(&self, work: &Work, on: RunsOn, bytes: usize) -> Result<std::result::Result<Plan, Plan>> {
+        Ok(choose(&self.measure(work, on)?, bytes))
     }
 
     /// [`Planner::batch_size`] for pictures of `job`, under the setup's budget or in what is free.
@@ -55,24 +72,23 @@ impl Planner {
     /// The same for at most `most` pictures.
     pub(crate) fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let planner = Self::new(model, setup.taesd.as_deref())?;
-        let (on, free) = RunsOn::of(setup);
-        let room = setup.memory.budget.map(|budget| budget.0).or(free).unwrap_or(usize::MAX);
+        let (on, room) = RunsOn::of(setup);
         let work = Work { vae: setup.memory.vae, ..Work::of(job) };
-        Ok(planner.batch_size(&work, on, room, most)?.batch_size)
+        Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)
     }
 
-    /// The batch that makes the most pictures a second among those that fit into `budget` bytes, and its plan. Larger
+    /// The batch that makes the most pictures a second among those that fit into `room`, and its plan. Larger
     /// batches are faster a picture until they leave less room for weights than they save. No more than `most` are
     /// tried; `work.batch_size` has no say.
     ///
     /// # Errors
     /// [`Error::Budget`] where not even one picture fits.
-    pub fn batch_size(&self, work: &Work, on: RunsOn, budget: usize, most: usize) -> Result<Plan> {
-        let one = self.choose(&Work { batch_size: 1, ..*work }, on, budget)?;
+    pub fn batch_size(&self, work: &Work, on: RunsOn, room: Room, most: usize) -> Result<Plan> {
+        let one = self.choose_within(&Work { batch_size: 1, ..*work }, on, room)?;
         let mut plans = vec![one.clone()];
         for batch_size in 2..=most.min(MAX_BATCH) {
             // What does not fit with some pictures does not with more.
-            let Ok(plan) = choose(&self.measure(&Work { batch_size, ..*work }, on)?, budget) else { break };
+            let Ok(plan) = self.fit(&Work { batch_size, ..*work }, on, room.bytes)? else { break };
             plans.push(plan);
         }
         let best = plans.iter().map(Plan::pictures_per_second).fold(0.0, f64::max);
@@ -81,8 +97,8 @@ impl Planner {
 }
 
 impl Plan {
-    /// Why it does not fit into `budget` bytes.
-    pub(crate) fn refusal(&self, work: &Work, budget: usize) -> Error {
+    /// Why it does not fit into `room`.
+    pub(crate) fn refusal(&self, work: &Work, room: Room) -> Error {
         let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *self.largest();
         let parts = [
             ("weights", weights),
@@ -99,10 +115,15 @@ impl Plan {
             .collect();
         Error::Budget {
             what: format!("{} of {}x{}", work.batch_size, work.width, work.height),
+            mode: if self.mode == Mode::LOWVRAM {
+                "the smallest mode".into()
+            } else {
+                format!("the mode {}", self.mode)
+            },
             stage: format!("{stage:?}").to_lowercase(),
             needed: ByteSize(self.peak()),
             parts: told.join(", "),
-            budget: ByteSize(budget),
+            room,
         }
     }
 }

@@ -57,8 +57,8 @@ impl Networks<'_> {
         let target = on.target;
         let run = DryRun::with_matrices(target, on.matrices);
         let _kept = run.ledger().hold(target.kept());
-        let conditioning = self.encode(&run, work);
-        let conditions = conditioning.bytes();
+        let (conditioning, scheduled) = self.encode(&run, work);
+        let conditions = conditioning.bytes() + scheduled.iter().map(Shadow::bytes).sum::<usize>();
         let stage = || {
             let (peak, workspace) = (run.ledger().peak(), target.kept() + run.kept());
             let waiting = run.ledger().peak_reserved().saturating_sub(peak);
@@ -76,14 +76,18 @@ impl Networks<'_> {
         Ok(([encoded, denoised], decoded.collect::<Result<_>>()?))
     }
 
-    /// The texts one after another, then their conditions for every image.
-    fn encode(&self, run: &DryRun, work: &Work) -> ConditioningShadow {
-        let texts = if work.guided { 1 + work.parts } else { 1 };
+    /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides
+    /// until the last step.
+    fn encode(&self, run: &DryRun, work: &Work) -> (ConditioningShadow, Vec<Shadow>) {
+        let texts = work.usual_texts();
+        let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
+        let others = work.encoded_texts() - texts;
+        let scheduled = (0..others).map(|_| run.tensor(&[1, work.context * TOKENS, width], self.dtype)).collect();
         let encode = |encoder: &TextEncoder| {
             (0..texts).map(|_| encoder.shadow(run, work.chunks, self.layer, self.dtype)).collect::<Vec<_>>()
         };
         let _encoded: Vec<_> = self.text.iter().map(encode).collect();
-        self.unet.conditioning_shadow(run, work.images(), work.context * TOKENS, self.dtype)
+        (self.unet.conditioning_shadow(run, work.images(), work.context * TOKENS, self.dtype), scheduled)
     }
 
     /// One step between the sampler's tensors; gives the latents.

@@ -48,6 +48,9 @@ pub struct Work {
     pub chunks: usize,
     /// Chunks of tokens that the U-Net sees for each text: as many, or more where texts of unequal length are repeated.
     pub context: usize,
+    /// Different texts that are encoded before the first step and held until the last: those of schedules too. At least
+    /// one for each part, and one more with guidance, are planned for.
+    pub texts: usize,
     /// What is said of the decoder's memory.
     pub vae: VaeMemory,
 }
@@ -65,13 +68,24 @@ impl Work {
             parts: 1,
             chunks: 1,
             context: 1,
+            texts: 1,
             vae: VaeMemory::default(),
         }
     }
 
+    /// Texts that are encoded, one at least for each row of an image.
+    fn encoded_texts(&self) -> usize {
+        self.texts.max(self.usual_texts())
+    }
+
+    /// Texts of an image without schedules.
+    fn usual_texts(&self) -> usize {
+        if self.guided { 1 + self.parts } else { 1 }
+    }
+
     /// Images that the U-Net sees at once.
     fn images(&self) -> usize {
-        self.batch_size * if self.guided { 1 + self.parts } else { 1 }
+        self.batch_size * self.usual_texts()
     }
 }
 

@@ -145,6 +145,7 @@ impl Planner {
             parts: 1,
             chunks: 1,
             context: 1,
+            texts: 1,
             vae: VaeMemory::default(),
         })
     }

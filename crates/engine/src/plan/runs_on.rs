@@ -1,13 +1,14 @@
 //! On what a run would take place, known without opening a device.
 
 use candle_core::DType;
-use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
-use kiln_ops::device::{Card, cards, processor};
+use kiln_ops::device::{Card, cards};
 use kiln_weights::MatrixType;
 
 use super::time::Rates;
+use crate::room::{DeviceMemory, Room};
 use crate::setup::{DeviceChoice, Setup};
+use crate::threads;
 
 /// On what and in which type a run would take place.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,9 +48,10 @@ impl RunsOn {
         }
     }
 
-    /// What `setup` asks for on this machine, and the bytes that are free there. A card that is asked for and is not here
-    /// is planned for all the same, with nothing known of its memory.
-    pub fn of(setup: &Setup) -> (Self, Option<usize>) {
+    /// What `setup` asks for on this machine, and the bytes that a run may use there: those of the setup's budget, else
+    /// what is free. A GPU that is asked for and is not here is planned for all the same, with nothing known of its
+    /// memory.
+    pub fn of(setup: &Setup) -> (Self, Option<Room>) {
         let card =
             |number: usize| -> Option<Card> { cards().ok()?.cards.into_iter().find(|card| card.ordinal == number) };
         let on = |target: Target| {
@@ -57,14 +59,16 @@ impl RunsOn {
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
         };
         let on_processor = || {
-            let threads = setup.threads.unwrap_or_else(|| processor().threads);
-            let free = SystemMemory::now().map(|memory| memory.available as usize);
-            (on(Target::Processor { threads }), free)
+            let threads = threads::count(setup.threads);
+            (on(Target::Processor { threads }), DeviceMemory::of_processor())
         };
-        match setup.device {
+        let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Cuda(number) => (on(Target::Card), card(number).map(|card| card.memory_free)),
-            DeviceChoice::Auto => card(0).map_or_else(on_processor, |card| (on(Target::Card), Some(card.memory_free))),
-        }
+            DeviceChoice::Cuda(number) => (on(Target::Card), card(number).map(|card| DeviceMemory::of_card(&card))),
+            DeviceChoice::Auto => {
+                card(0).map_or_else(on_processor, |card| (on(Target::Card), Some(DeviceMemory::of_card(&card))))
+            }
+        };
+        (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))
     }
 }

@@ -4,6 +4,7 @@ use kiln_ops::Target;
 use super::{Plan, Planner, RunsOn, Work};
 use crate::bench::{BenchModel, Preset};
 use crate::mode::Mode;
+use crate::room::Room;
 
 const GIB: usize = 1 << 30;
 
@@ -68,7 +69,7 @@ fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     let on = RunsOn::new(Target::Card, DType::F16);
     let work = planner.work([None; 2], None, 1).unwrap();
     let batch = |budget| {
-        let plan = planner.batch_size(&work, on, budget, usize::MAX).unwrap();
+        let plan = planner.batch_size(&work, on, Room::given(budget), usize::MAX).unwrap();
         assert!(plan.peak() <= budget);
         plan
     };
@@ -79,7 +80,11 @@ fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     // Where weights stream, many pictures share a copy.
     assert!(plans[0].mode != Mode::Full && plans[0].batch_size > 1);
     assert!(plans[3].mode == Mode::Full && plans[3].batch_size >= 8);
-    assert_eq!(planner.batch_size(&work, on, 40 * GIB, 3).unwrap().batch_size, 3, "no more than are wanted");
+    assert_eq!(
+        planner.batch_size(&work, on, Room::given(40 * GIB), 3).unwrap().batch_size,
+        3,
+        "no more than are wanted"
+    );
 }
 
 /// SDXL's goals: an ordinary card's memory is enough for the mode that keeps everything, a small card's for streaming.

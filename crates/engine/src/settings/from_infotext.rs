@@ -152,7 +152,6 @@ pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, Str
     let [sampler, schedule] = [sampler, schedule].map(|name| name.map(String::from));
     [sampler.map(|name| (false, l::SAMPLER, name)), schedule.map(|name| (true, l::SCHEDULE_TYPE, name))]
 }
-}
 
 /// Python's words.
 fn truth(text: &str) -> Option<bool> {
@@ -247,10 +246,6 @@ impl<'a> Fields<'a> {
 fn size(text: &str) -> Option<(usize, usize)> {
     let (width, height) = text.split_once('x')?;
     Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
-}
-
-fn truth(text: &str) -> Option<bool> {
-    Some(text.eq_ignore_ascii_case("true"))
 }
 
 fn emphasis(text: &str) -> Option<Emphasis> {

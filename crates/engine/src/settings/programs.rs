@@ -6,28 +6,45 @@ use kiln_scheduler::{Convention, Error, SamplerChoice, SamplerKind, SigmaSchedul
 
 use crate::request::Request;
 
-/// Takes the sampler and the schedule of ComfyUI's KSampler: its inputs `sampler_name` and `scheduler`. Gives what of them
-/// Kiln does otherwise, a sentence each.
+/// Takes the sampler of ComfyUI's KSampler, its input `sampler_name`, and ComfyUI's rules. Returns what of it Kiln does in
+/// another way, a sentence each.
 ///
 /// # Errors
-/// [`Error::UnknownSampler`] and [`Error::UnknownSigmaSchedule`].
-pub(super) fn comfyui(request: &mut Request, sampler: &str, scheduler: &str) -> Result<Vec<String>, Error> {
+/// [`Error::UnknownSampler`].
+pub(super) fn comfyui_sampler(request: &mut Request, sampler: &str) -> Result<Vec<String>, Error> {
     let mut warnings = Vec::new();
     let kind = match sampler {
         // `sampler_object` in comfy/samplers.py: its "ddim" is Euler's method on the schedule's levels.
         "ddim" => SamplerKind::Euler,
-        other => SamplerChoice::from_str(other)?.kind,
+        other => SamplerChoice::from_str(other.strip_suffix("_gpu").unwrap_or(other))?.kind,
     };
     if matches!(kind, SamplerKind::Deis | SamplerKind::Ddpm | SamplerKind::Lcm) {
         warnings
             .push(format!("sampler {sampler}: Kiln has diffusers' {kind}, which is another function than ComfyUI's"));
     }
+    if sampler.ends_with("_gpu")
+        || sampler.contains("ancestral")
+        || matches!(kind, SamplerKind::Ddpm | SamplerKind::Lcm)
+    {
+        warnings.push(format!(
+            "{sampler} draws the noise of its steps on the GPU there, and here as --rng says: the image will differ"
+        ));
+    }
     if kind == SamplerKind::UniPc {
         request.unipc_variant = Some(if sampler.ends_with("bh2") { UniPcScale::Bh2 } else { UniPcScale::Bh1 });
     }
     request.sampler = Some(kind.into());
-    request.scheduler = SigmaSchedule::from_str(scheduler)?;
     request.convention = Convention::ComfyUi;
+    Ok(warnings)
+}
+
+/// Takes the sampler and the schedule of ComfyUI's KSampler: its inputs `sampler_name` and `scheduler`.
+///
+/// # Errors
+/// [`Error::UnknownSampler`] and [`Error::UnknownSigmaSchedule`].
+pub(super) fn comfyui(request: &mut Request, sampler: &str, scheduler: &str) -> Result<Vec<String>, Error> {
+    let warnings = comfyui_sampler(request, sampler)?;
+    request.scheduler = SigmaSchedule::from_str(scheduler)?;
     Ok(warnings)
 }
 
@@ -66,7 +83,7 @@ mod tests {
         use SamplerKind as K;
         use SigmaSchedule as S;
         assert_eq!(read("ddim", "ddim_uniform"), (K::Euler, S::DdimUniform, None, 0));
-        assert_eq!(read("euler_ancestral", "normal"), (K::EulerA, S::Normal, None, 0));
+        assert_eq!(read("euler_ancestral", "normal"), (K::EulerA, S::Normal, None, 1));
         assert_eq!(read("uni_pc", "karras"), (K::UniPc, S::Karras, Some(UniPcScale::Bh1), 0));
         assert_eq!(read("uni_pc_bh2", "beta"), (K::UniPc, S::Beta, Some(UniPcScale::Bh2), 0));
         assert_eq!(read("deis", "simple"), (K::Deis, S::Simple, None, 1));

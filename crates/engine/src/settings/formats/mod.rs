@@ -16,11 +16,12 @@ mod swarm;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
-use kiln_scheduler::{SamplerKind, SigmaSchedule};
+use kiln_scheduler::SigmaSchedule;
 use serde_json::{Map, Value};
 
 use super::ImageText;
 use super::foreign::{is_of_novelai, object_of};
+use super::programs;
 use crate::request::{Request, Rng};
 
 pub(super) use comfy::{Node, graph_of, overview};
@@ -124,19 +125,10 @@ impl Taken {
         sampler: Option<&str>,
         schedule: Option<&str>,
     ) {
-        let named = |name: &str| match name {
-            "ddim" => Some(SamplerKind::Euler), // Euler's method over the schedule's noise levels, whichever those are
-            name => name.strip_suffix("_gpu").unwrap_or(name).parse().ok(),
-        };
         if let Some(name) = sampler {
-            match named(name) {
-                Some(kind) => self.request.sampler = Some(kind.into()),
-                None => self.unknown = Some(Unknown { is_schedule: false, field, name: name.into() }),
-            }
-            if name.ends_with("_gpu") || name.contains("ancestral") || ["lcm", "ddpm"].contains(&name) {
-                self.warnings.push(format!(
-                    "{name} draws the noise of its steps on the GPU there, and here as --rng says: the image will differ"
-                ));
+            match programs::comfyui_sampler(&mut self.request, name) {
+                Ok(warnings) => self.warnings.extend(warnings),
+                Err(_) => self.unknown = Some(Unknown { is_schedule: false, field, name: name.into() }),
             }
         }
         if let Some(name) = schedule {

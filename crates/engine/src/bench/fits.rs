@@ -1,0 +1,75 @@
+//! Whether a measurement fits into the memory of the CPU. The system would end the process without a word.
+
+use kiln_mempool::SystemMemory;
+
+use super::{BenchModel, BenchPlan, BenchStage};
+use crate::error::{Error, Result};
+use crate::memory::VaeMemory;
+use crate::mode::Mode;
+use crate::plan::{Planner, RunsOn, Work};
+
+/// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
+/// memory. Text encoders are held to their weights when these are made.
+///
+/// # Errors
+/// [`Error::Memory`] with the numbers.
+pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Option<SystemMemory>) -> Result<()> {
+    let Some(memory) = memory.filter(|_| !on.target.is_card()) else { return Ok(()) };
+    let planner = Planner::of_configurations(model)?;
+    let BenchModel { name, width, height, .. } = model;
+    let work = Work {
+        width: *width,
+        height: *height,
+        batch_size: plan.batch,
+        steps: plan.steps,
+        guided: true,
+        parts: 1,
+        chunks: 1,
+        texts: 2,
+        // Pictures are decoded whole.
+        vae: VaeMemory { tiling: false, tile_size: Some(*height) },
+    };
+    for &stage in &plan.stages {
+        let of = |mode| planner.plan(mode, &work, on, None);
+        let (needed, n) = match stage {
+            BenchStage::Step => (of(Mode::Medvram)?.stages[1].total(), plan.batch),
+            BenchStage::Vae => (of(Mode::Medvram)?.stages[2].total(), 1),
+            BenchStage::Call => (of(Mode::Full)?.peak(), plan.batch),
+            BenchStage::Text => continue,
+        };
+        let (needed, available) = (needed as u64, memory.available);
+        if needed > available {
+            let what = format!("{name}: the stage {} with {n} of {width}x{height}", stage.id());
+            return Err(Error::Memory { what, needed, available });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+    use kiln_ops::Target;
+
+    use super::*;
+    use crate::bench::Preset;
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {
+        let on = RunsOn::new(Target::Processor { threads: 2 }, DType::F32);
+        let check = |side: usize, stages: &[BenchStage], target| {
+            let model = BenchModel { width: side, height: side, ..BenchModel::preset(Preset::Emoji).unwrap() };
+            let plan = BenchPlan { stages: stages.to_vec(), ..BenchPlan::default() };
+            let memory = SystemMemory { total: 4 << 30, available: 2 << 30, physical: 4 << 30 };
+            check(&plan, &model, RunsOn { target, ..on }, Some(memory))
+        };
+        check(256, &BenchStage::ALL, on.target).unwrap();
+        check(16384, &[BenchStage::Text], on.target).unwrap();
+        check(16384, &BenchStage::ALL, Target::Card).unwrap();
+        for stage in [BenchStage::Step, BenchStage::Vae, BenchStage::Call] {
+            let message = check(16384, &[stage], on.target).unwrap_err().to_string();
+            let expected = format!("emoji: the stage {} with 1 of 16384x16384 needs ", stage.id());
+            assert!(message.starts_with(&expected) && message.contains("2.0 GiB are available"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The threads that operators run on.
+
+use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::Builder;
+
+use rayon::{ThreadBuilder, ThreadPoolBuilder};
+
+use crate::error::{Error, Result};
+
+/// More threads than so many for each CPU that this process may use are not started: they would only wait for each
+/// other. Images do not depend on the number.
+const MOST_PER_CPU: usize = 4;
+/// Threads that are left to others where the system refuses some: signals, copies of weights and files have their own.
+const LEFT_TO_OTHERS: usize = 3;
+
+/// How many threads are started where `asked` were asked for: one for each CPU that the scheduler and the control
+/// group's quota let this process use where none were, and no more than some for each.
+pub(crate) fn count(asked: Option<usize>) -> usize {
+    bounded(asked, cpus())
+}
+
+fn cpus() -> usize {
+    // The standard library counts the affinity mask and quotas of control groups, of versions 1 and 2, rounded down.
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn bounded(asked: Option<usize>, cpus: usize) -> usize {
+    asked.unwrap_or(cpus).clamp(1, cpus.saturating_mul(MOST_PER_CPU))
+}
+
+/// Starts the threads of this process, unless it has some: the first call decides. Where the system refuses threads
+/// (`ulimit -u`, `pids.max` of a control group), there are fewer, with a warning.
+///
+/// # Errors
+/// [`Error::Device`] where not one can be started.
+pub(crate) fn start(asked: Option<usize>) -> Result<()> {
+    let wanted = count(asked);
+    if let Some(asked) = asked.filter(|asked| *asked > wanted) {
+        tracing::warn!("{asked} threads are too many for {} CPUs: {wanted} are started", cpus());
+    }
+    let started = Started::some(wanted, &|| None);
+    let n = started.threads.len();
+    if let Some(error) = &started.refused {
+        if n == 0 {
+            let limits = "raise the limit of processes (ulimit -u), or pids.max of the control group";
+            return Err(Error::Device(format!("no thread can be started: {error}; {limits}")));
+        }
+        tracing::warn!("the system refuses more threads ({error}): {n} of {wanted} run");
+    }
+    let mut threads = started.threads.into_iter();
+    let pool = ThreadPoolBuilder::new().num_threads(n).spawn_handler(|thread| {
+        let sender = threads.next().ok_or_else(|| io::Error::other("more threads than were asked for"))?;
+        sender.send(thread).map_err(|_| io::Error::other("a thread ended early"))
+    });
+    // Where the process has its threads already, those just started end with their channels.
+    let _ = pool.build_global();
+    Ok(())
+}
+
+/// Threads that wait for what they are to do. rayon's pool cannot be built again after the system refused it a thread,
+/// so that threads are started first.
+struct Started {
+    threads: Vec<SyncSender<ThreadBuilder>>,
+    /// Why there are fewer than were wanted.
+    refused: Option<io::Error>,
+}
+
+impl Started {
+    /// Starts `wanted` threads, or as many as the system gives less some for others. `fault` refuses a thread in tests.
+    fn some(wanted: usize, fault: &dyn Fn() -> Option<io::Error>) -> Self {
+        let mut threads = Vec::new();
+        let start = |i: usize| {
+            fault().map_or(Ok(()), Err)?;
+            let (sender, receiver) = sync_channel::<ThreadBuilder>(1);
+            let work = move || receiver.recv().into_iter().for_each(ThreadBuilder::run);
+            Builder::new().name(format!("kiln-{i}")).spawn(work).map(|_| sender)
+        };
+        for i in 0..wanted {
+            match start(i) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    threads.truncate(threads.len().saturating_sub(LEFT_TO_OTHERS).max(1));
+                    return Self { threads, refused: Some(error) };
+                }
+            }
+        }
+        Self { threads, refused: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_threads_is_bounded_by_the_cpus() {
+        assert_eq!([None, Some(1), Some(3), Some(1024)].map(|asked| bounded(asked, 2)), [2, 1, 3, 8]);
+        assert_eq!(bounded(None, 1), 1);
+        assert!(count(None) >= 1);
+    }
+
+    #[test]
+    fn fewer_threads_run_where_the_system_refuses_some() {
+        let started = |given: usize, wanted| {
+            let left = Cell::new(given);
+            let fault = || match left.get() {
+                0 => Some(io::Error::from(io::ErrorKind::WouldBlock)),
+                n => {
+                    left.set(n - 1);
+                    None
+                }
+            };
+            let Started { threads, refused } = Started::some(wanted, &fault);
+            (threads.len(), refused.is_some())
+        };
+        assert_eq!(started(8, 4), (4, false));
+        assert_eq!(started(7, 8), (4, true));
+        assert_eq!(started(2, 8), (1, true));
+        assert_eq!(started(0, 8), (0, true));
+    }
+}
