@@ -27,11 +27,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
     args.run.fetch(&mut [])?;
     for model in set.models() {
-        match located(model, &args.run.hub()) {
-            // Its jobs fail, and the others are made.
-            Err(error) if !matches!(error, Error::Interrupted) => tell!("{error}"),
-            result => drop(result?),
-        }
+        located(model, &args.run.hub())?;
     }
     let whole = set.len();
     let run = BatchRun::plan(set, args.options())?;

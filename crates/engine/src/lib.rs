@@ -90,7 +90,7 @@ pub use inspect::{
 };
 pub use kiln_clip::Emphasis;
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
-pub use kiln_mempool::HostPool;
+pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_scheduler::{SamplerChoice, SamplerKind, SamplerOptions, SigmaSchedule};
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;
@@ -101,7 +101,7 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use mode::Mode;
 pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
-pub use output::Output;
+pub use output::{Output, PlannedFile};
 pub use picture::Picture;
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
