@@ -9,15 +9,16 @@ use serde_json::json;
 
 use crate::batch_args::BatchArgs;
 use crate::interrupt;
+use crate::output::print;
 use crate::progress::summary;
 use crate::pull::located;
-use crate::table::{print, size};
+use crate::table::size;
 use crate::tell::{is_json, object};
 
 /// Lines about a set come at most so often where there is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-/// Runs the command. The file of jobs and the names of all pictures are checked before anything is loaded.
+/// Runs the command. The file of jobs, the names of all pictures and every job are checked before anything is loaded.
 pub fn run(mut args: BatchArgs) -> Result<()> {
     interrupt::listen();
     let file = match &args.jobs {
@@ -27,11 +28,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
     args.run.fetch(&mut [])?;
     for model in set.models() {
-        match located(model, &args.run.hub()) {
-            // Its jobs fail, and the others are made.
-            Err(error) if !matches!(error, Error::Interrupted) => tell!("{error}"),
-            result => drop(result?),
-        }
+        located(model, &args.run.hub())?;
     }
     let whole = set.len();
     let run = BatchRun::plan(set, args.options())?;

@@ -9,7 +9,8 @@ use kiln_engine::{
 
 use crate::bench_args::BenchArgs;
 use crate::interrupt;
-use crate::table::{print, size, table, thousands};
+use crate::output::{print, print_json};
+use crate::table::{size, table, thousands};
 
 /// Runs the command. Everything that can be refused is refused before weights are made.
 pub fn run(args: &BenchArgs) -> Result<()> {
@@ -27,14 +28,15 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         tell(event);
         interrupt::proceed()
     })?;
-    memory.map_or(Ok(()), |memory| memory.write())?;
+    memory.map_or(Ok(()), |memory| interrupt::whole(memory.file().is_stream(), || memory.write()))?;
     if to_stdout {
-        print(&format!("{:#}\n", serde_json::json!(report)));
-    } else {
+        print_json(&serde_json::json!(report));
+    } else if !file.as_ref().is_some_and(|file| file.file().is_standard_output()) {
         print(&text(&report));
     }
-    file.map_or(Ok(()), |file| file.write(&report))?;
-    trace.map_or(Ok(()), |file| file.write(report.models.iter().filter_map(|model| model.trace.as_ref())))
+    file.map_or(Ok(()), |file| interrupt::whole(file.file().is_stream(), || file.write(&report)))?;
+    let steps = report.models.iter().filter_map(|model| model.trace.as_ref());
+    trace.map_or(Ok(()), |file| interrupt::whole(file.file().is_stream(), || file.write(steps)))
 }
 
 /// A line for every stage, on the error stream.

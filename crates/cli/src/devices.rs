@@ -3,12 +3,12 @@
 use kiln_engine::{Devices, devices};
 
 use crate::args::DevicesArgs;
-use crate::table::print;
+use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) {
     let devices = devices();
-    print(&if args.json { format!("{:#}\n", serde_json::json!(devices)) } else { text(&devices) });
+    if args.json { print_json(&serde_json::json!(devices)) } else { print(&text(&devices)) }
 }
 
 fn text(devices: &Devices) -> String {

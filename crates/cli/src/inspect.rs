@@ -6,7 +6,9 @@ use kiln_engine::{
 };
 
 use crate::args::InspectArgs;
-use crate::table::{print, size, table, thousands};
+use crate::output::{print, print_json};
+use crate::table::{size, table, thousands};
+use crate::terminal::is_shown;
 
 /// How many of a file's own notes are shown, and how much of each.
 const NOTES: usize = 20;
@@ -16,7 +18,7 @@ const NOTE_LENGTH: usize = 80;
 pub fn run(args: &InspectArgs) -> Result<()> {
     let found = inspect(&locate_model(Some(&args.path))?, args.dtype)?;
     if args.json {
-        print(&format!("{:#}\n", serde_json::json!(found)));
+        print_json(&serde_json::json!(found));
     } else {
         print(&match &found {
             Inspection::Folder(report) => folder(report),
@@ -144,7 +146,7 @@ fn own_settings(own: &OwnSettings) -> String {
     text += &prompt("negative prompt", own.request.negative_prompt.as_deref().unwrap_or_default());
     let file = |file: &NamedFile| {
         let hash = file.sha256.as_ref().and_then(|hash| hash.get(..10));
-        format!("{}{}", plain(&file.name), hash.map(|hash| format!(" (hash {hash})")).unwrap_or_default())
+        format!("{}{}", plain(&file.name), hash.map(|hash| format!(" (hash {})", plain(hash))).unwrap_or_default())
     };
     text += &format!("model: {}\n", file(&own.model));
     for part in &own.files {
@@ -177,7 +179,7 @@ fn prompt(title: &str, text: &str) -> String {
 /// A stranger's text of several lines, which is shown whole unless nobody could read it.
 fn lines(text: &str) -> String {
     const LENGTH: usize = 10_000;
-    let shown: String = text.chars().take(LENGTH).filter(|&c| c == '\n' || !c.is_control()).collect();
+    let shown: String = text.chars().take(LENGTH).filter(|&c| is_shown(c)).collect();
     let more = if text.chars().count() > LENGTH { " .. (--json has all)" } else { "" };
     shown.replace('\n', "\n    ") + more
 }
@@ -203,9 +205,9 @@ fn model(model: &FileModel) -> String {
     text
 }
 
-/// Whatever a stranger wrote into a file, the terminal gets no control characters, and not much.
+/// A stranger's text in one line: not much of it, and without what a terminal obeys.
 fn plain(text: &str) -> String {
-    text.chars().take(NOTE_LENGTH).filter(|c| !c.is_control()).collect()
+    text.chars().take(NOTE_LENGTH).filter(|&c| c != '\n' && c != '\t' && is_shown(c)).collect()
 }
 
 /// The types, with how many tensors have them.

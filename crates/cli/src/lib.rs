@@ -17,8 +17,10 @@ mod devices;
 mod handover;
 mod inspect;
 mod interrupt;
+mod log;
 mod memory;
 mod memory_args;
+mod output;
 mod papers;
 mod place_args;
 mod plan;
@@ -30,8 +32,10 @@ mod reference;
 mod run_args;
 mod sampling_args;
 mod table;
+mod terminal;
 mod txt2img;
 mod txt2img_args;
+mod usage;
 mod values;
 
 use std::io::IsTerminal;
@@ -43,21 +47,24 @@ use crate::args::{Args, Command};
 
 /// `kiln`: runs the command that the process was started with, or lets a `kiln-cuda` beside it do so.
 pub fn main_or_handover() -> ExitCode {
-    let args = started();
-    handover::hand_over(&args).unwrap_or_else(|| run(args))
+    match started() {
+        Ok(args) => handover::hand_over(&args).unwrap_or_else(|| run(args)),
+        Err(code) => code,
+    }
 }
 
 /// `kiln-cuda`: runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    run(started())
+    started().map_or_else(|code| code, run)
 }
 
-/// The arguments; from here on there is a log.
-fn started() -> Args {
-    let args = Args::parse();
+/// The arguments, or the exit status where they are no command; from here on there is a log.
+fn started() -> Result<Args, ExitCode> {
+    kiln_engine::ignore_file_size_signal();
+    let args = Args::try_parse().map_err(|error| usage::report(&error))?;
     tell::set_format(args.log_format);
     start_log(args.verbose);
-    args
+    Ok(args)
 }
 
 fn run(args: Args) -> ExitCode {
@@ -80,7 +87,8 @@ fn run(args: Args) -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Memory { command } => memory::run(&command),
     };
-    match result {
+    let printed = || output::failure().map_or(Ok(()), |error| Err(kiln_engine::Error::output(error)));
+    match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell!("error: {error}");
@@ -101,13 +109,12 @@ fn start_log(verbose: u8) {
         0 | 1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .log_internal_errors(false);
+    let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).log_internal_errors(false);
     match tell::is_json() {
-        true => log.json().flatten_event(true).init(),
-        false => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        true => log.with_writer(log::JsonLines::default).json().flatten_event(true).init(),
+        false => {
+            let is_terminal = std::io::stderr().is_terminal();
+            log.with_writer(std::io::stderr).fmt_fields(log::ShownFields).with_ansi(is_terminal).init();
+        }
     }
 }

@@ -3,7 +3,8 @@
 use kiln_engine::{Result, plot_memory, replay_memory};
 
 use crate::args::MemoryCommand;
-use crate::table::{print, size, table, thousands};
+use crate::output::{print, print_json};
+use crate::table::{size, table, thousands};
 
 /// Runs the command.
 pub fn run(command: &MemoryCommand) -> Result<()> {
@@ -15,7 +16,7 @@ pub fn run(command: &MemoryCommand) -> Result<()> {
         MemoryCommand::Replay { files, json } => {
             let rows = replay_memory(files)?;
             if *json {
-                print(&format!("{:#}\n", serde_json::json!(rows)));
+                print_json(&serde_json::json!(rows));
                 return Ok(());
             }
             let head =

@@ -1,17 +1,18 @@
 //! `kiln completions` and `kiln man`: what clap makes of the command line.
 
-use std::io::{self, Write};
+use std::io;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Args;
+use crate::output::print_bytes;
 
 /// Prints the completions for a shell.
 pub fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "kiln", &mut script);
-    print(&script);
+    print_bytes(&script);
 }
 
 /// Prints the manual page: the command's, and those of its subcommands after it.
@@ -23,13 +24,8 @@ pub fn man() -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
         clap_mangen::Man::new(subcommand.clone()).render(&mut page)?;
     }
-    print(&page);
+    print_bytes(&page);
     Ok(())
-}
-
-/// To the standard output; a reader that has gone has read enough.
-fn print(text: &[u8]) {
-    let _ = io::stdout().write_all(text);
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use kiln_engine::{
 };
 
 use crate::args::PlanArgs;
-use crate::table::{print, table};
+use crate::output::{print, print_json};
+use crate::table::table;
 
 /// Runs the command. That nothing fits is an error, told after the table.
 pub fn run(args: &PlanArgs) -> Result<()> {
@@ -30,16 +31,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let chosen = room.map(|room| planner.choose_within(&work, on, room)).transpose();
     if args.json {
         let chosen = chosen.as_ref().ok().cloned().flatten();
-        print(&format!(
-            "{:#}\n",
-            serde_json::json!({
-                "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
-                "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
-                "weight_type": on.matrices.map(|matrices| matrices.to_string()), "rates": on.rates,
-                "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
-                "chosen": chosen.as_ref().map(with_peak),
-            })
-        ));
+        print_json(&serde_json::json!({
+            "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
+            "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
+            "weight_type": on.matrices.map(|matrices| matrices.to_string()), "rates": on.rates,
+            "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
+            "chosen": chosen.as_ref().map(with_peak),
+        }));
     } else {
         print(&text(&name, &work, &on, &plans, room, chosen.as_ref().ok().and_then(Option::as_ref)));
     }

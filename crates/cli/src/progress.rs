@@ -6,7 +6,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{Stage, Timings};
 
-use crate::table::print;
+use crate::output::print;
 use crate::tell::is_json;
 
 /// The progress of one job, on the error stream.

@@ -9,8 +9,10 @@ use kiln_engine::{HubEvent, HubOptions, Result, fetched, pull};
 
 use crate::args::PullArgs;
 use crate::interrupt;
-use crate::table::{print, size};
+use crate::output::print;
+use crate::table::size;
 use crate::tell::is_json;
+use crate::terminal::shown;
 
 /// Runs the command: the paths of what was asked for go to the output stream.
 pub fn run(args: &PullArgs) -> Result<()> {
@@ -66,7 +68,7 @@ impl Fetching {
         match *event {
             HubEvent::Begin { files, total, there } if there < total => self.begin(files, total, there),
             HubEvent::File { name, size: bytes, from } => match &self.bar {
-                Some(bar) => bar.set_message(name.to_string()),
+                Some(bar) => bar.set_message(shown(name).into_owned()),
                 None if from > 0 => tracing::info!("{name}: {}, from {}", size(bytes), size(from)),
                 None => tracing::info!("{name}: {}", size(bytes)),
             },

@@ -6,7 +6,7 @@ use kiln_engine::{
     UniPcScale,
 };
 
-use crate::values::{Seed, parse_number, parse_seed, parse_size};
+use crate::values::{Seed, parse_number, parse_offset, parse_seed, parse_size};
 
 /// What a user may say about the way from noise to a picture.
 #[derive(Debug, Clone, Args)]
@@ -81,7 +81,8 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_rng)]
     rng: Option<Rng>,
     /// Added to the seed for the noise after the first: AUTOMATIC1111's eta noise seed delta.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, visible_alias = "eta-noise-seed-delta")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_offset,
+          visible_alias = "eta-noise-seed-delta")]
     ensd: Option<i64>,
     /// The seed of a second noise that is mixed into the first. Negative, and the default: a random one.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_seed,

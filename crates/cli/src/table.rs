@@ -1,7 +1,5 @@
 //! Text for the terminal's output stream: tables, numbers, sizes.
 
-use std::io::Write;
-
 /// Rows of words, each column as wide as its widest word; all columns but the first `left` are aligned to the right.
 pub fn table(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -42,11 +40,6 @@ pub fn size(bytes: u64) -> String {
         ..1_073_741_824.0 => format!("{:.1} MiB", bytes / 1_048_576.0),
         _ => format!("{:.2} GiB", bytes / 1_073_741_824.0),
     }
-}
-
-/// Prints text. A reader that has gone (`kiln inspect .. | head`) is no failure.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::terminal::{shown, shown_json};
+
 /// How lines on the error stream are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -43,16 +45,16 @@ pub fn is_json() -> bool {
 /// Writes a line to the error stream. Where nobody reads it any more (`kiln .. 2>&1 | head`), or where a disk is full,
 /// the run goes on: `eprintln!` would panic.
 pub fn line(text: fmt::Arguments<'_>) {
-    let mut stream = std::io::stderr();
-    let _ = match is_json() {
-        true => writeln!(stream, "{}", serde_json::json!({ "message": text.to_string().trim_start() })),
-        false => writeln!(stream, "{text}"),
-    };
+    let text = text.to_string();
+    match is_json() {
+        true => object(serde_json::json!({ "message": text.trim_start() })),
+        false => drop(writeln!(std::io::stderr(), "{}", shown(&text))),
+    }
 }
 
 /// Writes an object to the error stream, in a line.
 pub fn object(object: serde_json::Value) {
-    let _ = writeln!(std::io::stderr(), "{object}");
+    let _ = writeln!(std::io::stderr(), "{}", shown_json(&object.to_string()));
 }
 
 /// [`line`] with a format string.

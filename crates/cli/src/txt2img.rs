@@ -1,8 +1,8 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
 use kiln_engine::{
-    BatchSize, Engine, Event, LatentsFile, Like, MemoryTraceFile, ModelFolder, Output, Planner, Result, TraceFile,
-    locate_model,
+    BatchSize, Engine, Event, LatentsFile, Like, MemoryTraceFile, ModelFolder, Output, PlannedFile, Planner, Result,
+    TraceFile, locate_model,
 };
 
 use crate::interrupt;
@@ -43,6 +43,14 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
+    // What has the standard output for itself must not be mixed with lines.
+    let others = [
+        latents.as_ref().map(LatentsFile::file),
+        trace.as_ref().map(TraceFile::file),
+        memory.as_ref().map(MemoryTraceFile::file),
+    ];
+    let stdout_is_taken =
+        output.is_standard_output() || others.into_iter().flatten().any(PlannedFile::is_standard_output);
 
     let mut progress = Progress::new();
     tell!(
@@ -82,12 +90,17 @@ pub fn run(mut args: Txt2img) -> Result<()> {
                 progress.warn(&format!("no memory for {} with {from}; going on with {to}", stage.doing()))
             }
             Event::Picture(picture) => {
-                let path = interrupt::whole(|| output.save(&picture))?;
+                let path = interrupt::whole(output.is_stream(), || output.save(&picture))?;
                 // Of all pictures the same: the first one tells.
                 for difference in like.take().iter().flat_map(|like| like.differences(&picture, &files)) {
                     progress.warn(&format!("warning: {difference}"));
                 }
-                progress.line(&format!("{} (seed {})", path.display(), picture.seed));
+                let line = format!("{} (seed {})", path.display(), picture.seed);
+                if stdout_is_taken {
+                    progress.warn(&line)
+                } else {
+                    progress.line(&line)
+                }
                 if let Some(latents) = &mut latents {
                     latents.push(&picture);
                 }
@@ -97,9 +110,9 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     });
     progress.finish();
     result?;
-    memory.map_or(Ok(()), |memory| interrupt::whole(|| memory.write()))?;
+    memory.map_or(Ok(()), |memory| interrupt::whole(memory.file().is_stream(), || memory.write()))?;
     if let Some(latents) = latents {
-        interrupt::whole(|| latents.write())?;
+        interrupt::whole(latents.file().is_stream(), || latents.write())?;
     }
     tell!("{}", summary(&engine.timings()));
     Ok(())

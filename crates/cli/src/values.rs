@@ -5,6 +5,11 @@ pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 
+/// A whole number that may be negative.
+pub(crate) fn parse_offset(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "expected a whole number".into())
+}
+
 pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "expected a number".into())
 }

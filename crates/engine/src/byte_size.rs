@@ -15,7 +15,7 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || "expected a size such as 6G, 512M or 64K (powers of 1024)".to_string();
-        let lower = text.trim().to_ascii_lowercase();
+        let lower = text.to_ascii_lowercase();
         let number = lower.trim_end_matches("ib").trim_end_matches('b');
         let unit = number.chars().last().and_then(|last| UNITS.iter().find(|(letter, _)| *letter == last));
         let (number, shift) = match unit {
@@ -50,11 +50,11 @@ mod tests {
         let bytes = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
         assert_eq!(bytes("6G"), Ok(6 << 30));
         assert_eq!(bytes("1.5g"), Ok(3 << 29));
-        assert_eq!(bytes(" 64MiB "), Ok(64 << 20));
+        assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert_eq!(bytes("64MB"), bytes("64m"));
         assert_eq!(bytes("12K"), Ok(12 << 10));
         assert_eq!(bytes("4096"), Ok(4096));
-        for wrong in ["", "G", "-1G", "1e9", "6X", "0", "G6", "1..5G", "nan", "inf", "99999999T"] {
+        for wrong in ["", "G", "-1G", "1e9", "6X", "0", "G6", "1..5G", "nan", "inf", "99999999T", " 5", "5 ", "5 G"] {
             assert!(bytes(wrong).unwrap_err().contains("such as 6G"), "{wrong}");
         }
     }

@@ -94,7 +94,7 @@ pub use inspect::{
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
-pub use kiln_mempool::HostPool;
+pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
     UniPcScale,
@@ -108,7 +108,7 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use mode::Mode;
 pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
-pub use output::Output;
+pub use output::{Output, PlannedFile};
 pub use picture::Picture;
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};

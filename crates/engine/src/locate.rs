@@ -24,13 +24,18 @@ const LONGEST_MANIFEST: u64 = 64 << 10;
 /// has. Without a name the model that comes with Kiln.
 ///
 /// # Errors
-/// [`Error::NotFound`] with all the places that were tried, [`Error::Hub`] with what the cache lacks.
+/// [`Error::NotFound`] with all the places that were tried, [`Error::Read`] for a device or a FIFO, [`Error::Hub`] with
+/// what the cache lacks.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = name.map(hub::cached).transpose()?.flatten() {
         return Ok(path);
     }
-    if let Some(path) = name.filter(|path| path.exists()) {
-        return Ok(path.to_path_buf());
+    if let Some((path, found)) = name.and_then(|path| Some((path, path.metadata().ok()?))) {
+        if found.is_dir() || found.is_file() {
+            return Ok(path.to_path_buf());
+        }
+        let problem = "is a device or a FIFO, expected a folder or a regular file";
+        return Err(Error::read(path)(std::io::Error::new(std::io::ErrorKind::InvalidInput, problem)));
     }
     let name = name.unwrap_or(Path::new(DEFAULT));
     let candidates = folders().into_iter().map(|folder| folder.join(name));

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
+use crate::output::check_folder;
 use crate::request::in_range;
 use crate::threads;
 
@@ -180,9 +181,7 @@ impl Setup {
             (&self.lora_dir, "--lora-dir, a folder with LoRA files"),
             (&self.embeddings_dir, "--embeddings-dir, a folder with embeddings"),
         ] {
-            if let Some(path) = folder.as_ref().filter(|path| !path.is_dir()) {
-                return Err(Error::NotFound { path: path.clone(), looked_for: looked_for.into() });
-            }
+            folder.as_deref().map_or(Ok(()), |path| check_folder(path, looked_for))?;
         }
         match self.taesd.as_deref().filter(|path| !path.exists()) {
             None => Ok(()),

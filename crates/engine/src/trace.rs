@@ -5,16 +5,15 @@
 //! `dur` in microseconds) and the names of processes and threads. A step is a process; its operators are on one
 //! thread and the whole step is on another, so that what lies between operators is seen.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device};
 use kiln_ops::trace::{Operator, Trace};
 use serde_json::{Map, Value, json};
 
 use crate::bench::Machine;
-use crate::error::{Error, Result};
-use crate::output::{check_file, persist, temporary_beside};
+use crate::error::Result;
+use crate::output::{FileRules, PlannedFile};
 
 /// Operators that the log names.
 const MOST: usize = 5;
@@ -139,21 +138,22 @@ fn by_operator(operators: &[Operator]) -> Vec<Row> {
 
 /// A JSON file for traces.
 #[derive(Debug)]
-pub struct TraceFile(PathBuf);
+pub struct TraceFile(PlannedFile);
 
 impl TraceFile {
     /// Plans a file at `path`; one that is there will be replaced.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where its folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where
-    /// `path` is a folder or has another ending: a file is replaced without a question, so it must not be a picture.
+    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
+    /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        check_file("--trace", path, "the trace")?;
-        if path.extension().is_none_or(|extension| extension != "json") {
-            let expected = "a name that ends in .json, the one format that is written".into();
-            return Err(Error::Value { name: "--trace", found: format!("'{}'", path.display()), expected });
-        }
-        Ok(Self(path.to_path_buf()))
+        let rules = FileRules { flag: "--trace", what: "the trace", extensions: &["json"], overwrite: true };
+        PlannedFile::plan(path, rules).map(Self)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &PlannedFile {
+        &self.0
     }
 
     /// Writes the file; it appears whole or not at all.
@@ -167,11 +167,10 @@ impl TraceFile {
             "otherData": { "program": format!("kiln {}", env!("CARGO_PKG_VERSION")) },
             "traceEvents": events,
         });
-        let mut file = temporary_beside(&self.0)?;
-        let failed = |error: serde_json::Error| Error::write(&self.0)(error.into());
-        serde_json::to_writer(&mut file, &trace).map_err(failed)?;
-        file.write_all(b"\n").map_err(Error::write(&self.0))?;
-        persist(file, &self.0)
+        self.0.write(|to| {
+            serde_json::to_writer(&mut *to, &trace)?;
+            to.write_all(b"\n")
+        })
     }
 }
 

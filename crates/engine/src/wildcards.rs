@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use crate::error::{Error, Result};
+use crate::output::check_folder;
 
 /// The lists that some prompts name, read once, so that a run does not depend on what happens to the files meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,10 +19,7 @@ impl Wildcards {
     /// # Errors
     /// [`Error::NotFound`] where there is no such folder, [`Error::Read`] where a list cannot be read.
     pub(crate) fn read(folder: &Path, prompts: &[&str]) -> Result<Self> {
-        if !folder.is_dir() {
-            let looked_for = "--wildcards-dir, a folder with lists of texts (name.txt, a text a line)".into();
-            return Err(Error::NotFound { path: folder.to_path_buf(), looked_for });
-        }
+        check_folder(folder, "--wildcards-dir, a folder with lists of texts (name.txt, a text a line)")?;
         let mut lists = BTreeMap::new();
         let mut texts: Vec<String> = prompts.iter().map(|prompt| prompt.to_string()).collect();
         while let Some(text) = texts.pop() {

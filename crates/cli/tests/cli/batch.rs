@@ -81,37 +81,74 @@ fn a_set_is_what_single_calls_make() {
     assert!(index[0]["seconds"]["denoise"].as_f64().unwrap() > 0.0);
 }
 
+/// A LoRA file that is damaged is found out when it is read, long after the jobs were checked.
 #[test]
 fn a_bad_job_is_recorded_and_the_rest_goes_on() {
     let sandbox = Sandbox::new();
+    write(&sandbox, "damaged.safetensors", "no weights");
     let jobs = [
-        job("\"prompt\": \"a\", \"seed\": 1, \"lora\": \"nowhere.safetensors\""),
-        job("\"prompt\": \"b\", \"seed\": 2, \"clip_skip\": 99"),
-        job("\"prompt\": \"c\", \"seed\": 3, \"model\": \"nowhere\""),
-        job("\"prompt\": \"d\", \"seed\": 4"),
-        job("\"prompt\": \"e\", \"seed\": 5"),
+        job("\"prompt\": \"a\", \"seed\": 1, \"lora\": \"damaged.safetensors\""),
+        job("\"prompt\": \"b\", \"seed\": 2"),
+        job("\"prompt\": \"c\", \"seed\": 3"),
     ];
     write(&sandbox, "jobs.jsonl", &jobs.concat());
     let run = batch(&sandbox, &["jobs.jsonl"]);
     assert_eq!(run.status.code(), Some(1), "{run}");
-    assert_eq!(names(&sandbox), ["00004-4.png", "00005-5.png"]);
-    assert!(run.error().contains("3 of 5 pictures failed; out/journal.jsonl tells why"), "{run}");
-    for told in ["picture 2 (line 2) failed: --clip-skip is 99", "nowhere: not found", "nowhere.safetensors: not found"]
-    {
-        assert!(run.stderr.contains(told), "{run}");
-    }
+    assert_eq!(names(&sandbox), ["00002-2.png", "00003-3.png"]);
+    assert!(run.error().contains("1 of 3 pictures failed; out/journal.jsonl tells why"), "{run}");
+    assert!(run.stderr.contains("picture 1 (line 1) failed: damaged.safetensors"), "{run}");
     let states: Vec<_> = index(&sandbox).iter().map(|row| row["state"].as_str().unwrap().to_string()).collect();
-    assert_eq!(states, ["failed", "failed", "failed", "made", "made"]);
+    assert_eq!(states, ["failed", "made", "made"]);
     // What failed is not tried again, unless that is asked for, or it is another job now.
     let run = batch(&sandbox, &["jobs.jsonl"]);
-    assert!(run.status.code() == Some(1) && made(&run) == 0 && !run.stderr.contains("picture 2"), "{run}");
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && !run.stderr.contains("picture 1"), "{run}");
     let run = batch(&sandbox, &["jobs.jsonl", "--retry"]);
-    assert!(run.status.code() == Some(1) && made(&run) == 0 && run.stderr.contains("picture 2"), "{run}");
-    let fixed = [&job("\"prompt\": \"b\", \"seed\": 2"), &jobs[3], &jobs[4]];
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && run.stderr.contains("picture 1"), "{run}");
+    let fixed = [&job("\"prompt\": \"a\", \"seed\": 1"), &jobs[1], &jobs[2]];
     write(&sandbox, "jobs.jsonl", &fixed.map(String::as_str).concat());
     let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
     assert_eq!(made(&run), 1, "{run}");
-    assert_eq!(names(&sandbox), ["00001-2.png", "00004-4.png", "00005-5.png"]);
+    assert_eq!(names(&sandbox), ["00001-1.png", "00002-2.png", "00003-3.png"]);
+}
+
+#[test]
+fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
+    let sandbox = Sandbox::new();
+    let good = job("\"prompt\": \"a\", \"seed\": 1");
+    for (fields, told) in [
+        ("\"prompt\": \"b\", \"lora\": \"nowhere.safetensors\"", "nowhere.safetensors: not found"),
+        ("\"prompt\": \"a <lora:ink:1>\"", "--lora-dir"),
+        ("\"prompt\": \"b\", \"model\": \"nowhere\"", "nowhere: not found"),
+        ("\"prompt\": \"b\", \"clip_skip\": 99", "--clip-skip is 99"),
+        ("\"prompt\": \"b\", \"cfg\": -1", "--cfg-scale is -1"),
+        ("\"prompt\": null", "the job has no prompt"),
+        ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` is there twice"),
+        ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is no name below the output folder"),
+    ] {
+        write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
+        batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", told]);
+    }
+    for (field, told) in [("steps=0", "--steps is 0"), ("width=65", "--width is 65"), ("height=0", "--height is 0")] {
+        write(&sandbox, "jobs.txt", "a\nb\n");
+        batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", told, "; 2 images of this file"]);
+    }
+    assert!(names(&sandbox).is_empty());
+    let journal = std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap();
+    assert_eq!(journal.lines().count(), 1, "nothing is planned: {journal}");
+    // Names that are in each other's way.
+    for (first, second, told) in [
+        ("a.png", "a.png/b.png", "a.png is an image, in line 1"),
+        ("d/a.png", "d//a.png", "'d/a.png' in line 2, and in line 1"),
+        ("b.png", "there.png/b.png", "out/there.png: is no folder"),
+        ("b.png", "fifo.png", "the name of a regular file"),
+    ] {
+        write(&sandbox, "out/there.png", "somebody's");
+        std::process::Command::new("mkfifo").arg(sandbox.path("out/fifo.png")).output().unwrap();
+        let jobs = [first, second].map(|name| job(&format!("\"prompt\": \"a\", \"output\": \"{name}\"")));
+        write(&sandbox, "jobs.jsonl", &jobs.concat());
+        let run = batch(&sandbox, &["jobs.jsonl", "--overwrite"]);
+        assert!(!run.status.success() && run.error().contains(told) && made(&run) == 0, "{run}");
+    }
 }
 
 #[test]
@@ -154,6 +191,7 @@ fn bad_values_of_flags_are_refused() {
         ("--grid", &["seed=3..1"], "seed=3..1"),
         ("--shard", &["0/2", "3/2", "2", "-1/2", "a/b", ""], "as in 2/8"),
         ("--batch-size", &["-1", "few", ""], "expected auto or a whole number"),
+        ("--batch-size", &["0"], "--batch-size is 0, expected a number from 1 to"),
         ("--contact-sheet", &[""], "a value is required"),
         ("--contact-sheet", &["sheet.jpg"], "a name that ends in .png"),
         ("--thumbnail", &["23", "1025"], "a number from 24 to 1024"),
@@ -358,4 +396,161 @@ fn programs_get_objects_and_jobs_come_from_a_pipe() {
     assert!(progress["images_per_second"].as_f64().unwrap() > 0.0 && progress["memory"].as_u64().unwrap() > 0);
     let done = objects.iter().find(|object| object["event"] == "done").unwrap();
     assert!(done["stages"]["denoise"].as_f64().unwrap() > 0.0 && done["made"] == 2, "{run}");
+}
+
+/// A folder may be shared, or come from an archive: what stands in it was written by anybody.
+#[test]
+fn a_journal_does_not_lead_out_of_its_folder() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"seed\": 1"));
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    let key = index(&sandbox)[0]["key"].as_str().unwrap().to_string();
+    std::fs::remove_dir_all(sandbox.path("out")).unwrap();
+    std::fs::create_dir(sandbox.path("out")).unwrap();
+    write(&sandbox, "victim.png", "precious");
+    let absolute = sandbox.path("new/evil.png").display().to_string();
+    for (journal, file) in [
+        ("out/journal.jsonl", "../victim.png"),
+        ("out/journal-1-of-2.jsonl", "../victim.png"),
+        ("out/journal-1-of-2.jsonl", &absolute),
+    ] {
+        let text = format!(
+            "{{\"kiln\":\"batch journal\",\"version\":1}}\n\
+             {{\"plan\":\"{key}\",\"number\":1,\"file\":\"{file}\",\"seed\":1}}\n\
+             {{\"made\":\"{key}\",\"bytes\":3,\"seconds\":{{\"encode\":0,\"denoise\":0,\"decode\":0,\"save\":0}}}}\n"
+        );
+        write(&sandbox, journal, &text);
+        batch(&sandbox, &["jobs.jsonl", "--overwrite"]).refused(&[journal, ":2: the file ", "is no name below"]);
+        assert_eq!(std::fs::read_to_string(sandbox.path(journal)).unwrap(), text);
+        std::fs::remove_file(sandbox.path(journal)).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(sandbox.path("victim.png")).unwrap(), "precious");
+    assert!(!sandbox.path("new").exists());
+}
+
+#[test]
+fn a_file_that_is_no_journal_stays_as_it_is() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.txt", "a\n");
+    let args = ["jobs.txt", "--set", "steps=1", "--set", "width=64", "--set", "height=64"];
+    std::fs::create_dir(sandbox.path("out")).unwrap();
+    for text in ["my notes, no newline", "line 1\nline 2, no newline", "{\"a\": 1}\n"] {
+        write(&sandbox, "out/journal.jsonl", text);
+        batch(&sandbox, &args).refused(&["out/journal.jsonl:1: is no journal of kiln batch"]);
+        assert_eq!(std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap(), text);
+    }
+    std::fs::remove_file(sandbox.path("out/journal.jsonl")).unwrap();
+    // A name that no part of a set has is no journal's.
+    write(&sandbox, "out/journal-notes.jsonl", "my notes");
+    assert_eq!(made(&batch(&sandbox, &args).succeeds()), 1);
+    assert_eq!(std::fs::read_to_string(sandbox.path("out/journal-notes.jsonl")).unwrap(), "my notes");
+}
+
+/// The journal's lines that a lost sector took are of pictures that are there.
+#[test]
+fn a_journal_without_its_last_lines_goes_on() {
+    let sandbox = Sandbox::new();
+    let jobs = (0..3).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>();
+    write(&sandbox, "jobs.jsonl", &jobs);
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    let before = files(&sandbox.path("out"));
+    let journal = std::fs::read(sandbox.path("out/journal.jsonl")).unwrap();
+    for lost in [10, 300] {
+        std::fs::write(sandbox.path("out/journal.jsonl"), &journal[..journal.len() - lost]).unwrap();
+        batch(&sandbox, &["jobs.jsonl"]).succeeds();
+        assert!(files(&sandbox.path("out")) == before);
+        assert!(index(&sandbox).iter().all(|row| row["state"] == "made"));
+    }
+    // What is no picture with these seeds is somebody's, and that is told before anything is drawn.
+    std::fs::write(sandbox.path("out/journal.jsonl"), &journal[..journal.len() - 300]).unwrap();
+    for name in before.keys() {
+        write(&sandbox, &format!("out/{name}"), "somebody's");
+    }
+    let run = batch(&sandbox, &["jobs.jsonl"]);
+    assert!(run.status.code() == Some(2) && run.error().contains("exists already") && made(&run) == 0, "{run}");
+}
+
+/// A limit of files' size is what a full disk is: the journal fits, the pictures do not.
+#[test]
+fn a_full_disk_stops_a_set_and_is_no_job_s_fault() {
+    let sandbox = Sandbox::new();
+    let jobs = (0..6).map(|i| job(&format!("\"prompt\": \"{i}\", \"seed\": {i}"))).collect::<String>();
+    write(&sandbox, "jobs.jsonl", &jobs.replacen(": 64", ": 16", 4)); // two that fit
+    let run = sandbox.shell_kiln("ulimit -f 8; exec \"$@\"", &filled(&["jobs.jsonl", "--batch-size", "1"]));
+    assert!(run.status.code() == Some(1) && run.error().contains("cannot write out/0000"), "{run}");
+    let there = names(&sandbox);
+    assert!(there.len() < 6 && there.iter().all(|name| name.ends_with(".png")), "{there:?}: {run}");
+    let journal = std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap();
+    assert!(!journal.contains("\"failed\""), "{journal}");
+    assert!(index(&sandbox).iter().all(|row| row["state"] != "failed"));
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert_eq!(made(&run), 6 - there.len(), "exactly the missing ones: {run}");
+    assert_eq!(names(&sandbox).len(), 6);
+}
+
+#[test]
+fn a_folder_that_is_moved_away_ends_the_run() {
+    let sandbox = Sandbox::new();
+    let jobs = (0..400).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>();
+    write(&sandbox, "jobs.jsonl", &jobs);
+    let script = "\"$@\" & run=$!; until ls out/*.png >ls 2>&1; do sleep 0.01; done; mv out away; wait $run";
+    let run = sandbox.shell_kiln(script, &filled(&["jobs.jsonl"]));
+    assert_eq!(run.status.code(), Some(1), "{run}");
+    assert!(run.error().contains("was moved or deleted during the run") && !sandbox.path("out").exists(), "{run}");
+    let there = files(&sandbox.path("away")).into_keys().filter(|name| name.ends_with(".png")).count();
+    assert!(there < 400 && made(&run) == there, "{there}: {run}");
+    std::fs::rename(sandbox.path("away"), sandbox.path("out")).unwrap();
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert_eq!(made(&run), 400 - there, "{run}");
+}
+
+#[test]
+fn folders_below_may_be_on_another_file_system() {
+    let sandbox = Sandbox::new();
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: there is no /dev/shm");
+        return;
+    };
+    std::fs::create_dir(sandbox.path("out")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), sandbox.path("out/sub")).unwrap();
+    let jobs = ["sub/a.png", "sub/deep/b.png", "c.png"];
+    let jobs = jobs.map(|name| job(&format!("\"prompt\": \"a\", \"output\": \"{name}\"")));
+    write(&sandbox, "jobs.jsonl", &jobs.concat());
+    write(&sandbox, "out/sub/.kiln-0a1b2c.part", "left by a run that was killed");
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert_eq!(names(&sandbox), ["c.png", "sub/a.png", "sub/deep/b.png"]);
+}
+
+#[test]
+fn a_contact_sheet_replaces_no_image_of_its_set() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"x\", \"seed\": 1, \"output\": \"a.png\""));
+    for sheet in ["out/a.png", "./out/../out/a.png"] {
+        let run = batch(&sandbox, &["jobs.jsonl", "--contact-sheet", sheet]);
+        run.fails(2, &["--contact-sheet", "a.png is an image of the set"]);
+    }
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    let before = files(&sandbox.path("out"));
+    batch(&sandbox, &["jobs.jsonl", "--contact-sheet", "out/a.png"]).fails(2, &["is an image of the set"]);
+    assert!(files(&sandbox.path("out")) == before);
+    batch(&sandbox, &["jobs.jsonl", "--contact-sheet", "a.png"]).succeeds();
+    assert!(sandbox.path("a.png").is_file() && files(&sandbox.path("out")) == before);
+}
+
+#[test]
+fn a_set_and_a_part_of_it_are_not_made_at_once() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.jsonl", &(0..400).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>());
+    let running = start(&sandbox, &["jobs.jsonl", "--shard", "1/2"]);
+    while !sandbox.path("out").is_dir() || names(&sandbox).is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for part in [&[][..], &["--shard", "3/4"], &["--shard", "1/3"], &["--shard", "1/2"]] {
+        let run = batch(&sandbox, &[&["jobs.jsonl"], part].concat());
+        assert!(run.status.code() == Some(1) && run.error().contains("another kiln batch is at work"), "{run}");
+    }
+    // A part that shares no picture with it is made.
+    batch(&sandbox, &["jobs.jsonl", "--shard", "400/400"]).succeeds();
+    running.signal("INT");
+    running.finish();
 }

@@ -135,7 +135,15 @@ const BAD: &[(&str, &[Bad])] = &[
     ("--guidance-end", PART),
     ("--dynamic-thresholding", PART),
     ("--mimic-scale", &[("5", "--dynamic-thresholding too"), ("some", NUMBER), ("", NUMBER)]),
-    ("--ensd", &[("1.5", "invalid digit"), ("9223372036854775808", "too large"), ("", "empty string")]),
+    (
+        "--ensd",
+        &[
+            ("1.5", "a whole number"),
+            ("9223372036854775808", "a whole number"),
+            ("x", "a whole number"),
+            ("", "a whole number"),
+        ],
+    ),
     ("--subseed", &[("1.5", "a number from 0 to"), ("random", "or -1 for a random one"), ("", "a number from 0 to")]),
     ("--subseed-strength", PART),
     (
@@ -397,7 +405,7 @@ fn what_is_not_there_is_named() {
         ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
         ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
         ("--wildcards-dir", "nowhere", &["nowhere: not found; looked for --wildcards-dir, a folder with lists"]),
-        ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the pictures; make it first"]),
+        ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the images; make it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
         ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
         ("--latents-out", "nowhere/l.safetensors", &["nowhere: not found", "a folder for the latents; make it first"]),

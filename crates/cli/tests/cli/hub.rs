@@ -153,8 +153,9 @@ fn jobs_of_a_batch_name_models_on_the_hub() {
         r#"{"prompt": "a dog", "seed": 2, "model": "hf:owner/other"}"#,
     ];
     std::fs::write(sandbox.path("jobs.jsonl"), jobs.join("\n")).unwrap();
-    let run = kiln(&sandbox, &server, &[&["batch", "jobs.jsonl"][..], &size].concat());
-    assert_eq!(run.status.code(), Some(1), "{run}");
-    assert_eq!(run.pictures().len(), 1, "{run}");
-    assert!(run.stderr.contains("owner/other: is not on the Hub under this name"), "{run}");
+    let batch = || kiln(&sandbox, &server, &[&["batch", "jobs.jsonl"][..], &size].concat());
+    batch().fails(1, &["owner/other: is not on the Hub under this name"]);
+    assert!(!sandbox.path("out").exists(), "nothing is made while a model is missing");
+    std::fs::write(sandbox.path("jobs.jsonl"), jobs[0]).unwrap();
+    assert_eq!(batch().succeeds().pictures().len(), 1);
 }

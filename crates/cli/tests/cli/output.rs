@@ -114,7 +114,10 @@ fn an_impossible_output_is_refused_before_the_model_is_loaded() {
     run(&["-o", "./{seed}.png"]).refused(&["7.png exists already", "--overwrite"]);
     run(&["-o", "{seed}.png", "-b", "3", "--overwrite"]).refused(&["--output", "8.png is a folder"]);
     run(&["-o", "no/where.png"]).fails(1, &["no: not found"]);
-    run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: not found", "a folder for the pictures"]);
+    run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: is no folder", "a folder for the images"]);
+    std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.png")).unwrap();
+    run(&["-o", "dangling.png"]).refused(&["dangling.png exists already", "--overwrite"]);
+    fs::remove_file(sandbox.path("dangling.png")).unwrap();
     run(&["--latents-out", "8.png"]).refused(&["--latents-out", "this is a folder"]);
     run(&["--latents-out", "no/where.safetensors"]).fails(1, &["no: not found"]);
     assert_eq!(fs::read(sandbox.path("taken.png")).unwrap(), b"old");
@@ -257,20 +260,22 @@ fn a_full_disk_leaves_no_latents() {
     }
 }
 
-/// Streams that nobody reads, that are full or closed, cost no picture.
+/// Streams that nobody reads, that are full or closed, cost no picture. An output stream on a full disk is an error when
+/// all pictures are there.
 #[test]
 fn streams_that_cannot_be_written_stop_nothing() {
-    for script in [
-        "exec \"$@\" >/dev/full",
-        "exec \"$@\" 2>/dev/full",
-        "exec \"$@\" >/dev/full 2>&1",
-        "exec \"$@\" >&-",
-        "exec \"$@\" 2>&-",
-        "{ \"$@\" || echo failed >failed; } 2>&1 | true",
-        "{ \"$@\" -v || echo failed >failed; } 2>&1 | true",
+    for (script, status) in [
+        ("exec \"$@\" >/dev/full", 1),
+        ("exec \"$@\" 2>/dev/full", 0),
+        ("exec \"$@\" >/dev/full 2>&1", 1),
+        ("exec \"$@\" >&-", 0),
+        ("exec \"$@\" 2>&-", 0),
+        ("{ \"$@\" || echo failed >failed; } 2>&1 | true", 0),
+        ("{ \"$@\" -v || echo failed >failed; } 2>&1 | true", 0),
     ] {
         let sandbox = Sandbox::new();
-        let run = sandbox.shell(script, &["an apple", "-s", "7", "-b", "2", "-o", "{seed}.png"]).succeeds();
+        let run = sandbox.shell(script, &["an apple", "-s", "7", "-b", "2", "-o", "{seed}.png"]);
+        assert_eq!(run.status.code(), Some(status), "{run}");
         assert_eq!(sandbox.names(), ["7.png", "8.png"], "{run}");
         for name in sandbox.names() {
             pictures::read(&sandbox.path(&name));
@@ -283,9 +288,26 @@ fn streams_that_cannot_be_written_stop_nothing() {
 fn streams_that_cannot_be_written_are_no_panic() {
     let sandbox = Sandbox::new();
     let model = fixtures("models/sd1").display().to_string();
-    for args in [&["devices"][..], &["devices", "--json"], &["inspect", &model], &["--help"], &["--version"], &[]] {
-        sandbox.shell_kiln("exec \"$@\" >/dev/full 2>&1", args);
+    for args in [
+        &["devices"][..],
+        &["devices", "--json"],
+        &["inspect", &model],
+        &["inspect", &model, "--json"],
+        &["plan", "sd15-512"],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["man"],
+        &["--help"],
+        &["txt2img", "--help"],
+        &["--version"],
+    ] {
+        let told = &["error: cannot write the standard output: No space left"];
+        sandbox.shell_kiln("exec \"$@\" >/dev/full", args).fails(1, told);
+        sandbox.shell_kiln("{ \"$@\" || echo failed >&2; } | true", args).succeeds();
+        let run = sandbox.shell_kiln("{ \"$@\" || echo failed >&2; } | head -c 1", args).succeeds();
+        assert!(!run.stderr.contains("failed") && !run.stderr.contains("error"), "{run}");
     }
+    sandbox.shell_kiln::<&str>("exec \"$@\" >/dev/full 2>&1", &[]);
     for args in [["-s", "x"], ["--steps", "0"], ["-m", "nowhere"]] {
         let run = sandbox.shell("exec \"$@\" 2>/dev/full", &[&["an apple"], &args[..]].concat());
         assert!(matches!(run.status.code(), Some(1 | 2)), "{run}");
@@ -298,4 +320,128 @@ fn a_log_in_a_file_has_no_colours() {
     let run = Sandbox::new().txt2img(&["an apple", "-vv"]).succeeds();
     assert!(run.stderr.contains("INFO"), "{run}");
     assert!(!run.stderr.contains('\u{1b}'), "{run}");
+}
+
+/// Not a device of the system's own, which a bug would replace: a FIFO, and names of the standard output.
+#[test]
+fn streams_get_the_image() {
+    let sandbox = Sandbox::new();
+    let args = |output: &'static str| ["an apple", "-s", "7", "-o", output];
+    sandbox.txt2img(&args("plain.png")).succeeds();
+    let plain = fs::read(sandbox.path("plain.png")).unwrap();
+    for (script, output) in [
+        ("mkfifo a.png; cat a.png >read & \"$@\" && wait", "a.png"),
+        ("rm a.png; mkfifo a.png; cat a.png >read & sleep 0.1; \"$@\" --overwrite && wait", "a.png"),
+        ("\"$@\" >read", "/dev/stdout"),
+        ("\"$@\" | cat >read", "/dev/stdout"),
+        ("\"$@\" >read", "/proc/self/fd/1"),
+    ] {
+        let run = sandbox.shell(script, &args(output)).succeeds();
+        assert!(fs::read(sandbox.path("read")).unwrap() == plain, "{script}: {run}");
+    }
+    let names = sandbox.names();
+    assert_eq!(names, ["a.png", "plain.png", "read"]);
+    assert!(!fs::metadata(sandbox.path("a.png")).unwrap().is_file() && Path::new("/dev/stdout").is_symlink());
+    let two = ["an apple", "-b", "2", "-o", "a.png"];
+    sandbox.txt2img(&two).refused(&["--output", "'a.png'", "there are several images"]);
+    // Other files follow the same rule, and need no ending there.
+    let run = sandbox.kiln(&["bench", "--stages", "text", "--runs", "1", "--device", "cpu", "--json", "/dev/stdout"]);
+    let report: serde_json::Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
+    assert!(report["models"].is_array());
+    sandbox.kiln(&["bench", "--json", "report.txt"]).refused(&["--json", "a name that ends in .json"]);
+}
+
+#[test]
+fn a_second_signal_ends_a_run_that_waits_for_a_reader() {
+    let sandbox = Sandbox::new();
+    // Where the process waits is told by Linux, to some users; else the signals come a little later.
+    let script = "mkfifo a.png; \"$@\" & run=$!
+        for i in $(seq 40); do
+            case $(cat /proc/$run/wchan) in *fifo*|*pipe*|*partner*) break;; *) sleep 0.05;; esac
+        done
+        while kill -INT $run 2>/dev/null; do sleep 0.1; done
+        wait $run";
+    let run = sandbox.shell(script, &["an apple", "-o", "a.png"]);
+    assert_eq!(run.status.code(), Some(130), "{run}");
+}
+
+/// Opening a FIFO would wait for a writer, reading a device might never end.
+#[test]
+fn what_is_no_file_is_no_model() {
+    let sandbox = Sandbox::new();
+    std::process::Command::new("mkfifo").arg(sandbox.path("fifo")).status().unwrap();
+    for path in ["fifo", "/dev/null", "/dev/zero"] {
+        for args in [&["inspect", path][..], &["convert", path, "out.gguf"], &["txt2img", "a", "-m", path]] {
+            sandbox.kiln(args).fails(1, &[path, "is a device or a FIFO"]);
+        }
+    }
+}
+
+/// `ulimit -f` is what a full disk is, without a trap for the signal that comes with it.
+#[test]
+fn a_file_that_outgrows_its_limit_is_an_error() {
+    let sandbox = Sandbox::new();
+    let script = "ulimit -f 1; exec \"$@\"";
+    sandbox.shell(script, &["an apple", "-o", "apple.png"]).fails(1, &["cannot write ", "apple.png: File too large"]);
+    assert!(sandbox.names().is_empty(), "{:?}", sandbox.names());
+}
+
+#[test]
+fn what_killed_runs_left_is_removed() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("latents")).unwrap();
+    for name in [".kiln-aB3xY9.part", "latents/.kiln-000000.part", ".kiln-mine.part"] {
+        fs::write(sandbox.path(name), "half").unwrap();
+    }
+    sandbox.txt2img(&["an apple", "-o", "a.png", "--latents-out", "latents/a.safetensors"]).succeeds();
+    assert_eq!(sandbox.names(), [".kiln-mine.part", "a.png", "latents"]);
+    assert_eq!(fs::read_dir(sandbox.path("latents")).unwrap().count(), 1);
+}
+
+/// Whatever a file says, the terminal obeys none of it.
+#[test]
+fn escape_sequences_of_files_reach_no_terminal() {
+    const BAD: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
+    let sandbox = Sandbox::new();
+    let hostile = "\\u001b]52;c;cm0gLXJmIH4K\\u0007\\u009b2J\\u202eall is well";
+    let model = ModelCopy::of("sd1");
+    fs::write(format!("{}/model_index.json", model.path()), format!("{{\"_class_name\":\"{hostile}\"}}")).unwrap();
+    let shown = "\\u{1b}]52;c;cm0gLXJmIH4K\\u{7}\\u{9b}2J\\u{202e}all is well";
+    let run = sandbox.kiln(&["inspect", model.path()]);
+    assert!(run.stderr.contains(shown) && !run.stderr.contains(BAD), "{run}");
+    let run = sandbox.kiln(&["inspect", model.path(), "--log-format", "json"]);
+    let line: serde_json::Value = serde_json::from_str(run.stderr.lines().last().unwrap()).unwrap();
+    assert!(line["message"].as_str().unwrap().contains(BAD) && !run.stderr.contains(BAD), "{run}");
+    // The log: a list of words that is missing is told with its folder.
+    fs::create_dir(sandbox.path("words\u{202e}")).unwrap();
+    for (format, shown) in [("text", "words\\u{202e}"), ("json", "words\\u202e")] {
+        let args = ["a __missing__", "--wildcards-dir", "words\u{202e}", "--log-format", format, "-o", "{index}.png"];
+        let run = sandbox.txt2img(&args).succeeds();
+        assert!(!run.stderr.contains(BAD) && run.stderr.contains(shown), "{run}");
+    }
+    // Kiln's own settings, which anybody may write.
+    let settings = "{\"kiln\":\"0\",\"request\":{\"prompt\":\"a\"},\"model\":{\"name\":\"m\",\"sha256\":\"\\u001b]0;ab\\u0007cdefgh\"}}";
+    crate::settings::png_with(&sandbox, "evil.png", "kiln", settings);
+    for args in [&["inspect", "evil.png"][..], &["inspect", "evil.png", "--json"]] {
+        let run = sandbox.kiln(args).succeeds();
+        assert!(!run.stdout.contains(BAD) && run.stdout.contains("0;ab"), "{run}");
+    }
+    let run = sandbox.txt2img(&["a", "--steps", "\u{1b}[31mx"]);
+    assert!(!run.stderr.contains(BAD) && run.stderr.contains("\\u{1b}[31mx"), "{run}");
+}
+
+#[test]
+fn a_command_line_that_is_none_is_told_as_it_was_asked_for() {
+    let sandbox = Sandbox::new();
+    for args in
+        [["--log-format=json", "txt2img", "a", "--ensd", "x"], ["--log-format=json", "txt2img", "a", "--no", "x"]]
+    {
+        let run = sandbox.kiln(&args);
+        let line: serde_json::Value = serde_json::from_str(run.stderr.trim_end()).expect(&run.stderr);
+        assert!(run.status.code() == Some(2) && line["message"].as_str().unwrap().starts_with("error: "), "{run}");
+    }
+    let run = sandbox.shell("exec \"$@\" --sampler \"$(printf 'eul\\377er')\"", &["an apple"]);
+    assert!(run.status.code() == Some(2) && run.error().contains("(\"eul\\xFFer\") is not UTF-8"), "{run}");
+    sandbox.txt2img(&["a", "--ensd", "x"]).refused(&["--ensd", "expected a whole number"]);
+    sandbox.txt2img(&["a", "--vram-budget", " 5"]).refused(&["--vram-budget", "expected a size such as 6G"]);
 }

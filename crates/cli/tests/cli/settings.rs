@@ -178,7 +178,7 @@ fn single_files_have_their_hash_in_the_text() {
 }
 
 /// A PNG with nothing but a text.
-fn png_with(sandbox: &Sandbox, name: &str, key: &str, text: &str) {
+pub fn png_with(sandbox: &Sandbox, name: &str, key: &str, text: &str) {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
     encoder.add_itxt_chunk(key.into(), text.into()).unwrap();

@@ -128,4 +128,11 @@ fn a_run_s_memory_is_written_played_back_and_drawn() {
     sandbox.kiln(&["memory", "plot", "a.jsonl", "-o", "a.svg"]).succeeds();
     assert!(std::fs::read_to_string(sandbox.path("a.svg")).unwrap().contains("host memory, peak"));
     sandbox.kiln(&["memory", "replay", "a.png"]).fails(1, &["a.png"]);
+    sandbox.kiln(&["memory", "plot", "a.jsonl", "-o", "a.jsonl"]).refused(&["--output", "a name that ends in .svg"]);
+    std::fs::copy(sandbox.path("a.jsonl"), sandbox.path("trace.svg")).unwrap();
+    sandbox.kiln(&["memory", "plot", "trace.svg", "-o", "./trace.svg"]).refused(&["another file than the trace"]);
+    assert_eq!(std::fs::read_to_string(sandbox.path("trace.svg")).unwrap(), text);
+    std::process::Command::new("mkfifo").arg(sandbox.path("fifo")).status().unwrap();
+    let run = sandbox.shell_kiln("cat fifo & \"$@\" && wait", &["memory", "plot", "a.jsonl", "-o", "fifo"]).succeeds();
+    assert!(run.stdout.contains("host memory, peak") && !sandbox.path("fifo").is_file(), "{run}");
 }

@@ -43,6 +43,9 @@ pub(super) struct Desk<'a, 'w> {
     pub(super) done: usize,
     pub(super) failed: usize,
     pub(super) card_memory: Option<u64>,
+    /// What ended the run though it is no job's fault, such as a full disk. Whoever is told so gets
+    /// [`Error::Interrupted`], which no job is blamed for.
+    pub(super) stopped_by: Option<Error>,
 }
 
 impl<'a, 'w> Desk<'a, 'w> {
@@ -70,7 +73,17 @@ impl<'a, 'w> Desk<'a, 'w> {
             done,
             failed,
             card_memory: None,
+            stopped_by: None,
         }
+    }
+
+    /// Ends the run with an error of its own.
+    pub(super) fn stop(&mut self, error: Error) -> Error {
+        match error {
+            Error::Interrupted => {}
+            error => drop(self.stopped_by.get_or_insert(error)),
+        }
+        Error::Interrupted
     }
 
     /// Takes the engine's news, and looks what other threads have done.
@@ -137,37 +150,42 @@ impl<'a, 'w> Desk<'a, 'w> {
         seconds.decode = decode.as_secs_f64();
         let Todo { task, path, replace, .. } = &self.todos[id];
         let (key, path, replace) = (task.key.clone(), path.clone(), *replace);
-        self.savers.give(Parcel { id, key, job, origin, image, latents, path, replace, seconds })?;
+        let parcel = Parcel { id, key, job, origin, image, latents, path, replace, seconds };
+        self.savers.give(parcel).map_err(|error| self.stop(error))?;
         let news = self.savers.news();
         self.record(news)
     }
 
-    /// Takes note of what was saved or could not be.
+    /// Takes note of what was saved or could not be: of all of it, also where the run ends with that.
     pub(super) fn record(&mut self, news: Vec<Saved>) -> Result<()> {
-        for Saved { id, result } in news {
-            match result {
-                Ok(made) => {
-                    self.todos[id].state = State::Made(made);
-                    self.made += 1;
-                    self.done += 1;
-                    self.saved += Duration::from_secs_f64(made.seconds.save);
-                    let progress = self.progress();
-                    let Todo { task, planned, path, .. } = &self.todos[id];
-                    let (number, seed, seconds) = (task.number, planned.seed, made.seconds);
-                    let event = BatchEvent::Made { number, file: path, seed, seconds, progress };
-                    // Whoever wants to stop says so at the next step too; what is saved is noted in any case.
-                    let _ = (self.watch)(event);
-                }
-                Err(error) => self.fail(id, &error.to_string())?,
+        news.into_iter().map(|saved| self.record_one(saved)).fold(Ok(()), Result::and)
+    }
+
+    fn record_one(&mut self, Saved { id, result }: Saved) -> Result<()> {
+        match result {
+            Ok(made) => {
+                self.todos[id].state = State::Made(made);
+                self.made += 1;
+                self.done += 1;
+                self.saved += Duration::from_secs_f64(made.seconds.save);
+                let progress = self.progress();
+                let Todo { task, planned, path, .. } = &self.todos[id];
+                let (number, seed, seconds) = (task.number, planned.seed, made.seconds);
+                let event = BatchEvent::Made { number, file: path, seed, seconds, progress };
+                // Whoever wants to stop says so at the next step too; what is saved is noted in any case.
+                let _ = (self.watch)(event);
+                Ok(())
             }
+            Err(error) if is_of_the_job(&error) => self.fail(id, &error.to_string()),
+            Err(error) => Err(self.stop(error)),
         }
-        Ok(())
     }
 
     /// Records that a picture cannot be made.
     pub(super) fn fail(&mut self, id: usize, error: &str) -> Result<()> {
         let line = Line::Failed { failed: self.todos[id].task.key.clone(), error: error.into() };
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line])?;
+        let written = self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line]);
+        written.map_err(|error| self.stop(error))?;
         self.todos[id].state = State::Failed(error.into());
         self.failed += 1;
         let progress = self.progress();
@@ -198,5 +216,38 @@ impl<'a, 'w> Desk<'a, 'w> {
             memory: ProcessMemory::now().unwrap_or_default().resident,
             card_memory: self.card_memory,
         }
+    }
+}
+
+/// Whether a picture that could not be saved is at fault itself. A full disk or a folder that is gone is not of its
+/// making: the next picture would meet it too, and later, when there is room, this one can be made.
+fn is_of_the_job(error: &Error) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied};
+    match error {
+        Error::Write { source, .. } => {
+            matches!(source.kind(), AlreadyExists | InvalidFilename | IsADirectory | NotADirectory | PermissionDenied)
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn trouble_of_the_disk_is_no_job_s_fault() {
+        let write = |kind: ErrorKind| Error::write("a.png".as_ref())(kind.into());
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge, ErrorKind::NotFound] {
+            assert!(!is_of_the_job(&write(kind)), "{kind:?}");
+        }
+        // No space, a read-only file system, an error of the device, a stale handle of a network file system.
+        for number in [28, 30, 5, 116] {
+            let error = std::io::Error::from_raw_os_error(number);
+            assert!(!is_of_the_job(&Error::write("a.png".as_ref())(error)) || !cfg!(target_os = "linux"), "{number}");
+        }
+        assert!(is_of_the_job(&write(ErrorKind::PermissionDenied)) && is_of_the_job(&Error::Exists("a.png".into())));
     }
 }

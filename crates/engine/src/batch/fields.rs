@@ -150,10 +150,10 @@ fn expected(field: &str) -> Option<&'static str> {
 impl Spec {
     /// From fields that were checked one by one.
     pub(crate) fn new(mut fields: Fields) -> Result<Self, String> {
+        fields.retain(|_, value| !value.is_null());
         if !fields.contains_key("prompt") {
             return Err("the job has no prompt".into());
         }
-        fields.retain(|_, value| !value.is_null());
         let mut text = |field: &str| fields.remove(field).and_then(|value| Some(value.as_str()?.to_string()));
         let (model, output) = (text(MODEL).map(PathBuf::from), text(OUTPUT));
         // AUTOMATIC1111's "Karras" says more than the id `karras`.
@@ -243,7 +243,9 @@ mod tests {
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
         assert!(long_name("promt").unwrap_err().starts_with("there is no field `promt`; the fields are batch_count,"));
-        assert!(Spec::new(Fields::new()).unwrap_err().contains("no prompt"));
+        for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
+            assert!(Spec::new(none).unwrap_err().contains("no prompt"));
+        }
         assert!("steps".parse::<Assignment>().unwrap_err().contains("as in steps=30"));
     }
 

@@ -15,16 +15,20 @@
 //! A last line that is torn is cut off. What an unknown object says is passed over, so that a later version may say more.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use kiln_weights::{open_regular, read_small};
 use serde::{Deserialize, Serialize};
 
+use super::names::check_file;
 use crate::error::{Error, Result};
 
 const MAGIC: &str = "batch journal";
 const VERSION: u32 = 1;
+/// Some hundred bytes for each of a set's 100,000 images, and as much again for each run that failed.
+const MAX_BYTES: u64 = 512 << 20;
 
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,12 +107,19 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or begins it, and reads what it has.
+    /// Opens the journal at `path`, or begins it, and reads what it has. A file that is no journal stays as it is.
     ///
     /// # Errors
     /// [`Error::Busy`] where another process writes to it, [`Error::Job`] where it is none, [`Error::Read`] and
     /// [`Error::Write`].
     pub(crate) fn open(path: &Path) -> Result<(Self, Records)> {
+        match path.metadata() {
+            Ok(found) if !found.is_file() => {
+                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "is no regular file");
+                return Err(Error::read(path)(error));
+            }
+            _ => {}
+        }
         let options = OpenOptions::new().read(true).append(true).create(true).clone();
         let mut file = options.open(path).map_err(Error::write(path))?;
         match file.try_lock() {
@@ -117,18 +128,25 @@ impl Journal {
             // Some network file systems have no locks.
             Err(TryLockError::Error(error)) => tracing::warn!("{} is not locked: {error}", path.display()),
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(Error::read(path))?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let mut bytes = Vec::new(); // through this handle: a lock may keep others from reading
+        (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Error::read(path))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(no_journal(path, 1));
+        }
+        let whole = whole(&bytes);
+        let head = bytes_of(&[Line::Head { kiln: MAGIC.into(), version: VERSION }]).map_err(Error::write(path))?;
+        // Before anything is cut off: what has no whole line must be the beginning of the first one.
+        if whole == 0 && !head.starts_with(&bytes) {
+            return Err(no_journal(path, 1));
+        }
+        let records = whole_lines(path, &bytes[..whole])?;
         if whole < bytes.len() {
             tracing::warn!("{}: the last line is torn and is cut off", path.display());
             file.set_len(whole as u64).map_err(Error::write(path))?;
-            file.seek(SeekFrom::End(0)).map_err(Error::write(path))?;
         }
-        let records = whole_lines(path, &bytes[..whole])?;
         let mut this = Self { path: path.to_path_buf(), file };
         if whole == 0 {
-            this.append(&[Line::Head { kiln: MAGIC.into(), version: VERSION }])?;
+            this.append_bytes(&head)?;
         }
         Ok((this, records))
     }
@@ -138,9 +156,39 @@ impl Journal {
     /// # Errors
     /// As [`Self::open`], but for locks.
     pub(crate) fn peek(path: &Path) -> Result<Records> {
-        let bytes = std::fs::read(path).map_err(Error::read(path))?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let bytes = read_small(path, MAX_BYTES).map_err(Error::read(path))?;
+        let whole = whole(&bytes);
         whole_lines(path, &bytes[..whole])
+    }
+
+    /// Whether another process is writing to a journal. False where the file system has no locks.
+    ///
+    /// # Errors
+    /// [`Error::Read`].
+    pub(crate) fn is_written(path: &Path) -> Result<bool> {
+        let file = open_regular(path).map_err(Error::read(path))?;
+        Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// Refuses to go on where the journal has lost its name: its folder was moved or deleted, and what is made from now
+    /// on would be known to nobody.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub(crate) fn check_place(&self) -> Result<()> {
+        let (named, open) = (self.path.metadata(), self.file.metadata());
+        let is_there = match (named, open) {
+            (Ok(named), Ok(open)) => is_same(&named, &open),
+            (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::write(&self.path)(error));
+            }
+            _ => false,
+        };
+        if is_there {
+            return Ok(());
+        }
+        let problem = "the folder or the journal was moved or deleted during the run";
+        Err(Error::write(&self.path)(std::io::Error::new(std::io::ErrorKind::NotFound, problem)))
     }
 
     /// Adds lines, which are on the disk when this returns.
@@ -148,14 +196,18 @@ impl Journal {
     /// # Errors
     /// [`Error::Write`].
     pub(crate) fn append(&mut self, lines: &[Line]) -> Result<()> {
-        let mut bytes = Vec::new();
-        let written = lines.iter().try_for_each(|line| {
-            serde_json::to_writer(&mut bytes, line)?;
-            bytes.push(b'\n');
-            Ok(())
+        let bytes = bytes_of(lines).map_err(Error::write(&self.path))?;
+        self.append_bytes(&bytes)
+    }
+
+    /// One call, so that a kill tears one line at the most. Where the disk is full, what was written of it goes again:
+    /// lines that follow must not be glued to half a line.
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.metadata().and_then(|before| {
+            self.file.write_all(bytes).and_then(|()| self.file.sync_data()).inspect_err(|_| {
+                let _ = self.file.set_len(before.len());
+            })
         });
-        // One call, so that a kill tears one line at the most.
-        let written = written.and_then(|()| self.file.write_all(&bytes)).and_then(|()| self.file.sync_data());
         written.map_err(Error::write(&self.path))
     }
 
@@ -165,33 +217,70 @@ impl Journal {
     }
 }
 
-/// Reads the whole lines of a file.
-fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
-    read(bytes).map_err(|(line, problem)| Error::Job { file: path.display().to_string(), line, problem })
+/// Whether two are one file.
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        (a.dev(), a.ino()) == (b.dev(), b.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (a, b); // that the name is there must do
+        true
+    }
 }
 
-/// Reads whole lines, or tells which one is wrong.
-fn read(bytes: &[u8]) -> std::result::Result<Records, (usize, String)> {
+fn bytes_of(lines: &[Line]) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, line)?;
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
+}
+
+/// Bytes of the whole lines.
+fn whole(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
+fn no_journal(path: &Path, line: usize) -> Error {
+    let problem = "is no journal of kiln batch; move the file away, or choose another folder".into();
+    Error::Job { file: path.display().to_string(), line, problem }
+}
+
+/// Reads the whole lines of a file.
+fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
     let mut records = Records::new();
-    for (i, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-        let wrong = |problem: String| (i + 1, format!("{problem}; move the journal away to begin anew"));
-        let line = serde_json::from_slice(line).map_err(|error| wrong(format!("is no line of a journal: {error}")))?;
-        match line {
-            Line::Head { kiln, version } if kiln == MAGIC && version == VERSION => {}
-            Line::Head { version, .. } => {
+    let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+    let mut has_head = false;
+    for (i, line) in lines {
+        let wrong = |problem: String| {
+            let problem = format!("{problem}; move the journal away to begin anew");
+            Error::Job { file: path.display().to_string(), line: i + 1, problem }
+        };
+        match serde_json::from_slice(line) {
+            Ok(Line::Head { kiln, version }) if kiln == MAGIC && version == VERSION => has_head = true,
+            Ok(Line::Head { kiln, version }) if kiln == MAGIC => {
                 return Err(wrong(format!("is a journal of version {version}, expected {VERSION}")));
             }
-            _ if i == 0 => return Err(wrong("is no journal of kiln batch".into())),
-            Line::Plan { plan, planned } => records.entry(plan).or_default().planned = Some(planned),
-            Line::Made { made, made_file } => {
+            _ if !has_head => return Err(no_journal(path, i + 1)),
+            Err(error) => return Err(wrong(format!("is no line of a journal: {error}"))),
+            // Anybody may have written the file: it must not lead out of the folder.
+            Ok(Line::Plan { plan, mut planned }) => {
+                planned.file = check_file(&planned.file).map_err(|problem| wrong(format!("the file {problem}")))?;
+                records.entry(plan).or_default().planned = Some(planned);
+            }
+            Ok(Line::Made { made, made_file }) => {
                 let record = records.entry(made).or_default();
                 (record.made, record.failed) = (Some(made_file), None);
             }
-            Line::Failed { failed, error } => {
+            Ok(Line::Failed { failed, error }) => {
                 let record = records.entry(failed).or_default();
                 (record.made, record.failed) = (None, Some(error));
             }
-            Line::Other {} => {}
+            Ok(Line::Head { .. } | Line::Other {}) => {}
         }
     }
     Ok(records)
@@ -246,19 +335,58 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_is_refused() {
+    fn what_is_no_journal_is_refused_and_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
+        let head = "{\"kiln\":\"batch journal\",\"version\":1}";
+        let plan = |file: &str| format!("{head}\n{{\"plan\":\"a\",\"number\":1,\"file\":{file:?},\"seed\":1}}\n");
         for (text, told) in [
-            ("{\"prompt\": \"a\"}\n", ":1: is no journal of kiln batch"),
-            ("{\"kiln\":\"batch journal\",\"version\":2}\n", ":1: is a journal of version 2, expected 1"),
-            ("{\"kiln\":\"batch journal\",\"version\":1}\nnonsense\n", ":2: is no line of a journal"),
+            ("{\"prompt\": \"a\"}\n".to_string(), ":1: is no journal of kiln batch"),
+            ("my notes, no newline".into(), ":1: is no journal of kiln batch"),
+            ("line 1\nline 2, no newline".into(), ":1: is no journal of kiln batch"),
+            ("{\"kiln\":\"something\",\"version\":1}\n".into(), ":1: is no journal of kiln batch"),
+            (format!("\n{{\"later\":1}}\n{head}\n"), ":2: is no journal of kiln batch"),
+            (head.replace(":1", ":2") + "\n", ":1: is a journal of version 2, expected 1"),
+            (format!("{head}\nnonsense\ntorn"), ":2: is no line of a journal"),
+            (plan("/tmp/a.png"), ":2: the file '/tmp/a.png' is no name below the output folder"),
+            (plan("../a.png"), ":2: the file '../a.png' is no name below the output folder"),
+            (plan("a/../../b.png"), ":2: the file"),
+            (plan("evil.desktop"), ":2: the file 'evil.desktop' does not end in .png"),
         ] {
-            std::fs::write(&path, text).unwrap();
+            std::fs::write(&path, &text).unwrap();
             let message = Journal::open(&path).unwrap_err().to_string();
             assert!(message.contains(told), "{message}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        std::fs::write(&path, "{\"kiln\":\"batch journal\",\"version\":1}\n{\"later\":1}\n").unwrap();
+        std::fs::write(&path, format!("{head}\n{{\"later\":1}}\n")).unwrap();
         assert!(Journal::open(&path).unwrap().1.is_empty());
+        // Killed while it began.
+        for end in 0..=head.len() {
+            std::fs::write(&path, &head[..end]).unwrap();
+            assert!(Journal::open(&path).unwrap().1.is_empty());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{head}\n"));
+        }
+        #[cfg(unix)]
+        {
+            std::fs::remove_file(&path).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            assert!(Journal::open(&path).unwrap_err().to_string().contains("is no regular file"));
+            assert!(Journal::peek(&path).unwrap_err().to_string().contains("is a FIFO"));
+        }
+    }
+
+    #[test]
+    fn a_journal_that_was_moved_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let (journal, _) = Journal::open(&path).unwrap();
+        journal.check_place().unwrap();
+        assert!(Journal::is_written(&path).unwrap());
+        std::fs::rename(&path, folder.path().join("away")).unwrap();
+        let message = journal.check_place().unwrap_err().to_string();
+        assert!(message.contains("was moved or deleted"), "{message}");
+        drop(journal);
+        std::fs::write(&path, "").unwrap();
+        assert!(!Journal::is_written(&path).unwrap());
     }
 }

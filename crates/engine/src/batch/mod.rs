@@ -16,12 +16,14 @@ mod index;
 mod journal;
 mod names;
 mod plan;
+mod resolve;
 mod runner;
 mod saver;
 mod set;
 mod shard;
 mod sheet;
 mod source;
+mod unique;
 
 pub use events::{BatchEvent, BatchProgress, BatchReport};
 pub use fields::Assignment;

@@ -7,19 +7,35 @@ const SEED: &str = "{seed}";
 /// The pattern where a job says none.
 const DEFAULT_PATTERN: &str = "{index}-{seed}.png";
 
-/// Refuses a pattern that names no file below the folder.
-pub(crate) fn check_pattern(pattern: &str) -> Result<(), String> {
-    let below = Path::new(pattern).components().all(|part| matches!(part, Component::Normal(_)));
-    if pattern.is_empty() || pattern.ends_with('/') || !below {
-        return Err(format!("output: '{pattern}' is no name below the output folder, such as cats/{{seed}}.png"));
-    }
-    if !pattern.to_ascii_lowercase().ends_with(".png") {
-        return Err(format!("output: '{pattern}' does not end in .png, the one format that is written"));
-    }
+/// Bytes of a file's name: what common file systems take.
+const MAX_NAME: usize = 255;
+
+/// Refuses a pattern that names no file below the folder; gives it as it is compared with others: `d//a.png` is
+/// `d/a.png`.
+pub(crate) fn check_pattern(pattern: &str) -> Result<String, String> {
     if pattern.replace(INDEX, "").replace(SEED, "").contains(['{', '}']) {
+        let pattern = pattern.escape_debug();
         return Err(format!("output: '{pattern}' has placeholders other than {{index}} and {{seed}}"));
     }
-    Ok(())
+    check_file(pattern).map_err(|problem| format!("output: {problem}"))
+}
+
+/// Refuses a name of a file that is not below the folder, or is no image's; gives it with single separators.
+pub(crate) fn check_file(name: &str) -> Result<String, String> {
+    let (path, shown) = (Path::new(name), name.escape_debug());
+    let below = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if name.is_empty() || name.ends_with('/') || !below || name.contains(char::is_control) {
+        return Err(format!("'{shown}' is no name below the output folder, such as cats/{{seed}}.png"));
+    }
+    if !name.to_ascii_lowercase().ends_with(".png") {
+        return Err(format!("'{shown}' does not end in .png, the one format that is written"));
+    }
+    let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
+    if parts.any(|part| part.len() > MAX_NAME) {
+        return Err(format!("'{shown}' has a part of more than {MAX_NAME} bytes"));
+    }
+    let parts: Vec<&str> = path.components().filter_map(|part| part.as_os_str().to_str()).collect();
+    Ok(parts.join("/"))
 }
 
 /// The pattern of several pictures: with `-{index}` before its ending, where it has no placeholder.
@@ -53,12 +69,28 @@ mod tests {
 
     #[test]
     fn names_are_below_the_folder() {
-        for bad in ["", "/etc/a.png", "../a.png", "a/../../b.png", "a.jpg", "a", "{sed}.png", "a/", "{{index}}.png"] {
+        let long = format!("{}.png", "a".repeat(MAX_NAME));
+        for bad in [
+            "",
+            "/etc/a.png",
+            "../a.png",
+            "a/../../b.png",
+            "a.jpg",
+            "a",
+            "{sed}.png",
+            "a/",
+            "{{index}}.png",
+            "\0.png",
+            "a\u{1b}[2J.png",
+            "a\n.png",
+            &long,
+        ] {
             assert!(check_pattern(bad).unwrap_err().starts_with("output: '"), "{bad}");
         }
         for good in ["a.png", "cats/{seed}.PNG", "{index}-{seed}.png"] {
-            assert_eq!(check_pattern(good), Ok(()));
+            assert_eq!(check_pattern(good), Ok(good.to_string()));
         }
+        assert_eq!(check_file("cats//a/./b.png"), Ok("cats/a/b.png".into()));
     }
 
     #[test]

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use super::grid::Axis;
 use super::journal::{Journal, Line, Made, Planned, Record, Records};
 use super::names::{file_name, is_fixed, with_suffix};
+use super::resolve::{OfModel, resolve};
 use super::set::{JobSet, Task};
 use super::shard::Shard;
-use super::sheet::ContactSheet;
+use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
 use crate::model_files::ModelOptions;
+use crate::output::{PlannedFile, check_folder};
 use crate::plan::BatchSize;
-use crate::request::random_seed;
+use crate::request::{MAX_PICTURES, Request, in_range, random_seed};
+use crate::settings::ImageReport;
 use crate::setup::Setup;
 
 /// How a set is made.
@@ -44,6 +47,9 @@ pub struct BatchRun {
     pub(super) todos: Vec<Todo>,
     pub(super) axes: Vec<Axis>,
     pub(super) journal: Journal,
+    /// The pending ones, by their models.
+    pub(super) models: Vec<OfModel>,
+    pub(super) sheet: Option<PlannedFile>,
     pub(super) options: BatchOptions,
 }
 
@@ -67,25 +73,38 @@ pub(crate) enum State {
 }
 
 impl BatchRun {
-    /// Reads the journal of the folder and plans what is missing. Names and seeds are fixed in the journal from here on.
-    /// No model is opened.
+    /// Reads the journal of the folder, plans what is missing, and checks every job that is to be made against its model,
+    /// whose weights are not read. Names and seeds are fixed in the journal from here on; where this fails, nothing was
+    /// planned.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process is at work in the folder, [`Error::Exists`] where a file would be
-    /// overwritten, [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
+    /// [`Error::Busy`] where another process is at work on the same pictures, [`Error::Exists`] where a file would be
+    /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
+    /// [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
+        if let BatchSize::Of(size) = options.batch_size {
+            in_range("--batch-size", size, 1, MAX_PICTURES)?;
+        }
         let folder = &options.folder;
-        options.sheet.as_ref().map_or(Ok(()), ContactSheet::check)?;
-        std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
-        options.sheet.as_ref().map_or(Ok(()), ContactSheet::check_file)?;
+        let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;
+        if !folder.is_dir() {
+            // What stands in the way is told better by looking at it.
+            std::fs::create_dir_all(folder).map_err(|error| match check_folder(folder, "a folder for the images") {
+                Err(problem @ Error::Read { .. }) => problem,
+                _ => Error::write(folder)(error),
+            })?;
+        }
+        sheet.as_ref().map_or(Ok(()), PlannedFile::check_folder)?;
         let suffix = options.shard.map(Shard::suffix).unwrap_or_default();
         let (mut journal, own) = Journal::open(&folder.join(format!("journal{suffix}.jsonl")))?;
-        let records = Known { own, others: others(&journal, folder)? };
-        let JobSet { tasks, axes } = set;
+        let records = Known { own, others: others(&journal, folder, options.shard)? };
+        let JobSet { name, tasks, axes } = set;
         let tasks = tasks.into_iter().filter(|task| options.shard.is_none_or(|shard| shard.has(task.number)));
         let (todos, lines) = plan(tasks.collect(), records, &options)?;
+        sheet.as_ref().map_or(Ok(()), |sheet| check_name(sheet, &todos))?;
+        let models = resolve(&todos, &name, &options)?;
         journal.append(&lines)?;
-        Ok(Self { todos, axes, journal, options })
+        Ok(Self { todos, axes, journal, models, sheet, options })
     }
 
     /// How many pictures are in this part of the set.
@@ -122,24 +141,34 @@ struct Known {
     others: Records,
 }
 
-/// Reads the other journals of the folder, which other processes may be writing to.
-fn others(journal: &Journal, folder: &Path) -> Result<Records> {
+/// Reads the other journals of the folder, which other processes may be writing to: those of other parts, not those of
+/// parts that share pictures with `own`.
+fn others(journal: &Journal, folder: &Path, own: Option<Shard>) -> Result<Records> {
     let mut others = Records::new();
     let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    for path in paths {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if path != journal.path() && name.starts_with("journal") && name.ends_with(".jsonl") {
-            for (key, record) in Journal::peek(&path)? {
-                let known: &mut Record = others.entry(key).or_default();
-                if known.made.is_none() {
-                    *known = record;
-                }
+    for path in paths.into_iter().filter(|path| path != journal.path()) {
+        let Some(part) = part_of(&path) else { continue };
+        let shares = part.zip(own).is_none_or(|(part, own)| part.overlaps(own));
+        if shares && Journal::is_written(&path)? {
+            return Err(Error::Busy(path));
+        }
+        for (key, record) in Journal::peek(&path)? {
+            let known: &mut Record = others.entry(key).or_default();
+            if known.made.is_none() {
+                *known = record;
             }
         }
     }
     Ok(others)
+}
+
+/// Which part of a set a file is the journal of, by its name; `Some(None)` is the whole. Other files are no journals,
+/// such as journal-notes.jsonl.
+fn part_of(path: &Path) -> Option<Option<Shard>> {
+    let suffix = path.file_name()?.to_str()?.strip_prefix("journal")?.strip_suffix(".jsonl")?;
+    if suffix.is_empty() { Some(None) } else { Shard::of_suffix(suffix).map(Some) }
 }
 
 impl Known {
@@ -172,17 +201,8 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
     }
     let (mut todos, mut lines) = (Vec::with_capacity(tasks.len()), Vec::new());
     for (mut task, (Record { planned, made, failed }, is_own)) in tasks.into_iter().zip(known) {
-        let planned = match planned {
-            Some(planned) => planned,
-            None => {
-                let planned = plan_one(&task, &mut taken)?;
-                let path = options.folder.join(&planned.file);
-                if path.is_dir() || path.exists() && !options.overwrite && !owned.contains(&planned.file) {
-                    return Err(Error::Exists(path));
-                }
-                planned
-            }
-        };
+        let is_new = planned.is_none();
+        let planned = planned.map_or_else(|| plan_one(&task, &mut taken), Ok)?;
         if !is_own {
             lines.push(Line::Plan { plan: task.key.clone(), planned: planned.clone() });
         }
@@ -193,15 +213,68 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
         // that stood there before the picture got its name.
         let is_it = |file: std::fs::Metadata, made: &Made| file.len() == made.bytes || !options.overwrite;
         let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && is_it(file, made));
-        let replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
+        let mut replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
         let state = match (made.filter(there), failed) {
             (Some(made), _) => State::Made(made),
             (None, Some(error)) if !options.retry => State::Failed(error),
             _ => State::Pending,
         };
+        if state == State::Pending {
+            check_regular(&path)?;
+            // A journal that lost its last lines does not know that the picture was made; the picture does.
+            replace |= !is_new && is_made_by(&path, &task.request);
+            if !replace && path.symlink_metadata().is_ok() {
+                return Err(Error::Exists(path));
+            }
+        }
         todos.push(Todo { task, planned, path, replace, state });
     }
+    check_folders(&todos, &taken, &options.folder)?;
     Ok((todos, lines))
+}
+
+/// Refuses to put a picture in the place of a folder or a device.
+fn check_regular(path: &Path) -> Result<()> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() => {
+            let found = format!("'{}'", path.display());
+            let expected = "the name of a regular file; there is a folder or a device of that name".into();
+            Err(Error::Value { name: "output", found, expected })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file is a picture by Kiln with the seeds of `request`.
+fn is_made_by(path: &Path, request: &Request) -> bool {
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    let settings = is_file.then(|| ImageReport::read(path).ok()?.kiln).flatten();
+    settings.is_some_and(|settings| {
+        let varied = request.subseed.is_none() || settings.request.subseed == request.subseed;
+        settings.request.seed == request.seed && varied
+    })
+}
+
+/// Refuses names whose folders are other pictures (`a.png` and `a.png/b.png`), or files that are there.
+fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) -> Result<()> {
+    let mut checked = HashSet::new();
+    for todo in todos {
+        for above in Path::new(&todo.planned.file).ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            if !checked.insert(above.to_path_buf()) {
+                continue;
+            }
+            if let Some(line) = above.to_str().and_then(|above| taken.get(above)) {
+                let found = format!("'{}' in line {}", todo.planned.file, todo.task.line);
+                let expected = format!("another folder; {} is an image, in line {line}", above.display());
+                return Err(Error::Value { name: "output", found, expected });
+            }
+            match check_folder(&folder.join(above), "a folder for images") {
+                Err(Error::NotFound { .. }) => {} // it will be made
+                other => other?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Fixes the name and the seeds of a picture that is new.

@@ -11,7 +11,7 @@ use candle_core::Tensor;
 
 use super::journal::{Journal, Line, Made, Seconds};
 use crate::error::{Error, Result};
-use crate::output::{persist, png, temporary_beside};
+use crate::output::{persist, persist_new, png, temporary_beside};
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::settings::Origin;
@@ -52,19 +52,18 @@ pub(crate) struct Savers {
 }
 
 impl Savers {
-    /// Starts the threads. Files are written in the folder `parts` and moved to their places when they are whole.
+    /// Starts the threads. Files are written under temporary names in the folders where they belong.
     ///
     /// # Errors
-    /// [`Error::Write`] where there is no folder to be had, or no thread.
-    pub(crate) fn start(journal: &Arc<Mutex<Journal>>, parts: &Path) -> Result<Self> {
-        std::fs::create_dir_all(parts).map_err(Error::write(parts))?;
+    /// [`Error::Write`] where there is no thread to be had.
+    pub(crate) fn start(journal: &Arc<Mutex<Journal>>) -> Result<Self> {
         let (parcels, queue) = sync_channel(WAITING);
         let (tell, saved) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let thread = |i: usize| {
-            let (queue, tell, journal, parts) = (queue.clone(), tell.clone(), journal.clone(), parts.to_path_buf());
+            let (queue, tell, journal) = (queue.clone(), tell.clone(), journal.clone());
             let thread = std::thread::Builder::new().name(format!("save-{i}"));
-            thread.spawn(move || work(&queue, &tell, &journal, &parts)).map_err(Error::write(Path::new("a thread")))
+            thread.spawn(move || work(&queue, &tell, &journal)).map_err(Error::write(Path::new("a thread")))
         };
         let threads = (0..THREADS).map(thread).collect::<Result<_>>()?;
         Ok(Self { parcels: Some(parcels), saved, threads })
@@ -95,12 +94,15 @@ impl Savers {
     }
 }
 
-fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<Journal>, parts: &Path) {
+fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<Journal>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(parcel) = next else { return };
         let id = parcel.id;
-        let result = save(parcel, journal, parts);
+        let result = save(parcel, journal).or_else(|error| {
+            // Of a folder that is gone this tells more than that a file is not there.
+            journal.lock().unwrap_or_else(PoisonError::into_inner).check_place().and(Err(error))
+        });
         if tell.send(Saved { id, result }).is_err() {
             return;
         }
@@ -109,31 +111,34 @@ fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<J
 
 /// The file is on the disk and in the journal before it gets its name, in this order: whenever the process ends, a
 /// name means a whole file that the journal knows.
-fn save(parcel: Parcel, journal: &Mutex<Journal>, parts: &Path) -> Result<Made> {
+fn save(parcel: Parcel, journal: &Mutex<Journal>) -> Result<Made> {
     let start = Instant::now();
     let Parcel { key, job, origin, image, latents, path, replace, mut seconds, .. } = parcel;
     let picture = Picture::new(&job, &origin, 0, &image, latents)?;
     drop(image);
     let bytes = png(&picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
-    if let Some(folder) = path.parent() {
+    let journal = || journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_set = {
+        let journal = journal();
+        journal.check_place()?; // else the folder would be made anew here, without a journal
+        journal.path().parent().map(Path::to_path_buf)
+    };
+    if let Some(folder) = path.parent().filter(|folder| of_set.as_deref() != Some(*folder)) {
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
     }
-    let mut file = temporary_beside(&parts.join("picture"))?;
+    let mut file = temporary_beside(&path)?;
     file.write_all(&bytes).and_then(|()| file.as_file().sync_data()).map_err(Error::write(&path))?;
-    if !replace && path.exists() {
+    if !replace && path.symlink_metadata().is_ok() {
         return Err(Error::Exists(path));
     }
     seconds.save = start.elapsed().as_secs_f64();
     let made = Made { bytes: bytes.len() as u64, seconds };
     let line = Line::Made { made: key, made_file: made };
-    journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line])?;
+    journal().append(&[line])?;
     if replace {
-        persist(file, &path)?;
+        persist(file, &path)?
     } else {
-        file.persist_noclobber(&path).map_err(|error| match path.exists() {
-            true => Error::Exists(path.clone()),
-            false => Error::write(&path)(error.error),
-        })?;
+        persist_new(file, &path)?
     }
     Ok(made)
 }

@@ -16,6 +16,8 @@ use crate::request::{MAX_PICTURES, Request};
 /// The pictures of a file of jobs, in all combinations of some axes.
 #[derive(Debug, Clone)]
 pub struct JobSet {
+    /// What messages call the file of jobs.
+    pub(crate) name: String,
     pub(crate) tasks: Vec<Task>,
     pub(crate) axes: Vec<Axis>,
 }
@@ -53,7 +55,7 @@ impl JobSet {
                 return Err(Error::Value { name: "--grid", found: format!("two axes of {}", axis.field), expected });
             }
         }
-        let mut this = Self { tasks: Vec::new(), axes };
+        let mut this = Self { name: file.name.clone(), tasks: Vec::new(), axes };
         let mut seen = HashMap::new();
         for entry in &file.entries {
             let problem = |problem| Error::Job { file: file.name.clone(), line: entry.line, problem };
@@ -106,7 +108,7 @@ impl JobSet {
         }
         let is_one_of_several = pictures > 1 || count(&self.axes) > 1;
         if let Some(pattern) = &mut output {
-            check_pattern(pattern)?;
+            *pattern = check_pattern(pattern)?;
             if is_one_of_several {
                 *pattern = with_index(pattern);
             }

@@ -28,6 +28,22 @@ impl Shard {
         (number - 1) % self.n == self.i - 1
     }
 
+    /// The part whose files' names end in `suffix` ([`Self::suffix`]).
+    pub(crate) fn of_suffix(suffix: &str) -> Option<Self> {
+        let shard: Self = suffix.strip_prefix('-')?.replacen("-of-", "/", 1).parse().ok()?;
+        (shard.suffix() == suffix).then_some(shard)
+    }
+
+    /// Whether two parts, perhaps of different splits, may have a picture in common.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        // i + k n = j + l m has a solution where the greatest common divisor of n and m divides the distance.
+        let (mut a, mut b) = (self.n, other.n);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        self.i.abs_diff(other.i).is_multiple_of(a)
+    }
+
     /// What the names of this part's own files end in.
     pub(crate) fn suffix(self) -> String {
         format!("-{}-of-{}", self.i, self.n)
@@ -45,6 +61,22 @@ mod tests {
             assert_eq!(shards.iter().filter(|shard| shard.has(number)).count(), 1);
         }
         assert_eq!((1..8).filter(|&number| shards[1].has(number)).collect::<Vec<_>>(), [2, 5]);
+    }
+
+    #[test]
+    fn parts_that_have_a_picture_in_common_overlap() {
+        let shard = |text: &str| text.parse::<Shard>().unwrap();
+        let all = (1..=6).flat_map(|n| (1..=n).map(move |i| Shard { i, n }));
+        for a in all.clone() {
+            assert_eq!(Shard::of_suffix(&a.suffix()), Some(a));
+            for b in all.clone() {
+                assert_eq!(a.overlaps(b), (1..=60).any(|number| a.has(number) && b.has(number)), "{a:?} {b:?}");
+            }
+        }
+        assert!(shard("1/1").overlaps(shard("5/7")));
+        for name in ["-notes", "-1-of-0", "-1-of-2-of-3", "1-of-2", "-01-of-2"] {
+            assert_eq!(Shard::of_suffix(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -5,8 +5,7 @@
 //! each over its number, seed and prompt.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -15,7 +14,7 @@ use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};
 use crate::error::{Error, Result};
-use crate::output::{check_file, persist, temporary_beside};
+use crate::output::{FileRules, PlannedFile, folder_of};
 use crate::request::in_range;
 
 /// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
@@ -51,40 +50,50 @@ pub struct ContactSheet {
 }
 
 impl ContactSheet {
-    /// Refuses what cannot be, before pictures are made.
+    /// Refuses what cannot be, before pictures are made. Whether its folder takes files is not looked at.
     ///
     /// # Errors
     /// [`Error::Value`] with the flag.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn plan(&self) -> Result<PlannedFile> {
         in_range("--thumbnail", self.side, SMALLEST, LARGEST)?;
-        if self.file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")) {
-            return Ok(());
+        let what = "the contact sheet";
+        let rules = FileRules { flag: "--contact-sheet", what, extensions: &["png"], overwrite: true };
+        let file = PlannedFile::named(&self.file, rules)?;
+        if file.is_standard_output() {
+            let expected = "a file; the standard output gets the names of the images".into();
+            return Err(Error::Value { name: rules.flag, found: self.file.display().to_string(), expected });
         }
-        let expected = "a name that ends in .png, the one format that is written".into();
-        Err(Error::Value { name: "--contact-sheet", found: format!("'{}'", self.file.display()), expected })
-    }
-
-    /// Refuses a file that cannot be written.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] where its folder is missing, [`Error::Write`].
-    pub(crate) fn check_file(&self) -> Result<()> {
-        check_file("--contact-sheet", &self.file, "the contact sheet")
+        Ok(file)
     }
 }
 
-/// Writes the sheet; the file appears whole.
+/// Refuses a sheet that would replace an image of its set.
+///
+/// # Errors
+/// [`Error::Value`] with the flag.
+pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
+    // Files of one name in one folder are one file, however the folder is written.
+    let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_os_string()));
+    let (path, own) = (sheet.path(), place(sheet.path()));
+    let same_name = todos.iter().filter(|todo| todo.path.file_name() == path.file_name());
+    match same_name.map(|todo| &todo.path).find(|image| *image == path || own.is_some() && place(image) == own) {
+        None => Ok(()),
+        Some(image) => {
+            let expected = format!("another name; {} is an image of the set", image.display());
+            Err(Error::Value { name: "--contact-sheet", found: format!("'{}'", path.display()), expected })
+        }
+    }
+}
+
+/// Writes the sheet; the file appears whole. The longest side of an image on it is `side` pixels at most.
 ///
 /// # Errors
 /// [`Error::Value`] where there are too many pictures, [`Error::Read`] where one cannot be read, [`Error::Write`].
-pub(crate) fn write_sheet(sheet: &ContactSheet, todos: &[Todo], axes: &[Axis]) -> Result<()> {
-    let ContactSheet { file: path, side } = sheet;
+pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
-    let canvas = draw(&layout, *side)?;
-    let bytes = canvas.png().map_err(|error| Error::write(path)(std::io::Error::other(error)))?;
-    let mut file = temporary_beside(path)?;
-    file.write_all(&bytes).map_err(Error::write(path))?;
-    persist(file, path)
+    let canvas = draw(&layout, side)?;
+    let bytes = canvas.png().map_err(|error| Error::write(file.path())(std::io::Error::other(error)))?;
+    file.write(|to| to.write_all(&bytes))
 }
 
 fn square(todos: &[Todo]) -> Layout<'_> {

@@ -1,5 +1,6 @@
 //! Files of jobs: JSON Lines, CSV, or a prompt a line.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
@@ -7,6 +8,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::fields::{Fields, long_name, of_json, of_text};
+use super::unique::Unique;
 use crate::error::{Error, Result};
 
 /// How jobs are written.
@@ -51,6 +53,8 @@ pub(crate) struct Entry {
 
 /// The name that stands for the standard input.
 const STANDARD_INPUT: &str = "-";
+/// A file of jobs: kilobytes for each of the 100,000 images that a set may have.
+const MAX_BYTES: u64 = 256 << 20;
 
 impl JobFile {
     /// Reads a file, or the standard input where `path` is `-`. Without a format the name's ending says it; what has
@@ -60,12 +64,13 @@ impl JobFile {
     /// [`Error::Read`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
     pub fn read(path: &Path, format: Option<JobFormat>) -> Result<Self> {
         let (name, bytes) = if path == Path::new(STANDARD_INPUT) {
-            let mut bytes = Vec::new();
             let name = "the standard input".to_string();
-            std::io::stdin().read_to_end(&mut bytes).map_err(Error::read(Path::new(&name)))?;
+            let bytes = read(std::io::stdin().lock()).map_err(Error::read(Path::new(&name)))?;
             (name, bytes)
         } else {
-            (path.display().to_string(), std::fs::read(path).map_err(Error::read(path))?)
+            // A pipe that the shell made may stand for a file: `kiln batch <(make jobs)`.
+            let bytes = File::open(path).and_then(read).map_err(Error::read(path))?;
+            (path.display().to_string(), bytes)
         };
         let by_name = match path.extension().and_then(|ending| ending.to_str()) {
             Some("jsonl" | "ndjson") => Some(JobFormat::JsonLines),
@@ -102,6 +107,17 @@ impl JobFile {
     }
 }
 
+/// Reads to the end of a file, a pipe or a device, within bounds.
+fn read(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let problem = format!("is larger than {} MiB, which is no file of jobs", MAX_BYTES >> 20);
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
+}
+
 /// A line and what is wrong in it.
 type Wrong = (usize, String);
 
@@ -120,7 +136,7 @@ fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
     let mut entries = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |what: String| (i + 1, what);
-        let value: Value = serde_json::from_str(line).map_err(|error| {
+        let Unique(value) = serde_json::from_str(line).map_err(|error| {
             wrong(format!("is no JSON object in one line: {error}").replace(" at line 1 column", ", column"))
         })?;
         let Value::Object(said) = value else {
@@ -210,6 +226,7 @@ mod tests {
             (None, "{\"prompt\": \"a\"}\n[1]", "jobs:2: expected an object"),
             (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: there is no field `promt`"),
             (None, "{\"prompt\": \"a\", \"steps\": \"x\"}", "jobs:1: steps: \"x\" is not a whole number"),
+            (None, "{\"prompt\": \"a\", \"prompt\": \"b\"}", "jobs:1: is no JSON object in one line: the key `prompt`"),
             (None, "{\"prompt\": \"a\", \"cfg\": 1, \"cfg_scale\": 2}", "jobs:1: cfg_scale is said twice"),
             (None, "\n# nothing\n", "jobs:1: there are no jobs"),
             (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: there is no field `cgf`"),
@@ -220,6 +237,8 @@ mod tests {
             let message = parse(format, text).unwrap_err().to_string();
             assert!(message.starts_with(told), "{message}");
         }
+        let message = JobFile::read(Path::new("/dev/zero"), None).unwrap_err().to_string();
+        assert!(message.contains("/dev/zero: is larger than 256 MiB"), "{message}");
         let message = JobFile::parse("jobs", b"a\nb\n\xff", None).unwrap_err().to_string();
         assert!(message.starts_with("jobs:3: is no UTF-8"), "{message}");
     }

@@ -1,7 +1,6 @@
 //! What was measured, as data.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::Device;
 use kiln_mempool::DeviceMemory;
@@ -10,8 +9,8 @@ use serde::Serialize;
 use super::BenchStage;
 use super::streamed::StreamStage;
 use crate::devices::devices;
-use crate::error::{Error, Result};
-use crate::output::{check_file, persist, temporary_beside};
+use crate::error::Result;
+use crate::output::{FileRules, PlannedFile};
 use crate::trace::StepTrace;
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
@@ -158,16 +157,22 @@ impl Summary {
 
 /// A JSON file for a report.
 #[derive(Debug)]
-pub struct ReportFile(PathBuf);
+pub struct ReportFile(PlannedFile);
 
 impl ReportFile {
     /// Plans a file at `path`; one that is there will be replaced.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
+    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
+    /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        check_file("--json", path, "the report")?;
-        Ok(Self(path.to_path_buf()))
+        let rules = FileRules { flag: "--json", what: "the report", extensions: &["json"], overwrite: true };
+        PlannedFile::plan(path, rules).map(Self)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &PlannedFile {
+        &self.0
     }
 
     /// Writes the file; it appears whole or not at all.
@@ -175,11 +180,10 @@ impl ReportFile {
     /// # Errors
     /// [`Error::Write`].
     pub fn write(self, report: &BenchReport) -> Result<()> {
-        let failed = |error: serde_json::Error| Error::write(&self.0)(error.into());
-        let mut file = temporary_beside(&self.0)?;
-        serde_json::to_writer_pretty(&mut file, report).map_err(failed)?;
-        file.write_all(b"\n").map_err(Error::write(&self.0))?;
-        persist(file, &self.0)
+        self.0.write(|to| {
+            serde_json::to_writer_pretty(&mut *to, report)?;
+            to.write_all(b"\n")
+        })
     }
 }
 

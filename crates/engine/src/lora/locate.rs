@@ -56,8 +56,8 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
             let same = |path: &&PathBuf| stem(path) == *name;
             let alike = |path: &&PathBuf| stem(path).eq_ignore_ascii_case(name);
             files.iter().find(same).or_else(|| files.iter().find(alike)).cloned().ok_or_else(|| {
-                let looked_for = format!("{name}.safetensors, for <lora:{name}> in the prompt");
-                Error::NotFound { path: folder.to_path_buf(), looked_for }
+                let looked_for = format!("{name}.safetensors in that folder or below, for <lora:{name}> in the prompt");
+                Error::NotFound { path: folder.join(name), looked_for }
             })
         }
     }
@@ -78,7 +78,7 @@ mod tests {
         assert!(find("ink").unwrap().ends_with("ink.safetensors"));
         assert!(find("wash").unwrap().ends_with("styles/Wash.safetensors"));
         let message = find("oil").unwrap_err().to_string();
-        assert!(message.contains("looked for oil.safetensors, for <lora:oil> in the prompt"), "{message}");
+        assert!(message.contains("looked for oil.safetensors in that folder or below, for <lora:oil>"), "{message}");
         assert_eq!(files(folder.path(), &["safetensors"]).unwrap().len(), 2);
     }
 

@@ -17,21 +17,24 @@
 
 mod plot;
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use kiln_mempool::{
     Category, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
 };
+use kiln_weights::read_small_text;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::output::{check_file, persist, temporary_beside};
+use crate::output::{FileRules, PlannedFile};
 
 const MAGIC: &str = "memory trace";
 const VERSION: u32 = 1;
 /// Events of a recording: some thousands a step and network, of 32 bytes each, in memory that is taken as it is used.
 const EVENTS: usize = 4 << 20;
+/// A file that is read: all events of a recording, with room for longer lines.
+const MAX_BYTES: u64 = 1 << 30;
 
 /// A line of a file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,12 +67,12 @@ enum Line {
 
 /// A file that a trace of memory will be written to.
 #[derive(Debug)]
-pub struct MemoryTraceFile(PathBuf);
+pub struct MemoryTraceFile(PlannedFile);
 
 /// A trace of memory that is being recorded.
 #[derive(Debug)]
 pub struct MemoryRecording {
-    path: PathBuf,
+    file: PlannedFile,
     recorder: MemoryRecorder,
 }
 
@@ -77,14 +80,17 @@ impl MemoryTraceFile {
     /// Plans a file at `path`; one that is there will be replaced.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where its folder is missing, [`Error::Value`] where `path` is a folder.
+    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
+    /// ending than `.jsonl`.
     pub fn plan(path: &Path) -> Result<Self> {
-        check_file("--memory-trace", path, "the trace of memory")?;
-        if path.extension().is_none_or(|extension| extension != "jsonl") {
-            let expected = "a name that ends in .jsonl, the one format that is written".into();
-            return Err(Error::Value { name: "--memory-trace", found: format!("'{}'", path.display()), expected });
-        }
-        Ok(Self(path.to_path_buf()))
+        let what = "the trace of memory";
+        let rules = FileRules { flag: "--memory-trace", what, extensions: &["jsonl"], overwrite: true };
+        PlannedFile::plan(path, rules).map(Self)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &PlannedFile {
+        &self.0
     }
 
     /// Begins to record, the whole process.
@@ -92,11 +98,16 @@ impl MemoryTraceFile {
     /// # Errors
     /// [`Error::Pool`] where a trace is recorded already.
     pub fn start(self) -> Result<MemoryRecording> {
-        Ok(MemoryRecording { path: self.0, recorder: MemoryRecorder::start(EVENTS)? })
+        Ok(MemoryRecording { file: self.0, recorder: MemoryRecorder::start(EVENTS)? })
     }
 }
 
 impl MemoryRecording {
+    /// The file.
+    pub fn file(&self) -> &PlannedFile {
+        &self.file
+    }
+
     /// Ends the recording and writes the file; it appears whole or not at all.
     ///
     /// # Errors
@@ -105,11 +116,12 @@ impl MemoryRecording {
         let trace = self.recorder.finish();
         if trace.lost > 0 {
             let lost = trace.lost;
-            tracing::warn!("{}: the last {lost} events are missing, they are more than fit", self.path.display());
+            tracing::warn!(
+                "{}: the last {lost} events are missing, they are more than fit",
+                self.file.path().display()
+            );
         }
-        let mut file = temporary_beside(&self.path)?;
-        write_trace(&trace, BufWriter::new(&mut file)).map_err(Error::write(&self.path))?;
-        persist(file, &self.path)
+        self.file.write(|to| write_trace(&trace, to))
     }
 }
 
@@ -134,7 +146,7 @@ fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
 }
 
 fn read_trace(path: &Path) -> Result<MemoryTrace> {
-    let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+    let text = read_small_text(path, MAX_BYTES).map_err(Error::read(path))?;
     let wrong = |line: usize, problem: String| Error::model(path, format!("line {}: {problem}", line + 1));
     let mut trace = MemoryTrace::default();
     for (i, line) in text.lines().enumerate() {
@@ -233,14 +245,18 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
-/// [`Error::Read`] and [`Error::Model`] name the file, [`Error::Write`] the drawing.
+/// [`Error::Read`] and [`Error::Model`] name the file, [`Error::Write`] the drawing; [`Error::Value`] where the drawing
+/// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
-    check_file("--output", to, "the drawing")?;
+    let rules = FileRules { flag: "--output", what: "the drawing", extensions: &["svg"], overwrite: true };
+    let drawing_file = PlannedFile::plan(to, rules)?;
+    if !drawing_file.is_stream() && file.canonicalize().is_ok_and(|file| to.canonicalize().is_ok_and(|to| to == file)) {
+        let expected = "another file than the trace".into();
+        return Err(Error::Value { name: rules.flag, found: format!("'{}'", to.display()), expected });
+    }
     let title = file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
     let drawing = plot::svg(&read_trace(file)?, &title);
-    let mut temporary = temporary_beside(to)?;
-    temporary.write_all(drawing.as_bytes()).map_err(Error::write(to))?;
-    persist(temporary, to)
+    drawing_file.write(|to| to.write_all(drawing.as_bytes()))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
-//! Where pictures go.
+//! Names for the images of a job, and their files.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
+use super::planned::{FileRules, PlannedFile, check_writable};
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
@@ -21,23 +19,26 @@ pub struct Output {
     folder: PathBuf,
     /// The file's name with its placeholders.
     pattern: String,
-    overwrite: bool,
+    rules: FileRules,
     /// The `{index}` of the job's first picture.
     first_index: usize,
+    /// Where the one image goes that is written into a device, a FIFO or a standard stream.
+    stream: Option<PlannedFile>,
 }
 
 impl Output {
     /// Plans the files of `job`. `pattern` is a path whose last part may have `{index}`, which counts on from the
     /// files that are there, and `{seed}`; a folder means Kiln's own pattern inside it. Where several pictures would
-    /// have one name, `-{index}` is added to it.
+    /// have one name, `-{index}` is added to it. A character device, a FIFO and `/dev/stdout` take one image.
     ///
     /// # Errors
     /// [`Error::Exists`] where a file would be overwritten and `overwrite` is not set, [`Error::NotFound`] where the
     /// folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
+        let rules = FileRules { flag: "--output", what: "the images", extensions: &["png"], overwrite };
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
         let value = |expected: &str| Error::Value {
-            name: "--output",
+            name: rules.flag,
             found: format!("'{pattern}'"),
             expected: expected.into(),
         };
@@ -48,6 +49,14 @@ impl Output {
         };
         let mut name =
             path.file_name().and_then(|name| name.to_str()).ok_or_else(|| value("a file's name"))?.to_string();
+        if let Ok(file) = PlannedFile::named(&path, FileRules { overwrite: true, ..rules })
+            && file.is_stream()
+        {
+            if job.pictures() > 1 {
+                return Err(value("a name in a folder, since there are several images; this takes one"));
+            }
+            return Ok(Self { folder, pattern: name, rules, first_index: 1, stream: Some(file) });
+        }
         if !name.to_ascii_lowercase().ends_with(".png") {
             return Err(value("a name that ends in .png, the one format that is written, or a folder that is there"));
         }
@@ -55,14 +64,12 @@ impl Output {
         if rest.contains(['{', '}']) {
             return Err(value("no placeholders but {index} and {seed}"));
         }
-        if !folder.is_dir() {
-            let looked_for = "a folder for the pictures; make it first".into();
-            return Err(Error::NotFound { path: folder, looked_for });
-        }
         if job.pictures() > 1 && !name.contains(INDEX) && !name.contains(SEED) {
             name.insert_str(name.len() - ".png".len(), "-{index}");
         }
-        let mut output = Self { folder, pattern: name, overwrite, first_index: 1 };
+        let mut output = Self { folder, pattern: name, rules, first_index: 1, stream: None };
+        // The folder first: where it is missing, nothing else can be said of the names.
+        check_writable(&output.path(0, job.seed), rules.what)?;
         if output.pattern.contains(INDEX) {
             output.first_index = output.next_free_index()?;
         }
@@ -70,12 +77,21 @@ impl Output {
             if path.is_dir() {
                 return Err(value(&format!("a file's name; {} is a folder", path.display())));
             }
-            if path.exists() && !overwrite {
-                return Err(Error::Exists(path));
+            if PlannedFile::named(&path, rules)?.is_stream() {
+                return Err(value(&format!("names of regular files; {} is none", path.display())));
             }
         }
-        check_writable(&output.path(0, job.seed))?;
         Ok(output)
+    }
+
+    /// Whether the image goes into a device, a FIFO or a standard stream ([`PlannedFile::is_stream`]).
+    pub fn is_stream(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Whether the image is written to the standard output, which then has room for nothing else.
+    pub fn is_standard_output(&self) -> bool {
+        self.stream.as_ref().is_some_and(PlannedFile::is_standard_output)
     }
 
     /// Writes a picture as PNG, and gives its path. The file appears whole or not at all.
@@ -83,34 +99,18 @@ impl Output {
     /// # Errors
     /// [`Error::Write`], or [`Error::Exists`] where somebody else made the file in the meantime.
     pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
-        let file = self.write_temporary(picture)?;
-        self.persist(file, picture)
-    }
-
-    fn write_temporary(&self, picture: &Picture) -> Result<NamedTempFile> {
-        let path = self.path(picture.index, picture.seed);
-        let mut file = temporary_beside(&path)?;
-        let bytes = png(picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
-        file.write_all(&bytes).map_err(Error::write(&path))?;
-        Ok(file)
-    }
-
-    fn persist(&mut self, mut file: NamedTempFile, picture: &Picture) -> Result<PathBuf> {
+        let first = self.path(picture.index, picture.seed);
+        let bytes = png(picture).map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
         loop {
-            let path = self.path(picture.index, picture.seed);
-            if self.overwrite {
-                persist(file, &path)?;
-                return Ok(path);
-            }
-            match file.persist_noclobber(&path) {
-                Ok(_) => return Ok(path),
+            let planned = match &self.stream {
+                Some(stream) => Ok(stream.clone()),
+                None => PlannedFile::named(&self.path(picture.index, picture.seed), self.rules),
+            };
+            match planned.and_then(|file| file.write(|to| to.write_all(&bytes)).map(|()| file.path().to_path_buf())) {
+                Ok(path) => return Ok(path),
                 // Another run counts in the same folder: count on.
-                Err(error) if path.exists() && self.pattern.contains(INDEX) => {
-                    file = error.file;
-                    self.first_index += 1;
-                }
-                Err(_) if path.exists() => return Err(Error::Exists(path)),
-                Err(error) => return Err(Error::write(&path)(error.error)),
+                Err(Error::Exists(_)) if self.pattern.contains(INDEX) => self.first_index += 1,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -152,49 +152,6 @@ fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
         }
     }
     found.filter(|_| name.is_empty())
-}
-
-/// Refuses a file for `what` that cannot be written, before it is made; one that is there is not refused.
-pub(crate) fn check_file(flag: &'static str, path: &Path, what: &str) -> Result<()> {
-    if path.is_dir() {
-        let expected = "a file's name; this is a folder".into();
-        return Err(Error::Value { name: flag, found: path.display().to_string(), expected });
-    }
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
-            let looked_for = format!("a folder for {what}; make it first");
-            Err(Error::NotFound { path: parent.to_path_buf(), looked_for })
-        }
-        _ => check_writable(path),
-    }
-}
-
-/// Refuses a name or a folder that takes no files: now, not after an hour of work.
-fn check_writable(path: &Path) -> Result<()> {
-    path.try_exists().map_err(Error::write(path))?;
-    temporary_beside(path).map(drop)
-}
-
-/// An empty file beside `path`, whose name does not look like a picture's, and which is gone when it is dropped.
-pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        .prefix(".kiln-")
-        .suffix(".part")
-        .permissions(default_permissions())
-        .tempfile_in(folder)
-        .map_err(Error::write(path))
-}
-
-/// Moves a temporary file to `path`, over whatever is there.
-pub(crate) fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
-    file.persist(path).map(drop).map_err(|error| Error::write(path)(error.error))
-}
-
-/// What other programs give new files; temporary files would be private.
-fn default_permissions() -> std::fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::Permissions::from_mode(0o666)
 }
 
 /// The picture as a PNG with its settings inside.

@@ -1,0 +1,96 @@
+//! Every job that is to be made, checked against its model before anything is made.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::plan::{BatchOptions, State, Todo};
+use crate::error::{Error, Result};
+use crate::locate::locate_model;
+use crate::lora::{self, LoraName, LoraUse};
+use crate::model_folder::ModelFolder;
+use crate::resolved::Job;
+
+/// The pictures of one model, ready to be drawn.
+#[derive(Debug)]
+pub(super) struct OfModel {
+    pub(super) model: Arc<ModelFolder>,
+    /// With their places in the list of todos.
+    pub(super) jobs: Vec<(usize, Job)>,
+}
+
+/// Opens the models and fills in every pending job. No weights are read.
+///
+/// # Errors
+/// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
+/// LoRA file that is missing. [`Error::Value`] and [`Error::NotFound`] for what is said for all jobs.
+pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
+    options.setup.check()?;
+    let mut resolver = Resolver { options, models: Vec::new(), opened: HashMap::new(), loras: HashMap::new() };
+    let mut first: Option<(usize, String)> = None;
+    let mut bad = 0;
+    for (id, todo) in todos.iter().enumerate().filter(|(_, todo)| todo.state == State::Pending) {
+        if let Err(problem) = resolver.add(id, todo) {
+            bad += 1;
+            first.get_or_insert((todo.task.line, problem));
+        }
+    }
+    match first {
+        None => Ok(resolver.models.into_iter().map(|(_, of_model)| of_model).collect()),
+        Some((line, mut problem)) => {
+            if bad > 1 {
+                problem += &format!("; {bad} images of this file cannot be made, this is the first");
+            }
+            Err(Error::Job { file: file.into(), line, problem })
+        }
+    }
+}
+
+struct Resolver<'a> {
+    options: &'a BatchOptions,
+    models: Vec<(PathBuf, OfModel)>,
+    /// The models by the names that jobs have for them, or why there is none.
+    opened: HashMap<Option<PathBuf>, std::result::Result<usize, String>>,
+    /// LoRA files that were looked for: why there is none, if so.
+    loras: HashMap<LoraName, Option<String>>,
+}
+
+impl Resolver<'_> {
+    fn add(&mut self, id: usize, todo: &Todo) -> std::result::Result<(), String> {
+        let model = self.model(todo.task.model.as_ref())?;
+        let of_model = &self.models[model].1.model;
+        let job = todo.task.request.resolve(of_model).map_err(|error| error.to_string())?;
+        job.loras.iter().try_for_each(|lora| self.find(lora))?;
+        self.models[model].1.jobs.push((id, job));
+        Ok(())
+    }
+
+    /// Where a model is in the list.
+    fn model(&mut self, name: Option<&PathBuf>) -> std::result::Result<usize, String> {
+        let name = name.cloned();
+        if let Some(known) = self.opened.get(&name) {
+            return known.clone();
+        }
+        let opened = self.open(&name).map_err(|error| error.to_string());
+        self.opened.insert(name, opened.clone());
+        opened
+    }
+
+    fn open(&mut self, name: &Option<PathBuf>) -> Result<usize> {
+        let path = locate_model(name.as_deref())?;
+        // Under its own name: in the Hub's cache a file is a link to what has none.
+        let whole = path.canonicalize().map_err(Error::read(&path))?;
+        if let Some(known) = self.models.iter().position(|(other, _)| *other == whole) {
+            return Ok(known);
+        }
+        let model = Arc::new(ModelFolder::open_with(&path, &self.options.model_options)?);
+        self.models.push((whole, OfModel { model, jobs: Vec::new() }));
+        Ok(self.models.len() - 1)
+    }
+
+    fn find(&mut self, lora: &LoraUse) -> std::result::Result<(), String> {
+        let folder = self.options.setup.lora_dir.as_deref();
+        let look = || lora::find(&lora.lora, folder).err().map(|error| error.to_string());
+        self.loras.entry(lora.lora.clone()).or_insert_with(look).clone().map_or(Ok(()), Err)
+    }
+}

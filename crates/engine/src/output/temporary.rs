@@ -1,0 +1,155 @@
+//! Files under temporary names, and what a killed process left of them.
+//!
+//! A file is written as `.kiln-XXXXXX.part` in the folder of its target, so that the target may be on any file system,
+//! and renamed when it is whole. While it is written it is locked. The lock ends with the process, however that ends: a
+//! temporary file without a lock is an orphan, and [`remove_orphans`] deletes it.
+
+use std::fs::{File, Permissions, TryLockError};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+
+const PREFIX: &str = ".kiln-";
+const SUFFIX: &str = ".part";
+/// Random letters and digits between the two.
+const RANDOM: usize = 6;
+/// How old an orphan is on a file system without locks: no file takes a day to write.
+const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often a temporary file may be taken for an orphan by another process before that is an error.
+const ATTEMPTS: usize = 16;
+
+/// An empty, locked file in the folder of `path`. It is deleted when the value is dropped.
+///
+/// # Errors
+/// [`Error::Write`] with `path`, where the folder takes no files.
+pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+    for _ in 0..ATTEMPTS {
+        let file = create(folder_of(path)).map_err(Error::write(path))?;
+        // Between its creation and its lock another process may have deleted it as an orphan.
+        match file.as_file().try_lock() {
+            Err(TryLockError::WouldBlock) => continue,
+            Ok(()) if !file.path().exists() => continue,
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(file), // some network file systems have no locks
+        }
+    }
+    Err(Error::write(path)(std::io::Error::other("another program deletes the temporary files of this folder")))
+}
+
+fn create(folder: &Path) -> std::io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
+    if let Some(permissions) = default_permissions() {
+        builder.permissions(permissions);
+    }
+    builder.tempfile_in(folder)
+}
+
+/// What other programs give new files (the umask is applied to it). Temporary files would be private otherwise.
+fn default_permissions() -> Option<Permissions> {
+    #[cfg(unix)]
+    return Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    #[cfg(not(unix))]
+    None
+}
+
+/// The folder of a file.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Renames a temporary file to `path`; a file of that name is replaced.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
+    file.persist(path).map(drop).map_err(|error| Error::write(path)(error.error))
+}
+
+/// Renames a temporary file to `path`, where nothing has that name.
+///
+/// # Errors
+/// [`Error::Exists`], [`Error::Write`].
+pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> Result<()> {
+    file.persist_noclobber(path).map(drop).map_err(|error| match error.error.kind() {
+        std::io::ErrorKind::AlreadyExists => Error::Exists(path.to_path_buf()),
+        _ => Error::write(path)(error.error),
+    })
+}
+
+/// Deletes the temporary files in `folder`, not below it, that no running process is writing. What cannot be read or
+/// deleted stays: this is tidying, and no reason for a run to fail.
+pub(crate) fn remove_orphans(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(is_temporary_name);
+        if is_ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let path = entry.path();
+            match remove_orphan(&path) {
+                Ok(true) => tracing::info!("{}: removed; a run that was killed left it", path.display()),
+                Ok(false) => {}
+                Err(error) => tracing::info!("{}: left by a killed run; not removed: {error}", path.display()),
+            }
+        }
+    }
+}
+
+/// Deletes a temporary file unless a process is writing it.
+fn remove_orphan(path: &Path) -> std::io::Result<bool> {
+    let file = File::open(path)?;
+    let is_orphan = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => {
+            let age = SystemTime::now().duration_since(file.metadata()?.modified()?);
+            age.is_ok_and(|age| age > ORPHAN_AGE)
+        }
+    };
+    if is_orphan {
+        std::fs::remove_file(path)?; // with the lock held: see `temporary_beside`
+    }
+    Ok(is_orphan)
+}
+
+fn is_temporary_name(name: &str) -> bool {
+    let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn orphans_are_deleted_and_files_that_are_written_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = temporary_beside(&folder.path().join("a.png")).unwrap();
+        let orphan = temporary_beside(&folder.path().join("b.png")).unwrap();
+        // As a killed process leaves it: there, and not locked.
+        let (file, path) = orphan.into_parts();
+        let path = path.keep().unwrap();
+        drop(file);
+        for name in [".kiln-notes.part", ".kiln-abcdef.partial", "kiln-abcdef.part", ".kiln-abc-ef.part"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(folder.path().join(".kiln-folder.part")).unwrap();
+        assert!(is_temporary_name(path.file_name().unwrap().to_str().unwrap()));
+        let before = names(folder.path());
+        remove_orphans(folder.path());
+        let after = names(folder.path());
+        assert!(!path.exists() && written.path().exists(), "{after:?}");
+        assert_eq!(after.len() + 1, before.len(), "{after:?}");
+        persist_new(written, &folder.path().join("a.png")).unwrap();
+        let second = temporary_beside(&folder.path().join("a.png")).unwrap();
+        assert!(matches!(persist_new(second, &folder.path().join("a.png")), Err(Error::Exists(_))));
+    }
+}
