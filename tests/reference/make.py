@@ -2,18 +2,19 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, lengths, emoji, single_file, lora. `stages`,
-`pipeline`, `lengths`, `single_file` and `lora` need `models`; `single_file` needs `--scripts`, and is left out without. `prompts` is
-made where it is named; it needs a checkout of AUTOMATIC1111's web UI and the packages lark and compel.
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, lengths, emoji, steps, single_file, lora.
+`stages`, `pipeline`, `lengths`, `single_file` and `lora` need `models`; `steps` needs `pipeline` and `emoji`; `single_file`
+needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout of AUTOMATIC1111's web
+UI and the packages lark and compel.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "lengths", "emoji", "single_file", "lora")
+PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "lengths", "emoji", "steps", "single_file", "lora")
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 8_000_000
+LIMIT = 9_000_000
 
 
 def main():
@@ -44,6 +45,7 @@ def main():
     import samplers
     import single_file
     import stages
+    import steps
     import taesd
 
     runs = {
@@ -54,6 +56,7 @@ def main():
         "pipeline": pipeline.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),
+        "steps": lambda: steps.main(args.emoji),
         "single_file": lambda: single_file.main(args.scripts),
         "lora": lora.main,
     }

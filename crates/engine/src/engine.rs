@@ -2,6 +2,7 @@
 
 mod beside;
 mod draw;
+mod evaluate;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,6 +5,8 @@ use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::similarity::{Limits, Similarity, psnr, similarity};
+
 /// The environment variable with the folder where measured errors are collected.
 const RECORDS: &str = "KILN_PARITY_RECORDS";
 
@@ -21,14 +23,17 @@ pub struct Deviation {
     pub expected: f32,
 }
 
+/// The values as f32 in row-major order.
+#[track_caller]
+pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
+    let flat = tensor.to_device(&Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).and_then(|t| t.flatten_all());
+    flat.and_then(|flat| flat.to_vec1::<f32>()).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Measures how far `found` is from `expected`. Values that are not numbers are infinitely far.
 #[track_caller]
 pub fn deviation(found: &Tensor, expected: &Tensor) -> Deviation {
     assert_eq!(found.dims(), expected.dims(), "shapes differ");
-    let values = |tensor: &Tensor| {
-        let flat = tensor.to_device(&Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).and_then(|t| t.flatten_all());
-        flat.and_then(|flat| flat.to_vec1::<f32>()).unwrap_or_else(|error| panic!("{error}"))
-    };
     let (found, expected) = (values(found), values(expected));
     let count = expected.len() as f64;
     let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / count;
@@ -69,6 +74,36 @@ impl Parity {
             self.part,
             self.model,
         );
+    }
+
+    /// Fails unless `found` and `expected` are as alike as `limits` says. The parity table has only largest errors, so this
+    /// is printed and not recorded.
+    #[track_caller]
+    pub fn check_similar(&self, stage: &str, found: &Tensor, expected: &Tensor, limits: Limits) {
+        let (largest, found) = (deviation(found, expected).error, similarity(found, expected));
+        let Similarity { cosine, error } = found;
+        let at = format!("{} {} {stage}", self.part, self.model);
+        println!(
+            "{at}: {largest:.1e} of the standard deviation; cosine {cosine:.6}, at least {:.6}; mean relative error \
+             {error:.2e}, bound {:.1e}",
+            limits.cosine, limits.error
+        );
+        assert!(
+            limits.accept(found),
+            "{at}: cosine {cosine:.6}, expected at least {}; mean relative error {error:.2e}, expected at most {:.2e}",
+            limits.cosine,
+            limits.error
+        );
+    }
+
+    /// Fails unless the pixels `found` are within `least` dB (peak signal-to-noise ratio) of `expected`. Printed and not
+    /// recorded, as [`Self::check_similar`] does.
+    #[track_caller]
+    pub fn check_psnr(&self, stage: &str, found: &[u8], expected: &[u8], least: f64) {
+        let ratio = psnr(found, expected);
+        let at = format!("{} {} {stage}", self.part, self.model);
+        println!("{at}: PSNR {ratio:.1} dB, at least {least}");
+        assert!(ratio >= least, "{at}: PSNR {ratio:.1} dB, expected at least {least}");
     }
 
     fn record(&self, stage: &str, error: f64, bound: f64) {

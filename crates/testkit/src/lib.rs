@@ -12,10 +12,12 @@ mod compare;
 mod fixture;
 mod hub_server;
 mod paths;
+mod similarity;
 mod target;
 
 pub use compare::{Deviation, Parity, deviation};
 pub use fixture::Fixture;
 pub use hub_server::{Asked, Fault, HubServer, git_blob, sha256};
 pub use paths::{fixtures, repository, shared_data, shared_models};
+pub use similarity::{Limits, Similarity, psnr, similarity};
 pub use target::Target;

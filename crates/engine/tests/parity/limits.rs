@@ -1,0 +1,71 @@
+//! How alike results must be. `negative.rs` shows that no bound here accepts noise, zeros or the result of another request.
+
+use std::collections::BTreeMap;
+
+use candle_core::DType;
+use kiln_testkit::{Fixture, Limits};
+
+use crate::cases::EMOJI;
+
+/// A step of the tiny models may be this many times as far from f32 as PyTorch's step in the same type. Both round at
+/// other places, so that the ratio varies: on the CPU it is 0.24 to 2.1 over 270 steps in f16 and bf16, 0.9 at the median.
+const TINY_FACTOR: f64 = 2.5;
+/// The same for the trained model, where the ratio is 0.84 to 0.92.
+const TRAINED_FACTOR: f64 = 2.0;
+
+/// No step may be farther than this, whatever PyTorch's is: what has half of the size, say.
+const LOOSEST: Limits = Limits { cosine: 0.9, error: 0.4 };
+
+/// In f32 only the order of sums differs.
+const F32: Limits = Limits { cosine: 0.999_999_9, error: 1e-4 };
+
+/// How far PyTorch's half precision is from f32, by call and type, as the fixture's note has it: cosine and mean error.
+pub type Rounding = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
+
+/// The limits of each call of a fixture of steps, by `{case}.{call}`.
+pub fn steps(model: &str, fixture: &Fixture, dtype: DType) -> BTreeMap<String, Limits> {
+    let factor = if model == EMOJI { TRAINED_FACTOR } else { TINY_FACTOR };
+    let rounding: Rounding = fixture.note("rounding");
+    let limits = |by_type: &BTreeMap<String, [f64; 2]>| {
+        let name = match dtype {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            _ => return F32,
+        };
+        let [cosine, error] = by_type[name];
+        // The angle is proportional to the error, and 1 - cosine to its square. The note has seven digits.
+        let least = 1.0 - factor * factor * (1.0 - cosine + 1e-7);
+        Limits { cosine: least.max(LOOSEST.cosine), error: (factor * error).min(LOOSEST.error) }
+    };
+    rounding.iter().map(|(call, by_type)| (call.clone(), limits(by_type))).collect()
+}
+
+/// The limits of final latents: one and a half times the largest error of all cases on the CPU, and the cosine for it. The
+/// random models amplify the rounding of early steps, the trained one does not.
+pub fn run(model: &str, dtype: DType) -> Limits {
+    let (cosine, error) = match (dtype, model) {
+        (DType::F16, "sd1") => (0.99998, 5e-3),
+        (DType::F16, "sd2v") => (0.9990, 3.5e-2),
+        (DType::F16, "sdxl") => (0.9975, 7e-2),
+        (DType::F16, EMOJI) => (0.999_999, 6.5e-4),
+        (DType::BF16, "sd1") => (0.9985, 4.8e-2),
+        (DType::BF16, "sd2v") => (0.985, 0.17),
+        (DType::BF16, "sdxl") => (0.96, 0.26),
+        (DType::BF16, EMOJI) => (0.99998, 6e-3),
+        _ => return F32,
+    };
+    Limits { cosine, error }
+}
+
+/// The least PSNR of images in dB, 4 dB below the smallest on the CPU. In f32 a few values round to the next of 255 levels.
+pub fn image(model: &str, dtype: DType) -> f64 {
+    match (dtype, model) {
+        (DType::F16, "sd1") => 54.0,
+        (DType::F16, "sd2v") => 51.0,
+        (DType::F16, "sdxl") => 47.0,
+        (DType::BF16, "sd1") => 44.0,
+        (DType::BF16, "sd2v") => 35.0,
+        (DType::BF16, "sdxl") => 31.0,
+        _ => 70.0,
+    }
+}

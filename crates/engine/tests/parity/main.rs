@@ -1,0 +1,10 @@
+//! The engine against diffusers: single steps and whole runs, in the type and on the device that the environment asks for.
+
+mod cases;
+mod limits;
+mod negative;
+mod runs;
+mod steps;
+mod whole;
+#[path = "../support/mod.rs"]
+mod support;
