@@ -204,10 +204,61 @@ fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
         assert!(run.stderr.contains(told), "{told}: {run}");
     }
     let flags = ["--sampler", "dpmpp_2m", "--scheduler", "karras", "--rng", "cuda", "--cfg-scale", "6", "--steps", "2"];
+    let flags = [&flags[..], &["--convention", "a1111"]].concat();
     sandbox
         .txt2img(&[&["an apple", "-n", "dark", "-s", "7", "-H", "72", "-o", "b.png"], &flags[..]].concat())
         .succeeds();
     assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
+}
+
+/// Another sampler makes another image: it is not drawn with what Kiln has, unless the user says so.
+#[test]
+fn a_sampler_that_kiln_does_not_have_is_refused() {
+    let sandbox = Sandbox::new();
+    let text = |sampler: &str| format!("an apple\nSteps: 1, {sampler}, CFG scale: 6, Seed: 7, Size: 64x64");
+    png_with(&sandbox, "sampler.png", "parameters", &text("Sampler: Nobody's, Schedule type: Karras"));
+    png_with(&sandbox, "schedule.png", "parameters", &text("Sampler: Euler, Schedule type: Bong Tangent"));
+    like(&sandbox, "sampler.png", &["-m", &model()]).refused(&[
+        "--like is sampler.png, with Sampler: Nobody's, expected",
+        "--sampler too",
+        "did you mean",
+    ]);
+    like(&sandbox, "schedule.png", &["-m", &model()])
+        .refused(&["--like is schedule.png, with Schedule type: Bong Tangent", "--scheduler too"]);
+    like(&sandbox, "sampler.png", &["-m", &model(), "--sampler", "euler", "-o", "a.png"]).succeeds();
+    like(&sandbox, "schedule.png", &["-m", &model(), "--scheduler", "karras", "-o", "b.png"]).succeeds();
+}
+
+/// A run with every option of noise levels comes back from the image, bit for bit.
+#[test]
+fn options_of_noise_levels_come_back() {
+    let sandbox = Sandbox::new();
+    let flags = [
+        "--sampler",
+        "dpm2",
+        "--scheduler",
+        "Karras",
+        "--convention",
+        "comfyui",
+        "--sigma-min",
+        "0.05",
+        "--sigma-max",
+        "12",
+        "--discard-penultimate-sigma",
+        "false",
+        "--initial-noise",
+        "sigma",
+        "--steps",
+        "3",
+    ];
+    sandbox.txt2img(&[&["an apple", "-s", "7", "-o", "a.png"], &flags[..]].concat()).succeeds();
+    like(&sandbox, "a.png", &["-m", &model(), "-o", "b.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "b.png"));
+    // AUTOMATIC1111's text alone says it, too.
+    let text = sandbox.kiln(&["inspect", "a.png"]).succeeds().stdout;
+    for field in ["Sampling convention: comfyui", "Sigma range: table", "Schedule min sigma: 0.05"] {
+        assert!(text.contains(field), "{field}: {text}");
+    }
 }
 
 #[test]
