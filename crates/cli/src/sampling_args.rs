@@ -29,8 +29,8 @@ pub struct SamplingArgs {
     /// The largest noise level of a schedule. Default: that of its range.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number)]
     sigma_max: Option<f64>,
-    /// Makes one noise level more and leaves out the next-to-last one. Default: by the convention.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    /// Makes one noise level more and leaves out the next-to-last one: true or false. Default: by the convention.
+    #[arg(long, value_name = "BOOL")]
     discard_penultimate_sigma: Option<bool>,
     /// The first latents: sigma, noise times the noise level, or variance, noise times sqrt(sigma^2 + 1). Default: by the
     /// convention.
@@ -267,10 +267,11 @@ mod tests {
         assert_eq!(range(&["--scheduler", "karras"]), None);
         assert_eq!(range(&["--scheduler", "Karras"]), Some(SigmaRange::Table));
         assert_eq!(range(&["--scheduler", "Karras", "--sigma-range", "spacing"]), Some(SigmaRange::Spacing));
-        let found = request(&["--convention", "a1111", "--discard-penultimate-sigma", "--sigma-max", "9"]).unwrap();
+        let found =
+            request(&["--convention", "a1111", "--discard-penultimate-sigma", "true", "--sigma-max", "9"]).unwrap();
         assert_eq!((found.convention, found.discard_penultimate_sigma), (Convention::Automatic1111, Some(true)));
         assert_eq!(found.sigma_max, Some(9.0));
-        let found = request(&["--discard-penultimate-sigma=false", "--initial-noise", "variance"]).unwrap();
+        let found = request(&["--discard-penultimate-sigma", "false", "--initial-noise", "variance"]).unwrap();
         assert_eq!(found.discard_penultimate_sigma, Some(false));
         assert_eq!(found.initial_noise, Some(InitialNoise::Variance));
         assert!(request(&["--sigma-range", "all"]).unwrap_err().contains("expected table or spacing"));

@@ -2,6 +2,7 @@
 //! scheduler's own tests; here it matters that all of it arrives.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, ModelFolder, Request, Result, Rng, SamplerKind, Setup, SigmaSchedule,
@@ -29,6 +30,47 @@ fn pictures(engine: &mut Engine, request: &Request) -> Result<Vec<Vec<u8>>> {
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(pictures)
+}
+
+/// A copy of a model's folder with another scheduler.
+fn with_scheduler(model: &str, config: &str) -> tempfile::TempDir {
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let target = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy(&entry.path(), &target),
+                false => drop(std::fs::copy(entry.path(), target).unwrap()),
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixtures(&format!("models/{model}")), folder.path());
+    std::fs::write(folder.path().join("scheduler/scheduler_config.json"), config).unwrap();
+    folder
+}
+
+/// diffusers 0.42.1, `StableDiffusionPipeline.__init__`: `steps_offset` becomes 1 and `clip_sample` false. The model's own
+/// configuration has both, so that the images are the same. `StableDiffusionXLPipeline` does not correct.
+#[test]
+fn old_scheduler_configurations_are_corrected() {
+    let betas = r#""_class_name": "DDIMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "set_alpha_to_one": false,
+        "beta_schedule": "scaled_linear""#;
+    let contradicts = format!("{{{betas}, \"steps_offset\": 0, \"clip_sample\": true}}");
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
+    let request = Request { sampler: Some(SamplerKind::Ddim.into()), ..request() };
+    let expected = pictures(&mut engine(), &request).unwrap();
+    for config in [&format!("{{{betas}}}"), &contradicts] {
+        let folder = with_scheduler("sd1", config);
+        let model = ModelFolder::open(folder.path()).unwrap();
+        let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(pictures(&mut engine, &request).unwrap() == expected, "{config}");
+    }
+    let folder = with_scheduler("sdxl", &contradicts);
+    let found = ModelFolder::open(folder.path()).unwrap();
+    let found = found.scheduler_config();
+    assert_eq!((found.steps_offset, found.clip_sample), (Some(0), Some(true)));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) fn class(kind: SamplerKind) -> Class {
     let euler_a = Class { spacing: Spacing::Linspace, clip_sample: None, thresholding: false, ..ddim };
     let lcm = Class { beta_start: 0.00085, beta_end: 0.012, scaled_linear: true, clip_sample: Some(false), ..ddim };
     match kind {
-        SamplerKind::Ddim | SamplerKind::Ddpm => ddim,
+        SamplerKind::Ddim | SamplerKind::DdimCfgPp | SamplerKind::Ddpm => ddim,
         SamplerKind::Pndm => {
             Class { clip_sample: None, thresholding: false, zero_snr: false, set_alpha_to_one: false, ..ddim }
         }
@@ -67,6 +67,8 @@ pub(crate) fn class(kind: SamplerKind) -> Class {
         | SamplerKind::ResMultistepA
         | SamplerKind::ErSde
         | SamplerKind::EulerCfgPp
+        | SamplerKind::Restart
+        | SamplerKind::HeunPp2
         | SamplerKind::EulerACfgPp => Class { karras: true, ..euler_a },
     }
 }

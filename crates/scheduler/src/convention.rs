@@ -29,7 +29,7 @@ impl Convention {
     /// `sd_samplers_kdiffusion.py`. [`SigmaSchedule::Default`] for samplers that have timesteps of their own.
     pub fn automatic(kind: SamplerKind) -> SigmaSchedule {
         match kind {
-            K::Dpmpp2m | K::DpmppSde | K::Dpmpp2sA | K::Dpm2 | K::Dpm2A => S::Karras,
+            K::Dpmpp2m | K::DpmppSde | K::Dpmpp2sA | K::Dpm2 | K::Dpm2A | K::Restart => S::Karras,
             K::Dpmpp2mSde | K::Dpmpp2mSdeHeun | K::Dpmpp3mSde => S::Exponential,
             kind if Self::has_sigma_schedule(kind) => S::Normal,
             _ => S::Default,
@@ -38,7 +38,7 @@ impl Convention {
 
     /// Whether AUTOMATIC1111 asks for a sigma schedule; the other samplers walk over timesteps there.
     pub fn has_sigma_schedule(kind: SamplerKind) -> bool {
-        !matches!(kind, K::Ddim | K::Ddpm | K::Pndm | K::UniPc | K::Lcm | K::Tcd | K::Deis)
+        !matches!(kind, K::Ddim | K::DdimCfgPp | K::Ddpm | K::Pndm | K::UniPc | K::Lcm | K::Tcd | K::Deis)
     }
 
     /// Whether the program makes one level more than asked for and leaves out the next-to-last one:
@@ -89,8 +89,8 @@ impl Resolved {
                 self.timesteps = TimestepRule::Fraction;
                 self.churn.draws_always = true;
                 match (self.schedule, sampler) {
-                    (S::Default, K::Ddim | K::Pndm | K::UniPc) => self.sigmas = SigmaGrid::Strided,
-                    (S::Default, kind) if Self::takes(kind) => {
+                    (S::Default, K::Ddim | K::DdimCfgPp | K::Pndm | K::UniPc) => self.sigmas = SigmaGrid::Strided,
+                    (S::Default, kind) if Convention::has_sigma_schedule(kind) => {
                         self.schedule = Convention::automatic(kind);
                         self.sigmas = SigmaGrid::of(self.schedule);
                     }
@@ -102,9 +102,5 @@ impl Resolved {
                 self.timesteps = TimestepRule::Nearest;
             }
         }
-    }
-
-    fn takes(kind: SamplerKind) -> bool {
-        Convention::has_sigma_schedule(kind)
     }
 }

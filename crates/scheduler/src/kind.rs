@@ -58,6 +58,12 @@ pub enum SamplerKind {
     EulerCfgPp,
     /// The same with fresh noise at each step, from ComfyUI.
     EulerACfgPp,
+    /// Restart sampling over Heun's steps, arXiv 2306.14878, from AUTOMATIC1111.
+    Restart,
+    /// Heun++ of order 3, from ComfyUI.
+    HeunPp2,
+    /// DDIM with CFG++, arXiv 2406.08070.
+    DdimCfgPp,
 }
 
 /// How a sampler describes noisy latents, and which noise levels it visits when nothing else is said.
@@ -91,7 +97,7 @@ use Frame::{Exploding, Preserving, Timesteps};
 use SamplerKind as K;
 
 #[rustfmt::skip]
-const TABLE: [Row; 25] = [
+const TABLE: [Row; 28] = [
     Row { kind: K::Ddim,           id: "ddim",              label: "DDIM",              class: Some("DDIMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: Some(0.0), about: "deterministic, first order, the classic" },
     Row { kind: K::Euler,          id: "euler",             label: "Euler",             class: Some("EulerDiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      about: "deterministic, first order, SDXL's own" },
     Row { kind: K::EulerA,         id: "euler_a",           label: "Euler a",           class: Some("EulerAncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "Euler with fresh noise at each step, varied" },
@@ -117,6 +123,9 @@ const TABLE: [Row; 25] = [
     Row { kind: K::ErSde,          id: "er_sde",            label: "ER SDE",            class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      about: "stochastic third order multistep" },
     Row { kind: K::EulerCfgPp,     id: "euler_cfg_pp",      label: "Euler CFG++",       class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(0.0), about: "Euler with CFG++; wants a cfg scale of 0.5 to 2" },
     Row { kind: K::EulerACfgPp,    id: "euler_a_cfg_pp",    label: "Euler a CFG++",     class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "the same with fresh noise at each step" },
+    Row { kind: K::Restart,        id: "restart",           label: "Restart",           class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      about: "Heun with noise added again, from 20 steps on" },
+    Row { kind: K::HeunPp2,        id: "heunpp2",           label: "HeunPP2",           class: None,                                    aliases: &["Heun++"],                frame: Exploding,  eta: None,      about: "third order, three model evaluations a step" },
+    Row { kind: K::DdimCfgPp,      id: "ddim_cfg_pp",       label: "DDIM CFG++",        class: None,                                    aliases: &[],                        frame: Timesteps,  eta: Some(0.0), about: "DDIM with CFG++; wants a cfg scale of 0.2 to 1" },
 ];
 
 impl SamplerKind {
@@ -159,7 +168,7 @@ impl SamplerKind {
     /// Whether diffusers has no scheduler that is this sampler, so that no class says which levels it visits.
     /// `dpmpp_2m_sde` is `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
     pub(crate) fn follows_no_class(self) -> bool {
-        self.row().class.is_none() && !self.is_multistep_sde()
+        self.row().class.is_none() && self.frame() == Exploding && !self.is_multistep_sde()
     }
 
     /// Whether it is diffusers' `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
@@ -169,7 +178,7 @@ impl SamplerKind {
 
     /// Whether the model is asked twice in each step but the last.
     pub fn asks_twice(self) -> bool {
-        matches!(self, Self::Heun | Self::Dpm2 | Self::Dpm2A | Self::Dpmpp2sA | Self::DpmppSde)
+        matches!(self, Self::Heun | Self::Dpm2 | Self::Dpm2A | Self::Dpmpp2sA | Self::DpmppSde | Self::Restart)
     }
 
     /// How much of the noise is drawn again at each step when nothing is said; `None` for a sampler that has
@@ -185,12 +194,14 @@ impl SamplerKind {
 
     /// Whether `s_noise` scales what is drawn after the first noise.
     pub fn has_s_noise(self) -> bool {
-        self.has_churn() || self == Self::ErSde || (self.row().eta.is_some() && self.frame() == Exploding)
+        self.has_churn()
+            || matches!(self, Self::ErSde | Self::Restart)
+            || (self.row().eta.is_some() && self.frame() == Exploding)
     }
 
     /// Whether the model must also say what it answers without the prompt.
     pub fn needs_unconditional(self) -> bool {
-        matches!(self, Self::EulerCfgPp | Self::EulerACfgPp)
+        matches!(self, Self::EulerCfgPp | Self::EulerACfgPp | Self::DdimCfgPp)
     }
 
     /// Whether it steps from timestep to timestep and keeps the latents' variance, as DDIM.

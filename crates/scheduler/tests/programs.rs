@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{
-    ImageNoise, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
+    Answer, ImageNoise, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
 };
 use kiln_testkit::Parity;
 use serde::Deserialize;
@@ -35,9 +35,10 @@ const FOLDERS: [&str; 2] = [
         "beta_schedule": "scaled_linear", "timestep_spacing": "leading", "set_alpha_to_one": false}"#,
 ];
 
-fn model(x: &Tensor, t: f64) -> Result<Tensor> {
+fn model(x: &Tensor, t: f64) -> Result<Answer> {
     let wave = x.affine(1.7, 0.0)?.sin()?.affine(0.6, 0.05 * (t / 100.0).cos())?;
-    Ok((wave + x.affine(0.1, 0.0)?)?)
+    let unconditional = Some(x.affine(1.3, 0.0)?.sin()?.affine(0.5, 0.0)?);
+    Ok(Answer { unconditional, ..(wave + x.affine(0.1, 0.0)?)?.into() })
 }
 
 /// Of the mean size of the latents: f32 beside f32. The stochastic samplers ask for noise at levels that both sides have

@@ -204,6 +204,7 @@ fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
         assert!(run.stderr.contains(told), "{told}: {run}");
     }
     let flags = ["--sampler", "dpmpp_2m", "--scheduler", "karras", "--rng", "cuda", "--cfg-scale", "6", "--steps", "2"];
+    let flags = [&flags[..], &["--convention", "a1111"]].concat();
     sandbox
         .txt2img(&[&["an apple", "-n", "dark", "-s", "7", "-H", "72", "-o", "b.png"], &flags[..]].concat())
         .succeeds();
@@ -225,8 +226,20 @@ fn a_plain_graph_of_comfyui_makes_the_picture() {
     png_with(&sandbox, "comfy.png", "prompt", GRAPH);
     like(&sandbox, "comfy.png", &[]).fails(1, &["other: not found; looked for the model that made comfy.png"]);
     like(&sandbox, "comfy.png", &["-m", &model(), "-o", "a.png"]).succeeds();
-    let flags =
-        ["--sampler", "euler", "--scheduler", "normal", "--cfg-scale", "6", "--steps", "2", "--emphasis", "comfy"];
+    let flags = [
+        "--sampler",
+        "euler",
+        "--scheduler",
+        "normal",
+        "--cfg-scale",
+        "6",
+        "--steps",
+        "2",
+        "--emphasis",
+        "comfy",
+        "--convention",
+        "comfyui",
+    ];
     let more = ["--pad-conds", "off", "--chunk-cut", "word", "-s", "7", "-W", "64", "-H", "72", "-o", "b.png"];
     sandbox.txt2img(&[&[r"an (apple:1.2) \[red\]", "-n", ""], &flags[..], &more].concat()).succeeds();
     assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
@@ -242,9 +255,10 @@ fn a_plain_graph_of_comfyui_makes_the_picture() {
 #[test]
 fn samplers_that_are_not_there_are_errors() {
     let sandbox = Sandbox::new();
-    let fields = "an apple\nSteps: 2, Sampler: Restart, Schedule type: Karras, CFG scale: 6, Seed: 7, Size: 64x64";
+    let fields = "an apple\nSteps: 2, Sampler: DPM adaptive, Schedule type: Karras, CFG scale: 6, Seed: 7, Size: 64x64";
     png_with(&sandbox, "theirs.png", "parameters", fields);
-    like(&sandbox, "theirs.png", &["-m", &model()]).refused(&["theirs.png, with Sampler: Restart", "--sampler too"]);
+    like(&sandbox, "theirs.png", &["-m", &model()])
+        .refused(&["theirs.png, with Sampler: DPM adaptive", "--sampler too"]);
     like(&sandbox, "theirs.png", &["-m", &model(), "--sampler", "euler", "-o", "a.png"]).succeeds();
     png_with(&sandbox, "comfy.png", "prompt", &GRAPH.replace("\"euler\"", "\"dpm_adaptive\""));
     like(&sandbox, "comfy.png", &["-m", &model()]).refused(&["comfy.png, with sampler_name: dpm_adaptive"]);
@@ -266,6 +280,56 @@ fn comments_are_no_part_of_the_picture() {
     // A new prompt may have comments, whatever the picture has kept.
     like(&sandbox, "c.png", &["-p", "an apple # and a pear", "-o", "d.png"]).succeeds();
     assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "d.png"));
+}
+
+/// Another sampler makes another image: it is not drawn with what Kiln has, unless the user says so.
+#[test]
+fn a_sampler_that_kiln_does_not_have_is_refused() {
+    let sandbox = Sandbox::new();
+    let text = |sampler: &str| format!("an apple\nSteps: 1, {sampler}, CFG scale: 6, Seed: 7, Size: 64x64");
+    png_with(&sandbox, "sampler.png", "parameters", &text("Sampler: Nobody's, Schedule type: Karras"));
+    png_with(&sandbox, "schedule.png", "parameters", &text("Sampler: Euler, Schedule type: Bong Tangent"));
+    like(&sandbox, "sampler.png", &["-m", &model()]).refused(&[
+        "--like is sampler.png, with Sampler: Nobody's, expected",
+        "--sampler too",
+        "did you mean",
+    ]);
+    like(&sandbox, "schedule.png", &["-m", &model()])
+        .refused(&["--like is schedule.png, with Schedule type: Bong Tangent", "--scheduler too"]);
+    like(&sandbox, "sampler.png", &["-m", &model(), "--sampler", "euler", "-o", "a.png"]).succeeds();
+    like(&sandbox, "schedule.png", &["-m", &model(), "--scheduler", "karras", "-o", "b.png"]).succeeds();
+}
+
+/// A run with every option of noise levels comes back from the image, bit for bit.
+#[test]
+fn options_of_noise_levels_come_back() {
+    let sandbox = Sandbox::new();
+    let flags = [
+        "--sampler",
+        "dpm2",
+        "--scheduler",
+        "Karras",
+        "--convention",
+        "comfyui",
+        "--sigma-min",
+        "0.05",
+        "--sigma-max",
+        "12",
+        "--discard-penultimate-sigma",
+        "false",
+        "--initial-noise",
+        "sigma",
+        "--steps",
+        "3",
+    ];
+    sandbox.txt2img(&[&["an apple", "-s", "7", "-o", "a.png"], &flags[..]].concat()).succeeds();
+    like(&sandbox, "a.png", &["-m", &model(), "-o", "b.png"]).succeeds();
+    assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "b.png"));
+    // AUTOMATIC1111's text alone says it, too.
+    let text = sandbox.kiln(&["inspect", "a.png"]).succeeds().stdout;
+    for field in ["Sampling convention: comfyui", "Sigma range: table", "Schedule min sigma: 0.05"] {
+        assert!(text.contains(field), "{field}: {text}");
+    }
 }
 
 #[test]

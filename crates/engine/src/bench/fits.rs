@@ -25,6 +25,7 @@ pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Op
         guided: true,
         parts: 1,
         chunks: 1,
+        context: 1,
         texts: 2,
         // Pictures are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },

@@ -32,10 +32,11 @@ impl Engine {
         self.set_loras(&job.loras)?;
         let work = self.text().work(job)?;
         self.prepare(work)?;
-        let steering = self.text().steering(&Together::of_job(job, 0));
+        let together = Together::of_job(job, 0);
+        let steering = self.text().steering(&together);
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode);
-        let mut conditions = self.text().conditions(job, steering, &keep, kept)?;
+        let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept, &mut |_, _| Ok(()))?;
         let guide = Guide::new(job, &conditions, count);
         let on = guide.is_on(index);
         self.make_room_for(Stage::Denoise);

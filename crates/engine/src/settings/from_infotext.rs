@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use kiln_clip::Emphasis;
-use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaSchedule};
+use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaSchedule};
 
 use super::Infotext;
 use super::{labels as l, programs};
@@ -133,6 +133,10 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
         return;
     }
     request.scheduler = programs::a1111_schedule(kind, named, wanted, written.is_some());
+    if kind == SamplerKind::DdimCfgPp {
+        // `cond_scale_miltiplier` in its sd_samplers_timesteps_impl.py.
+        request.cfg_scale = request.cfg_scale.map(|scale| scale / 12.5);
+    }
     if written.is_some_and(|name| name.trim() == "Uniform") {
         // k-diffusion's own, which always lies over the whole table; "Normal" has the bounds.
         (request.sigma_min, request.sigma_max) = (None, None);
@@ -289,7 +293,7 @@ mod tests {
             steps: Some(25),
             cfg_scale: Some(6.5),
             seed: Some(123),
-            sampler: Some(kiln_scheduler::SamplerKind::Dpmpp2mSde.into()),
+            sampler: Some(SamplerKind::Dpmpp2mSde.into()),
             scheduler: SigmaSchedule::Karras,
             subseed: Some(9),
             subseed_strength: Some(0.2),
@@ -308,8 +312,8 @@ mod tests {
 
     #[test]
     fn samplers_and_schedules_have_the_names_of_their_time() {
+        use SamplerKind as K;
         use SigmaSchedule as S;
-        use kiln_scheduler::SamplerKind as K;
         for (fields, kind, schedule) in [
             ("Sampler: DPM++ 2M Karras", K::Dpmpp2m, S::Karras),
             ("Sampler: DPM++ 2M", K::Dpmpp2m, S::Normal),
@@ -322,6 +326,7 @@ mod tests {
             ("Sampler: DDIM, Schedule type: Automatic", K::Ddim, S::Default),
             ("Sampler: DDIM", K::Ddim, S::Default),
             ("Sampler: PLMS", K::Pndm, S::Default),
+            ("Sampler: Restart, Schedule type: Automatic", K::Restart, S::Karras),
             ("Sampler: DPM++ 2M, Schedule type: Automatic, Version: Kiln 0.1.0", K::Dpmpp2m, S::Default),
             ("Sampler: DDIM, Schedule type: Beta, Version: Kiln 0.1.0", K::Ddim, S::Beta),
         ] {
@@ -354,6 +359,8 @@ mod tests {
         assert!(warnings[0].starts_with("Beta schedule beta: 0.7 is left out"), "{warnings:?}");
         let (found, warnings) = read("Steps: 20, Sampler: DDIM, Eta DDIM: 0.5, Seed: 1");
         assert_eq!((found.eta, warnings), (Some(0.5), vec![]));
+        let (found, _) = read("Steps: 20, Sampler: DDIM CFG++, CFG scale: 7, Seed: 1");
+        assert_eq!(found.cfg_scale, Some(0.56));
         let (found, warnings) = read("Steps: 20, Sampler: uni_pc, Schedule type: karras, Seed: 1, Version: ComfyUI");
         assert_eq!((found.convention, warnings), (Convention::ComfyUi, vec![]));
         assert_eq!(found.unipc_variant.map(|variant| variant.to_string()).as_deref(), Some("bh1"));
@@ -380,14 +387,14 @@ mod tests {
     #[test]
     fn everything_else_is_named() {
         let (_, warnings) = read(
-            "Steps: 2x, Sampler: Restart, Schedule type: Karras, CFG scale: 7, Seed: 1, Denoising strength: 0.5, Hires \
+            "Steps: 2x, Sampler: DPM fast, Schedule type: Karras, CFG scale: 7, Seed: 1, Denoising strength: 0.5, Hires \
              upscale: 2, Hires steps: 10, Hires upscaler: Latent, Tiling: True, ControlNet 0: \"Module: canny, Weight: 1\"",
         );
         assert_eq!(
             warnings,
             [
                 "Steps: 2x is left out: Kiln does not know it",
-                "Sampler: Restart is left out: Kiln does not know it",
+                "Sampler: DPM fast is left out: Kiln does not know it",
                 "a second pass is not supported; the picture is the first one's (Hires upscale: 2, Hires steps: 10, \
                  Hires upscaler: Latent)",
                 "Tiling: True is left out: Kiln does not know what it means",

@@ -5,6 +5,7 @@
 //! it remembers where the step began.
 
 mod ddim;
+mod ddim_cfg_pp;
 mod ddpm;
 mod deis;
 mod dpm2;
@@ -18,6 +19,7 @@ mod euler;
 mod euler_a;
 mod euler_cfg_pp;
 mod heun;
+mod heunpp2;
 mod ipndm;
 mod lcm;
 mod lms;
@@ -55,6 +57,11 @@ impl Context<'_> {
         self.denoiser.denoise(x, self.point)
     }
 
+    /// Whether the model is not asked again in this step.
+    fn is_last_of_step(&self) -> bool {
+        !self.schedule.is_first_of_two(self.index)
+    }
+
     /// Whether the step asks the model once more, at `target`.
     fn is_first_of_two(&self) -> bool {
         self.schedule.is_first_of_two(self.index)
@@ -90,7 +97,9 @@ pub(crate) fn new(config: &Resolved) -> Box<dyn Sampler> {
         SamplerKind::EulerA => Box::new(euler_a::EulerA),
         SamplerKind::Dpmpp2m => Box::new(dpmpp_2m::Dpmpp2m::default()),
         SamplerKind::Pndm => Box::new(pndm::Pndm::default()),
-        SamplerKind::Heun => Box::new(heun::Heun::default()),
+        SamplerKind::Heun | SamplerKind::Restart => Box::new(heun::Heun::default()),
+        SamplerKind::HeunPp2 => Box::new(heunpp2::HeunPp2::default()),
+        SamplerKind::DdimCfgPp => Box::new(ddim_cfg_pp::DdimCfgPp),
         SamplerKind::Lms => Box::new(lms::Lms::default()),
         SamplerKind::UniPc => Box::new(unipc::UniPc::default()),
         SamplerKind::Ddpm => Box::new(ddpm::Ddpm),
@@ -110,12 +119,12 @@ pub(crate) fn new(config: &Resolved) -> Box<dyn Sampler> {
 }
 
 /// The noise level at which a sampler of second order asks the model again in a step between two noise levels;
-/// `None` where it asks once.
+/// `None` where it asks once. Heun++ asks a third time, at the end of the next step.
 pub(crate) fn second_evaluation(config: &Resolved, sigma: f64, sigma_next: f64) -> Option<f64> {
     let (sigma_down, _) = ancestral(sigma, sigma_next, config.eta);
     let middle = |target: f64| (target > 0.0).then(|| (sigma * target).sqrt());
     match config.sampler {
-        SamplerKind::Heun => (sigma_next > 0.0).then_some(sigma_next),
+        SamplerKind::Heun | SamplerKind::Restart | SamplerKind::HeunPp2 => (sigma_next > 0.0).then_some(sigma_next),
         SamplerKind::Dpm2 | SamplerKind::Dpm2A | SamplerKind::Dpmpp2sA => middle(sigma_down),
         SamplerKind::DpmppSde => (sigma_next > 0.0).then(|| dpmpp_sde::middle(sigma, sigma_next)),
         _ => None,

@@ -130,7 +130,12 @@ impl Schedule {
         points.push(Point::exploding(0.0, self.final_ratio()));
 
         self.init_noise_sigma = self.initial_noise(self.config.initial_noise, points[0].sigma);
-        self.set_chain(points)?;
+        if self.config.sampler == SamplerKind::Restart {
+            let levels: Vec<f64> = levels.iter().map(|&(_, sigma)| sigma).collect();
+            self.fill_restart(&levels)?;
+        } else {
+            self.set_chain(points)?;
+        }
         self.raise_by_churn();
         self.insert_second_evaluations();
         Ok(())
@@ -168,23 +173,27 @@ impl Schedule {
         }
     }
 
-    /// The samplers of second order that remember nothing ask the model twice a step.
+    /// The samplers of second order that remember nothing ask the model twice a step, Heun++ three times.
     fn insert_second_evaluations(&mut self) {
         let (points, targets) = (std::mem::take(&mut self.points), std::mem::take(&mut self.targets));
         let arrivals = std::mem::take(&mut self.arrivals);
         self.step_starts.clear();
-        for ((point, target), arrival) in points.into_iter().zip(targets).zip(arrivals) {
+        for (i, ((point, target), arrival)) in points.into_iter().zip(&targets).zip(arrivals).enumerate() {
             self.step_starts.push(self.points.len());
             self.points.push(point);
             self.arrivals.push(arrival);
-            if let Some(sigma) = second_evaluation(&self.config, point.sigma, target.sigma) {
+            let second = second_evaluation(&self.config, point.sigma, target.sigma).map(|sigma| {
                 let timestep = if sigma == target.sigma { target.timestep } else { self.timestep_at(sigma) };
-                let second = Point::exploding(round_to_f32(timestep), sigma);
-                self.targets.push(second);
-                self.points.push(second);
-                self.arrivals.push(second);
+                Point::exploding(round_to_f32(timestep), sigma)
+            });
+            let is_third = |after: &&Point| self.config.sampler == SamplerKind::HeunPp2 && after.sigma > 0.0;
+            let third = targets.get(i + 1).filter(is_third).copied();
+            for more in second.into_iter().chain(third) {
+                self.targets.push(more);
+                self.points.push(more);
+                self.arrivals.push(more);
             }
-            self.targets.push(target);
+            self.targets.push(*target);
         }
     }
 
@@ -287,7 +296,7 @@ impl Schedule {
     /// Each point leads to the next, one evaluation a step.
     ///
     /// No two evaluations may share a noise level; the end may be where the last one is.
-    fn set_chain(&mut self, points: Vec<Point>) -> Result<()> {
+    pub(super) fn set_chain(&mut self, points: Vec<Point>) -> Result<()> {
         self.steps = points.len() - 1;
         if let Some(pair) = points[..self.steps].windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
             return Err(Error::TooFine { steps: self.steps, timestep: pair[1].timestep });
@@ -317,7 +326,7 @@ impl Schedule {
     }
 
     /// The timestep that the model gets at a noise level, where diffusers' class gives it a fraction.
-    fn timestep_at(&self, sigma: f64) -> f64 {
+    pub(super) fn timestep_at(&self, sigma: f64) -> f64 {
         let timestep = self.timestep_of(sigma);
         if self.config.timesteps != TimestepRule::Nearest {
             return timestep;

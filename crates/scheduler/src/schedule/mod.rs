@@ -1,6 +1,7 @@
 //! A schedule: the points at which the model is asked, in order.
 
 mod fill;
+mod restart;
 
 use crate::kind::Frame;
 use crate::point::Point;
