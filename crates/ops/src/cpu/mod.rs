@@ -1,7 +1,7 @@
-//! What the kernels for the processor share: element types, operands as slices, and the matrix product.
+//! Shared parts of the CPU kernels: element types, operands as slices, and the matrix product.
 
-/// A debug assertion that this crate's tests turn on in release builds too: what unsafe code relies on, where checking
-/// would cost time.
+/// A debug assertion that this crate's tests turn on in release builds too. It checks what unsafe code relies on, where
+/// a check in production would cost time.
 macro_rules! relied_on {
     ($($condition:tt)*) => { assert!(!cfg!(any(test, debug_assertions)) || ($($condition)*)) };
 }

@@ -14,30 +14,18 @@ mod product;
 mod times;
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda::cudarc::cublas::sys::cublasStatus_t;
 use candle_core::cuda::cudarc::driver::sys::CUresult;
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr, DriverError, LaunchConfig};
-use candle_core::cuda_backend::{CudaDevice, CudaError, CudaStorageSlice};
+use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice};
 use candle_core::op::BackpropOp;
-use candle_core::{DType, Device, Storage, Tensor};
+use candle_core::{DType, Storage, Tensor};
 
 use crate::error::{Error, Result};
 use crate::output::check_given;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
-pub(crate) use module::{Module, has_hopper_code, kernels};
+pub(crate) use module::{Module, has_hopper_code, kernels, runs_on};
 pub(crate) use product::launch as product;
-
-/// The card of a tensor, where our kernels run on it and know the tensor's type; otherwise `None`, and the operator
-/// takes the path made of candle's own kernels.
-pub(crate) fn card(x: &Tensor) -> Result<Option<CudaDevice>> {
-    match (x.device(), x.dtype()) {
-        (Device::Cuda(device), DType::F32 | DType::F16 | DType::BF16) => {
-            Ok(module::runs_on(device)?.then(|| device.clone()))
-        }
-        _ => Ok(None),
-    }
-}
 
 /// An operand as kernels read it: contiguous, and of the type `dtype`. Parameters and activations nearly always are.
 pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
@@ -95,14 +83,6 @@ pub(crate) fn output(
     Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
 }
 
-/// A tensor whose memory holds anything, on a card.
-pub(crate) fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
-    match device {
-        Device::Cuda(device) => output("unwritten", None, shape, dtype, &[], device).map(Some),
-        _ => Ok(None),
-    }
-}
-
 /// Whether addresses and a number of elements of `size` bytes allow accesses of 16 bytes.
 pub(crate) fn is_vectored(addresses: &[u64], elements: usize, size: usize) -> bool {
     addresses.iter().all(|address| address % 16 == 0) && (elements * size).is_multiple_of(16)
@@ -137,16 +117,5 @@ pub(crate) fn driver(error: DriverError) -> Error {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::LibraryMemory("CUDA's driver"),
         _ => Error::Driver(format!("CUDA's driver: {error}")),
-    }
-}
-
-/// Whether an error of candle's is that the card has no memory.
-pub(crate) fn driver_is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
-    match error.downcast_ref::<CudaError>() {
-        Some(CudaError::Cuda(error) | CudaError::Load { cuda: error, .. }) => {
-            error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-        }
-        Some(CudaError::Cublas(error)) => error.0 == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED,
-        _ => false,
     }
 }

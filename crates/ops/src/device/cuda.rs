@@ -7,9 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
-use candle_core::{Device, DeviceLocation};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
 
 use super::{Card, Cards};
+use crate::cuda::output;
 use crate::error::{Error, Result};
 
 /// Whose stream a device is.
@@ -60,6 +61,14 @@ fn open(ordinal: usize, stream: Stream) -> Result<Device> {
 pub fn close(device: &Device) {
     if let Ok(device) = device.as_cuda_device() {
         crate::cuda::libraries::close(device);
+    }
+}
+
+/// An uninitialized tensor on a GPU; `None` for another device.
+pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+    match device {
+        Device::Cuda(device) => output("uninit", None, shape, dtype, &[], device).map(Some),
+        _ => Ok(None),
     }
 }
 

@@ -6,9 +6,11 @@ mod cuda;
 #[path = "no_cuda.rs"]
 mod cuda;
 mod processor;
+mod uninit;
 
 pub use cuda::{cards, close, open_beside, open_card};
 pub use processor::{Processor, processor};
+pub use uninit::unwritten;
 
 /// A CUDA card.
 #[derive(Debug, Clone, PartialEq, Eq)]

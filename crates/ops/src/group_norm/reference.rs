@@ -1,5 +1,5 @@
-//! Group normalisation in candle's primitives: whole, and by moments `(num_groups, 2)`, each group's mean and its sum of
-//! squared differences from it.
+//! Group normalization in candle's primitives: of a whole map, and by moments `(num_groups, 2)`, the mean of each group
+//! and its sum of squared differences.
 
 use candle_core::{D, DType, Tensor};
 
@@ -19,7 +19,7 @@ pub(super) fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, config: GroupNo
     Ok(y.to_dtype(x.dtype())?)
 }
 
-/// The moments of some pixels, `x` `(1, .., c)`, joined with those of as many as `before` says (Chan, Golub and LeVeque,
+/// The moments of some pixels, `x` `(1, .., c)`, joined with those of the pixels in `before` (Chan, Golub and LeVeque,
 /// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
 pub(super) fn moments(x: &Tensor, config: GroupNorm, before: Option<(&Tensor, usize)>) -> Result<Tensor> {
     let c = x.dim(D::Minus1)?;
