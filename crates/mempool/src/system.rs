@@ -1,18 +1,18 @@
-//! What the system counts for the machine.
+//! The system's statistics of the machine.
 
 use std::fs;
 
-/// The memory of this machine in bytes, as Linux counts it.
+/// The memory of this machine in bytes, from Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemMemory {
     /// Physical memory.
     pub total: u64,
-    /// What can be had without swapping, pages of cached files among it (`MemAvailable`).
+    /// Memory that is available without swapping, including cached files (`MemAvailable`).
     pub available: u64,
 }
 
 impl SystemMemory {
-    /// The figures of this moment, or `None` where the system does not tell.
+    /// The current values. `None` where the system does not report them.
     pub fn now() -> Option<Self> {
         let text = fs::read_to_string("/proc/meminfo").ok()?;
         Some(Self { total: kibibytes(&text, "MemTotal:")?, available: kibibytes(&text, "MemAvailable:")? })

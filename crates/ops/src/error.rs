@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_pool_out_of_memory_is_distinguished_from_other_errors() {
-        let refused = kiln_mempool::Error::OutOfMemory { pool: "host", asked: 1, used: 0, ceiling: None };
+        let refused = kiln_mempool::Error::OutOfMemory { pool: "host", requested: 1, used: 0, ceiling: None };
         assert!(Error::from(refused).is_out_of_memory() && Error::LibraryMemory("cuDNN").is_out_of_memory());
         assert!(!Error::from(candle_core::Error::Msg("out of memory".into()).context("a layer")).is_out_of_memory());
         assert!(!Error::NoCuda.is_out_of_memory());

@@ -21,11 +21,11 @@ pub(crate) fn write<T: Element>(
     kernel: impl FnOnce(&mut [T]),
 ) -> Result<Tensor> {
     let Some(out) = out else {
-        let mut values = uncleared::<T>(shape.iter().product())?;
+        let mut values = uninit_vec::<T>(shape.iter().product())?;
         kernel(&mut values);
         return Ok(Tensor::from_vec(values, shape, &Device::Cpu)?);
     };
-    check_given(op, out, shape, T::DTYPE, inputs)?;
+    check_out(op, out, shape, T::DTYPE, inputs)?;
     out.inplace_op1(&Write { op, kernel: RefCell::new(Some(kernel)), element: PhantomData::<T> })?;
     Ok(out.clone())
 }
@@ -34,7 +34,7 @@ pub(crate) fn write<T: Element>(
 ///
 /// In tests the elements are NaN, so that an element that a kernel forgets is noticed.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri))))]
-fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
+fn uninit_vec<T: Element>(len: usize) -> Result<Vec<T>> {
     let mut values = HostPool::vector::<T>(len)?;
     // SAFETY: uninitialized memory may not be read as numbers, whatever it holds. The empty assembly takes the address
     // and promises nothing, so to the compiler it may have written everything that the address reaches, and the values
@@ -50,7 +50,7 @@ fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
 }
 
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(test, debug_assertions, miri)))))]
-fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
+fn uninit_vec<T: Element>(len: usize) -> Result<Vec<T>> {
     let mut values = HostPool::vector::<T>(len)?;
     values.resize(len, T::from_f32(if cfg!(any(test, debug_assertions)) { f32::NAN } else { 0.0 }));
     Ok(values)
@@ -59,14 +59,14 @@ fn uncleared<T: Element>(len: usize) -> Result<Vec<T>> {
 /// Returns `result`, or copies it into `out`. For results of candle's own operators.
 pub(crate) fn store(op: &'static str, result: Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     let Some(out) = out else { return Ok(result) };
-    check_given(op, out, result.dims(), result.dtype(), &[&result])?;
+    check_out(op, out, result.dims(), result.dtype(), &[&result])?;
     out.slice_set(&result.contiguous()?, 0, 0)?;
     Ok(out.clone())
 }
 
 /// An error for an output that a kernel cannot write: of another shape or type, not contiguous, or with an input's
 /// memory.
-pub(crate) fn check_given(
+pub(crate) fn check_out(
     op: &'static str,
     out: &Tensor,
     shape: &[usize],

@@ -10,7 +10,7 @@ use candle_core::cuda::cudarc::driver::sys::{self, CUfunction_attribute, CUtenso
 use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::{DType, Tensor};
 
-use self::choice::Card;
+use self::choice::Gpu;
 use super::{Call, OP, Shapes};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
@@ -58,8 +58,8 @@ impl Kernel<Cuda> for Call<'_> {
         if b * s * t * c == 0 || b.max(config.num_heads) > GRID {
             return Ok(None);
         }
-        let card = Card::of(device)?;
-        let chosen = if dtype == DType::F32 { None } else { choice::kernel(card, shapes, config) };
+        let gpu = Gpu::of(device)?;
+        let chosen = if dtype == DType::F32 { None } else { choice::kernel(gpu, shapes, config) };
         let Some(kernel) = chosen else {
             static SAID: Once = Once::new();
             SAID.call_once(|| {

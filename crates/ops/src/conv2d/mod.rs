@@ -23,7 +23,7 @@ const OP: &str = "conv2d";
 /// The geometry of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conv2d {
-    /// The distance between neighbouring windows, in both directions.
+    /// The distance between neighboring windows, in both directions.
     pub stride: usize,
     /// Rows of zeros above and columns of zeros on the left.
     pub pad_before: usize,

@@ -23,7 +23,7 @@ macro_rules! dispatch {
 pub(crate) trait Element: WithDType + Plain {
     /// Zero.
     const ZERO: Self;
-    /// The order in panels: whether two neighbours in `k` are interleaved, for dot products of pairs.
+    /// The order in panels: whether two neighbors in `k` are interleaved, for dot products of pairs.
     const PAIRED: bool;
     fn to_f32(self) -> f32;
     /// Rounds to the nearest, ties to even.

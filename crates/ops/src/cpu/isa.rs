@@ -27,9 +27,9 @@ impl Isa {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
         *CURRENT.get_or_init(|| {
             let widest = Self::widest();
-            let asked = std::env::var(VARIABLE).ok();
-            let asked = asked.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
-            asked.map_or(widest, |isa| isa.min(widest))
+            let requested = std::env::var(VARIABLE).ok();
+            let requested = requested.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
+            requested.map_or(widest, |isa| isa.min(widest))
         })
     }
 

@@ -2,7 +2,7 @@
 
 /// A debug assertion that this crate's tests turn on in release builds too. It checks what unsafe code relies on, where
 /// a check in production would cost time.
-macro_rules! relied_on {
+macro_rules! safety_assert {
     ($($condition:tt)*) => { assert!(!cfg!(any(test, debug_assertions)) || ($($condition)*)) };
 }
 

@@ -12,7 +12,7 @@ const OP: &str = "uninit";
 /// A tensor with uninitialized elements, as PyTorch's `torch.empty`, for operators that write all of it part by part.
 ///
 /// # Errors
-/// [`crate::Error::DType`] for types that no operator writes, and an error of the pool or the device without memory.
+/// [`crate::Error::DType`] for types that no operator writes, and errors of the pool or the device without memory.
 pub fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     fn on_cpu<T: Element>(shape: &[usize]) -> Result<Tensor> {
         write::<T>(OP, None, shape, &[], |_| ())

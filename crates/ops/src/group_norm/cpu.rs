@@ -140,7 +140,7 @@ impl Moments {
         self.missing = self.missing - first + rest.next_multiple_of(BLOCK) - rest;
     }
 
-    /// The scale and shift of every channel: normalisation, `gamma` and `beta` `(c)` in one multiplication.
+    /// The scale and shift of every channel: normalization, `gamma` and `beta` `(c)` in one multiplication.
     pub(super) fn affine(
         &self,
         gamma: &Tensor,

@@ -239,7 +239,7 @@ impl Split {
         Ok(parts)
     }
 
-    /// Joins the parts at `parts` and normalises the pixels.
+    /// Joins the parts at `parts` and normalizes the pixels.
     fn apply(
         &self,
         device: &CudaDevice,

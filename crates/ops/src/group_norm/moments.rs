@@ -20,9 +20,9 @@ pub struct GroupNormMoments {
 }
 
 enum State {
-    Processor(cpu::Moments),
+    Cpu(cpu::Moments),
     /// The means of the groups and their sums of squared differences, `(num_groups, 2)` in f32, on a GPU.
-    Card(Tensor),
+    Gpu(Tensor),
 }
 
 /// The statistics of an image for its group normalization.
@@ -35,11 +35,11 @@ pub struct GroupNormStatistics {
 
 enum Known {
     /// The scale and the shift of every channel.
-    Processor {
+    Cpu {
         scale: Vec<f32>,
         shift: Vec<f32>,
     },
-    Card {
+    Gpu {
         moments: Tensor,
         gamma: Tensor,
         beta: Tensor,
@@ -71,19 +71,19 @@ impl GroupNormMoments {
         self.state = Some(match (x.device(), self.state.take()) {
             (Device::Cpu, state) => {
                 let mut moments = match state {
-                    Some(State::Processor(moments)) => moments,
+                    Some(State::Cpu(moments)) => moments,
                     _ => cpu::Moments::default(),
                 };
                 moments.add(x)?;
-                State::Processor(moments)
+                State::Cpu(moments)
             }
             (_, state) => {
                 let before = match &state {
-                    Some(State::Card(moments)) => Some((moments, self.pixels)),
+                    Some(State::Gpu(moments)) => Some((moments, self.pixels)),
                     _ => None,
                 };
                 let call = AddMoments { x, config: self.config, c, before };
-                State::Card(match backend::launch(&call, None)? {
+                State::Gpu(match backend::launch(&call, None)? {
                     Some(moments) => moments,
                     None => call.reference()?,
                 })
@@ -104,11 +104,11 @@ impl GroupNormMoments {
         };
         check_affine(gamma, beta, channels)?;
         let known = match state {
-            State::Processor(moments) => {
+            State::Cpu(moments) => {
                 let (scale, shift) = moments.affine(gamma, beta, config, pixels)?;
-                Known::Processor { scale, shift }
+                Known::Cpu { scale, shift }
             }
-            State::Card(moments) => Known::Card { moments, gamma: gamma.clone(), beta: beta.clone() },
+            State::Gpu(moments) => Known::Gpu { moments, gamma: gamma.clone(), beta: beta.clone() },
         };
         Ok(GroupNormStatistics { config, pixels, channels, known })
     }
@@ -126,11 +126,11 @@ pub fn group_norm_apply(x: &Tensor, statistics: &GroupNormStatistics, out: Optio
         return Err(Error::Shape { op: OP, operand: "x", expected, found: x.dims().to_vec() });
     }
     match known {
-        Known::Processor { scale, shift } => {
+        Known::Cpu { scale, shift } => {
             let work = || Work::new(&[("x", x)]).config(config);
             trace::operator(APPLY, work, || cpu::apply_known(x, scale, shift, config.silu, out))
         }
-        Known::Card { moments, gamma, beta } => {
+        Known::Gpu { moments, gamma, beta } => {
             backend::run(&Apply { x, gamma, beta, moments: (moments, *pixels), config: *config }, out)
         }
     }

@@ -11,9 +11,9 @@ pub(super) fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, config: GroupNo
     let pixels = x.elem_count() / (b * c).max(1);
     let grouped = x.to_dtype(DType::F32)?.reshape((b, pixels, config.num_groups, c / config.num_groups))?;
     let mean = grouped.mean_keepdim((1, 3))?; // (b, 1, num_groups, 1)
-    let centred = grouped.broadcast_sub(&mean)?;
-    let variance = centred.sqr()?.mean_keepdim((1, 3))?;
-    let normal = centred.broadcast_div(&(variance + config.eps)?.sqrt()?)?.reshape(x.shape())?;
+    let centered = grouped.broadcast_sub(&mean)?;
+    let variance = centered.sqr()?.mean_keepdim((1, 3))?;
+    let normal = centered.broadcast_div(&(variance + config.eps)?.sqrt()?)?.reshape(x.shape())?;
     let scaled = normal.broadcast_mul(&gamma.to_dtype(DType::F32)?)?.broadcast_add(&beta.to_dtype(DType::F32)?)?;
     let y = if config.silu { scaled.silu()? } else { scaled };
     Ok(y.to_dtype(x.dtype())?)
@@ -37,7 +37,7 @@ pub(super) fn moments(x: &Tensor, config: GroupNorm, before: Option<(&Tensor, us
     Ok(Tensor::cat(&[mean, ((old_squares + squares)? + between)?], 1)?)
 }
 
-/// Normalises `x` `(1, .., c)` by the moments of `pixels` pixels.
+/// Normalizes `x` `(1, .., c)` by the moments of `pixels` pixels.
 pub(super) fn apply(
     x: &Tensor,
     gamma: &Tensor,

@@ -27,7 +27,7 @@ fn typed<T: Element>(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: O
     write::<T>(OP, out, x.dims(), &[x, gamma, beta], |y| {
         y.par_chunks_mut(ROWS * c).zip(input.par_chunks(ROWS * c)).for_each(|(y, x)| {
             for (y, x) in y.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
-                normalise(x, &gamma_values, &beta_values, eps as f32, y);
+                normalize(x, &gamma_values, &beta_values, eps as f32, y);
             }
         });
     })
@@ -35,7 +35,7 @@ fn typed<T: Element>(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: O
 
 for_every_isa! {
     /// One row. Elements are summed in sixteen columns, an order that depends on the length of the row alone.
-    fn normalise<T: Element>(x: &[T], gamma: &[f32], beta: &[f32], eps: f32, y: &mut [T]) {
+    fn normalize<T: Element>(x: &[T], gamma: &[f32], beta: &[f32], eps: f32, y: &mut [T]) {
         #[inline(always)]
         fn sum<T: Element>(x: &[T], f: impl Fn(f32) -> f32) -> f32 {
             const COLUMNS: usize = 16;

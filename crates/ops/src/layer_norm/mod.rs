@@ -1,4 +1,4 @@
-//! Layer normalisation.
+//! Layer normalization.
 
 mod cpu;
 #[cfg(feature = "cuda")]

@@ -274,8 +274,8 @@ mod tests {
         let values: Vec<f32> = (0..4 * 256).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 97) as f32)).collect();
         let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap().reshape((4, 256)).unwrap();
         for block in BlockType::ALL {
-            let quantised = QTensor::quantize(&tensor, block.ggml()).unwrap();
-            let bytes = quantised.data().unwrap().into_owned();
+            let quantized = QTensor::quantize(&tensor, block.ggml()).unwrap();
+            let bytes = quantized.data().unwrap().into_owned();
             let check = |bytes: &[u8]| {
                 let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, block.ggml()).unwrap();
                 let expected = QTensor::new(storage, (4, 256)).unwrap().dequantize(&Device::Cpu).unwrap();

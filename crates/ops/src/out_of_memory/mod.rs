@@ -8,7 +8,7 @@ mod cuda;
 
 use candle_core::Error;
 
-/// Whether an error of candle means that a GPU has no memory left. Contexts around the driver's error are looked through.
+/// Whether an error of candle means that a GPU has no memory left, whatever context it is wrapped in.
 pub fn is_out_of_memory(error: &Error) -> bool {
     match error {
         Error::Cuda(error) => cuda::is_out_of_memory(error.as_ref()),

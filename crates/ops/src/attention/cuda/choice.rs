@@ -14,7 +14,7 @@ const STAGES: usize = 4;
 
 /// The properties of a GPU that the choice depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Card {
+pub(super) struct Gpu {
     /// Whether kernels for Hopper run.
     hopper: bool,
     multiprocessors: usize,
@@ -37,7 +37,7 @@ pub(super) enum Kernel {
     Prompt { d: usize },
 }
 
-impl Card {
+impl Gpu {
     pub(super) fn of(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let attribute = |attribute| stream.context().attribute(attribute).map_err(cuda::driver);
@@ -50,17 +50,17 @@ impl Card {
 }
 
 /// The kernel for a shape. `None` where there is none: for head sizes that are no multiple of 8, or above 512.
-pub(super) fn kernel(card: Card, shapes: Shapes, config: Attention) -> Option<Kernel> {
+pub(super) fn kernel(gpu: Gpu, shapes: Shapes, config: Attention) -> Option<Kernel> {
     let Shapes { b, s, t, head_dim, .. } = shapes;
     let blocks = |rows: usize| b * config.num_heads * s.div_ceil(rows);
     if !head_dim.is_multiple_of(8) {
         return None;
     }
-    if card.hopper && !config.causal {
+    if gpu.hopper && !config.causal {
         let chosen = match head_dim {
             40 | 64 | 80 | 160 if t <= PROMPT => Some(Kernel::Prompt { d: head_dim }),
             40 => Some(Kernel::Hopper { d: 40, groups: 2, keys: 96 }),
-            64 if rounds_of_two(blocks(128), card) < 3 * blocks(192).div_ceil(card.multiprocessors) => {
+            64 if rounds_of_two(blocks(128), gpu) < 3 * blocks(192).div_ceil(gpu.multiprocessors) => {
                 Some(Kernel::Hopper { d: 64, groups: 2, keys: 64 })
             }
             64 => Some(Kernel::Hopper { d: 64, groups: 3, keys: 128 }),
@@ -76,18 +76,18 @@ pub(super) fn kernel(card: Card, shapes: Shapes, config: Attention) -> Option<Ke
     if head_dim <= 160 {
         let d = [32, 48, 64, 80, 128, 160].into_iter().find(|d| head_dim <= *d)?;
         // Twice the queries reuse keys in registers more often, where there are enough blocks left to balance the load.
-        let m = if (48..=80).contains(&d) && blocks(128) >= 3 * card.multiprocessors { 2 } else { 1 };
+        let m = if (48..=80).contains(&d) && blocks(128) >= 3 * gpu.multiprocessors { 2 } else { 1 };
         return Some(Kernel::Narrow { d, m });
     }
     let wide = [(256, 32), (512, 64), (512, 32), (512, 16)].map(|(d, keys)| Kernel::Wide { d, keys });
-    wide.into_iter().find(|kernel| kernel.fits(head_dim) && kernel.shared() <= card.shared)
+    wide.into_iter().find(|kernel| kernel.fits(head_dim) && kernel.shared() <= gpu.shared)
 }
 
 /// The time of `blocks` blocks of two groups, two blocks on a multiprocessor, in units of the time that a
 /// multiprocessor takes for 64 queries: a single block takes half the time of two together.
-fn rounds_of_two(blocks: usize, card: Card) -> usize {
-    let (full, rest) = (blocks / (2 * card.multiprocessors), blocks % (2 * card.multiprocessors));
-    4 * full + 2 * rest.div_ceil(card.multiprocessors)
+fn rounds_of_two(blocks: usize, gpu: Gpu) -> usize {
+    let (full, rest) = (blocks / (2 * gpu.multiprocessors), blocks % (2 * gpu.multiprocessors));
+    4 * full + 2 * rest.div_ceil(gpu.multiprocessors)
 }
 
 impl Kernel {
@@ -164,21 +164,21 @@ impl Kernel {
 mod tests {
     use super::*;
 
-    const H200: Card = Card { hopper: true, multiprocessors: 132, shared: 232_448 };
-    const RTX_4090: Card = Card { hopper: false, multiprocessors: 128, shared: 101_376 };
+    const H200: Gpu = Gpu { hopper: true, multiprocessors: 132, shared: 232_448 };
+    const RTX_4090: Gpu = Gpu { hopper: false, multiprocessors: 128, shared: 101_376 };
 
-    fn chosen(card: Card, (b, s, t, num_heads, head_dim): (usize, usize, usize, usize, usize)) -> Option<Kernel> {
+    fn chosen(gpu: Gpu, (b, s, t, num_heads, head_dim): (usize, usize, usize, usize, usize)) -> Option<Kernel> {
         let config = Attention { num_heads, causal: false };
-        kernel(card, Shapes { b, s, t, c: num_heads * head_dim, head_dim }, config)
+        kernel(gpu, Shapes { b, s, t, c: num_heads * head_dim, head_dim }, config)
     }
 
     #[test]
     fn every_head_size_has_a_kernel_that_fits_the_gpu() {
-        for card in [H200, RTX_4090] {
+        for gpu in [H200, RTX_4090] {
             for head_dim in (8..=512).step_by(8) {
                 for t in [77, 4096] {
-                    let kernel = chosen(card, (2, 4096, t, 8, head_dim)).unwrap();
-                    assert!(kernel.fits(head_dim) && kernel.shared() <= card.shared, "{kernel:?}");
+                    let kernel = chosen(gpu, (2, 4096, t, 8, head_dim)).unwrap();
+                    assert!(kernel.fits(head_dim) && kernel.shared() <= gpu.shared, "{kernel:?}");
                 }
             }
         }

@@ -122,7 +122,7 @@ unsafe fn load<T: Element, const N: usize>(slices: &[&[T]], at: usize) -> [[Lane
     let mut tile = [[Lanes::ZERO; N]; N];
     for (row, slices) in tile.iter_mut().zip(slices.chunks_exact(N)) {
         for (lanes, slice) in row.iter_mut().zip(slices) {
-            relied_on!(at + LANES <= slice.len());
+            safety_assert!(at + LANES <= slice.len());
             // SAFETY: by the contract the slice has these elements.
             *lanes = Lanes::load(unsafe { &*slice.as_ptr().add(at).cast::<[T; LANES]>() });
         }
@@ -138,7 +138,7 @@ unsafe fn load<T: Element, const N: usize>(slices: &[&[T]], at: usize) -> [[Lane
 unsafe fn store<T: Element, R: Rounding, const N: usize>(rows: [[Lanes; N]; N], slices: &mut [&mut [T]], at: usize) {
     for (row, slices) in rows.iter().zip(slices.chunks_exact_mut(N)) {
         for (lanes, slice) in row.iter().zip(slices) {
-            relied_on!(at + LANES <= slice.len());
+            safety_assert!(at + LANES <= slice.len());
             // SAFETY: by the contract the slice has these elements.
             R::round(&lanes.0, unsafe { &mut *slice.as_mut_ptr().add(at).cast::<[T; LANES]>() });
         }

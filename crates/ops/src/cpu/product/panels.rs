@@ -10,7 +10,7 @@ pub(crate) const PANEL: usize = 32;
 
 /// The number of elements of a `(k, n)` matrix in panels: whole panels, an even number of rows.
 ///
-/// The rows of a panel are contiguous. In paired types two rows are interleaved, so that neighbours in `k` form one
+/// The rows of a panel are contiguous. In paired types two rows are interleaved, so that neighbors in `k` form one
 /// 32-bit word.
 pub(crate) fn packed_len(k: usize, n: usize) -> usize {
     k.next_multiple_of(2) * n.next_multiple_of(PANEL)
