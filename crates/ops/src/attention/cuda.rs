@@ -4,6 +4,7 @@
 mod choice;
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::sync::Once;
 
 use candle_core::cuda::cudarc::driver::sys::{self, CUfunction_attribute, CUtensorMap};
@@ -40,6 +41,11 @@ struct Arguments {
     causal: i32,
     scale: f32,
 }
+
+// `operands.cuh` asserts the same size and offsets.
+const _: () = assert!(size_of::<Arguments>() == 104 && align_of::<Arguments>() == 8);
+const _: () = assert!(offset_of!(Arguments, q_row) == 32 && offset_of!(Arguments, s) == 80);
+const _: () = assert!(offset_of!(Arguments, scale) == 96);
 
 // SAFETY: numbers, laid out as in C.
 unsafe impl DeviceRepr for Arguments {}

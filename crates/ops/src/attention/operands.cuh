@@ -4,6 +4,7 @@
 // holds row lane / 4, columns 2 (lane % 4) and the next, then the same columns of row lane / 4 + 8.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,6 +25,9 @@ struct Arguments {
   int causal;
   float scale;      // the scale of the scores for powers of two: log2(e) / sqrt(head_dim)
 };
+static_assert(sizeof(Arguments) == 104 && alignof(Arguments) == 8, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, q_row) == 32 && offsetof(Arguments, s) == 80, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, scale) == 96, "cuda.rs has another layout");
 
 // The head of a block, with the ranges that the block reads and writes. Grid: (query tiles, heads, batch).
 template <typename T> struct Head {

@@ -39,6 +39,9 @@ struct Norm {
     eps: f32,
 }
 
+// `kernel.cu` asserts the same size.
+const _: () = assert!(size_of::<Norm>() == 24);
+
 // SAFETY: the struct has the layout of the kernels' struct: five integers and a float, without padding.
 unsafe impl DeviceRepr for Norm {}
 

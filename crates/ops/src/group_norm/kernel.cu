@@ -19,6 +19,7 @@ struct Norm {
   int pixels, total, c, groups, silu;
   float eps;
 };
+static_assert(sizeof(Norm) == 24, "cuda.rs has another layout");
 
 // One block for each group and image: blockIdx.x is image * groups + group. N divides the group's channels.
 template <typename T, int N>
