@@ -1,8 +1,8 @@
 //! A private stream-ordered memory pool of CUDA.
 //!
 //! Tensors are allocated from it with `cuMemAllocFromPoolAsync`, and so are the blocks of recorded steps
-//! ([`super::scratch`]). The driver splits and joins its blocks. Internal memory of libraries (cuBLAS, cuDNN) and machine
-//! code are not in it. The current pool of the device, which other libraries use, is never changed.
+//! ([`super::scratch`]). The driver splits and joins its blocks. Internal memory of libraries (cuBLAS, cuDNN) and
+//! machine code are not in it. The current pool of the device, which other libraries use, is never changed.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -20,13 +20,13 @@ use crate::error::{Error, Result};
 /// The unit in which the driver takes memory from a GPU, in bytes.
 const GRANULE: usize = 2 << 20;
 
-/// The memory pool of a GPU. It keeps freed memory for the next allocation, so that after the first step the driver is not
-/// called for new memory; [`DevicePool::trim`] releases the unused part.
+/// The memory pool of a GPU. It keeps freed memory for the next allocation, so that after the first step the driver is
+/// not called for new memory; [`DevicePool::trim`] releases the unused part.
 ///
 /// With the feature `interpose` it is a pool of its own, and serves the streams of
 /// [`manage_stream`](crate::manage_stream) until it is dropped. Without the feature candle's allocations come from the
-/// driver's default pool, which the whole process shares. Then this value only sets that pool to keep its memory, reads its
-/// statistics and trims it; a ceiling is not enforced.
+/// driver's default pool, which the whole process shares. Then this value only sets that pool to keep its memory, reads
+/// its statistics and trims it; a ceiling is not enforced.
 #[derive(Debug)]
 pub struct DevicePool {
     pool: sys::CUmemoryPool,
@@ -76,8 +76,8 @@ impl DevicePool {
         Ok(this)
     }
 
-    /// Whether this build handles the allocations of managed streams (the feature `interpose`): whether they are counted,
-    /// bounded, recorded, and planned for recorded steps.
+    /// Whether this build handles the allocations of managed streams (the feature `interpose`): whether they are
+    /// counted, bounded, recorded, and planned for recorded steps.
     pub fn intercepts() -> bool {
         interpose::ENABLED
     }
@@ -106,8 +106,8 @@ impl DevicePool {
         })
     }
 
-    /// Bytes that tensors have in use. Unlike [`DevicePool::memory`] it does not read the free memory of the GPU, which is
-    /// slow.
+    /// Bytes that tensors have in use. Unlike [`DevicePool::memory`] it does not read the free memory of the GPU, which
+    /// is slow.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -131,8 +131,8 @@ impl DevicePool {
             .map_err(|error| Error::driver(self.ordinal, "resetting the peak of CUDA graphs", error))
     }
 
-    /// Releases the unused memory to the GPU, once pending work has ended, where it is more than `threshold`, from 0 to 1,
-    /// of the reserved memory. Returns the released bytes.
+    /// Releases the unused memory to the GPU, once pending work has ended, where it is more than `threshold`, from 0 to
+    /// 1, of the reserved memory. Returns the released bytes.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -193,8 +193,8 @@ fn create(context: &CudaContext, ceiling: Option<u64>) -> std::result::Result<sy
     let mut properties: sys::CUmemPoolProps = unsafe { MaybeUninit::zeroed().assume_init() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    // SAFETY: a location is two integers in all versions of CUDA, the type and the number of the device; only the name of
-    // the second differs.
+    // SAFETY: a location is two integers in all versions of CUDA, the type and the number of the device; only the name
+    // of the second differs.
     unsafe { (&raw mut properties.location).cast::<i32>().add(1).write(context.cu_device()) };
     // Whole granules, since the driver rounds up to them.
     properties.maxSize = ceiling.map_or(0, |ceiling| (ceiling as usize / GRANULE).max(1) * GRANULE);

@@ -3,12 +3,13 @@
 //!
 //! candle allocates with `cuMemAllocAsync` and frees with `cuMemFreeAsync`, which cudarc calls as functions of a linked
 //! library. This module defines functions of these names. The linker takes the first definition, and Kiln's own code
-//! comes before libraries, so these calls arrive here. Libraries that look the driver up at run time (cuBLAS, cuDNN) are
-//! not affected.
+//! comes before libraries, so these calls arrive here. Libraries that look the driver up at run time (cuBLAS, cuDNN)
+//! are not affected.
 //!
-//! Kiln handles only allocations on streams that were given to [`manage_stream`](super::manage_stream), and their frees. Every other call goes to the driver as it is, so that a library in the same process keeps its
-//! own pool, statistics and addresses. A shared library that is loaded into another program should not define these
-//! symbols at all, and leaves the feature off.
+//! Kiln handles only allocations on streams that were given to [`manage_stream`](super::manage_stream), and their
+//! frees. Every other call goes to the driver as it is, so that a library in the same process keeps its own pool,
+//! statistics and addresses. A shared library that is loaded into another program should not define these symbols at
+//! all, and leaves the feature off.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -28,8 +28,8 @@ pub use scratch::{Scratch, rehearse};
 /// The configuration of a [`DevicePool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePoolConfig {
-    /// Whether freed memory is kept for later allocations. Otherwise it is released whenever the stream is synchronized,
-    /// which is the driver's default.
+    /// Whether freed memory is kept for later allocations. Otherwise it is released whenever the stream is
+    /// synchronized, which is the driver's default.
     pub keep: bool,
     /// The most bytes that the pool may take from the GPU.
     pub ceiling: Option<u64>,
@@ -41,8 +41,8 @@ impl Default for DevicePoolConfig {
     }
 }
 
-/// Statistics of a [`DevicePool`] in bytes. Memory that the driver allocates for a CUDA graph is outside of the pool. With
-/// the feature `interpose`, Kiln's graphs have none.
+/// Statistics of a [`DevicePool`] in bytes. Memory that the driver allocates for a CUDA graph is outside of the pool.
+/// With the feature `interpose`, Kiln's graphs have none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// In use by tensors.
@@ -57,8 +57,8 @@ pub struct DeviceMemory {
     pub graphs: u64,
     /// The peak of `graphs` since then.
     pub peak_graphs: u64,
-    /// The decrease of the GPU's free memory since before the pool was made, with that of libraries, machine code and other
-    /// processes.
+    /// The decrease of the GPU's free memory since before the pool was made, with that of libraries, machine code and
+    /// other processes.
     pub driver: u64,
 }
 

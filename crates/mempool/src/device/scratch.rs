@@ -2,15 +2,15 @@
 //!
 //! A step that is captured into a CUDA graph must find its tensors at the same addresses in every replay. Left to the
 //! driver, the graph would own memory for them, outside of the pool, its ceiling and its statistics. So the step first
-//! runs once without capture: [`rehearse`] records its allocations, and [`Rehearsal::plan`] lays them out. A [`Scratch`]
-//! is one block of the pool of that size. During the capture ([`Scratch::record`]) the same allocations get their planned
-//! addresses, and the graph holds addresses only: a replay allocates nothing. An allocation that was not in the first run
-//! is refused, which ends the capture.
+//! runs once without capture: [`rehearse`] records its allocations, and [`Rehearsal::plan`] lays them out. A
+//! [`Scratch`] is one block of the pool of that size. During the capture ([`Scratch::record`]) the same allocations get
+//! their planned addresses, and the graph holds addresses only: a replay allocates nothing. An allocation that was not
+//! in the first run is refused, which ends the capture.
 //!
 //! Between replays the block is unused. [`Scratch::lend`] serves the allocations of another stage from it.
 //!
-//! Without the feature `interpose` no allocation arrives here: the record is empty, the block has no bytes, and the graph
-//! owns the memory of its step.
+//! Without the feature `interpose` no allocation arrives here: the record is empty, the block has no bytes, and the
+//! graph owns the memory of its step.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -59,8 +59,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates a block for `plan` from the pool of the stream's GPU. The unused memory of the pool, which the first run
-    /// has left, is released before.
+    /// Allocates a block for `plan` from the pool of the stream's GPU. The unused memory of the pool, which the first
+    /// run has left, is released before.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Driver`].
@@ -87,8 +87,8 @@ impl Scratch {
         Ok(Self { block, plan: Arc::new(plan), base, stream: stream.clone() })
     }
 
-    /// Calls `run`, whose allocations on this thread get their planned addresses. The second result says which allocation
-    /// differed from the plan, or that some memory was not freed at the end.
+    /// Calls `run`, whose allocations on this thread get their planned addresses. The second result says which
+    /// allocation differed from the plan, or that some memory was not freed at the end.
     pub fn record<T>(&self, run: impl FnOnce() -> T) -> (T, Option<String>) {
         let (block, plan) = (self.block.clone(), self.plan.clone());
         let (result, scope) = within(Scope::Record { block, plan, next: 0, problem: None }, run);
@@ -100,8 +100,9 @@ impl Scratch {
         (result, problem)
     }
 
-    /// Calls `run`, and serves its allocations on this thread and this stream from the block, as far as they fit. Weights
-    /// are not served from it, since they outlive the call. [`Scratch::is_idle`] says whether everything has been freed.
+    /// Calls `run`, and serves its allocations on this thread and this stream from the block, as far as they fit.
+    /// Weights are not served from it, since they outlive the call. [`Scratch::is_idle`] says whether everything has
+    /// been freed.
     pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
         let stream = self.stream.cu_stream() as usize;
         within(Scope::Lend { block: self.block.clone(), stream }, run).0

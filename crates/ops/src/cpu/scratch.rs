@@ -30,7 +30,7 @@ impl Scratch {
     pub(crate) fn try_get<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
         if self.0.len() < words {
-            self.0 = Vec::new(); // the old contents are not needed, and need not be in memory together with the new buffer
+            self.0 = Vec::new(); // the old contents are not needed: free them before the new allocation
             self.0 = HostPool::vector(words)?;
         }
         Ok(self.get(len))

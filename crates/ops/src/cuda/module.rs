@@ -79,7 +79,7 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     let usable = covers(CODE, (major, minor));
     if !usable {
         tracing::warn!(
-            "this build has no kernels for compute capability {major}.{minor} (only {CODE}): falling back to candle's kernels"
+            "no kernels for compute capability {major}.{minor} in this build (only {CODE}): falling back to candle's"
         );
     }
     loaded.usable.insert(context(device), usable);
