@@ -1,8 +1,8 @@
 //! With the feature `cuda`: compiles every operator's `kernel.cu` into a fat binary, which the crate embeds.
 //!
-//! `KILN_CUDA_ARCHS` (`80,86,89,90`) lists the architectures of a build that is given away; it gets PTX of the newest
-//! one too, which drivers compile for later cards. Otherwise there is code for one card: `CUDA_COMPUTE_CAP`, or that
-//! of the card that is here.
+//! `KILN_CUDA_ARCHS` (`80,86,89,90`) lists the architectures of a build for distribution. It also gets PTX of the
+//! newest one, which drivers compile for later GPUs. Otherwise the code is for one architecture: `CUDA_COMPUTE_CAP`, or
+//! that of the installed GPU.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Headers that kernels share.
+/// The headers that kernels share.
 const HEADERS: &str = "src/cuda";
 
 fn main() -> Result<()> {
@@ -29,8 +29,8 @@ fn main() -> Result<()> {
         let running = kernels.iter().map(|(name, source)| {
             let object = out.join(format!("{name}.fatbin"));
             let mut nvcc = Command::new(nvcc());
-            // Multiplications and additions may fuse; divisions, roots and small numbers stay exact. Kernels call fast
-            // functions by name where their bounds allow it.
+            // Multiplications and additions may fuse; divisions, roots and subnormal numbers stay exact. Kernels call
+            // fast intrinsics by name where their error bounds allow it.
             nvcc.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings", "-I", HEADERS]).args(&targets);
             let child = nvcc.arg("-o").arg(object).arg(source).spawn();
             child.map_err(|error| format!("{:?}: {error}; set CUDA_HOME to a CUDA toolkit", nvcc.get_program()))
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The operators' kernels: their folders' names, and the sources.
+/// The operators' kernels: the names of their folders, and the sources.
 fn kernels() -> Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     println!("cargo::rerun-if-changed=src"); // a new kernel, a shared header
@@ -66,7 +66,7 @@ fn nvcc() -> PathBuf {
     places.find(|nvcc| nvcc.exists()).unwrap_or_else(|| "nvcc".into())
 }
 
-/// nvcc's arguments for the architectures, and the same for the crate: `90` is machine code, `90+` PTX.
+/// nvcc's arguments for the architectures, and their list for the crate: `90` is machine code, `90+` PTX.
 fn targets() -> Result<(Vec<String>, String)> {
     let list = std::env::var("KILN_CUDA_ARCHS").ok();
     let mut archs = match &list {
@@ -77,7 +77,7 @@ fn targets() -> Result<(Vec<String>, String)> {
     archs.dedup();
     let mut targets = Vec::new();
     for arch in &archs {
-        // Warp-group products and their register budgets exist in Hopper's own variant alone.
+        // Warp-group products and their register budgets exist only in Hopper's architecture-specific variant.
         let variant = if *arch == 90 { "a" } else { "" };
         targets.push(format!("-gencode=arch=compute_{arch}{variant},code=sm_{arch}{variant}"));
     }
@@ -97,12 +97,12 @@ fn one_arch() -> Result<u32> {
     let text = query.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     match text.lines().next() {
         Some(line) if !line.is_empty() => arch(line),
-        _ => Err("no card is here to ask for its architecture; set CUDA_COMPUTE_CAP, to 90 say".into()),
+        _ => Err("no GPU was found to build kernels for; set CUDA_COMPUTE_CAP, for example to 90".into()),
     }
 }
 
 /// `9.0` and `90` as 90.
 fn arch(text: &str) -> Result<u32> {
     let digits = text.trim().replace('.', "");
-    digits.parse().map_err(|_| format!("`{text}` is no CUDA architecture, expected one like 90 or 9.0").into())
+    digits.parse().map_err(|_| format!("`{text}` is not a CUDA architecture, expected a value like 90 or 9.0").into())
 }

@@ -77,7 +77,7 @@ fn every_failure_ends_with_the_right_picture_or_a_clear_error() {
                     Err(error) => {
                         let message = error.to_string();
                         assert!(error.is_out_of_memory(), "{mode:?}: request {n} of {requests}: {message}");
-                        assert!(message.contains("take a smaller picture or batch"), "{message}");
+                        assert!(message.contains("use a smaller image or batch"), "{message}");
                         refused += 1;
                     }
                 }

@@ -1,41 +1,41 @@
-//! What can go wrong with a pool.
+//! Errors of pools.
 
-/// Why a pool cannot do what it is asked for.
+/// Why a pool operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This build cannot use cards.
+    /// This build has no CUDA.
     #[error("this build of Kiln has no CUDA; use kiln-cuda")]
     NoCuda,
-    /// A pool has no memory for a request. Smaller work, or the same after a trim, may find some.
-    #[error("no room for {} of {pool} memory: {} are in use{}", size(*asked), size(*used), bound(*ceiling))]
+    /// A pool has no memory for a request. A smaller request may succeed, or the same one after a trim.
+    #[error("out of {pool} memory: cannot allocate {}, {} in use{}", size(*requested), size(*used), bound(*ceiling))]
     OutOfMemory {
-        /// Whose memory: host, page-locked, or the card's.
+        /// The kind of memory: host, pinned, or GPU.
         pool: &'static str,
         /// The request in bytes.
-        asked: u64,
-        /// What the pool has in use, in bytes; 0 where nobody counts.
+        requested: u64,
+        /// Bytes in use, or 0 where they are not counted.
         used: u64,
-        /// The most that it may have, where there is such a bound.
+        /// The limit of the pool in bytes, if it has one.
         ceiling: Option<u64>,
     },
-    /// A trace of memory is being recorded already.
-    #[error("a trace of memory is being recorded already; a process has one at a time")]
+    /// A memory trace is being recorded already.
+    #[error("a memory trace is being recorded already; a process can record one at a time")]
     Recording,
-    /// CUDA's driver refused a call.
-    #[error("the memory pool of card {ordinal}: {call}: {problem}")]
+    /// A call of CUDA's driver failed.
+    #[error("memory pool of GPU {ordinal}: {call}: {problem}")]
     Driver {
-        /// The card's number.
+        /// The number of the GPU.
         ordinal: usize,
-        /// What was asked of the driver.
+        /// The operation that failed.
         call: &'static str,
-        /// What it said.
+        /// The error of the driver.
         problem: String,
     },
 }
 
 impl Error {
-    /// Whether a smaller request might have been met.
+    /// Whether a smaller request might succeed.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. })
     }
@@ -50,8 +50,8 @@ fn size(bytes: u64) -> String {
 
 fn bound(ceiling: Option<u64>) -> String {
     match ceiling {
-        Some(ceiling) => format!(", {} are the most; allow more, or take a smaller picture or batch", size(ceiling)),
-        None => "; end other programs, or take a smaller picture or batch".into(),
+        Some(ceiling) => format!(", the limit is {}; raise the limit, or use a smaller image or batch", size(ceiling)),
+        None => "; close other programs, or use a smaller image or batch".into(),
     }
 }
 
@@ -60,11 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_names_what_was_asked_for_and_what_helps() {
-        let error = |ceiling| Error::OutOfMemory { pool: "host", asked: 3 << 20, used: 62 << 20, ceiling };
+    fn a_message_names_the_request_the_limit_and_a_remedy() {
+        let error = |ceiling| Error::OutOfMemory { pool: "host", requested: 3 << 20, used: 62 << 20, ceiling };
         assert!(error(None).is_out_of_memory() && !Error::NoCuda.is_out_of_memory());
         let text = error(Some(64 << 20)).to_string();
-        assert!(text.starts_with("no room for 3.0 MiB of host memory: 62.0 MiB are in use, 64.0 MiB are"), "{text}");
-        assert!(error(None).to_string().ends_with("or take a smaller picture or batch"));
+        assert!(
+            text.starts_with("out of host memory: cannot allocate 3.0 MiB, 62.0 MiB in use, the limit is 64.0 MiB"),
+            "{text}"
+        );
+        assert!(error(None).to_string().ends_with("or use a smaller image or batch"));
     }
 }

@@ -1,23 +1,23 @@
-//! Failing on purpose: a test makes an allocation fail and looks what becomes of the run.
+//! Fault injection: a test makes an allocation fail and checks how the run handles it.
 //!
-//! All requests that Kiln's pools may refuse are counted in one row, of host, page-locked and card memory: the results
-//! and buffers of operators on the processor, slabs, staging buffers, and every tensor on a card. What a program
-//! allocates elsewhere (a `Vec` of its own) cannot be refused and is not counted.
+//! All requests that Kiln's pools may refuse are counted in one sequence, of host, pinned and GPU memory: the results
+//! and buffers of CPU operators, slabs, staging buffers, and, with the feature `interpose`, every tensor on a GPU.
+//! Other allocations of a program (a `Vec` of its own) cannot fail and are not counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether anybody counts: what a request pays when nobody does is one relaxed load.
+/// Whether requests are counted. If not, a request costs one relaxed load more.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// The first request that fails, and the first after it that does not.
+/// The first request that fails, and the first later one that succeeds.
 static FROM: AtomicU64 = AtomicU64::new(u64::MAX);
 static UNTIL: AtomicU64 = AtomicU64::new(u64::MAX);
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Counts the process's requests while it lives, and makes some of them fail.
+/// Counts the requests of the process while it lives, and makes some of them fail.
 ///
-/// There is one at a time in a process: a second waits for the first to go.
+/// A process has one at a time: a second waits until the first is dropped.
 ///
 /// ```
 /// use kiln_mempool::{Faults, HostPool};
@@ -34,12 +34,12 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Counts, and fails nothing.
+    /// Only counts.
     pub fn count() -> Self {
         Self::new(u64::MAX, u64::MAX)
     }
 
-    /// Makes request `n` fail, counted from 0, and none after it: one that is tried again succeeds.
+    /// Makes request `n` fail, counted from 0. A retry succeeds.
     pub fn fail_once(n: u64) -> Self {
         Self::new(n, n.saturating_add(1))
     }
@@ -49,7 +49,7 @@ impl Faults {
         Self::new(n, u64::MAX)
     }
 
-    /// How many requests there were since.
+    /// The number of requests so far.
     pub fn seen(&self) -> u64 {
         COUNT.load(Ordering::SeqCst)
     }
@@ -70,8 +70,8 @@ impl Drop for Faults {
     }
 }
 
-/// Whether the next request is to fail. Every request that a pool may refuse asks once.
-pub(crate) fn strike() -> bool {
+/// Whether the next request must fail. Every request that a pool may refuse calls this once.
+pub(crate) fn should_fail() -> bool {
     if !ACTIVE.load(Ordering::Relaxed) {
         return false;
     }

@@ -1,7 +1,7 @@
-//! Memory that is counted and not taken: what a run would have, before it runs.
+//! Memory accounting without memory: the memory of a run, computed before it runs.
 //!
-//! A dry run walks through a network as the run itself would, and holds a [`Held`] for every block that the run would
-//! hold, for as long. The ledger knows how much that is, and how much it was at most.
+//! A dry run walks through a network like the run itself, and keeps a [`Held`] for every block that the run would have,
+//! for as long. The ledger computes the total and its peak.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use crate::arena::Arena;
 use crate::host::{HostPool, LIMIT};
 
-/// Bytes now and at most, of all [`Held`] that came from it. Clones are the same ledger.
+/// The current and the peak bytes of all [`Held`] of this ledger. Clones are the same ledger.
 ///
 /// ```
 /// use kiln_mempool::{Ledger, Rounding};
@@ -19,7 +19,7 @@ use crate::host::{HostPool, LIMIT};
 /// let input = ledger.hold(100);
 /// let output = ledger.hold(50);
 /// drop(input);
-/// ledger.touch(20); // for a moment, beside the output
+/// ledger.touch(20); // for a moment, in addition to the output
 /// assert_eq!((ledger.now(), ledger.peak()), (50, 150));
 /// # drop(output);
 /// ```
@@ -31,27 +31,27 @@ struct Counts {
     rounding: Rounding,
     now: Cell<usize>,
     peak: Cell<usize>,
-    /// The host pool's own rules over addresses that nobody has: how scattered its blocks would be.
+    /// The host pool's policy over imaginary addresses: computes the fragmentation of its blocks.
     host: Option<RefCell<Box<HostArena>>>,
 }
 
-/// What a pool makes of a request's size.
+/// How a pool rounds the size of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// Nothing.
+    /// Not at all.
     Exact,
-    /// What [`HostPool`] makes of it: a class of its policy; small requests are not the pool's.
+    /// As [`HostPool`]: to a size class of its policy. Small requests are not the pool's.
     HostPool,
-    /// What a card's driver makes of it: whole units of 512 bytes.
+    /// As CUDA's driver: to multiples of 512 bytes.
     Card,
 }
 
-/// A card's unit of allocation in bytes.
+/// The driver's allocation unit in bytes.
 const CARD_UNIT: usize = 512;
 
-/// Blocks that a run has at once: tensors, some hundred.
+/// The maximum of blocks at a time: a run has some hundred tensors.
 type HostArena = Arena<2048>;
-/// More addresses than any run asks for.
+/// More addresses than any run needs.
 const HOST_ADDRESSES: Range<usize> = 1 << 20..1 << 50;
 
 impl Rounding {
@@ -66,7 +66,7 @@ impl Rounding {
 }
 
 impl Ledger {
-    /// A ledger of nothing.
+    /// An empty ledger.
     pub fn new(rounding: Rounding) -> Self {
         let host = (rounding == Rounding::HostPool).then(|| {
             let mut arena = Box::new(HostArena::new());
@@ -87,51 +87,52 @@ impl Ledger {
         Held { counts: self.0.clone(), bytes, place: place.map(|block| block.addresses.start) }
     }
 
-    /// A block of `bytes` that is freed at once: what a call needs while it runs.
+    /// Counts a block of `bytes` that is freed at once: the workspace of a call.
     pub fn touch(&self, bytes: usize) {
         drop(self.hold(bytes));
     }
 
-    /// Bytes that are held.
+    /// Bytes in use.
     pub fn now(&self) -> usize {
         self.0.now.get()
     }
 
-    /// The most bytes that were held at once, since the ledger was made or [`Ledger::reset_peak`].
+    /// The peak of the bytes in use since the ledger was made or [`Ledger::reset_peak`].
     pub fn peak(&self) -> usize {
         self.0.peak.get()
     }
 
-    /// The most bytes that the pool would have kept since then: more than [`Ledger::peak`] where no free block served a
-    /// request. The rules of a card's pool are its driver's own; there, and for exact sizes, this is the peak.
+    /// The peak of the bytes that the pool would have reserved since then. It is larger than [`Ledger::peak`] where no
+    /// free block served a request. The policy of a GPU's pool is the driver's; there, and for exact sizes, this is the
+    /// peak.
     pub fn peak_reserved(&self) -> usize {
         self.0.host.as_ref().map_or(self.peak(), |arena| arena.borrow().statistics().peak_reserved)
     }
 
-    /// Gives back what waits, as [`HostPool::trim`] does.
+    /// Releases unused memory, as [`HostPool::trim`] does.
     pub fn trim(&self, threshold: f64) {
         let Some(mut arena) = self.0.host.as_ref().map(RefCell::borrow_mut) else { return };
         if !arena.statistics().exceeds(threshold) {
             return;
         }
-        while let Some(addresses) = arena.take_waiting() {
+        while let Some(addresses) = arena.take_unused() {
             arena.put_back(addresses.start, true);
         }
     }
 
-    /// Starts the peaks anew, from what is held now.
+    /// Resets the peaks to the current values.
     pub fn reset_peak(&self) {
         self.0.peak.set(self.0.now.get());
         self.0.host.iter().for_each(|arena| arena.borrow_mut().reset_peaks());
     }
 }
 
-/// A block that a ledger counts while this lives.
+/// A block that its ledger counts while this value lives.
 #[derive(Debug)]
 pub struct Held {
     counts: Rc<Counts>,
     bytes: usize,
-    /// Where it would be.
+    /// Its imaginary address.
     place: Option<usize>,
 }
 
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_stays_and_can_be_started_anew() {
+    fn the_peak_stays_until_it_is_reset() {
         let ledger = Ledger::new(Rounding::Exact);
         let first = ledger.hold(10);
         drop(ledger.hold(5));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_rounded_as_pools_round_them() {
+    fn sizes_are_rounded_like_the_pools_round_them() {
         assert_eq!(Rounding::Card.of(513), 1024);
         assert_eq!(Rounding::HostPool.of(100), 0, "the system's");
         let class = Rounding::HostPool.of((1 << 20) + 1);
@@ -177,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn what_no_free_block_serves_is_kept_beside() {
+    fn fragmentation_raises_the_reserved_peak() {
         let ledger = Ledger::new(Rounding::HostPool);
         let blocks = [1, 1, 1].map(|mib| ledger.hold(mib << 20));
         let [below, between, _above] = blocks;
         drop((below, _above));
-        let large = ledger.hold(2 << 20); // two holes of one
+        let large = ledger.hold(2 << 20); // two free blocks of one
         assert_eq!((ledger.peak(), ledger.peak_reserved()), (3 << 20, 4 << 20));
         drop((between, large));
         ledger.trim(0.5);

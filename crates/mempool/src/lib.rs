@@ -1,13 +1,14 @@
 //! Floor 0: memory pools and memory accounting.
 //!
-//! One policy (size classes, splitting, coalescing, trimming, statistics) stands under all pools: [`Arena`] is a table
-//! of blocks that knows addresses alone, so that it serves any kind of memory, and [`Policy`] its rules. On it stands
-//! [`HostPool`], the allocator of Kiln's programs: large blocks of host memory are reused and not returned to the
-//! kernel. [`PinnedPool`] is page-locked memory for copies to a card, and [`DevicePool`] a card's memory, which the driver
-//! splits and coalesces. [`Faults`] makes their requests fail, for tests. Beside them the system's own
-//! figures: [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`]. A [`Ledger`] counts what a run would take.
+//! One policy (size classes, splitting, coalescing, trimming, statistics) is shared by all pools: [`Arena`] is a table
+//! of blocks that only has addresses, so that it serves any kind of memory, and [`Policy`] holds its parameters.
+//! [`HostPool`], the global allocator of Kiln's programs, uses it to keep large blocks of host memory instead of
+//! returning them to the kernel. [`PinnedPool`] is pinned memory for copies to a GPU, and [`DevicePool`] a GPU's
+//! memory, in which the driver splits and coalesces blocks. [`Faults`] makes their requests fail, for tests.
+//! [`ProcessMemory`], [`PageFaults`] and [`SystemMemory`] are statistics of the system. A [`Ledger`] computes the
+//! memory of a run in advance.
 //!
-//! This crate knows no tensor and no network.
+//! This crate knows no tensors and no networks.
 //!
 //! ```
 //! use kiln_mempool::{Arena, Policy};
@@ -44,7 +45,7 @@ mod trace;
 pub use arena::{Allocation, Arena};
 pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
 #[cfg(feature = "cuda")]
-pub use device::{Rehearsal, Scratch, ScratchPlan, rehearse};
+pub use device::{Rehearsal, Scratch, ScratchPlan, manage_stream, rehearse};
 pub use error::{Error, Result};
 pub use faults::Faults;
 pub use host::{HostPool, LIMIT};

@@ -1,14 +1,14 @@
-//! A lock that an allocator can take.
+//! A lock for use inside of an allocator.
 //!
-//! The standard library's may allocate when it is first taken (on some systems), and nobody can release it in the child
-//! of a fork, where the thread that held it does not exist. This one waits by spinning and then by giving the processor
-//! away: it is held for a search of a table.
+//! The standard library's mutex may allocate when it is first locked (on some systems), and cannot be unlocked in the
+//! child of a fork, where the thread that held it does not exist. This one spins and then yields: it is held only while
+//! a table is searched.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Turns of the loop before the thread lets others run: some hundred nanoseconds.
+/// Iterations before the thread yields: some hundred nanoseconds.
 const SPINS: usize = 64;
 
 pub(crate) struct Lock<T> {
@@ -33,16 +33,16 @@ impl<T> Lock<T> {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Calls `use_it` with the value, when no other thread has it. `use_it` must not take the lock again.
+    /// Calls `use_it` with the value under the lock. `use_it` must not take the lock again.
     pub(crate) fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
         self.acquire();
         let _guard = Guard(&self.taken);
-        // SAFETY: `acquire` returned, so `taken` was false and is true: no other thread is between there and the
-        // guard's drop, which comes after `use_it`. The reference cannot outlive the call.
+        // SAFETY: `acquire` has set `taken` from false to true, so no other thread is between there and the guard's
+        // drop, which comes after `use_it`. The reference cannot outlive the call.
         use_it(unsafe { &mut *self.value.get() })
     }
 
-    /// Takes the lock without a guard: around a fork, so that the child finds the value whole.
+    /// Takes the lock without a guard: around a fork, so that the child sees a consistent value.
     pub(crate) fn acquire(&self) {
         let mut spins = 0;
         while self.taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -51,7 +51,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Ends what [`Lock::acquire`] began.
+    /// Releases the lock after [`Lock::acquire`].
     pub(crate) fn release(&self) {
         self.taken.store(false, Ordering::Release);
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time_has_the_value() {
+    fn one_thread_at_a_time_accesses_the_value() {
         let lock = Lock::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_releases_it() {
+    fn a_panic_releases_the_lock() {
         let lock = Lock::new(1);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|_| panic!("on purpose"))));
         assert!(panicked.is_err());

@@ -1,40 +1,40 @@
-//! Places for requests that are all known beforehand.
+//! Memory planning: offsets for requests that are all known in advance.
 //!
-//! A run that always makes the same requests in the same order, as a recorded step does, can be laid out before it
-//! begins: two requests share memory where their lives do not meet. The best layout is a packing problem without a fast
-//! solution; placing the largest request first, each at the lowest address that is free for its whole life, comes
-//! within a few percent of the peak for networks (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+//! A run that always makes the same requests in the same order, like a recorded step, can be planned before it begins:
+//! two requests share memory where their lifetimes do not overlap. The optimal plan is a packing problem without a fast
+//! solution. The largest request first, each at the lowest offset that is free during its whole lifetime, is within a
+//! few percent of the peak for networks (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
 //! Inference", 2020). A few orders are tried, and the smallest result is kept.
 
 use std::cmp::Reverse;
 
-/// What a run asks for: how much, and from which moment to which.
+/// A request with its lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
-    /// The request in bytes.
+    /// The size in bytes.
     pub bytes: usize,
-    /// The moment of the request. Moments are numbers that grow.
+    /// The time of the request. Times are increasing integers.
     pub start: usize,
-    /// The moment at which it is given back.
+    /// The time of the free.
     pub end: usize,
 }
 
-/// A layout: an offset for every request.
+/// A plan: an offset for every request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In the order of the lifetimes.
+    /// The offsets, in the order of the lifetimes.
     pub offsets: Vec<usize>,
-    /// The end of the last byte.
+    /// The total size in bytes.
     pub bytes: usize,
-    /// The most bytes that live at one moment: no layout is smaller.
+    /// The peak of the bytes in use: no plan is smaller.
     pub least: usize,
 }
 
-/// What comes first, by size and length of life.
+/// A sort key from size and length of the lifetime.
 type Key = fn(usize, usize) -> (usize, usize);
 
 impl Plan {
-    /// Lays `lifetimes`, sorted by their starts, out at multiples of `alignment` bytes.
+    /// Plans `lifetimes`, sorted by their starts, at multiples of `alignment` bytes.
     pub fn new(lifetimes: &[Lifetime], alignment: usize) -> Self {
         let size = |life: &Lifetime| life.bytes.max(1).next_multiple_of(alignment.max(1));
         let length = |life: &Lifetime| life.end.saturating_sub(life.start);
@@ -60,13 +60,13 @@ impl Plan {
     }
 }
 
-/// The most bytes that live at one moment.
+/// The peak of the bytes in use.
 fn least(lifetimes: &[Lifetime], size: impl Fn(&Lifetime) -> usize) -> usize {
     let mut changes: Vec<(usize, isize)> = Vec::with_capacity(2 * lifetimes.len());
     for life in lifetimes {
         changes.extend([(life.start, size(life) as isize), (life.end, -(size(life) as isize))]);
     }
-    changes.sort_unstable(); // at one moment what ends comes first
+    changes.sort_unstable(); // at the same time, frees come first
     let (mut live, mut most) = (0, 0);
     for (_, change) in changes {
         live += change;
@@ -75,10 +75,10 @@ fn least(lifetimes: &[Lifetime], size: impl Fn(&Lifetime) -> usize) -> usize {
     most as usize
 }
 
-/// Gives each request, in `order`, the lowest place that nobody has during its life.
+/// Assigns to each request, in `order`, the lowest offset that is free during its lifetime.
 fn place(lifetimes: &[Lifetime], order: &[usize], size: impl Fn(&Lifetime) -> usize) -> Plan {
     let mut offsets = vec![0; lifetimes.len()];
-    // Those that are placed, by offset: start and end of the place, index.
+    // The requests with offsets, by offset: start, end, index.
     let mut placed: Vec<(usize, usize, usize)> = Vec::with_capacity(order.len());
     let mut bytes = 0;
     for &i in order {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_lives_together_shares_its_place() {
+    fn requests_share_memory_where_their_lifetimes_do_not_overlap() {
         let life = |bytes, start, end| Lifetime { bytes, start, end };
         let plan = check(&[life(100, 0, 2), life(50, 1, 4), life(112, 2, 3)]);
         assert_eq!((plan.bytes, plan.least), (112 + 64, 112 + 64));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn random_lives_never_share_memory() {
+    fn random_plans_never_overlap() {
         for seed in 0..60u64 {
             let mut number = seed;
             let mut below = |bound: usize| {
@@ -152,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn a_network_s_requests_lie_close_to_their_peak() {
-        // A chain of layers, each with a result, a buffer, and now and then a skip that lives long.
+    fn a_plan_for_a_network_is_close_to_the_peak() {
+        // A chain of layers, each with a result, a buffer, and sometimes a skip connection with a long lifetime.
         let (mut lifetimes, mut number) = (Vec::new(), 12_345u64);
         for i in 0..300usize {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

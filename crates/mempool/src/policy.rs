@@ -1,13 +1,13 @@
-//! How a pool rounds, splits and gives back.
+//! The policy of a pool: size classes, splitting and alignment.
 
-/// The rules of a pool, one set for each kind of memory.
+/// The parameters of a pool, one set for each kind of memory.
 ///
-/// Sizes are rounded up to *classes*, so that blocks that differ by little serve each other's requests: between a power
-/// of two and the next there are [`Policy::divisions`] classes, evenly spaced. The most that rounding wastes is one
-/// part in `divisions`.
+/// Sizes are rounded up to size *classes*, so that blocks of similar sizes serve each other's requests. Between a power
+/// of two and the next there are [`Policy::divisions`] classes, evenly spaced. Rounding wastes at most one part in
+/// `divisions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// All sizes are multiples of this many bytes, a power of two: a page, what a copy engine likes, ...
+    /// All sizes are multiples of this many bytes, a power of two: a page, or the alignment of a copy engine.
     pub granule: usize,
     /// Classes between a power of two and the next, itself a power of two.
     pub divisions: usize,
@@ -16,7 +16,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The size of the block that a request of `bytes` gets; `None` where no address space is that large.
+    /// The size of the block for a request of `bytes`. `None` where it exceeds the address space.
     pub const fn class(&self, bytes: usize) -> Option<usize> {
         let bytes = if bytes == 0 { 1 } else { bytes };
         let step = match (bytes - 1).checked_ilog2() {
@@ -38,7 +38,7 @@ mod tests {
     const POLICY: Policy = Policy { granule: 4096, divisions: 8, split: 4096 };
 
     #[test]
-    fn a_power_of_two_is_a_class_and_so_are_its_divisions() {
+    fn powers_of_two_and_their_divisions_are_classes() {
         for n in 16..40 {
             let start = 1usize << n;
             for i in 0..8 {
@@ -50,12 +50,12 @@ mod tests {
     }
 
     #[test]
-    fn small_sizes_are_granules() {
+    fn small_sizes_are_multiples_of_the_granule() {
         assert_eq!([0, 1, 4096, 4097, 20_000].map(|bytes| POLICY.class(bytes).unwrap() / 4096), [1, 1, 1, 2, 5]);
     }
 
     #[test]
-    fn what_no_address_space_has_is_no_class() {
+    fn a_size_beyond_the_address_space_has_no_class() {
         assert_eq!(POLICY.class(usize::MAX), None);
         assert_eq!(POLICY.class(isize::MAX as usize), None);
     }

@@ -1,47 +1,46 @@
-//! What a pool did so far.
+//! Statistics of a pool.
 
-/// The counters of a pool, in bytes and in calls since the process began.
+/// Statistics of a pool, in bytes and in calls since the process began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Requests that were served, growing in place among them.
+    /// Requests that were served, including growth in place.
     pub allocations: u64,
-    /// Those of them that needed no memory that the pool did not have already.
+    /// Those of them that needed no new memory.
     pub reused: u64,
-    /// Calls of the system or the driver: for address space, for advice, to give memory back.
+    /// Calls of the system or the driver for memory.
     pub system_calls: u64,
-    /// Bytes of the blocks in use, rounded up to their classes.
+    /// Bytes of the blocks in use, rounded up to their size classes.
     pub used: usize,
-    /// The most that ever were in use at once.
+    /// The peak of `used`.
     pub peak_used: usize,
-    /// Bytes that the pool keeps: what is in use, and what was and waits for the next request. Address space that
-    /// nothing has touched yet is not in it.
+    /// Bytes that the pool keeps: in use, or unused for the next request. Untouched address space does not count.
     pub reserved: usize,
-    /// The most that the pool ever kept.
+    /// The peak of `reserved`.
     pub peak_reserved: usize,
-    /// The largest run of waiting bytes.
-    pub largest_waiting: usize,
+    /// The size of the largest unused block.
+    pub largest_unused: usize,
 }
 
 impl Statistics {
-    /// The part of the requests that needed no new memory, from 0 to 1.
+    /// The fraction of the requests that needed no new memory, from 0 to 1.
     pub fn reuse_rate(&self) -> f64 {
         ratio(self.reused as f64, self.allocations as f64)
     }
 
-    /// Bytes that wait for a request.
-    pub fn waiting(&self) -> usize {
+    /// Unused bytes.
+    pub fn unused(&self) -> usize {
         self.reserved.saturating_sub(self.used)
     }
 
-    /// How scattered the waiting bytes are, from 0 (one run) to nearly 1: the part that the largest request which they
-    /// can serve leaves over.
+    /// The fragmentation of the unused memory, from 0 (one block) to nearly 1: the fraction that is outside of its
+    /// largest block.
     pub fn fragmentation(&self) -> f64 {
-        if self.waiting() == 0 { 0.0 } else { 1.0 - ratio(self.largest_waiting as f64, self.waiting() as f64) }
+        if self.unused() == 0 { 0.0 } else { 1.0 - ratio(self.largest_unused as f64, self.unused() as f64) }
     }
 
-    /// Whether more than `threshold`, from 0 to 1, of the kept bytes wait: then a trim is worth its price.
+    /// Whether more than `threshold`, from 0 to 1, of the reserved bytes are unused: then a trim is worth its cost.
     pub fn exceeds(&self, threshold: f64) -> bool {
-        self.waiting() as f64 > threshold * self.reserved as f64
+        self.unused() as f64 > threshold * self.reserved as f64
     }
 }
 
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_parts_of_one() {
+    fn rates_are_fractions() {
         let none = Statistics::default();
         assert_eq!((none.reuse_rate(), none.fragmentation(), none.exceeds(0.0)), (0.0, 0.0, false));
         let some = Statistics {
@@ -62,10 +61,10 @@ mod tests {
             reused: 3,
             used: 60,
             reserved: 100,
-            largest_waiting: 30,
+            largest_unused: 30,
             ..Statistics::default()
         };
-        assert_eq!((some.reuse_rate(), some.waiting(), some.fragmentation()), (0.75, 40, 0.25));
+        assert_eq!((some.reuse_rate(), some.unused(), some.fragmentation()), (0.75, 40, 0.25));
         assert!(some.exceeds(0.0) && some.exceeds(0.39) && !some.exceeds(0.4));
     }
 }

@@ -1,4 +1,4 @@
-//! What the system counts for the machine.
+//! The system's statistics of the machine.
 
 use std::fs;
 use std::path::Path;

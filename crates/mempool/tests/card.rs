@@ -1,40 +1,47 @@
-//! The pools of a card's memory, on a card. Where the environment names none (`KILN_TEST_DEVICE=cuda`), they pass.
+//! The pools of GPU memory, on a GPU (`KILN_TEST_DEVICE=cuda`). Without one the tests pass.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result::mem_get_info};
-use kiln_mempool::{DeviceCalls, DevicePool, DevicePoolConfig, Faults, PinnedConfig, PinnedPool, Scratch, rehearse};
+use kiln_mempool::{DeviceCalls, DevicePool, DevicePoolConfig, Faults, PinnedConfig, PinnedPool, Scratch};
+use kiln_mempool::{manage_stream, rehearse};
 
 const MIB: usize = 1 << 20;
 
-/// A stream of the first card, for one test at a time: pools and counters are the process's.
-fn card() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
+/// A stream of the first GPU that is not Kiln's, and a lock: pools and counters belong to the process.
+fn foreign_stream() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var("KILN_TEST_DEVICE").is_ok_and(|device| device.starts_with("cuda")) {
         return Some((CudaContext::new(0).unwrap().new_stream().unwrap(), one));
     }
-    eprintln!("no card was asked for: nothing is tested");
+    eprintln!("KILN_TEST_DEVICE does not name a GPU: nothing is tested");
     None
 }
 
+/// A managed stream. `None` as well where this build leaves allocations to the driver.
+fn stream() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
+    let found = foreign_stream().filter(|_| DevicePool::intercepts());
+    found.inspect(|(stream, _)| manage_stream(stream))
+}
+
 fn tensor(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, cudarc::driver::DriverError> {
-    // SAFETY: nobody reads it.
+    // SAFETY: no test reads it before writing it.
     unsafe { stream.alloc::<u8>(bytes) }
 }
 
-/// Requests, and calls of the driver.
+/// Allocations, and calls of the driver.
 fn since(before: DeviceCalls) -> (u64, u64) {
     let now = DevicePool::calls();
     (now.requests - before.requests, now.driver - before.driver)
 }
 
 #[test]
-fn every_request_is_counted_and_given_back() {
-    let Some((stream, _one)) = card() else { return };
-    drop(tensor(&stream, MIB).unwrap()); // whatever the driver makes on its first use
+fn every_allocation_is_counted_and_released() {
+    let Some((stream, _one)) = stream() else { return };
+    drop(tensor(&stream, MIB).unwrap()); // what the driver allocates on its first use
     stream.synchronize().unwrap();
     let free = mem_get_info().unwrap().0;
     let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
@@ -48,17 +55,17 @@ fn every_request_is_counted_and_given_back() {
     assert!(pool.trim(0.0).unwrap() >= 43 * MIB as u64);
     assert_eq!((pool.trim(0.0).unwrap(), pool.memory().unwrap().reserved), (0, 0));
     drop(pool);
-    assert_eq!(mem_get_info().unwrap().0, free, "the pool is gone, and so is its memory");
+    assert_eq!(mem_get_info().unwrap().0, free, "the memory of a dropped pool is released");
 }
 
 #[test]
-fn a_ceiling_is_hard_and_waiting_memory_makes_room() {
-    let Some((stream, _one)) = card() else { return };
+fn a_ceiling_is_never_exceeded_and_unused_memory_is_released_for_it() {
+    let Some((stream, _one)) = stream() else { return };
     let config = DevicePoolConfig { ceiling: Some(64 * MIB as u64), ..DevicePoolConfig::default() };
     let pool = DevicePool::install(0, config).unwrap();
     let held = tensor(&stream, 20 * MIB).unwrap();
     drop((tensor(&stream, 10 * MIB).unwrap(), tensor(&stream, 30 * MIB).unwrap()));
-    // 40 MiB wait in pieces; a larger one is served after a trim.
+    // 40 MiB are unused, in two blocks. A larger allocation succeeds after a trim.
     let large = tensor(&stream, 42 * MIB).unwrap();
     assert!(tensor(&stream, 4 * MIB).is_err());
     assert!(pool.memory().unwrap().peak_reserved <= 64 * MIB as u64);
@@ -67,8 +74,8 @@ fn a_ceiling_is_hard_and_waiting_memory_makes_room() {
 }
 
 #[test]
-fn without_keeping_nothing_waits() {
-    let Some((stream, _one)) = card() else { return };
+fn without_keep_no_memory_is_reserved() {
+    let Some((stream, _one)) = stream() else { return };
     let pool = DevicePool::install(0, DevicePoolConfig { keep: false, ceiling: None }).unwrap();
     drop(tensor(&stream, 64 * MIB).unwrap());
     stream.synchronize().unwrap();
@@ -76,16 +83,16 @@ fn without_keeping_nothing_waits() {
 }
 
 #[test]
-fn a_request_fails_on_purpose() {
-    let Some((stream, _one)) = card() else { return };
+fn an_allocation_can_be_made_to_fail() {
+    let Some((stream, _one)) = stream() else { return };
     let faults = Faults::fail_once(1);
     assert!(tensor(&stream, MIB).is_ok() && tensor(&stream, MIB).is_err() && tensor(&stream, MIB).is_ok());
     assert_eq!(faults.seen(), 3);
 }
 
 #[test]
-fn a_planned_run_calls_no_driver() {
-    let Some((stream, _one)) = card() else { return };
+fn a_planned_run_makes_no_driver_call() {
+    let Some((stream, _one)) = stream() else { return };
     let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
     let run = || {
         let a = tensor(&stream, 10 * MIB)?;
@@ -100,7 +107,7 @@ fn a_planned_run_calls_no_driver() {
     let scratch = Scratch::new(&stream, rehearsal.plan()).unwrap();
     assert_eq!(scratch.bytes(), 15 * MIB);
     let reserved = pool.memory().unwrap().reserved;
-    assert!(reserved <= 32 * MIB as u64, "what the rehearsal left is gone: {reserved} bytes are kept");
+    assert!(reserved <= 32 * MIB as u64, "the memory of the first run is released: {reserved} bytes are reserved");
     let before = DevicePool::calls();
     for _ in 0..3 {
         let (result, problem) = scratch.record(run);
@@ -117,16 +124,52 @@ fn a_planned_run_calls_no_driver() {
 }
 
 #[test]
-fn page_locked_memory_is_copied_to_a_card_and_back() {
-    let Some((stream, _one)) = card() else { return };
+fn pinned_memory_is_copied_to_a_gpu_and_back() {
+    let Some((stream, _one)) = foreign_stream() else { return };
     let pool = PinnedPool::new(0, PinnedConfig::with_cap(8 * MIB)).unwrap();
     let mut block = pool.allocate(3 * MIB).unwrap();
     block.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
-    let mut on_card = tensor(&stream, block.len()).unwrap();
-    stream.memcpy_htod(&*block, &mut on_card).unwrap();
+    let mut on_gpu = tensor(&stream, block.len()).unwrap();
+    stream.memcpy_htod(&*block, &mut on_gpu).unwrap();
     let mut back = vec![0u8; block.len()];
-    stream.memcpy_dtoh(&on_card, &mut back).unwrap();
+    stream.memcpy_dtoh(&on_gpu, &mut back).unwrap();
     stream.synchronize().unwrap();
     assert_eq!(&*block, &back[..]);
     assert!(pool.allocate(6 * MIB).unwrap_err().is_out_of_memory());
+}
+
+#[test]
+fn allocations_of_other_streams_are_left_to_the_driver() {
+    let Some((stream, _one)) = foreign_stream() else { return };
+    let pool = DevicePool::install(0, DevicePoolConfig { ceiling: Some(64 * MIB as u64), keep: true }).unwrap();
+    let _faults = Faults::fail_from(0);
+    let before = DevicePool::calls();
+    // Above the ceiling, and while every allocation of Kiln fails.
+    let (foreign, recorded) = rehearse(|| tensor(&stream, 100 * MIB).unwrap());
+    drop(tensor(&stream, MIB).unwrap());
+    assert_eq!(recorded.plan().requests(), 0);
+    if DevicePool::intercepts() {
+        assert_eq!(pool.used().unwrap(), 0);
+        manage_stream(&stream);
+        assert!(tensor(&stream, MIB).is_err());
+        assert_eq!(since(before), (1, 0));
+    } else {
+        assert!(pool.used().unwrap() >= 100 * MIB as u64, "without interposition the default pool is shared");
+        assert_eq!(since(before), (0, 0));
+    }
+    drop(foreign);
+}
+
+#[test]
+fn the_current_pool_of_the_device_stays() {
+    use cudarc::driver::result::device;
+    let Some((stream, _one)) = foreign_stream() else { return };
+    let number = stream.context().cu_device();
+    // SAFETY: the device is valid.
+    let current = || unsafe { device::get_mem_pool(number) }.unwrap();
+    let before = current();
+    let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
+    assert_eq!(current(), before);
+    drop(pool);
+    assert_eq!(current(), before);
 }

@@ -1,4 +1,4 @@
-//! The pool as a program's allocator.
+//! The pool as the global allocator of a program.
 #![cfg(unix)]
 #![allow(missing_docs)]
 
@@ -9,10 +9,10 @@ use kiln_mempool::{HostPool, PageFaults, ProcessMemory};
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// One test: the counters are the process's.
+/// One test, since the statistics belong to the process.
 #[test]
-fn large_blocks_come_back() {
-    // What is freed is there for the next request, in memory already.
+fn large_blocks_are_reused() {
+    // Freed memory serves the next request, without page faults.
     let run = || std::hint::black_box(vec![1u8; 64 << 20]).len();
     run();
     let (before, faults) = (HostPool::statistics(), PageFaults::now());
@@ -27,13 +27,13 @@ fn large_blocks_come_back() {
         assert!(after.minor - before.minor < 1000, "{} faults", after.minor - before.minor);
     }
 
-    // A trim gives it back.
+    // A trim releases it.
     let resident = ProcessMemory::now();
-    assert!(HostPool::statistics().waiting() >= 64 << 20);
+    assert!(HostPool::statistics().unused() >= 64 << 20);
     assert_eq!(HostPool::trim(1.0), 0);
     if cfg!(target_os = "linux") {
         assert!(HostPool::trim(0.0) >= 64 << 20);
-        assert_eq!(HostPool::statistics().waiting(), 0);
+        assert_eq!(HostPool::statistics().unused(), 0);
     }
     if let (Some(before), Some(after)) = (resident, ProcessMemory::now()) {
         assert!(after.resident + (60 << 20) < before.resident, "{before:?}, {after:?}");
@@ -43,7 +43,7 @@ fn large_blocks_come_back() {
     forks_do_not_stop();
 }
 
-/// Requests that may fail do so at the ceiling, and what waits makes room for them.
+/// Fallible requests fail at the limit, and unused memory is released for them.
 fn ceilings_are_kept() {
     let held = HostPool::vector::<u8>(32 << 20).unwrap();
     drop(std::hint::black_box(vec![1u8; 48 << 20]));
@@ -52,11 +52,11 @@ fn ceilings_are_kept() {
     assert_eq!(HostPool::ceiling(), Some(before.used + (64 << 20)));
     let error = HostPool::vector::<u32>(17 << 20).unwrap_err();
     assert!(
-        error.is_out_of_memory() && error.to_string().starts_with("no room for 68.0 MiB of host memory"),
+        error.is_out_of_memory() && error.to_string().starts_with("out of host memory: cannot allocate 68.0 MiB"),
         "{error}"
     );
     assert_eq!(HostPool::statistics(), before, "a refused request changes nothing");
-    // 48 MiB wait, too few for this request, and with it the pool would hold more than it may.
+    // 48 MiB are unused, too few for this request, and with it the pool would reserve more than its limit.
     let large = HostPool::vector::<u32>(15 << 20).unwrap();
     if cfg!(target_os = "linux") {
         assert!(HostPool::statistics().reserved <= before.used + (64 << 20));
@@ -68,7 +68,7 @@ fn ceilings_are_kept() {
     drop((held, large));
 }
 
-/// A child has the pool as its parent had it, whatever other threads did at that moment.
+/// A child has the same pool as its parent, whatever other threads did during the fork.
 fn forks_do_not_stop() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -80,8 +80,8 @@ fn forks_do_not_stop() {
             });
         }
         for _ in 0..50 {
-            // SAFETY: the child allocates, which the pool and the C library allow after a fork, and ends at once. The
-            // alarm ends it where it would wait for ever.
+            // SAFETY: the child allocates, which the pool and the C library allow after a fork, and exits at once. The
+            // alarm ends it if it hangs.
             let status = unsafe {
                 match libc::fork() {
                     0 => {

@@ -1,13 +1,10 @@
-//! What an operator refuses.
+//! Errors of operators and devices.
 
 use candle_core::DType;
 
-#[cfg(feature = "cuda")]
-use crate::cuda::driver_is_out_of_memory;
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda::driver_is_out_of_memory;
+use crate::out_of_memory::is_out_of_memory;
 
-/// Why an operator could not run. Operators check their operands before they touch memory.
+/// Why an operator could not run. Operators check their operands before they allocate or launch anything.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,7 +37,7 @@ pub enum Error {
     Config {
         /// The operator.
         op: &'static str,
-        /// What is wrong and which values are possible.
+        /// The problem, and the values that are allowed.
         message: String,
     },
     /// The output tensor cannot be written to.
@@ -51,25 +48,25 @@ pub enum Error {
         /// Why it cannot be written to.
         problem: &'static str,
     },
-    /// This build cannot use cards.
-    #[error("this build of Kiln has no CUDA; use kiln-cuda, or the processor")]
+    /// This build has no CUDA.
+    #[error("this build of Kiln has no CUDA; use kiln-cuda, or the CPU")]
     NoCuda,
-    /// CUDA's driver or a library of it refused a call.
+    /// A call of CUDA's driver or of one of its libraries failed.
     #[error("{0}")]
     Driver(String),
-    /// A library of CUDA's has no memory for what it keeps.
-    #[error("{0}: no memory of the card is left for it")]
+    /// A CUDA library could not allocate its internal memory.
+    #[error("{0}: out of GPU memory")]
     LibraryMemory(&'static str),
     /// A pool has no memory for a result or a buffer.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
-    /// candle reported an error: a device's own failure, or memory that could not be had.
+    /// An error of candle: a failure of the device, or an allocation that failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time, or memory that others give back, may help.
+    /// Whether an allocation failed. Less work at a time, or a trim of the pools, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::LibraryMemory(_) => true,
@@ -80,23 +77,10 @@ impl Error {
     }
 }
 
-/// Whether candle had no memory of a card, whatever it wrapped the driver's error into.
-pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
-    use candle_core::Error as Candle;
-    match error {
-        Candle::Cuda(error) => driver_is_out_of_memory(error.as_ref()),
-        Candle::Context { inner, .. } | Candle::WithPath { inner, .. } | Candle::WithBacktrace { inner, .. } => {
-            is_out_of_memory(inner)
-        }
-        Candle::WrappedContext { wrapped, .. } => wrapped.downcast_ref().is_some_and(is_out_of_memory),
-        _ => false,
-    }
-}
-
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Refuses `found` unless it is `expected`.
+/// An error unless `found` is `expected`.
 pub(crate) fn expect_shape(op: &'static str, operand: &'static str, found: &[usize], expected: &[usize]) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -109,8 +93,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_s_refusal_is_told_from_other_errors() {
-        let refused = kiln_mempool::Error::OutOfMemory { pool: "host", asked: 1, used: 0, ceiling: None };
+    fn a_pool_out_of_memory_is_distinguished_from_other_errors() {
+        let refused = kiln_mempool::Error::OutOfMemory { pool: "host", requested: 1, used: 0, ceiling: None };
         assert!(Error::from(refused).is_out_of_memory() && Error::LibraryMemory("cuDNN").is_out_of_memory());
         assert!(!Error::from(candle_core::Error::Msg("out of memory".into()).context("a layer")).is_out_of_memory());
         assert!(!Error::NoCuda.is_out_of_memory());

@@ -2,14 +2,14 @@
 //!
 //! Activations are channels-last: a feature map is `(b, h, w, c)` and *is* the token matrix `(b, h*w, c)` without a
 //! copy. Every operator is one folder: `mod.rs` is its contract (shapes, dtypes, errors, formula) and the public
-//! function, `reference.rs` the same in candle's primitives (the oracle of the tests, and what runs on devices that
-//! have no kernel of ours), `cpu.rs` the kernel for the processor, `kernel.cu` and `cuda.rs` the kernel for cards and its
-//! launch (`build.rs` compiles and embeds it; `src/cuda` is what launches share).
+//! function, `reference.rs` the same in candle's primitives (the oracle of the tests, and the fallback for devices
+//! without a kernel), `cpu.rs` the CPU kernel, `kernel.cu` and `cuda.rs` the CUDA kernel and its launch (`build.rs`
+//! compiles and embeds it; `src/cuda` holds what launches share). `src/backend` picks the kernel of a tensor's device.
 //!
-//! Sums (norm statistics, softmax, matrix products) are f32 whatever the storage dtype. Every operator takes
-//! `out: Option<&Tensor>`: with a tensor the result is written into it and nothing else is allocated for the result.
+//! Sums (norm statistics, softmax, matrix products) are f32 whatever the storage dtype. Every operator takes `out:
+//! Option<&Tensor>`: given a tensor, it writes the result there and allocates nothing for it.
 //!
-//! This crate knows no network, no parameter names and no files.
+//! This crate knows no networks, no parameter names and no files.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -30,6 +30,7 @@ mod cpu;
 
 mod activation;
 mod attention;
+mod backend;
 mod concat;
 mod conv2d;
 mod conversion;
@@ -46,8 +47,7 @@ pub mod layout;
 mod linear;
 pub mod marker;
 mod matrix;
-#[cfg(not(feature = "cuda"))]
-mod no_cuda;
+mod out_of_memory;
 mod output;
 mod packing;
 pub mod stream;
@@ -64,7 +64,8 @@ pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
-pub use error::{Error, Result, is_out_of_memory};
+pub use device::unwritten;
+pub use error::{Error, Result};
 pub use geglu::geglu;
 pub use group_norm::{
     GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,
@@ -73,7 +74,7 @@ pub use guidance::guidance;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
-pub use output::unwritten;
+pub use out_of_memory::is_out_of_memory;
 pub use packing::{Packing, Weight, WeightLayout};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;

@@ -1,4 +1,4 @@
-//! The layouts in which operators want their weights.
+//! Memory layouts of weights.
 
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
@@ -7,11 +7,11 @@ use crate::cpu::product::panels;
 use crate::error::{Error, Result};
 use crate::matrix::{MatrixType, Rows};
 
-/// How a parameter is laid out for its operator. Weights are constant, so they are packed once, on their way from the
-/// checkpoint into the slab (`kiln-weights`).
+/// How a parameter is laid out for its operator. Weights are constant, so they are packed once, when they are copied
+/// from the checkpoint into the slab (`kiln-weights`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
-    /// As the checkpoint has it.
+    /// As in the checkpoint.
     AsStored,
     /// The matrix of a linear layer, stored `(n, k)`.
     Linear,
@@ -19,17 +19,17 @@ pub enum Packing {
     Conv2d,
 }
 
-/// Whose kernels will read the weights.
+/// The layout that a back end's kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightLayout {
-    /// `(n, k)` and `(c_out, kh, kw, c_in)`, row by row: what libraries and cards read.
+    /// `(n, k)` and `(c_out, kh, kw, c_in)`, row by row: for CUDA and its libraries.
     Plain,
-    /// Panels of 32 columns of the transposed matrix: what the processor's matrix product reads.
+    /// Panels of 32 columns of the transposed matrix: for the CPU's matrix product.
     Panels,
 }
 
 impl Packing {
-    /// How many elements the packed parameter takes, in whichever layout: whole panels.
+    /// The number of elements of the packed parameter, the same in both layouts: whole panels.
     pub fn elements(self, stored: &[usize]) -> usize {
         match self.matrix(stored) {
             Some((n, taps, channels)) => panels::packed_len(taps * channels, n),
@@ -37,9 +37,9 @@ impl Packing {
         }
     }
 
-    /// Writes the packed parameter, every element of `packed`, which has [`Packing::elements`] of them. `read(start, out)`
-    /// gives elements of the stored one, from number `start` of its row-major order on; it is called for small parts, on
-    /// several threads.
+    /// Writes the packed parameter: every element of `packed`, which has [`Packing::elements`] of them. `read(start,
+    /// out)` writes elements of the stored parameter, from index `start` of its row-major order, into `out`. It is
+    /// called for small parts, on several threads.
     pub fn pack<T: candle_core::WithDType>(
         self,
         layout: WeightLayout,
@@ -72,7 +72,7 @@ impl Packing {
         }
     }
 
-    /// `(n, taps, channels)` of the matrix that a stored parameter is.
+    /// `(n, taps, channels)` of a stored parameter as a matrix.
     fn matrix(self, stored: &[usize]) -> Option<(usize, usize, usize)> {
         match (self, stored) {
             (Self::Linear, &[n, k]) => Some((n, 1, k)),
@@ -82,8 +82,8 @@ impl Packing {
     }
 }
 
-/// The weight of a convolution or a linear layer, in one of the layouts, or a linear layer's row by row in a type of its
-/// own.
+/// The weight of a convolution or a linear layer, in one of the layouts, or the weight of a linear layer in a storage
+/// type of its own, row by row.
 #[derive(Debug, Clone)]
 pub struct Weight {
     tensor: Tensor,
@@ -115,10 +115,11 @@ impl Weight {
         Ok(Self { tensor: tensor.reshape(&shape)?, form: Form::Dense(WeightLayout::Plain), shape })
     }
 
-    /// What [`Packing::pack`] wrote for a parameter of the shape `stored`: `packed` has [`Packing::elements`] elements.
+    /// The output of [`Packing::pack`] for a parameter of the shape `stored`. `packed` has [`Packing::elements`]
+    /// elements.
     ///
     /// # Errors
-    /// [`Error::Shape`] where that is not so, or where the packing is no matrix.
+    /// [`Error::Shape`] for another number of elements, or where the parameter is no matrix.
     pub fn packed(packed: &Tensor, packing: Packing, layout: WeightLayout, stored: &[usize]) -> Result<Self> {
         let (true, Some((n, taps, channels))) = (packed.dims() == [packing.elements(stored)], packing.matrix(stored))
         else {
@@ -134,15 +135,16 @@ impl Weight {
         Ok(Self { tensor, form: Form::Dense(layout), shape })
     }
 
-    /// The matrix `(n, k)` of a linear layer, or of `parts` layers one after another, each of `n / parts` rows of the type
-    /// `kind`. `memory` is flat memory of any type whose bytes they are: the first part's start at its first byte, and
-    /// the others' at equal distances.
+    /// The matrix `(n, k)` of a linear layer, or of `parts` layers one after another, each of `n / parts` rows of the
+    /// type `kind`. `memory` is a flat tensor of any type that holds their bytes: the first part starts at its first
+    /// byte, the others at equal distances.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the memory is no such memory, [`Error::Config`] where rows of `k` cannot be stored so.
+    /// [`Error::Shape`] for memory of another size or layout, [`Error::Config`] where the type cannot store rows of
+    /// `k`.
     pub fn rows(memory: &Tensor, kind: MatrixType, [n, k]: [usize; 2], parts: usize) -> Result<Self> {
         let Some(row_bytes) = kind.row_bytes(k) else {
-            let message = format!("rows of {k} numbers cannot be stored as {kind}");
+            let message = format!("rows of {k} elements cannot be stored as {kind}");
             return Err(Error::Config { op: "weight", message });
         };
         let (part, bytes) = (n / parts.max(1), memory.elem_count() * memory.dtype().size_in_bytes());
@@ -161,7 +163,7 @@ impl Weight {
         self.shape
     }
 
-    /// Where its elements lie. `None` where it is stored row by row in a type of its own.
+    /// The layout of its elements. `None` where rows have a storage type of their own.
     pub fn layout(&self) -> Option<WeightLayout> {
         match self.form {
             Form::Dense(layout) => Some(layout),
@@ -169,7 +171,7 @@ impl Weight {
         }
     }
 
-    /// The rows that are stored in a type of their own.
+    /// The rows, where they have a storage type of their own.
     pub(crate) fn stored_rows(&self) -> Option<Rows> {
         match self.form {
             Form::Dense(_) => None,
@@ -177,13 +179,13 @@ impl Weight {
         }
     }
 
-    /// The same in a device's memory.
+    /// A copy on a device.
     pub(crate) fn on(&self, device: &Device) -> Result<Self> {
         Ok(Self { tensor: self.tensor.to_device(device)?, ..self.clone() })
     }
 
-    /// The tensor behind it: of [`Weight::shape`] in the plain layout, flat in panels, and without meaning as numbers
-    /// where rows have a type of their own.
+    /// The tensor that holds it: of [`Weight::shape`] in the plain layout, flat in panels, and bytes of the storage
+    /// type in a tensor of another type where rows have one of their own.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -195,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// Packs a parameter whose elements are their own numbers, counted from 1, into memory that holds anything.
+    /// Packs a parameter whose elements are their own indices, counted from 1, into memory with other values.
     fn packed(packing: Packing, layout: WeightLayout, stored: &[usize]) -> Vec<u32> {
         let mut packed = vec![u32::MAX; packing.elements(stored)];
         let read = |start: usize, out: &mut [u32]| {
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!((packed[0], packed[1], packed[32], packed[33], packed[64], packed[96]), (1, 4, 2, 5, 3, 0));
     }
 
-    /// Element by element, on sizes around those of panels and of the blocks that are packed at a time.
+    /// Element by element, with sizes around those of panels and of the blocks that are packed at a time.
     #[test]
     fn panels_hold_every_element_once_and_zeros_elsewhere() {
         for stored in

@@ -1,8 +1,8 @@
 //! Random operands and comparisons for this crate's tests.
 //!
-//! The tests run f32 on the processor, or what the environment asks for: `KILN_TEST_DEVICE` (`cpu`, `cuda`) and
-//! `KILN_TEST_DTYPE` (`f32`, `f16`, `bf16`). References always run f32 on the processor, over operands that hold the
-//! same values ([`exact`]).
+//! The tests run in f32 on the CPU, or as the environment says: `KILN_TEST_DEVICE` (`cpu`, `cuda`) and
+//! `KILN_TEST_DTYPE` (`f32`, `f16`, `bf16`). References always run in f32 on the CPU, over operands with the same
+//! values ([`exact`]).
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
 }
 
-/// Where and in which type kernels are tested.
+/// The device and the type in which kernels are tested.
 pub(crate) static TARGET: LazyLock<(Device, DType)> = LazyLock::new(|| {
     let value = |name| std::env::var(name).unwrap_or_default();
     let device = match value("KILN_TEST_DEVICE").as_str() {
@@ -44,7 +44,7 @@ pub(crate) fn random(shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(*dtype).unwrap().to_device(device).unwrap()
 }
 
-/// The same values in f32 on the processor.
+/// The same values in f32 on the CPU.
 pub(crate) fn exact(tensor: &Tensor) -> Tensor {
     tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap()
 }
@@ -69,7 +69,7 @@ pub(crate) fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) {
     }
 }
 
-/// Runs an operator into an output that is full of other values, and compares what the output holds afterwards.
+/// Runs an operator into an output with other values, and compares the output afterwards.
 #[track_caller]
 pub(crate) fn random_into(expected: &Tensor, op: impl FnOnce(&Tensor) -> Tensor, tolerance: f32) {
     let out = random(expected.dims());
@@ -83,7 +83,7 @@ pub(crate) fn weight(shape: &[usize]) -> Weight {
     Weight::plain(&random(shape)).unwrap()
 }
 
-/// The same weight in f32 on the processor.
+/// The same weight in f32 on the CPU.
 pub(crate) fn exact_weight(weight: &Weight) -> Weight {
     Weight::plain(&exact(weight.tensor())).unwrap()
 }

@@ -159,7 +159,10 @@ fn strips_take_less_and_a_budget_finds_them() {
 #[test]
 #[ignore = "a measurement"]
 fn pictures_of_full_size() {
-    let target = Target::from_env();
+    let mut target = Target::from_env();
+    if target.device.is_cuda() {
+        target.device = kiln_nn::ops::device::open_card(0).unwrap(); // the pool serves devices that Kiln opens
+    }
     let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
     let sizes = std::env::var("KILN_TEST_SIZES").unwrap_or_else(|_| "128".into());

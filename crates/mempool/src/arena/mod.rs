@@ -1,17 +1,16 @@
-//! The policy core: which part of a pool's address space serves which request.
+//! The allocation policy: which block of a pool's address space serves which request.
 //!
-//! An arena is a table of blocks, sorted by address; it touches no memory and knows none, so the same core serves host
-//! memory, page-locked memory, a card's memory, and traces of any of them. A request takes the free block that needs
-//! the least new memory, among those the smallest, among those the lowest. What it leaves over is split off
-//! ([`Policy::split`]) and freed neighbours become one block at once, so no two free blocks ever touch.
+//! An arena is a table of blocks, sorted by address. It accesses no memory, so the same policy serves host memory,
+//! pinned memory, GPU memory, and traces of any of them. A request gets the free block that needs the least new memory,
+//! among those the smallest, and among those the lowest. The rest of the block is split off ([`Policy::split`]), and
+//! freed neighbors are joined at once, so that no two free blocks are adjacent.
 //!
-//! A block serves a request from its end, and address space grows downwards: what was in use before is always the upper
-//! part of a free block. Its length, `dirty`, tells what the block costs the machine and what must be cleared for who
-//! wants zeros; below it lies what nothing has touched since the system gave it.
+//! A block serves a request from its end, and address space grows downwards, so the part of a free block that has been
+//! used before is always its upper part. The length of that part, `dirty`, is the physical memory of the block, and
+//! what must be cleared for a request of zeros. The part below has not been touched since the system mapped it.
 //!
-//! The table has a fixed size and is searched from end to end: a network has some hundred large blocks, and a search of
-//! them costs less than one page fault. That the table needs no memory of its own is what lets an allocator stand on
-//! it.
+//! The table has a fixed size and is searched linearly: a network has about a hundred large blocks, and a search of
+//! them costs less than one page fault. It needs no memory of its own, which lets a global allocator use it.
 
 #[cfg(test)]
 mod tests;
@@ -24,13 +23,13 @@ use crate::statistics::Statistics;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Used,
-    /// The upper `dirty` bytes were in use before.
+    /// The upper `dirty` bytes have been used before.
     Free {
         dirty: usize,
     },
 }
 
-/// A run of addresses.
+/// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     start: usize,
@@ -43,7 +42,7 @@ impl Block {
         self.start + self.size
     }
 
-    /// The length of what was in use before, where the block is free.
+    /// The length of the part that has been used before, if the block is free.
     const fn dirty(&self) -> Option<usize> {
         match self.state {
             State::Used => None,
@@ -52,19 +51,19 @@ impl Block {
     }
 }
 
-/// A block that a request got.
+/// The block of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its addresses, at least as many as were asked for.
+    /// Its addresses, at least as many as requested.
     pub addresses: Range<usize>,
-    /// The end of its untouched part: what is below reads as zeros, if the system's memory does.
+    /// The end of its untouched part. Memory below it reads as zeros, if fresh memory of the system does.
     pub untouched: usize,
 }
 
-/// A table of at most `N` blocks. See the module's page.
+/// A table of at most `N` blocks. See the documentation of the module.
 ///
-/// Every call gets the policy, always the same one: an arena without blocks is all zeros, so a static one takes no room
-/// in a program's file.
+/// Every call takes the policy, which must always be the same. An arena without blocks is all zeros, so a static one
+/// takes no space in the file of a program.
 #[derive(Debug)]
 pub struct Arena<const N: usize> {
     blocks: [Block; N],
@@ -90,13 +89,13 @@ impl<const N: usize> Arena<N> {
             peak_used: 0,
             reserved: 0,
             peak_reserved: 0,
-            largest_waiting: 0,
+            largest_unused: 0,
         };
         Self { blocks: [nothing; N], len: 0, statistics }
     }
 
-    /// Adds untouched address space. False, and nothing happens, where the table is full or the space overlaps what is
-    /// there.
+    /// Adds untouched address space. False, without an effect, where the table is full or the space overlaps another
+    /// one.
     pub fn add(&mut self, addresses: Range<usize>) -> bool {
         let at = self.table().partition_point(|block| block.start < addresses.start);
         let overlaps = |block: Option<&Block>| {
@@ -112,7 +111,7 @@ impl<const N: usize> Arena<N> {
         true
     }
 
-    /// Serves a request of `bytes`, or gives `None` where no free block is large enough or the table is full.
+    /// Serves a request of `bytes`. `None` where no free block is large enough or the table is full.
     pub fn allocate(&mut self, policy: &Policy, bytes: usize) -> Option<Allocation> {
         let size = policy.class(bytes)?;
         let cost = |(_, block): &(usize, &Block)| {
@@ -146,8 +145,8 @@ impl<const N: usize> Arena<N> {
         self.find(start).is_some()
     }
 
-    /// Makes the block in use at `start` large enough for `bytes`, or smaller, where it stands. False where it can't
-    /// grow there, or where there is no such block.
+    /// Grows or shrinks the block in use at `start` to `bytes` in place. False where it cannot grow, or where there is
+    /// no such block.
     pub fn resize(&mut self, policy: &Policy, start: usize, bytes: usize) -> bool {
         let (Some(i), Some(size)) = (self.find(start), policy.class(bytes)) else { return false };
         let block = self.blocks[i];
@@ -188,9 +187,9 @@ impl<const N: usize> Arena<N> {
         true
     }
 
-    /// Takes a block with waiting bytes out, so that they can be given back to the system while others go on: nobody
-    /// gets the block before [`Arena::put_back`]. `None` where nothing waits.
-    pub fn take_waiting(&mut self) -> Option<Range<usize>> {
+    /// Takes out a block with unused memory, so that the caller can release it to the system without a lock: the block
+    /// is not used before [`Arena::put_back`]. `None` without unused memory.
+    pub fn take_unused(&mut self) -> Option<Range<usize>> {
         let i = self.table().iter().position(|block| block.dirty().is_some_and(|dirty| dirty > 0))?;
         let block = self.blocks[i];
         self.statistics.reserved -= block.dirty()?;
@@ -198,8 +197,8 @@ impl<const N: usize> Arena<N> {
         Some(block.start..block.end())
     }
 
-    /// Frees the block that was taken at `start`; `untouched` where the system has its memory now. False where there is
-    /// none.
+    /// Frees the block that was taken out at `start`. `untouched` says whether the system has released its memory.
+    /// False where there is no such block.
     pub fn put_back(&mut self, start: usize, untouched: bool) -> bool {
         let Some(i) = self.find(start) else { return false };
         let dirty = if untouched { 0 } else { self.blocks[i].size };
@@ -209,8 +208,8 @@ impl<const N: usize> Arena<N> {
         true
     }
 
-    /// Takes address space out that was added as one, touches no other, and of which nothing is in use. False, and
-    /// nothing happens, where that is not so.
+    /// Removes address space that was added at once, is not adjacent to other space, and is unused. False, without an
+    /// effect, for any other range.
     pub fn remove(&mut self, addresses: Range<usize>) -> bool {
         let Ok(i) = self.table().binary_search_by_key(&addresses.start, |block| block.start) else { return false };
         let block = self.blocks[i];
@@ -220,31 +219,31 @@ impl<const N: usize> Arena<N> {
         true
     }
 
-    /// The largest request's worth of free addresses, touched or not.
+    /// The size of the largest free block, touched or not.
     pub fn largest_free(&self) -> usize {
         self.table().iter().filter(|block| block.dirty().is_some()).map(|block| block.size).max().unwrap_or(0)
     }
 
-    /// Counts calls of the system that were made for this arena.
+    /// Counts system calls that were made for this arena.
     pub fn count_system_calls(&mut self, calls: u64) {
         self.statistics.system_calls += calls;
     }
 
-    /// The lowest address that the arena ever got.
+    /// The lowest address of the arena so far.
     pub fn lowest(&self) -> Option<usize> {
         self.table().first().map(|block| block.start)
     }
 
-    /// Starts the peaks anew, from what there is now.
+    /// Resets the peaks to the current values.
     pub fn reset_peaks(&mut self) {
         let statistics = &mut self.statistics;
         (statistics.peak_used, statistics.peak_reserved) = (statistics.used, statistics.reserved);
     }
 
-    /// The counters of this moment.
+    /// The current statistics.
     pub fn statistics(&self) -> Statistics {
-        let largest_waiting = self.table().iter().filter_map(Block::dirty).max().unwrap_or(0);
-        Statistics { largest_waiting, ..self.statistics }
+        let largest_unused = self.table().iter().filter_map(Block::dirty).max().unwrap_or(0);
+        Statistics { largest_unused, ..self.statistics }
     }
 
     fn table(&self) -> &[Block] {
@@ -261,7 +260,7 @@ impl<const N: usize> Arena<N> {
         (self.blocks[i].state == State::Used).then_some(i)
     }
 
-    /// Puts a block in its place. The table has room.
+    /// Inserts a block at an index. The table has room.
     fn insert(&mut self, at: usize, block: Block) {
         self.blocks.copy_within(at..self.len, at + 1);
         self.blocks[at] = block;
@@ -273,7 +272,7 @@ impl<const N: usize> Arena<N> {
         self.len -= 1;
     }
 
-    /// Joins the free block `i` with the free blocks that touch it.
+    /// Joins the free block `i` with the adjacent free blocks.
     fn coalesce(&mut self, i: usize) {
         if i + 1 < self.len {
             self.join(i);
@@ -283,8 +282,8 @@ impl<const N: usize> Arena<N> {
         }
     }
 
-    /// Makes one of the blocks `i` and `i + 1` where both are free and touch. What lies between two touched parts
-    /// counts as touched too.
+    /// Joins the blocks `i` and `i + 1` if both are free and adjacent. Untouched memory between two touched parts
+    /// counts as touched.
     fn join(&mut self, i: usize) {
         let (below, above) = (self.blocks[i], self.blocks[i + 1]);
         let (Some(lower), Some(upper)) = (below.dirty(), above.dirty()) else { return };
@@ -297,7 +296,7 @@ impl<const N: usize> Arena<N> {
         self.reserve(dirty - lower - upper);
     }
 
-    /// Counts a request that got `size` bytes, of which `new` were untouched.
+    /// Counts a request of `size` bytes, of which `new` were untouched.
     fn count_use(&mut self, size: usize, new: usize) {
         let statistics = &mut self.statistics;
         statistics.allocations += 1;

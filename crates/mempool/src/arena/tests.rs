@@ -4,7 +4,7 @@ use super::*;
 
 const POLICY: Policy = Policy { granule: 16, divisions: 8, split: 32 };
 
-/// Numbers that look random and are the same in every run: the 64-bit linear congruence of Knuth's MMIX.
+/// Pseudorandom numbers, the same in every run: the 64-bit linear congruential generator of Knuth's MMIX.
 struct Trace(u64);
 
 impl Trace {
@@ -15,21 +15,21 @@ impl Trace {
 }
 
 impl<const N: usize> Arena<N> {
-    /// Everything that holds between two calls. `added` is the address space, `live` what was handed out.
+    /// Checks all invariants between two calls. `added` is the address space, `live` the allocated blocks.
     fn check(&self, added: &[Range<usize>], live: &BTreeMap<usize, usize>) {
         for pair in self.table().windows(2) {
             assert!(pair[0].end() <= pair[1].start, "blocks overlap: {pair:?}");
             let both_free = pair[0].dirty().is_some() && pair[1].dirty().is_some();
-            assert!(!both_free || pair[0].end() < pair[1].start, "free neighbours were not joined: {pair:?}");
+            assert!(!both_free || pair[0].end() < pair[1].start, "free neighbors were not joined: {pair:?}");
         }
         let all: usize = self.table().iter().map(|block| block.size).sum();
-        assert_eq!(all, added.iter().map(Range::len).sum::<usize>(), "bytes were lost or made");
+        assert_eq!(all, added.iter().map(Range::len).sum::<usize>(), "bytes were lost or duplicated");
         for block in self.table() {
             assert!(block.size > 0 && block.dirty().is_none_or(|dirty| dirty <= block.size), "{block:?}");
-            // Address space comes in multiples of 4096 bytes, and so do the gaps in it.
+            // Address space has a granularity of 4096 bytes, and so do its gaps.
             let mut samples = (block.start..block.end()).step_by(4096).chain([block.end() - 1]);
             let inside = samples.all(|byte| added.iter().any(|range| range.contains(&byte)));
-            assert!(inside, "{block:?} is not of the address space");
+            assert!(inside, "{block:?} is outside of the address space");
         }
         let used: BTreeMap<usize, usize> = self
             .table()
@@ -41,16 +41,16 @@ impl<const N: usize> Arena<N> {
         let statistics = self.statistics();
         let waiting = |block: &Block| block.dirty().unwrap_or(0);
         assert_eq!(statistics.used, used.values().sum::<usize>());
-        assert_eq!(statistics.waiting(), self.table().iter().map(waiting).sum::<usize>());
-        assert_eq!(statistics.largest_waiting, self.table().iter().map(waiting).max().unwrap_or(0));
+        assert_eq!(statistics.unused(), self.table().iter().map(waiting).sum::<usize>());
+        assert_eq!(statistics.largest_unused, self.table().iter().map(waiting).max().unwrap_or(0));
         assert!(statistics.used <= statistics.peak_used && statistics.reserved <= statistics.peak_reserved);
         assert!(statistics.peak_used <= statistics.peak_reserved && statistics.reserved <= all);
         assert!((0.0..=1.0).contains(&statistics.reuse_rate()) && (0.0..1.0).contains(&statistics.fragmentation()));
     }
 }
 
-/// A random run of `calls` calls, checked after each. `memory` is what the arena stands for, a byte for each address:
-/// who gets a block fills it.
+/// A random sequence of `calls` calls, checked after each. `memory` stands for the memory of the arena, a byte for each
+/// address, which is set when it is allocated.
 fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
     let mut trace = Trace(seed);
     let mut arena = Arena::<N>::new();
@@ -65,7 +65,7 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
                 let bytes = 1 + trace.below(largest);
                 let got = arena.allocate(&POLICY, bytes).or_else(|| {
                     let size = (POLICY.class(bytes)?).next_multiple_of(4096);
-                    let gap = 4096 * (trace.below(3) / 2); // now and then the new space touches nothing
+                    let gap = 4096 * (trace.below(3) / 2); // sometimes the new space is not adjacent
                     let end = top.checked_sub(gap)?;
                     let start = end.checked_sub(size)?;
                     if arena.add(start..end) {
@@ -78,7 +78,10 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
                 assert!(addresses.len() >= bytes && addresses.start.is_multiple_of(16));
                 assert!(addresses.len() < POLICY.class(bytes).unwrap() + POLICY.split);
                 assert!(addresses.start <= untouched && untouched <= addresses.end);
-                assert!(!memory[addresses.start..untouched].contains(&true), "touched memory was called untouched");
+                assert!(
+                    !memory[addresses.start..untouched].contains(&true),
+                    "touched memory was reported as untouched"
+                );
                 memory[addresses.clone()].fill(true);
                 live.insert(addresses.start, addresses.len());
             }
@@ -99,15 +102,15 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
                 live.insert(start, now);
             }
             _ => {
-                if let Some(addresses) = arena.take_waiting() {
-                    assert!(arena.put_back(addresses.start, false)); // the system would not have it
+                if let Some(addresses) = arena.take_unused() {
+                    assert!(arena.put_back(addresses.start, false)); // the system did not release it
                 }
-                while let Some(addresses) = arena.take_waiting() {
+                while let Some(addresses) = arena.take_unused() {
                     memory[addresses.clone()].fill(false);
                     assert!(arena.put_back(addresses.start, true));
                 }
                 let statistics = arena.statistics();
-                assert_eq!((statistics.waiting(), statistics.reserved), (0, statistics.used));
+                assert_eq!((statistics.unused(), statistics.reserved), (0, statistics.used));
             }
         }
         arena.check(&added, &live);
@@ -121,26 +124,26 @@ fn run<const N: usize>(seed: u64, calls: usize, largest: usize) -> Statistics {
     }
     assert_eq!(arena.statistics().used, 0);
     let gaps = added.iter().filter(|range| !added.iter().any(|other| other.end == range.start)).count();
-    assert_eq!(arena.len, gaps, "what touches is one block when all is free");
+    assert_eq!(arena.len, gaps, "adjacent blocks are joined when all are free");
     arena.statistics()
 }
 
 #[test]
-fn random_traces_keep_every_promise() {
+fn random_traces_keep_all_invariants() {
     for seed in 0..40 {
         run::<512>(seed, 1500, 300 + 500 * seed as usize);
     }
 }
 
 #[test]
-fn a_full_table_refuses_and_stays_whole() {
+fn a_full_table_refuses_and_stays_consistent() {
     for seed in 0..40 {
         run::<7>(seed, 1500, 4000);
     }
 }
 
 #[test]
-fn the_second_run_of_a_step_needs_nothing_new() {
+fn the_second_run_of_a_step_needs_no_new_memory() {
     let sizes = [5000, 64, 900, 40_000, 333, 5000, 12_345, 64];
     let mut arena = Arena::<64>::new();
     assert!(arena.add(0..1 << 20));
@@ -161,14 +164,14 @@ fn the_second_run_of_a_step_needs_nothing_new() {
 }
 
 #[test]
-fn touched_memory_is_taken_before_new() {
+fn touched_memory_is_used_before_untouched() {
     let mut arena = Arena::<64>::new();
     assert!(arena.add(0..4096));
     let big = arena.allocate(&POLICY, 2048).unwrap();
     let wall = arena.allocate(&POLICY, 64).unwrap();
     assert_eq!((big.addresses.clone(), big.untouched), (2048..4096, 4096));
     assert!(arena.free(big.addresses.start));
-    // The untouched block below the wall fits better, and would cost memory.
+    // The untouched block below `wall` fits better, but would use new memory.
     let small = arena.allocate(&POLICY, 1024).unwrap();
     assert_eq!((small.addresses.clone(), small.untouched), (3072..4096, 3072));
     assert!(arena.free(wall.addresses.start) && arena.free(small.addresses.start));
@@ -176,7 +179,7 @@ fn touched_memory_is_taken_before_new() {
 }
 
 #[test]
-fn address_space_is_added_once() {
+fn overlapping_address_space_is_refused() {
     let mut arena = Arena::<8>::new();
     assert!(arena.add(100..200));
     for overlap in [100..200, 50..101, 199..300, 120..130, 0..1000, 7..7] {

@@ -1,6 +1,6 @@
-//! One block of a card's memory that serves the requests of a recorded run, and between its replays those of others.
+//! One block of GPU memory that serves the allocations of a recorded step, and those of other stages between replays.
 //!
-//! The addresses alone are dealt with here; nothing is allocated.
+//! This module computes addresses only. It allocates nothing.
 
 use std::collections::BTreeMap;
 
@@ -8,36 +8,36 @@ use crate::arena::Arena;
 use crate::plan::{Lifetime, Plan};
 use crate::policy::Policy;
 
-/// What the driver aligns allocations to.
+/// The driver's alignment of allocations, in bytes.
 pub(super) const ALIGNMENT: usize = 512;
 const POLICY: Policy = Policy { granule: ALIGNMENT, divisions: 64, split: ALIGNMENT };
-/// Borrowers at a time: a decoder has some ten tensors.
-const BORROWERS: usize = 512;
+/// Unplanned allocations at a time. A decoder has about ten tensors.
+const UNPLANNED: usize = 512;
 
-/// The requests of a run as they were made, by one thread.
+/// The allocations of a run in their order, on one thread.
 #[derive(Debug, Default)]
 pub struct Rehearsal {
     requests: Vec<Lifetime>,
-    /// Those that live: address to index.
+    /// Live allocations: address to index.
     live: BTreeMap<u64, usize>,
     now: usize,
 }
 
-/// Where each request of a run goes.
+/// The offset of each allocation of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScratchPlan {
-    /// Size and offset, in the order of the requests.
+    /// Size and offset, in the order of the allocations.
     pub(super) places: Vec<(usize, usize)>,
     pub(super) bytes: usize,
 }
 
 impl ScratchPlan {
-    /// The block's size.
+    /// The size of the block in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many requests the run makes.
+    /// The number of allocations of the run.
     pub fn requests(&self) -> usize {
         self.places.len()
     }
@@ -57,8 +57,8 @@ impl Rehearsal {
         }
     }
 
-    /// Lays the run's requests out. What outlives the run (what a library makes on its first use) is not asked for
-    /// again, and has no place.
+    /// Plans the offsets. Memory that outlives the run, as a library allocates on its first use, is not allocated again
+    /// and gets no offset.
     pub fn plan(self) -> ScratchPlan {
         let requests: Vec<Lifetime> = self.requests.into_iter().filter(|request| request.end != usize::MAX).collect();
         let Plan { offsets, bytes, .. } = Plan::new(&requests, ALIGNMENT);
@@ -66,58 +66,58 @@ impl Rehearsal {
     }
 }
 
-/// Who has what of a block.
+/// The state of a block.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) base: u64,
     pub(super) bytes: usize,
-    /// What a recording run has at the moment: start to end.
-    playing: BTreeMap<usize, usize>,
-    /// What others have between the replays.
-    lent: Box<Arena<BORROWERS>>,
+    /// Planned allocations that are in use: start to end.
+    planned: BTreeMap<usize, usize>,
+    /// Allocations of other stages between replays.
+    unplanned: Box<Arena<UNPLANNED>>,
 }
 
 impl Block {
     pub(super) fn new(base: u64, bytes: usize) -> Self {
-        let mut lent = Box::new(Arena::new());
-        lent.add(ALIGNMENT..ALIGNMENT + bytes);
-        Self { base, bytes, playing: BTreeMap::new(), lent }
+        let mut unplanned = Box::new(Arena::new());
+        unplanned.add(ALIGNMENT..ALIGNMENT + bytes);
+        Self { base, bytes, planned: BTreeMap::new(), unplanned }
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {
         (self.base..self.base + self.bytes as u64).contains(&address)
     }
 
-    /// Whether nobody has anything of it.
+    /// Whether nothing of it is in use.
     pub(super) fn is_idle(&self) -> bool {
-        self.playing.is_empty() && self.lent.statistics().used == 0
+        self.planned.is_empty() && self.unplanned.statistics().used == 0
     }
 
-    /// The address of the recorded run's next request, which was planned; `None` where somebody still has that place.
-    pub(super) fn play(&mut self, offset: usize, bytes: usize) -> Option<u64> {
+    /// The address of a planned allocation. `None` where that range is still in use.
+    pub(super) fn allocate_planned(&mut self, offset: usize, bytes: usize) -> Option<u64> {
         let end = offset + bytes.max(1);
-        let taken = self.playing.range(..end).next_back().is_some_and(|(_, &other)| other > offset);
-        if taken || end > self.bytes || self.lent.statistics().used > 0 {
+        let taken = self.planned.range(..end).next_back().is_some_and(|(_, &other)| other > offset);
+        if taken || end > self.bytes || self.unplanned.statistics().used > 0 {
             return None;
         }
-        self.playing.insert(offset, end);
+        self.planned.insert(offset, end);
         Some(self.base + offset as u64)
     }
 
-    /// The address of a borrower's request; `None` where it does not fit.
-    pub(super) fn lend(&mut self, bytes: usize) -> Option<u64> {
-        if !self.playing.is_empty() {
+    /// The address of an allocation of another stage. `None` where it does not fit, or during a capture.
+    pub(super) fn allocate_unplanned(&mut self, bytes: usize) -> Option<u64> {
+        if !self.planned.is_empty() {
             return None;
         }
-        // Offset 0 is no address for an arena's user: all are one alignment further up there.
-        let start = self.lent.allocate(&POLICY, bytes)?.addresses.start;
+        // An arena cannot hand out address 0, so its addresses are larger by one alignment.
+        let start = self.unplanned.allocate(&POLICY, bytes)?.addresses.start;
         Some(self.base + (start - ALIGNMENT) as u64)
     }
 
-    /// Takes back what begins at `address`; false where nothing does.
-    pub(super) fn take_back(&mut self, address: u64) -> bool {
+    /// Frees the allocation at `address`. False where there is none.
+    pub(super) fn free(&mut self, address: u64) -> bool {
         let offset = (address - self.base) as usize;
-        self.playing.remove(&offset).is_some() || self.lent.free(offset + ALIGNMENT)
+        self.planned.remove(&offset).is_some() || self.unplanned.free(offset + ALIGNMENT)
     }
 }
 
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recorded_run_gets_the_places_that_its_rehearsal_made() {
+    fn a_capture_gets_the_addresses_of_the_plan() {
         let mut rehearsal = Rehearsal::default();
         rehearsal.allocated(1000, 700);
-        rehearsal.allocated(2000, 64 << 10); // stays: a library's
+        rehearsal.allocated(2000, 64 << 10); // not freed: a library's
         rehearsal.allocated(3000, 100);
         rehearsal.freed(1000);
-        rehearsal.allocated(1000, 600); // the driver gives the same address again
-        rehearsal.freed(77); // somebody else's
+        rehearsal.allocated(1000, 600); // the driver returns the same address again
+        rehearsal.freed(77); // not recorded
         rehearsal.freed(3000);
         rehearsal.freed(1000);
         let plan = rehearsal.plan();
@@ -142,27 +142,27 @@ mod tests {
         let mut block = Block::new(1 << 30, plan.bytes());
         let address = |block: &mut Block, i: usize| {
             let (bytes, offset) = plan.places[i];
-            block.play(offset, bytes)
+            block.allocate_planned(offset, bytes)
         };
         let first = address(&mut block, 0).unwrap();
         assert!(block.contains(first) && !block.is_idle());
         let second = address(&mut block, 1).unwrap();
         assert!(second >= first + 700 || first >= second + 100);
-        assert_eq!(address(&mut block, 2), None, "the first one still has that place");
-        assert!(block.take_back(first) && !block.take_back(first));
+        assert_eq!(address(&mut block, 2), None, "the first allocation still uses that range");
+        assert!(block.free(first) && !block.free(first));
         assert_eq!(address(&mut block, 2), Some(first));
-        assert!(block.take_back(first) && block.take_back(second) && block.is_idle());
+        assert!(block.free(first) && block.free(second) && block.is_idle());
     }
 
     #[test]
-    fn between_replays_others_have_what_fits() {
+    fn other_stages_allocate_between_replays() {
         let mut block = Block::new(4096, 10_240);
-        let first = block.lend(5000).unwrap();
-        assert_eq!(block.lend(8000), None);
-        let second = block.lend(4000).unwrap();
+        let first = block.allocate_unplanned(5000).unwrap();
+        assert_eq!(block.allocate_unplanned(8000), None);
+        let second = block.allocate_unplanned(4000).unwrap();
         assert!(block.contains(first) && block.contains(second) && first.abs_diff(second) >= 4000);
-        assert_eq!(block.play(0, 512), None, "what is lent is nobody else's");
-        assert!(block.take_back(first) && block.take_back(second));
-        assert!(block.is_idle() && block.lend(10_240) == Some(4096));
+        assert_eq!(block.allocate_planned(0, 512), None, "a planned allocation does not overlap an unplanned one");
+        assert!(block.free(first) && block.free(second));
+        assert!(block.is_idle() && block.allocate_unplanned(10_240) == Some(4096));
     }
 }

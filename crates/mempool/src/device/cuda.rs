@@ -1,8 +1,8 @@
-//! A private stream-ordered pool of CUDA's.
+//! A private stream-ordered memory pool of CUDA.
 //!
-//! Tensors take their memory from the device's current pool (`cuMemAllocAsync`), so a pool that is made current catches
-//! all of them, and those of recorded steps ([`super::scratch`]); the driver splits and joins blocks. Not in it is what
-//! libraries (cuBLAS, cuDNN) keep for themselves, and code.
+//! Tensors are allocated from it with `cuMemAllocFromPoolAsync`, and so are the blocks of recorded steps
+//! ([`super::scratch`]). The driver splits and joins its blocks. Internal memory of libraries (cuBLAS, cuDNN) and
+//! machine code are not in it. The current pool of the device, which other libraries use, is never changed.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,72 +13,86 @@ use cudarc::driver::result::{device, mem_get_info, mem_pool};
 use cudarc::driver::sys::{self, CUgraphMem_attribute as GraphAttribute, CUmemPool_attribute as Attribute};
 use cudarc::driver::{CudaContext, DriverError};
 
-use super::{DeviceCalls, DeviceMemory, DevicePoolConfig, hook};
+use super::allocator::{self, OwnPool};
+use super::{DeviceCalls, DeviceMemory, DevicePoolConfig, interpose};
 use crate::error::{Error, Result};
 
-/// What the driver takes from a card at a time.
+/// The unit in which the driver takes memory from a GPU, in bytes.
 const GRANULE: usize = 2 << 20;
 
-/// The pool of a card's memory. What it once got it keeps for the next allocation, so that after the first step the
-/// driver is not asked for memory again; [`DevicePool::trim`] gives back what is not in use.
+/// The memory pool of a GPU. It keeps freed memory for the next allocation, so that after the first step the driver is
+/// not called for new memory; [`DevicePool::trim`] releases the unused part.
 ///
-/// It is the pool of the whole process for this card until it is dropped; then the driver's default one is again.
+/// With the feature `interpose` it is a pool of its own, and serves the streams of
+/// [`manage_stream`](crate::manage_stream) until it is dropped. Without the feature candle's allocations come from the
+/// driver's default pool, which the whole process shares. Then this value only sets that pool to keep its memory, reads
+/// its statistics and trims it; a ceiling is not enforced.
 #[derive(Debug)]
 pub struct DevicePool {
     pool: sys::CUmemoryPool,
+    /// The owner of `pool`, unless that is the driver's default one.
+    own: Option<Arc<OwnPool>>,
+    /// The release threshold to restore, where the pool is the driver's default one.
+    threshold: Option<u64>,
     context: Arc<CudaContext>,
     ordinal: usize,
-    /// Free memory before the pool was made.
+    /// Free memory of the GPU before the pool was made.
     free: usize,
 }
 
-// SAFETY: a pool's handle is no memory of a thread; the driver allows calls with it from all threads.
+// SAFETY: the handle of a pool belongs to no thread; the driver allows calls with it from all threads.
 unsafe impl Send for DevicePool {}
-// SAFETY: as above: every method is calls of the driver, which orders them.
+// SAFETY: as above: every method is a call of the driver, which synchronizes them.
 unsafe impl Sync for DevicePool {}
 
 impl DevicePool {
-    /// Makes a pool for the card of this number, and makes it the current one.
+    /// Makes the pool of the GPU of this number.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the card has no such pools.
+    /// [`Error::Driver`] where the GPU has no stream-ordered pools.
     pub fn install(ordinal: usize, config: DevicePoolConfig) -> Result<Self> {
-        let refused = |call| move |error| Error::driver(ordinal, call, error);
-        let context = CudaContext::new(ordinal).map_err(refused("opening the card"))?;
-        let (free, _) = mem_get_info().map_err(refused("asking for free memory"))?;
-        // SAFETY: the properties are plain numbers and a pointer that may be null; zero is valid for all of them.
-        let mut properties: sys::CUmemPoolProps = unsafe { MaybeUninit::zeroed().assume_init() };
-        properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        // SAFETY: a location is two integers in all versions of CUDA, the type and the device's number; only the name
-        // of the second differs.
-        unsafe { (&raw mut properties.location).cast::<i32>().add(1).write(context.cu_device()) };
-        // Whole granules of the driver's, so that it rounds up to no more than was allowed.
-        properties.maxSize = config.ceiling.map_or(0, |ceiling| (ceiling as usize / GRANULE).max(1) * GRANULE);
-        // SAFETY: the properties live through the call.
-        let pool = unsafe { mem_pool::create(&raw const properties) }.map_err(refused("making it"))?;
-        let this = Self { pool, context, ordinal, free };
+        let failed = |call| move |error| Error::driver(ordinal, call, error);
+        let context = CudaContext::new(ordinal).map_err(failed("opening the GPU"))?;
+        let (free, _) = mem_get_info().map_err(failed("reading free memory"))?;
+        if !interpose::ENABLED {
+            // SAFETY: the device is valid.
+            let pool = unsafe { device::get_default_mem_pool(context.cu_device()) };
+            let pool = pool.map_err(failed("opening the default pool"))?;
+            let mut this = Self { pool, own: None, threshold: None, context, ordinal, free };
+            if config.keep {
+                this.threshold = Some(this.get(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?);
+                this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+            }
+            return Ok(this);
+        }
+        let pool = create(&context, config.ceiling).map_err(failed("creating it"))?;
+        let own = Arc::new(OwnPool(pool));
+        let this = Self { pool, own: Some(own.clone()), threshold: None, context, ordinal, free };
         this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, if config.keep { u64::MAX } else { 0 })?;
-        // Which memory is reused must not depend on how far the card has come.
+        // Which memory is reused must not depend on the progress of the GPU.
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0)?;
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)?;
-        hook::set_ceiling(this.context.cu_device(), config.ceiling);
-        // SAFETY: device and pool are valid; the pool is taken back before it is destroyed.
-        unsafe { device::set_mem_pool(this.context.cu_device(), pool) }.map_err(refused("making it current"))?;
+        allocator::set_pool(this.context.cu_device(), own, config.ceiling);
         Ok(this)
     }
 
-    /// Requests of the whole process.
-    pub fn calls() -> DeviceCalls {
-        hook::calls()
+    /// Whether this build handles the allocations of managed streams (the feature `interpose`): whether they are
+    /// counted, bounded, recorded, and planned for recorded steps.
+    pub fn intercepts() -> bool {
+        interpose::ENABLED
     }
 
-    /// What the pool holds, and recorded graphs beside it.
+    /// Allocations on managed streams of the whole process. Without the feature `interpose` none is counted.
+    pub fn calls() -> DeviceCalls {
+        DeviceCalls { requests: interpose::requests(), driver: allocator::driver_calls() }
+    }
+
+    /// The memory of the pool, and that of CUDA graphs.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn memory(&self) -> Result<DeviceMemory> {
-        let refused = |error| Error::driver(self.ordinal, "asking for free memory", error);
+        let refused = |error| Error::driver(self.ordinal, "reading free memory", error);
         self.context.bind_to_thread().map_err(refused)?;
         let (free, _) = mem_get_info().map_err(refused)?;
         Ok(DeviceMemory {
@@ -92,8 +106,8 @@ impl DevicePool {
         })
     }
 
-    /// Bytes that tensors have in use. Unlike [`DevicePool::memory`] it does not ask the card what is free, which takes
-    /// time.
+    /// Bytes that tensors have in use. Unlike [`DevicePool::memory`] it does not read the free memory of the GPU, which
+    /// is slow.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -101,12 +115,12 @@ impl DevicePool {
         self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
-    /// Starts the peaks anew, from what there is now.
+    /// Resets the peaks to the current values.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn reset_peaks(&self) -> Result<()> {
-        // Zero is the one value that the driver takes.
+        // The driver accepts no other value than zero.
         self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
         self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         let mut zero = 0u64;
@@ -114,11 +128,11 @@ impl DevicePool {
         // SAFETY: the attribute is a number of 64 bits, which lives through the call.
         unsafe { sys::cuDeviceSetGraphMemAttribute(self.context.cu_device(), attribute, value(&mut zero)) }
             .result()
-            .map_err(|error| Error::driver(self.ordinal, "resetting the graphs' peak", error))
+            .map_err(|error| Error::driver(self.ordinal, "resetting the peak of CUDA graphs", error))
     }
 
-    /// Gives the memory that is not in use back to the card, once the work that uses it has ended, where it is more than
-    /// `threshold`, from 0 to 1, of what the pool keeps. Says how many bytes that was.
+    /// Releases the unused memory to the GPU, once pending work has ended, where it is more than `threshold`, from 0 to
+    /// 1, of the reserved memory. Returns the released bytes.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -129,7 +143,7 @@ impl DevicePool {
             return Ok(0);
         }
         let refused = |error| Error::driver(self.ordinal, "trimming it", error);
-        self.context.synchronize().map_err(refused)?; // memory that was freed behind running work is in use until then
+        self.context.synchronize().map_err(refused)?; // memory that pending work uses is not free before
         // SAFETY: the pool is valid.
         unsafe { mem_pool::trim_to(self.pool, 0) }.map_err(refused)?;
         Ok(before.saturating_sub(reserved()?))
@@ -139,7 +153,7 @@ impl DevicePool {
         let mut number = 0u64;
         // SAFETY: the pool is valid, the attribute a number of 64 bits, and `number` lives through the call.
         unsafe { mem_pool::get_attribute(self.pool, attribute, value(&mut number)) }
-            .map_err(|error| Error::driver(self.ordinal, "reading its counters", error))?;
+            .map_err(|error| Error::driver(self.ordinal, "reading its statistics", error))?;
         Ok(number)
     }
 
@@ -148,38 +162,48 @@ impl DevicePool {
         // SAFETY: the attribute is a number of 64 bits, and `number` lives through the call.
         unsafe { sys::cuDeviceGetGraphMemAttribute(self.context.cu_device(), attribute, value(&mut number)) }
             .result()
-            .map_err(|error| Error::driver(self.ordinal, "reading the graphs' counters", error))?;
+            .map_err(|error| Error::driver(self.ordinal, "reading the statistics of CUDA graphs", error))?;
         Ok(number)
     }
 
     fn set(&self, attribute: Attribute, to: u64) -> Result<()> {
-        let mut number = to; // of switches the driver reads the first 32 bits
+        let mut number = to; // the driver reads the first 32 bits of a flag
         // SAFETY: the pool is valid, the attribute a number of 64 bits or less, and `number` lives through the call.
         unsafe { mem_pool::set_attribute(self.pool, attribute, value(&mut number)) }
-            .map_err(|error| Error::driver(self.ordinal, "setting it up", error))
+            .map_err(|error| Error::driver(self.ordinal, "setting an attribute", error))
     }
 }
 
 impl Drop for DevicePool {
     fn drop(&mut self) {
-        let card = self.context.cu_device();
-        hook::set_ceiling(card, None);
-        let _ = self.trim(0.0); // what somebody still has keeps the pool alive, and would keep what waits too
-        // SAFETY: device and pools are valid. Another pool may have been made current since; that one stays. Destroying
-        // takes effect once the last allocation is freed.
-        unsafe {
-            if device::get_mem_pool(card).is_ok_and(|current| current == self.pool)
-                && let Ok(default) = device::get_default_mem_pool(card)
-            {
-                let _ = device::set_mem_pool(card, default);
-            }
-            let _ = mem_pool::destroy(self.pool);
+        if let Some(threshold) = self.threshold {
+            let _ = self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold);
         }
+        if let Some(own) = &self.own {
+            allocator::remove_pool(self.context.cu_device(), own);
+        }
+        // Live allocations keep a pool alive, and it would keep its unused memory with them.
+        let _ = self.trim(0.0);
     }
 }
 
+/// Creates a pool that takes at most `ceiling` bytes from the GPU.
+fn create(context: &CudaContext, ceiling: Option<u64>) -> std::result::Result<sys::CUmemoryPool, DriverError> {
+    // SAFETY: the properties are integers and a pointer that may be null; zero is valid for all of them.
+    let mut properties: sys::CUmemPoolProps = unsafe { MaybeUninit::zeroed().assume_init() };
+    properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    // SAFETY: a location is two integers in all versions of CUDA, the type and the number of the device; only the name
+    // of the second differs.
+    unsafe { (&raw mut properties.location).cast::<i32>().add(1).write(context.cu_device()) };
+    // Whole granules, since the driver rounds up to them.
+    properties.maxSize = ceiling.map_or(0, |ceiling| (ceiling as usize / GRANULE).max(1) * GRANULE);
+    // SAFETY: the properties live through the call.
+    unsafe { mem_pool::create(&raw const properties) }
+}
+
 impl Error {
-    /// What the driver said to a call for the card of this number.
+    /// An error of the driver in a call for the GPU of this number.
     pub(crate) fn driver(ordinal: usize, call: &'static str, error: DriverError) -> Self {
         Self::Driver { ordinal, call, problem: error.to_string() }
     }

@@ -1,5 +1,7 @@
-//! A card's memory.
+//! GPU memory.
 
+#[cfg(feature = "cuda")]
+mod allocator;
 #[cfg(any(test, feature = "cuda"))]
 mod block;
 #[cfg(feature = "cuda")]
@@ -7,24 +9,29 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
-#[cfg(feature = "cuda")]
-mod hook;
+#[cfg(feature = "interpose")]
+mod interpose;
+#[cfg(all(feature = "cuda", not(feature = "interpose")))]
+#[path = "no_interpose.rs"]
+mod interpose;
 #[cfg(feature = "cuda")]
 mod scratch;
 
+#[cfg(feature = "cuda")]
+pub use allocator::manage_stream;
 #[cfg(feature = "cuda")]
 pub use block::{Rehearsal, ScratchPlan};
 pub use cuda::DevicePool;
 #[cfg(feature = "cuda")]
 pub use scratch::{Scratch, rehearse};
 
-/// How a [`DevicePool`] works.
+/// The configuration of a [`DevicePool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePoolConfig {
-    /// Keep what is freed for what comes. Otherwise it goes back whenever the card's work is waited for, which is the
-    /// driver's own default.
+    /// Whether freed memory is kept for later allocations. Otherwise it is released whenever the stream is
+    /// synchronized, which is the driver's default.
     pub keep: bool,
-    /// The most bytes that the pool ever takes.
+    /// The most bytes that the pool may take from the GPU.
     pub ceiling: Option<u64>,
 }
 
@@ -34,32 +41,33 @@ impl Default for DevicePoolConfig {
     }
 }
 
-/// What a [`DevicePool`] counts, in bytes. Memory that the driver makes inside of recorded graphs is its own, beside the
-/// pool; Kiln's graphs have none.
+/// Statistics of a [`DevicePool`] in bytes. Memory that the driver allocates for a CUDA graph is outside of the pool.
+/// With the feature `interpose`, Kiln's graphs have none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// In use by tensors.
     pub used: u64,
-    /// The most there was in use since the pool was made or [`DevicePool::reset_peaks`].
+    /// The peak of `used` since the pool was made or [`DevicePool::reset_peaks`].
     pub peak_used: u64,
-    /// Held by the pool, in use or kept for what comes.
+    /// Reserved by the pool: in use, or kept for later allocations.
     pub reserved: u64,
-    /// The most that it held since then.
+    /// The peak of `reserved` since then.
     pub peak_reserved: u64,
-    /// Held by recorded graphs.
+    /// Reserved by CUDA graphs.
     pub graphs: u64,
-    /// The most that they held since then.
+    /// The peak of `graphs` since then.
     pub peak_graphs: u64,
-    /// What the driver has less to give than before the pool was made, whoever has it: libraries and code too.
+    /// The decrease of the GPU's free memory since before the pool was made, with that of libraries, machine code and
+    /// other processes.
     pub driver: u64,
 }
 
-/// Requests for the memory of cards since the process began, of whichever card and pool.
+/// Allocations of GPU memory since the process began, over all GPUs and pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCalls {
-    /// Requests.
+    /// Allocations.
     pub requests: u64,
-    /// Calls of the driver that these and the frees needed: what is served from a recorded step's block needs none, and
-    /// a replay asks for nothing.
+    /// Calls of the driver for allocations and frees. An allocation from the block of a recorded step needs none, and a
+    /// replay allocates nothing.
     pub driver: u64,
 }

@@ -1,32 +1,37 @@
-//! The twin of `cuda.rs` for builds without CUDA: there is no such pool.
+//! Replaces `cuda.rs` in builds without CUDA. There is no value of the pool's type.
 
 use std::convert::Infallible;
 
 use super::{DeviceCalls, DeviceMemory, DevicePoolConfig};
 use crate::error::{Error, Result};
 
-/// The pool of a card's memory: there is none in this build.
+/// The memory pool of a GPU, which this build does not have.
 #[derive(Debug)]
 pub struct DevicePool(Infallible);
 
 impl DevicePool {
-    /// Makes the pool of the card of this number: an error in this build.
+    /// Makes the pool of the GPU of this number.
     ///
     /// # Errors
-    /// [`Error::NoCuda`].
+    /// [`Error::NoCuda`] in this build.
     pub fn install(_ordinal: usize, _config: DevicePoolConfig) -> Result<Self> {
         Err(Error::NoCuda)
     }
 
-    /// Requests of the whole process: none in this build.
+    /// Whether this build handles the allocations of managed streams: it does not.
+    pub fn intercepts() -> bool {
+        false
+    }
+
+    /// Allocations of the whole process: 0 in this build.
     pub fn calls() -> DeviceCalls {
         DeviceCalls::default()
     }
 
-    /// What the pool holds.
+    /// The memory of the pool, and that of CUDA graphs.
     ///
     /// # Errors
-    /// None: there is no such pool.
+    /// Those of a build with CUDA.
     pub fn memory(&self) -> Result<DeviceMemory> {
         match self.0 {}
     }
@@ -34,23 +39,23 @@ impl DevicePool {
     /// Bytes that tensors have in use.
     ///
     /// # Errors
-    /// None: there is no such pool.
+    /// Those of a build with CUDA.
     pub fn used(&self) -> Result<u64> {
         match self.0 {}
     }
 
-    /// Starts the peaks anew.
+    /// Resets the peaks to the current values.
     ///
     /// # Errors
-    /// None: there is no such pool.
+    /// Those of a build with CUDA.
     pub fn reset_peaks(&self) -> Result<()> {
         match self.0 {}
     }
 
-    /// Gives memory back.
+    /// Releases unused memory to the GPU.
     ///
     /// # Errors
-    /// None: there is no such pool.
+    /// Those of a build with CUDA.
     pub fn trim(&self, _threshold: f64) -> Result<u64> {
         match self.0 {}
     }

@@ -1,13 +1,16 @@
-//! The memory of a recorded step.
+//! The memory of a recorded step: one block, in which every tensor of the step has a planned address.
 //!
-//! A step that is recorded into a graph must find its tensors at the same addresses in every replay. Left to the driver,
-//! the graph would own memory for them, beside the pool and outside of its ceiling and its counters. So the step is
-//! rehearsed: [`rehearse`] notes what it asks for, and [`Rehearsal::plan`] lays that out. A [`Scratch`] is one block of
-//! the pool of that size. While it records ([`Scratch::record`]), the same requests get their planned places, and the
-//! graph only holds addresses: a replay allocates nothing. A request that was not rehearsed is refused, which ends the
-//! recording.
+//! A step that is captured into a CUDA graph must find its tensors at the same addresses in every replay. Left to the
+//! driver, the graph would own memory for them, outside of the pool, its ceiling and its statistics. So the step first
+//! runs once without capture: [`rehearse`] records its allocations, and [`Rehearsal::plan`] lays them out. A
+//! [`Scratch`] is one block of the pool of that size. During the capture ([`Scratch::record`]) the same allocations get
+//! their planned addresses, and the graph holds addresses only: a replay allocates nothing. An allocation that was not
+//! in the first run is refused, which ends the capture.
 //!
-//! Between replays the block is free. [`Scratch::lend`] serves another stage's requests from it.
+//! Between replays the block is unused. [`Scratch::lend`] serves the allocations of another stage from it.
+//!
+//! Without the feature `interpose` no allocation arrives here: the record is empty, the block has no bytes, and the
+//! graph owns the memory of its step.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -17,13 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 use cudarc::driver::{CudaStream, DriverError};
 
+use super::allocator;
 use super::block::{Block, Rehearsal, ScratchPlan};
-use super::hook;
 use crate::error::{Error, Result};
 use crate::faults;
 use crate::trace::Category;
 
-/// What happens to the requests of a thread.
+/// How the allocations of a thread are handled.
 enum Scope {
     Rehearse(Rehearsal),
     Record { block: Arc<Mutex<Block>>, plan: Arc<ScratchPlan>, next: usize, problem: Option<String> },
@@ -34,19 +37,19 @@ thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Blocks of the process, which frees of any thread look through.
+/// The blocks of the process. A free on any thread looks its address up here.
 static BLOCKS: Mutex<Vec<Arc<Mutex<Block>>>> = Mutex::new(Vec::new());
-/// How many there are: mostly none or one, and then a free need not look.
+/// The number of blocks. It is mostly 0 or 1, and with 0 a free skips the lookup.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Does `run`, and notes what this thread asks a card for meanwhile.
+/// Calls `run` and records the allocations that this thread makes on a GPU meanwhile.
 pub fn rehearse<T>(run: impl FnOnce() -> T) -> (T, Rehearsal) {
     let (result, scope) = within(Scope::Rehearse(Rehearsal::default()), run);
     let Scope::Rehearse(rehearsal) = scope else { return (result, Rehearsal::default()) };
     (result, rehearsal)
 }
 
-/// A block of a card's pool for a recorded run.
+/// A block of a GPU's pool for a recorded step.
 #[derive(Debug)]
 pub struct Scratch {
     block: Arc<Mutex<Block>>,
@@ -56,8 +59,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Takes a block for `plan` from the pool of the stream's card. What waits in the pool, which is what the rehearsal
-    /// left, is given back before.
+    /// Allocates a block for `plan` from the pool of the stream's GPU. The unused memory of the pool, which the first
+    /// run has left, is released before.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Driver`].
@@ -65,18 +68,18 @@ impl Scratch {
         let (context, raw, bytes) = (stream.context(), stream.cu_stream(), plan.bytes.max(1));
         let failed = |error: CUresult| match error {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                let (used, ceiling) = hook::usage(context.cu_device());
-                Error::OutOfMemory { pool: "card", asked: bytes as u64, used, ceiling }
+                let (used, ceiling) = allocator::usage(context.cu_device());
+                Error::OutOfMemory { pool: "GPU", requested: bytes as u64, used, ceiling }
             }
-            error => Error::driver(context.ordinal(), "making room for a recorded step", DriverError(error)),
+            error => Error::driver(context.ordinal(), "allocating the block of a recorded step", DriverError(error)),
         };
         context.bind_to_thread().map_err(|error| failed(error.0))?;
-        if faults::strike() {
+        if faults::should_fail() {
             return Err(failed(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
-        hook::trim_current(context.cu_device(), raw);
-        // SAFETY: the stream is valid and of the current context; the block is freed on it when this is dropped.
-        let base = unsafe { hook::allocate(bytes, raw) }.map_err(failed)?;
+        allocator::trim(context.cu_device(), raw);
+        // SAFETY: the stream is valid and of the current context; the block is freed on it when this value is dropped.
+        let base = unsafe { allocator::allocate(bytes, raw) }.map_err(failed)?;
         let block = Arc::new(Mutex::new(Block::new(base, bytes)));
         let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.push(block.clone());
@@ -84,7 +87,8 @@ impl Scratch {
         Ok(Self { block, plan: Arc::new(plan), base, stream: stream.clone() })
     }
 
-    /// Does `run`, whose requests on this thread get their planned places, and says what went wrong with them.
+    /// Calls `run`, whose allocations on this thread get their planned addresses. The second result says which
+    /// allocation differed from the plan, or that some memory was not freed at the end.
     pub fn record<T>(&self, run: impl FnOnce() -> T) -> (T, Option<String>) {
         let (block, plan) = (self.block.clone(), self.plan.clone());
         let (result, scope) = within(Scope::Record { block, plan, next: 0, problem: None }, run);
@@ -92,23 +96,24 @@ impl Scratch {
             Scope::Record { problem, .. } => problem,
             _ => None,
         };
-        let problem = problem.or_else(|| (!self.is_idle()).then(|| "something of the step outlives it".into()));
+        let problem = problem.or_else(|| (!self.is_idle()).then(|| "some memory of the step is still in use".into()));
         (result, problem)
     }
 
-    /// Does `run`, and serves what it asks for on this thread and this stream from the block, as far as it fits. Weights
-    /// are not served from it, since they stay. [`Scratch::is_idle`] says whether all was given back at the end.
+    /// Calls `run`, and serves its allocations on this thread and this stream from the block, as far as they fit.
+    /// Weights are not served from it, since they outlive the call. [`Scratch::is_idle`] says whether everything has
+    /// been freed.
     pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
         let stream = self.stream.cu_stream() as usize;
         within(Scope::Lend { block: self.block.clone(), stream }, run).0
     }
 
-    /// Whether nobody has anything of the block: only then may the recorded run be replayed.
+    /// Whether nothing of the block is in use. Only then may the recorded step be replayed.
     pub fn is_idle(&self) -> bool {
         locked(&self.block).is_idle()
     }
 
-    /// The block's size.
+    /// The size of the block in bytes.
     pub fn bytes(&self) -> usize {
         self.plan.bytes
     }
@@ -116,7 +121,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What somebody still has of it would lose its memory: then the block stays, for good.
+        // A tensor that still lies in the block would lose its memory. Then the block is leaked.
         if !self.is_idle() {
             return;
         }
@@ -125,26 +130,27 @@ impl Drop for Scratch {
         COUNT.store(blocks.len(), Ordering::SeqCst);
         drop(blocks);
         let bound = self.stream.context().bind_to_thread();
-        // SAFETY: the block is from `hook::allocate` on this stream, and nobody has anything of it.
-        let freed = bound.is_ok().then(|| unsafe { hook::free(self.base, self.stream.cu_stream()) });
-        debug_assert!(freed == Some(CUresult::CUDA_SUCCESS), "freeing a recorded step's memory: {freed:?}");
+        // SAFETY: the block is from `allocator::allocate` on this stream, and nothing of it is in use.
+        let freed = bound.is_ok().then(|| unsafe { allocator::free(self.base, self.stream.cu_stream()) });
+        debug_assert!(freed == Some(CUresult::CUDA_SUCCESS), "freeing the block of a recorded step: {freed:?}");
     }
 }
 
-/// Serves a request from a block, or refuses it; `None` where it is the pool's.
-pub(super) fn serve(bytes: usize, stream: CUstream) -> Option<Result<CUdeviceptr, CUresult>> {
+/// Serves an allocation from a block, or refuses it. `None` where the pool serves it.
+#[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
+pub(super) fn allocate(bytes: usize, stream: CUstream) -> Option<Result<CUdeviceptr, CUresult>> {
     with_scope(|scope| match scope {
         Scope::Rehearse(_) => None,
         Scope::Record { block, plan, next, problem } => {
             let found = match plan.places.get(*next) {
                 Some(&(size, offset)) if size == bytes => {
-                    locked(block).play(offset, bytes).ok_or("a place that is not free yet")
+                    locked(block).allocate_planned(offset, bytes).ok_or("gets an address that is still in use")
                 }
-                Some(_) => Err("another size than before"),
-                None => Err("more than before"),
+                Some(_) => Err("has another size than in the first run"),
+                None => Err("was not in the first run"),
             };
-            Some(found.map_err(|what| {
-                problem.get_or_insert_with(|| format!("request {next} of {bytes} bytes asks for {what}"));
+            Some(found.map_err(|reason| {
+                problem.get_or_insert_with(|| format!("allocation {next} of {bytes} bytes {reason}"));
                 CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
             }))
             .inspect(|_| *next += 1)
@@ -154,13 +160,14 @@ pub(super) fn serve(bytes: usize, stream: CUstream) -> Option<Result<CUdeviceptr
             if stays || stream as usize != *own {
                 return None;
             }
-            locked(block).lend(bytes).map(Ok)
+            locked(block).allocate_unplanned(bytes).map(Ok)
         }
     })
 }
 
-/// Notes that the pool served a request.
-pub(super) fn allocated(address: CUdeviceptr, bytes: usize) {
+/// Records an allocation that the pool served.
+#[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
+pub(super) fn record_allocation(address: CUdeviceptr, bytes: usize) {
     with_scope(|scope| {
         if let Scope::Rehearse(rehearsal) = scope {
             rehearsal.allocated(address, bytes);
@@ -169,8 +176,9 @@ pub(super) fn allocated(address: CUdeviceptr, bytes: usize) {
     });
 }
 
-/// Notes that something goes back to the pool.
-pub(super) fn freed(address: CUdeviceptr) {
+/// Records a free.
+#[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
+pub(super) fn record_free(address: CUdeviceptr) {
     with_scope(|scope| {
         if let Scope::Rehearse(rehearsal) = scope {
             rehearsal.freed(address);
@@ -179,18 +187,18 @@ pub(super) fn freed(address: CUdeviceptr) {
     });
 }
 
-/// Takes back what is a block's; false where the address is none of theirs.
-pub(super) fn take_back(address: CUdeviceptr) -> bool {
+/// Frees memory of a block. False where the address is in no block.
+#[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
+pub(super) fn free(address: CUdeviceptr) -> bool {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return false;
     }
     let blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
     let found = blocks.iter().find(|block| locked(block).contains(address));
-    found.is_some_and(|block| locked(block).take_back(address))
+    found.is_some_and(|block| locked(block).free(address))
 }
 
-/// Puts `scope` in place for the time of `run`, and gives it back. The one before is there again afterwards, after a
-/// panic too.
+/// Sets the thread's scope while `run` runs, and returns it. The scope before is restored, after a panic too.
 fn within<T>(scope: Scope, run: impl FnOnce() -> T) -> (T, Scope) {
     struct Restore(Option<Scope>);
     impl Drop for Restore {
@@ -205,8 +213,8 @@ fn within<T>(scope: Scope, run: impl FnOnce() -> T) -> (T, Scope) {
     (result, scope.unwrap_or_else(|| Scope::Rehearse(Rehearsal::default())))
 }
 
-fn with_scope<T>(use_it: impl FnOnce(&mut Scope) -> Option<T>) -> Option<T> {
-    SCOPE.try_with(|scope| use_it(scope.try_borrow_mut().ok()?.as_mut()?)).ok()?
+fn with_scope<T>(f: impl FnOnce(&mut Scope) -> Option<T>) -> Option<T> {
+    SCOPE.try_with(|scope| f(scope.try_borrow_mut().ok()?.as_mut()?)).ok()?
 }
 
 fn locked(block: &Mutex<Block>) -> MutexGuard<'_, Block> {

@@ -1,7 +1,7 @@
-//! Host memory that may be refused.
+//! Fallible allocation of host memory.
 //!
-//! A `Vec` that cannot grow ends the process. What networks need in large blocks is asked for here instead: under the
-//! ceiling, with an error that the engine can meet by doing less at a time.
+//! A `Vec` that cannot grow aborts the process. Large buffers of networks are allocated here instead: under the
+//! ceiling, and with an error, after which the engine can retry with less work at a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,30 +9,30 @@ use super::HostPool;
 use crate::error::{Error, Result};
 use crate::faults;
 
-/// The most that the pool may have in use; `usize::MAX` is no bound.
+/// The limit of the pool's memory in use; `usize::MAX` is no limit.
 static CEILING: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 impl HostPool {
-    /// Bounds the pool: requests that say so ([`HostPool::vector`], [`HostPool::check`]) fail where with them more than
-    /// `bytes` were in use. `None` takes the bound away.
+    /// Limits the pool: fallible requests ([`HostPool::vector`], [`HostPool::check`]) fail if more than `bytes` would
+    /// be in use. `None` removes the limit.
     ///
-    /// All blocks of the pool count, those of plain `Vec`s too, but none of these is refused: after them the next
-    /// request that may fail does. What waits in the pool is given back rather than that in all more than the ceiling
-    /// is held. In a program with another allocator nothing is counted, and a bound means that a single request is not
-    /// larger. Threads that ask at the same moment may pass it by what they ask for together.
+    /// All blocks of the pool count, including those of plain `Vec`s. These are never refused, but the next fallible
+    /// request is. Unused memory of the pool is released before the reserved memory exceeds the limit. In a program
+    /// with another allocator nothing is counted, and only a single request that is larger than the limit fails.
+    /// Concurrent requests may exceed the limit by their total size.
     pub fn set_ceiling(bytes: Option<usize>) {
         CEILING.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    /// The bound of [`HostPool::set_ceiling`].
+    /// The limit of [`HostPool::set_ceiling`].
     pub fn ceiling() -> Option<usize> {
         Some(CEILING.load(Ordering::Relaxed)).filter(|&ceiling| ceiling < usize::MAX)
     }
 
-    /// An empty vector with room for `len` elements.
+    /// An empty vector with capacity for `len` elements.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the ceiling, the system or a test ([`crate::Faults`]) has no such block.
+    /// [`Error::OutOfMemory`] above the limit, without memory of the system, or by fault injection ([`crate::Faults`]).
     pub fn vector<T>(len: usize) -> Result<Vec<T>> {
         let bytes = len.saturating_mul(size_of::<T>());
         Self::check(bytes)?;
@@ -41,12 +41,12 @@ impl HostPool {
         Ok(vector)
     }
 
-    /// Says whether `bytes` more could be had now: before work whose parts cannot stop half way.
+    /// Checks that `bytes` more are available now, before work whose parts cannot stop half way.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the ceiling or a test refuses them.
+    /// [`Error::OutOfMemory`] above the limit or by fault injection.
     pub fn check(bytes: usize) -> Result<()> {
-        if faults::strike() {
+        if faults::should_fail() {
             return Err(refused(bytes));
         }
         let Some(ceiling) = Self::ceiling() else { return Ok(()) };
@@ -54,8 +54,8 @@ impl HostPool {
         if pool.used.saturating_add(bytes) > ceiling {
             return Err(refused(bytes));
         }
-        // A waiting block that fits costs nothing; one that does not fit is held beside the new one.
-        if pool.largest_waiting < bytes && pool.reserved.saturating_add(bytes) > ceiling {
+        // An unused block that fits is free of cost. One that does not fit is reserved in addition to the new one.
+        if pool.largest_unused < bytes && pool.reserved.saturating_add(bytes) > ceiling {
             Self::trim(0.0);
         }
         Ok(())
@@ -64,5 +64,5 @@ impl HostPool {
 
 fn refused(bytes: usize) -> Error {
     let (used, ceiling) = (HostPool::statistics().used as u64, HostPool::ceiling().map(|ceiling| ceiling as u64));
-    Error::OutOfMemory { pool: "host", asked: bytes as u64, used, ceiling }
+    Error::OutOfMemory { pool: "host", requested: bytes as u64, used, ceiling }
 }

@@ -1,4 +1,4 @@
-//! No address space: the twin of `map.rs` for systems without `mmap`, where all requests are the system allocator's.
+//! Replaces `map.rs` on systems without `mmap`, where the system's allocator serves all requests.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The allocator's calls: an arena behind a lock, and the system's allocator for all else.
+//! The allocator's functions: an arena behind a lock, and the system's allocator for the rest.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,15 +12,15 @@ use crate::policy::Policy;
 use crate::statistics::Statistics;
 use crate::trace::{self, Pool};
 
-/// Pages, with classes 0.8 % apart: a tensor's size is a small number times a power of two and so its own class, and of
-/// a network's slabs, which have any size, not half a percent is lost. A rest that could serve no request stays with
-/// its block.
+/// Pages, with size classes 0.8 % apart. The size of a tensor is a small number times a power of two and so a class
+/// itself, and of a network's slabs, which have any size, less than half a percent is wasted. A rest that is too small
+/// for any request stays with its block.
 pub(super) static POLICY: Policy = Policy { granule: map::PAGE, divisions: 128, split: LIMIT };
-/// Large blocks at a time: networks have some hundred. Requests beyond are the system's.
+/// The maximum of blocks. Networks have about a hundred; the system serves requests beyond it.
 const BLOCKS: usize = 8192;
-/// Address space is asked for in multiples of this: a huge page.
+/// Address space is mapped in multiples of this size, a huge page.
 const MAP_GRANULE: usize = 2 << 20;
-/// The least address space that is asked for. It costs nothing before it is touched.
+/// The least address space to map. It takes no physical memory before it is touched.
 const MAP_LEAST: usize = 64 << 20;
 
 static ARENA: Lock<Arena<BLOCKS>> = Lock::new(Arena::new());
@@ -30,7 +30,7 @@ fn is_pooled(layout: Layout) -> bool {
     layout.size() >= LIMIT && layout.align() <= map::PAGE
 }
 
-/// Serves a request, with more address space where it must; `None` where there is none, or the table is full.
+/// Serves a request and maps more address space where necessary. `None` without address space, or with a full table.
 fn obtain(bytes: usize) -> Option<Allocation> {
     static READY: AtomicBool = AtomicBool::new(false);
     if !READY.swap(true, Ordering::Relaxed) {
@@ -52,15 +52,15 @@ fn obtain(bytes: usize) -> Option<Allocation> {
     })
 }
 
-/// A fork copies the lock as it is, and of the threads only the one that forks: that one must hold it.
+/// A fork copies the lock's state, but only the forking thread. So that thread must hold the lock.
 extern "C" fn before_fork() {
-    trace::held(true);
+    trace::lock_for_fork();
     ARENA.acquire();
 }
 
 extern "C" fn after_fork() {
     ARENA.release();
-    trace::held(false);
+    trace::unlock_after_fork();
 }
 
 pub(super) fn reset_peaks() {
@@ -80,8 +80,8 @@ pub(super) fn trim(threshold: f64) -> usize {
     if !before.exceeds(threshold) {
         return 0;
     }
-    // Without the lock: giving pages back takes the kernel some milliseconds a gigabyte.
-    while let Some(addresses) = ARENA.with(Arena::take_waiting) {
+    // Without the lock: releasing pages takes the kernel some milliseconds for each gigabyte.
+    while let Some(addresses) = ARENA.with(Arena::take_unused) {
         let start = addresses.start;
         let untouched = map::forget(addresses);
         ARENA.with(|arena| {
@@ -95,10 +95,10 @@ pub(super) fn trim(threshold: f64) -> usize {
     before.reserved.saturating_sub(statistics().reserved)
 }
 
-// SAFETY: a pooled block is a run of mapped memory that the arena hands out to nobody else before it is freed (its
-// tests), at least as large as its class and aligned to a page; all other blocks are the system allocator's. Which of
-// both a block is, is known by its address and not by its layout, so every block goes back to where it came from. No
-// call unwinds: nothing here indexes by what a caller says.
+// SAFETY: a pooled block is a range of mapped memory that the arena hands out to no other request before it is freed
+// (see its tests), is at least as large as its size class and aligned to a page. All other blocks are from the system's
+// allocator. Whether a block is pooled is determined by its address and not by its layout, so every block is freed
+// where it was allocated. No call unwinds: nothing here indexes by values of the caller.
 unsafe impl GlobalAlloc for HostPool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_pooled(layout).then(|| obtain(layout.size())).flatten() {
@@ -106,28 +106,28 @@ unsafe impl GlobalAlloc for HostPool {
                 trace::allocated(Pool::Host, block.addresses.start as u64, layout.size());
                 ptr::with_exposed_provenance_mut(block.addresses.start)
             }
-            // SAFETY: the caller's contract is the system allocator's.
+            // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
             None => unsafe { System.alloc(layout) },
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some(block) = is_pooled(layout).then(|| obtain(layout.size())).flatten() else {
-            // SAFETY: the caller's contract is the system allocator's.
+            // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the system allocator's too.
             return unsafe { System.alloc_zeroed(layout) };
         };
         trace::allocated(Pool::Host, block.addresses.start as u64, layout.size());
         let start = ptr::with_exposed_provenance_mut::<u8>(block.addresses.start);
         let untouched = (block.untouched - block.addresses.start).min(layout.size());
-        // Fresh pages are zeros already, and stay out of memory until somebody writes them.
-        // SAFETY: the range lies in the block, which is this caller's alone.
+        // Fresh pages are zeroed already, and take no physical memory before they are written.
+        // SAFETY: the range is inside of the block, which only this caller has.
         unsafe { start.add(untouched).write_bytes(0, layout.size() - untouched) };
         start
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_pooled(layout) {
-            trace::freed(Pool::Host, block.addr() as u64); // unknown to the trace where it is the system's
+            trace::freed(Pool::Host, block.addr() as u64); // not in the trace if it is a block of the system
         }
         if !(is_pooled(layout) && ARENA.with(|arena| arena.free(block.addr()))) {
             // SAFETY: the block is not the pool's, so it is the system allocator's, with this layout.
@@ -136,13 +136,13 @@ unsafe impl GlobalAlloc for HostPool {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller holds that `new_size` is not 0 and does not overflow with this alignment.
+        // SAFETY: by the contract `new_size` is not 0 and does not overflow with this alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         let owned = is_pooled(layout) && ARENA.with(|arena| arena.owns(block.addr()));
         if owned {
-            // A block under the limit would be taken for the system's when it is freed.
+            // A block below the limit would be freed as a block of the system.
             if is_pooled(new) && ARENA.with(|arena| arena.resize(&POLICY, block.addr(), new_size)) {
-                trace::allocated(Pool::Host, block.addr() as u64, new_size); // in the place of what it was
+                trace::allocated(Pool::Host, block.addr() as u64, new_size); // replaces the earlier allocation
                 return block;
             }
         } else if !is_pooled(new) || is_pooled(layout) {
@@ -152,8 +152,8 @@ unsafe impl GlobalAlloc for HostPool {
         // SAFETY: `new` is the layout of a request that is not empty.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: both blocks have at least this many bytes and are not the same; the old one is the caller's to
-            // free, with its layout.
+            // SAFETY: both blocks have at least this many bytes and are different; the caller passes the old one to be
+            // freed, with its layout.
             unsafe {
                 ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size));
                 self.dealloc(block, layout);

@@ -9,14 +9,14 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// A block of the pool, filled with a value of its own, and checked and freed at the end.
+/// A block of the pool, filled with its own value, which is checked when it is freed.
 struct Owned {
     start: *mut u8,
     layout: Layout,
     value: u8,
 }
 
-// SAFETY: the block is this value's alone.
+// SAFETY: only this value has the block.
 unsafe impl Send for Owned {}
 
 impl Owned {
@@ -53,8 +53,8 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         let value = self.value;
-        assert!(self.bytes().iter().all(|byte| *byte == value), "somebody else wrote into the block");
-        // SAFETY: the block is the pool's, with this layout, and nobody uses it any more.
+        assert!(self.bytes().iter().all(|byte| *byte == value), "the block was overwritten");
+        // SAFETY: the block is the pool's, with this layout, and is not used any more.
         unsafe { HostPool.dealloc(self.start, self.layout) }
     }
 }
@@ -89,7 +89,7 @@ fn blocks_keep_their_bytes_on_all_threads() {
 }
 
 #[test]
-fn zeros_are_zeros_in_used_memory_too() {
+fn zeroed_blocks_are_zero_in_reused_memory_too() {
     for size in [LIMIT, LIMIT + 1, 3 << 20, 100 << 20] {
         drop(Owned::new(size, 64, 0xa5));
         let layout = layout(size + 5000, 64);
@@ -103,7 +103,7 @@ fn zeros_are_zeros_in_used_memory_too() {
 }
 
 #[test]
-fn what_no_machine_has_is_null() {
+fn a_request_beyond_the_address_space_returns_null() {
     for size in [isize::MAX as usize - (2 << 20), 1 << 60] {
         // SAFETY: the layout is not empty.
         assert!(unsafe { HostPool.alloc(layout(size, 64)) }.is_null());
@@ -113,5 +113,5 @@ fn what_no_machine_has_is_null() {
     let mut block = Owned::new(LIMIT, 64, 7);
     // SAFETY: the block is the pool's, with this layout.
     assert!(unsafe { HostPool.realloc(block.start, block.layout, 1 << 60) }.is_null());
-    assert!(block.bytes().iter().all(|byte| *byte == 7), "a request that fails leaves the block alone");
+    assert!(block.bytes().iter().all(|byte| *byte == 7), "a failed request leaves the block unchanged");
 }

@@ -1,4 +1,4 @@
-//! Page-locked memory from CUDA's driver.
+//! Pinned memory from CUDA's driver.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ struct Driver {
 }
 
 pub(super) fn source(ordinal: usize, write_combined: bool) -> Result<Box<dyn Source>> {
-    let opening = |error| Error::driver(ordinal, "opening the card", error);
+    let opening = |error| Error::driver(ordinal, "opening the GPU", error);
     let context = CudaContext::new(ordinal).map_err(opening)?;
-    // Portable: locked for every context, whichever thread copies.
+    // Portable: pinned for all contexts.
     let flags = CU_MEMHOSTALLOC_PORTABLE | if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
     Ok(Box::new(Driver { context, ordinal, flags }))
 }
@@ -28,18 +28,18 @@ impl Source for Driver {
     fn lock(&self, bytes: usize) -> Result<Chunk> {
         let failed = |error: cudarc::driver::DriverError| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                Error::OutOfMemory { pool: "page-locked", asked: bytes as u64, used: 0, ceiling: None }
+                Error::OutOfMemory { pool: "pinned", requested: bytes as u64, used: 0, ceiling: None }
             }
-            _ => Error::driver(self.ordinal, "locking host memory", error),
+            _ => Error::driver(self.ordinal, "pinning host memory", error),
         };
         self.context.bind_to_thread().map_err(failed)?;
-        // SAFETY: the context is bound; the memory is freed by the chunk that gets it.
+        // SAFETY: the context is bound; the chunk that gets the memory frees it.
         let start = unsafe { malloc_host(bytes, self.flags) }.map_err(failed)?;
         let context = self.context.clone();
         let release = move |start: *mut u8, _len| {
-            // SAFETY: the memory is the driver's, from `malloc_host`, and the chunk is its only owner.
+            // SAFETY: the memory is from `malloc_host`, and only the chunk owns it.
             let freed = context.bind_to_thread().and_then(|()| unsafe { free_host(start.cast()) });
-            debug_assert!(freed.is_ok(), "unlocking host memory: {freed:?}");
+            debug_assert!(freed.is_ok(), "freeing pinned memory: {freed:?}");
         };
         Ok(Chunk { start: start.cast(), len: bytes, release: Box::new(release) })
     }

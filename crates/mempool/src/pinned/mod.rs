@@ -1,7 +1,7 @@
-//! Page-locked memory: what a copy engine reads from and writes to by itself, while the processor does something else.
+//! Pinned (page-locked) memory, which a copy engine reads and writes without the CPU.
 //!
-//! Locking pages takes the driver long, and locked pages are lost to the rest of the machine. So they come in chunks
-//! that are reused, and there is a hard cap on all of them.
+//! Pinning takes the driver long, and pinned pages are not available to the rest of the machine. So memory is pinned in
+//! chunks that are reused, and their total has a limit.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -21,34 +21,34 @@ use crate::faults;
 use crate::policy::Policy;
 use crate::statistics::Statistics;
 
-/// What copy engines like, with classes 1.6 % apart.
+/// An alignment that suits copy engines, with size classes 1.6 % apart.
 const POLICY: Policy = Policy { granule: 256, divisions: 64, split: 4096 };
-/// Chunks are at least this large, and multiples of it: a huge page.
+/// The least size of a chunk, of which all sizes are multiples: a huge page.
 const CHUNK: usize = 2 << 20;
-/// Blocks of one pool; a network has some ten segments.
+/// The maximum of blocks of one pool. A network has about ten segments.
 const BLOCKS: usize = 1024;
-/// In the arena's addresses chunk `i` begins at `i + 1` times this. So no two chunks touch, wherever the driver puts
-/// them: a block that spans two of them would be no memory that one copy can take.
+/// In the arena's addresses, chunk `i` begins at `i + 1` times this value. So no two chunks are adjacent, wherever the
+/// driver allocates them: a block must not span two of them.
 const SPACING: usize = 1 << 40;
 
-/// How the pool's memory is made.
+/// The configuration of a [`PinnedPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedConfig {
-    /// The most bytes that the pool ever locks.
+    /// The most bytes that the pool pins.
     pub cap: usize,
-    /// Memory that the processor's caches pass by: copies to a card are a little faster on some machines, and reading
-    /// it is very slow.
+    /// Whether the memory is write-combined, which bypasses the CPU's caches: copies to a GPU are a little faster on
+    /// some machines, and reading it is very slow.
     pub write_combined: bool,
 }
 
 impl PinnedConfig {
-    /// Ordinary, cached memory, of which at most `cap` bytes are locked.
+    /// Ordinary, cached memory, of which at most `cap` bytes are pinned.
     pub fn with_cap(cap: usize) -> Self {
         Self { cap, write_combined: false }
     }
 }
 
-/// A pool of page-locked memory. Its clones are the same pool.
+/// A pool of pinned memory. Its clones are the same pool.
 ///
 /// ```no_run
 /// use kiln_mempool::{PinnedConfig, PinnedPool};
@@ -61,9 +61,9 @@ impl PinnedConfig {
 #[derive(Clone)]
 pub struct PinnedPool(Arc<Shared>);
 
-/// A block of a [`PinnedPool`]: bytes that are the holder's alone, whatever they held before.
+/// A block of a [`PinnedPool`], with arbitrary contents at first.
 ///
-/// It goes back to the pool when it is dropped. Copies that read or write it must have ended then.
+/// It returns to the pool when it is dropped. Copies that read or write it must have ended then.
 pub struct PinnedBlock {
     chunk: Arc<Chunk>,
     /// In the arena's addresses.
@@ -73,9 +73,9 @@ pub struct PinnedBlock {
     pool: Arc<Shared>,
 }
 
-/// Where page-locked memory comes from.
+/// A source of pinned memory.
 trait Source: Send + Sync {
-    /// A chunk of `bytes` bytes, or what the driver said.
+    /// Allocates a chunk of `bytes` bytes.
     fn lock(&self, bytes: usize) -> Result<Chunk>;
 }
 
@@ -86,7 +86,7 @@ struct Chunk {
     release: Box<dyn Fn(*mut u8, usize) + Send + Sync>,
 }
 
-// SAFETY: the chunk owns its memory; blocks of it are handed out to one holder at a time.
+// SAFETY: the chunk owns its memory; each part of it is handed out to one block at a time.
 #[allow(unsafe_code)]
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
@@ -107,17 +107,17 @@ struct Shared {
 
 struct State {
     arena: Box<Arena<BLOCKS>>,
-    /// The chunk whose addresses begin at the index's spacing; `None` where it was given back.
+    /// The chunk whose addresses begin at the index's spacing. `None` where it has been released.
     chunks: Vec<Option<Arc<Chunk>>>,
     locked: usize,
     peak_locked: usize,
 }
 
 impl PinnedPool {
-    /// A pool for copies to and from the card of this number. It locks nothing yet.
+    /// A pool for copies to and from the GPU of this number. Nothing is pinned yet.
     ///
     /// # Errors
-    /// [`Error::NoCuda`] in a build without, [`Error::Driver`] where the card cannot be opened.
+    /// [`Error::NoCuda`] in a build without CUDA, [`Error::Driver`] where the GPU cannot be opened.
     pub fn new(ordinal: usize, config: PinnedConfig) -> Result<Self> {
         Ok(Self::over(cuda::source(ordinal, config.write_combined)?, config.cap))
     }
@@ -128,20 +128,20 @@ impl PinnedPool {
         Self(Arc::new(Shared { source, cap, state: Mutex::new(state) }))
     }
 
-    /// A block of `bytes` bytes that begins at a multiple of 256.
+    /// A block of `bytes` bytes, aligned to 256.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the cap or the system allows no more, [`Error::Driver`].
+    /// [`Error::OutOfMemory`] above the limit of the pool or the system, [`Error::Driver`].
     pub fn allocate(&self, bytes: usize) -> Result<PinnedBlock> {
         let shared = &self.0;
         let mut state = shared.state();
         let refused = |state: &State| Error::OutOfMemory {
-            pool: "page-locked",
-            asked: bytes as u64,
+            pool: "pinned",
+            requested: bytes as u64,
             used: state.arena.statistics().used as u64,
             ceiling: Some(shared.cap as u64),
         };
-        if faults::strike() {
+        if faults::should_fail() {
             return Err(refused(&state));
         }
         let mut got = state.arena.allocate(&POLICY, bytes);
@@ -163,16 +163,16 @@ impl PinnedPool {
         Ok(PinnedBlock { chunk, place, offset: place % SPACING, len: bytes, pool: shared.clone() })
     }
 
-    /// The counters of this moment. Kept are all bytes that are locked; the system's calls are the driver's.
+    /// The current statistics. All pinned bytes count as reserved; system calls are the driver's.
     pub fn statistics(&self) -> Statistics {
         let state = self.0.state();
         let (reserved, peak_reserved) = (state.locked, state.peak_locked);
         let counted = state.arena.statistics();
-        let largest_waiting = counted.largest_waiting.max(state.arena.largest_free());
-        Statistics { reserved, peak_reserved, largest_waiting, ..counted }
+        let largest_unused = counted.largest_unused.max(state.arena.largest_free());
+        Statistics { reserved, peak_reserved, largest_unused, ..counted }
     }
 
-    /// Unlocks the chunks of which nothing is in use, and says how many bytes that were.
+    /// Frees unused chunks. Returns their size in bytes.
     pub fn trim(&self) -> usize {
         self.0.state().release()
     }
@@ -185,7 +185,7 @@ impl Shared {
 }
 
 impl State {
-    /// Makes a new chunk's bytes the arena's. A full table takes none: the chunk is dropped, and the request fails.
+    /// Adds a new chunk to the arena. With a full table the chunk is dropped, and the request fails.
     fn add(&mut self, chunk: Chunk) {
         let free = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
         let start = (free + 1) * SPACING;
@@ -231,8 +231,8 @@ impl Deref for PinnedBlock {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the arena handed these bytes of the chunk out to this block alone, and the chunk lives as long as the
-        // block. They came from the system as pages with some values, so they are initialised.
+        // SAFETY: the arena has handed these bytes of the chunk out to this block only, and the chunk lives as long as
+        // the block. The system returned them as pages with some values, so they are initialized.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.chunk.start.add(self.offset), self.len)

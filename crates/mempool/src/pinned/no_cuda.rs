@@ -1,4 +1,4 @@
-//! The twin of `cuda.rs` for builds without CUDA: nobody locks pages.
+//! Replaces `cuda.rs` in builds without CUDA, which cannot pin memory.
 
 use super::Source;
 use crate::error::{Error, Result};

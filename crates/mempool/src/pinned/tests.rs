@@ -3,9 +3,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::Faults;
 
-// Requests are counted for the whole process: every test that makes some holds a `Faults`.
+// Requests are counted for the whole process, so every test that makes some holds a `Faults`.
 
-/// Ordinary memory in the place of the driver's.
+/// Ordinary memory in place of the driver's.
 struct Plain {
     locked: Arc<AtomicUsize>,
 }
@@ -31,7 +31,7 @@ fn pool(cap: usize) -> (PinnedPool, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn blocks_are_apart_and_keep_their_bytes() {
+fn blocks_do_not_overlap() {
     let _alone = Faults::count();
     let (pool, _) = pool(64 << 20);
     std::thread::scope(|scope| {
@@ -54,17 +54,17 @@ fn blocks_are_apart_and_keep_their_bytes() {
 }
 
 #[test]
-fn the_cap_is_hard_and_what_is_free_is_found_again() {
+fn the_limit_is_never_exceeded_and_free_memory_is_reused() {
     let _alone = Faults::count();
     let (pool, locked) = pool(10 << 20);
     let first = pool.allocate(6 << 20).unwrap();
     let error = pool.allocate(6 << 20).unwrap_err();
-    assert!(error.is_out_of_memory() && error.to_string().contains("10.0 MiB are the most"), "{error}");
+    assert!(error.is_out_of_memory() && error.to_string().contains("the limit is 10.0 MiB"), "{error}");
     drop(first);
     let again = pool.allocate(5 << 20).unwrap(); // the same memory
     assert_eq!((pool.statistics().reserved, pool.statistics().system_calls), (6 << 20, 1));
     drop(again);
-    // A larger block does not fit beside the free chunk, which is unlocked for it.
+    // A larger block does not fit next to the free chunk, which is released for it.
     let large = pool.allocate(9 << 20).unwrap();
     assert_eq!(locked.load(Ordering::SeqCst), 10 << 20);
     assert_eq!(pool.trim(), 0, "a chunk in use stays");
@@ -85,7 +85,7 @@ fn a_block_outlives_its_pool() {
 }
 
 #[test]
-fn a_test_can_have_a_request_fail() {
+fn a_test_can_make_a_request_fail() {
     let (pool, _) = pool(4 << 20);
     let faults = Faults::fail_once(1);
     drop(pool.allocate(100).unwrap());
@@ -98,7 +98,7 @@ fn a_test_can_have_a_request_fail() {
 }
 
 #[test]
-fn without_a_card_there_is_an_error() {
+fn without_cuda_there_is_an_error() {
     if cfg!(not(feature = "cuda")) {
         assert!(matches!(PinnedPool::new(0, PinnedConfig::with_cap(1)), Err(Error::NoCuda)));
     }

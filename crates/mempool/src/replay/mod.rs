@@ -1,8 +1,8 @@
-//! Traces of memory played back under other rules.
+//! Replay of memory traces under other allocation policies.
 //!
-//! Each [`ReplayPolicy`] is a model of an allocator: it gets the requests of a trace in their order, and keeps track of
-//! what it would have asked a driver for, and of how much it would have held. No memory is touched. The models have
-//! unlimited memory: nobody ever has to give back what it keeps.
+//! Each [`ReplayPolicy`] is a model of an allocator: it gets the requests of a trace in their order, and tracks its
+//! calls of the driver and the memory that it would reserve. No memory is accessed. The models have unlimited memory,
+//! so none ever releases memory for lack of it.
 
 mod models;
 #[cfg(test)]
@@ -16,26 +16,26 @@ use crate::plan::{Lifetime, Plan};
 use crate::trace::{Happened, MemoryTrace};
 pub use torch::TorchOptions;
 
-/// What a driver takes from a card, or a kernel from a machine, at a time where it is asked for much.
+/// The unit in which a driver or a kernel allocates large requests, in bytes.
 const GRANULE: usize = 2 << 20;
 
-/// The rules of an allocator.
+/// An allocation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayPolicy {
-    /// Kiln's: [`crate::Arena`], with address space that grows and memory behind it where it was touched.
+    /// Kiln's: [`crate::Arena`], with growing address space, and physical memory where it was touched.
     Kiln,
-    /// The lowest hole that is large enough, with the same address space; no classes.
+    /// First fit, with the same address space and without size classes.
     FirstFit,
     /// PyTorch's caching allocator.
     Torch(TorchOptions),
-    /// A driver's call for every request and every free.
+    /// A call of the driver for every request and every free.
     Plain,
-    /// All requests known beforehand ([`Plan`]).
+    /// A plan of all requests in advance ([`Plan`]).
     Planned,
 }
 
 impl ReplayPolicy {
-    /// Those that are worth comparing.
+    /// The policies that are worth comparing, with their names.
     pub fn all() -> Vec<(&'static str, Self)> {
         let split = TorchOptions { max_split: Some(128 << 20), ..TorchOptions::default() };
         let rounded = TorchOptions { roundup_power2_divisions: Some(8), ..TorchOptions::default() };
@@ -51,39 +51,39 @@ impl ReplayPolicy {
     }
 }
 
-/// What became of a trace under a policy.
+/// The result of a trace under a policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Replayed {
     /// Requests.
     pub allocations: u64,
     /// Calls of the driver or the kernel for memory.
     pub driver_calls: u64,
-    /// The most bytes that were asked for and not freed, the same under all policies.
+    /// The peak of the requested bytes in use, the same under all policies.
     pub peak_used: u64,
-    /// The most bytes that the policy held.
+    /// The peak of the bytes that the policy reserved.
     pub peak_reserved: u64,
-    /// How long the replay took: the policy's own work, and little besides.
+    /// The duration of the replay, which is mostly the work of the policy.
     pub time: Duration,
 }
 
 impl Replayed {
-    /// Held bytes for each byte in use, at the peaks.
+    /// Reserved bytes for each byte in use, at the peaks.
     pub fn ratio(&self) -> f64 {
         if self.peak_used == 0 { 1.0 } else { self.peak_reserved as f64 / self.peak_used as f64 }
     }
 }
 
-/// An allocator that touches nothing.
+/// An allocator that accesses no memory.
 trait Model {
     /// The address of a request.
     fn allocate(&mut self, bytes: usize) -> usize;
     fn free(&mut self, address: usize);
-    /// Bytes that are held.
+    /// Reserved bytes.
     fn reserved(&self) -> u64;
     fn driver_calls(&self) -> u64;
 }
 
-/// Plays a trace back. Sizes of several pools are taken together: see [`MemoryTrace::of`].
+/// Replays a trace. Requests of several pools are taken together: see [`MemoryTrace::of`].
 pub fn replay(trace: &MemoryTrace, policy: ReplayPolicy) -> Replayed {
     let requests = Requests::of(trace);
     let mut replayed =
@@ -122,7 +122,7 @@ enum Step {
     Free { index: usize },
 }
 
-/// A trace's requests, numbered in their order.
+/// The requests of a trace, numbered in their order.
 struct Requests {
     steps: Vec<Step>,
     allocations: u64,

@@ -1,4 +1,4 @@
-//! Kiln's own policy, first fit, and no policy.
+//! Models of Kiln's policy, of first fit, and of no policy.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,21 +6,21 @@ use super::{GRANULE, Model};
 use crate::arena::Arena;
 use crate::policy::Policy;
 
-/// As fine as a card's allocations are aligned.
+/// With the driver's alignment of GPU memory.
 const POLICY: Policy = Policy { granule: 512, divisions: 128, split: 512 };
-/// As many as the host pool has.
+/// The same as for the host pool.
 const BLOCKS: usize = 8192;
 /// Address space is added below this.
 const TOP: usize = 1 << 46;
-/// As much at a time as the host pool asks for.
+/// Address space is added in steps of this size, as in the host pool.
 const STEP: usize = 64 << 20;
 
-/// [`Arena`]'s rules. Memory is behind addresses that were touched, in whole granules of each stretch.
+/// The policy of [`Arena`]. Physical memory is counted for touched addresses, in whole granules.
 pub(super) struct Kiln {
     arena: Box<Arena<BLOCKS>>,
     lowest: usize,
     calls: u64,
-    /// Requests beyond the table's size.
+    /// Requests beyond the size of the table.
     beyond: Plain,
 }
 
@@ -59,10 +59,10 @@ impl Model for Kiln {
     }
 }
 
-/// The lowest hole. Held is everything below the highest byte that ever was in use.
+/// First fit. Everything below the highest byte that was ever in use counts as reserved.
 #[derive(Default)]
 pub(super) struct FirstFit {
-    /// What is in use: start to end.
+    /// Ranges in use: start to end.
     used: BTreeMap<usize, usize>,
     high: usize,
     calls: u64,
@@ -99,7 +99,7 @@ impl Model for FirstFit {
     }
 }
 
-/// Nothing is kept. What a driver rounds up is not counted.
+/// Nothing is kept. The driver's rounding is not counted.
 #[derive(Default)]
 pub(super) struct Plain {
     sizes: HashMap<usize, usize>,

@@ -3,7 +3,7 @@ use crate::trace::{Category, MemoryEvent, Pool};
 
 const MIB: usize = 1 << 20;
 
-/// A trace: sizes to allocate, or, negative, the number of an allocation to free, from 1.
+/// A trace: sizes to allocate, or, negative, the number of an allocation to free, counted from 1.
 fn trace(steps: &[i64]) -> MemoryTrace {
     let mut next = 0;
     let what = |&step: &i64| match u64::try_from(step) {
@@ -26,7 +26,7 @@ fn torch(options: TorchOptions) -> ReplayPolicy {
 }
 
 #[test]
-fn all_policies_see_the_same_requests() {
+fn all_policies_get_the_same_requests() {
     let trace = mib(&[30, 10, -1, 20, -2, -3, 8, 8]);
     for (name, policy) in ReplayPolicy::all() {
         let replayed = replay(&trace, policy);
@@ -40,17 +40,17 @@ fn all_policies_see_the_same_requests() {
 }
 
 #[test]
-fn pytorch_s_segments_have_its_sizes() {
+fn pytorch_segments_have_its_sizes() {
     let reserved = |sizes: &[i64]| replay(&trace(sizes), torch(TorchOptions::default())).peak_reserved / MIB as u64;
     let mib = MIB as i64;
     assert_eq!(reserved(&[1]), 2);
     assert_eq!(reserved(&[mib]), 2, "small up to 1 MiB");
     assert_eq!(reserved(&[mib + 1]), 20, "then segments of 20 MiB");
-    assert_eq!(reserved(&[10 * mib]), 10, "and from 10 MiB on of their own");
+    assert_eq!(reserved(&[10 * mib]), 10, "and from 10 MiB on segments of their own");
     assert_eq!(reserved(&[10 * mib + 1]), 12, "in whole 2 MiB");
     assert_eq!(reserved(&[5 * mib, 5 * mib, 5 * mib, 5 * mib]), 20, "one segment serves several");
-    assert_eq!(reserved(&[mib / 2, mib / 2, mib, -1, -2, mib]), 2, "what touches is joined");
-    // What is left of a large block is kept with it where it is 1 MiB or less.
+    assert_eq!(reserved(&[mib / 2, mib / 2, mib, -1, -2, mib]), 2, "adjacent blocks are joined");
+    // The rest of a large block stays with it where it is 1 MiB or less.
     assert_eq!(reserved(&[20 * mib, -1, 19 * mib, mib + 1]), 40);
     assert_eq!(reserved(&[20 * mib, -1, 18 * mib, mib + 1]), 20);
     // Segments are not joined: two of 30 MiB do not serve 40.
@@ -58,7 +58,7 @@ fn pytorch_s_segments_have_its_sizes() {
 }
 
 #[test]
-fn pytorch_s_options_change_what_it_splits_and_rounds() {
+fn pytorch_options_change_splitting_and_rounding() {
     let split = torch(TorchOptions { max_split: Some(100 * MIB), ..TorchOptions::default() });
     // A block of 200 MiB does not serve 50, nor 150: that would waste more than 20 MiB.
     assert_eq!(replay(&mib(&[200, -1, 50]), split).peak_reserved, 250 * MIB as u64);
@@ -70,13 +70,13 @@ fn pytorch_s_options_change_what_it_splits_and_rounds() {
 }
 
 #[test]
-fn first_fit_fills_the_lowest_hole() {
+fn first_fit_uses_the_lowest_hole() {
     let replayed = replay(&mib(&[10, 20, 10, -2, 8, 8, 4]), ReplayPolicy::FirstFit);
     assert_eq!(replayed.peak_reserved, 40 * MIB as u64);
 }
 
 #[test]
-fn random_traces_are_replayed_the_same_every_time() {
+fn random_traces_are_replayed_deterministically() {
     for seed in 1..20u64 {
         let mut number = seed;
         let mut below = |bound: u64| {

@@ -1,10 +1,10 @@
 //! A model of PyTorch's caching allocator.
 //!
-//! From the rules of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.11): sizes are rounded up to 512 bytes, or to
-//! divisions of a power of two; requests of up to 1 MiB come from segments of 2 MiB, those under 10 MiB from segments of
-//! 20 MiB, larger ones from segments of their own in whole 2 MiB. A request takes the smallest free block of its kind
-//! that is large enough, and leaves the rest as a block where that is at least 512 bytes, or of large ones more than
-//! 1 MiB. Blocks join within their segment only. Segments are given back only where memory is out, which does not
+//! After the rules of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.11). Sizes are rounded up to 512 bytes, or to
+//! divisions of a power of two. Requests of up to 1 MiB come from segments of 2 MiB, those below 10 MiB from segments
+//! of 20 MiB, larger ones from segments of their own in multiples of 2 MiB. A request gets the smallest free block of
+//! its kind that is large enough, and the rest becomes a block where it has at least 512 bytes, or for large ones more
+//! than 1 MiB. Blocks are joined within their segment only. Segments are released only without memory, which does not
 //! happen here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +17,20 @@ const SMALL_SEGMENT: usize = 2 << 20;
 const MEDIUM: usize = 10 << 20;
 const MEDIUM_SEGMENT: usize = 20 << 20;
 
-/// What `PYTORCH_CUDA_ALLOC_CONF` sets.
+/// The options of `PYTORCH_CUDA_ALLOC_CONF`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TorchOptions {
     /// `max_split_size_mb`, in bytes: blocks of this size and more are not split.
     pub max_split: Option<usize>,
-    /// `roundup_power2_divisions`, a power of two: requests are rounded up to one of so many sizes between two powers.
+    /// `roundup_power2_divisions`, a power of two: requests are rounded up to one of this many sizes between two powers
+    /// of two.
     pub roundup_power2_divisions: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Block {
     size: usize,
-    /// Where its segment begins.
+    /// The start of its segment.
     segment: usize,
     large: bool,
     free: bool,
@@ -39,7 +40,7 @@ pub(super) struct Torch {
     options: TorchOptions,
     /// All blocks by address.
     blocks: BTreeMap<usize, Block>,
-    /// Free ones of small and of large segments, by size and address.
+    /// Free blocks of small and of large segments, by size and address.
     free: [BTreeSet<(usize, usize)>; 2],
     next: usize,
     reserved: u64,
@@ -83,7 +84,7 @@ impl Torch {
             _ => size.next_multiple_of(GRANULE),
         };
         let start = self.next;
-        self.next += bytes + GRANULE; // no two touch
+        self.next += bytes + GRANULE; // no two segments are adjacent
         self.blocks.insert(start, Block { size: bytes, segment: start, large, free: true });
         self.free[usize::from(large)].insert((bytes, start));
         self.reserved += bytes as u64;

@@ -1,23 +1,22 @@
-//! Traces of memory: what was allocated and freed when, and for what.
+//! Memory traces: allocations and frees with their times and categories.
 //!
-//! While a [`MemoryRecorder`] lives, the host pool and the cards' hook write every request down, with the
-//! [`Category`] of the thread that makes it; [`mark_stage`] puts the names of stages between. Its result is a
-//! [`MemoryTrace`], which [`crate::replay()`] plays back under other rules. Nobody pays more than a relaxed load while
-//! nothing records.
+//! While a [`MemoryRecorder`] lives, the host pool and the GPU allocator record every request, with the [`Category`] of
+//! its thread, and [`mark_stage`] records the names of stages. The result is a [`MemoryTrace`], which
+//! [`crate::replay()`] replays under other policies. While nothing is recorded, a request costs one relaxed load more.
 
 mod recorder;
 
 use std::cell::Cell;
 
 pub use recorder::{MemoryRecorder, mark_stage};
-pub(crate) use recorder::{allocated, freed, held};
+pub(crate) use recorder::{allocated, freed, lock_for_fork, unlock_after_fork};
 
-/// Whose memory.
+/// The kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pool {
     /// Large blocks of the process's memory.
     Host,
-    /// A card's memory.
+    /// GPU memory.
     Device,
 }
 
@@ -34,19 +33,19 @@ impl Pool {
     }
 }
 
-/// What memory is for.
+/// The purpose of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
-    /// Weights that stay.
+    /// Resident weights.
     Weights,
-    /// Weights that pass through.
+    /// Streamed weights.
     Ring,
-    /// What layers give each other: whatever nobody says something else about.
+    /// Results of layers, and everything without another category.
     #[default]
     Activations,
-    /// What one operator needs while it runs.
+    /// The workspace of one operator.
     Workspace,
-    /// What was computed once and is kept.
+    /// Cached results.
     Cache,
 }
 
@@ -55,7 +54,7 @@ thread_local! {
 }
 
 impl Category {
-    /// All of them, as they are stacked in a drawing.
+    /// All of them, in the order of a stacked plot.
     pub const ALL: [Self; 5] = [Self::Weights, Self::Ring, Self::Cache, Self::Activations, Self::Workspace];
 
     /// The name in files.
@@ -69,12 +68,12 @@ impl Category {
         }
     }
 
-    /// What this thread allocates for at the moment.
+    /// The current category of this thread.
     pub fn current() -> Self {
         CURRENT.try_with(Cell::get).unwrap_or_default()
     }
 
-    /// This thread allocates for this while the result lives.
+    /// Sets the category of this thread while the result lives.
     ///
     /// ```
     /// use kiln_mempool::Category;
@@ -94,7 +93,7 @@ impl Category {
 #[derive(Debug)]
 pub struct CategoryScope {
     before: Category,
-    /// It is a thread's own.
+    /// It belongs to a thread.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -104,53 +103,52 @@ impl Drop for CategoryScope {
     }
 }
 
-/// One thing that happened.
+/// An event of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryEvent {
-    /// When, in nanoseconds since the trace began.
+    /// The time in nanoseconds since the trace began.
     pub nanos: u64,
-    /// What.
+    /// The kind of the event.
     pub what: Happened,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happened {
-    /// Memory was got.
+    /// An allocation.
     Allocated {
-        /// Whose.
+        /// The kind of memory.
         pool: Pool,
-        /// A number that no other allocation of the trace has.
+        /// The number of the allocation, unique in the trace.
         id: u64,
-        /// How much was asked for.
+        /// The requested size.
         bytes: u64,
-        /// For what.
+        /// Its purpose.
         category: Category,
     },
-    /// Memory was given back.
+    /// A free.
     Freed {
-        /// The allocation's number.
+        /// The number of the allocation.
         id: u64,
     },
-    /// A stage began.
+    /// The start of a stage.
     Stage {
         /// Its name.
         name: String,
     },
 }
 
-/// What was recorded.
+/// A recorded trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryTrace {
-    /// In the order in which it happened. Every freed number was allocated before.
+    /// The events in order. Every freed number was allocated before.
     pub events: Vec<MemoryEvent>,
-    /// Events that did not fit into the recorder's memory, all of them after those that are here.
+    /// The number of events that did not fit into the recorder's memory, all of them after the recorded ones.
     pub lost: u64,
 }
 
 impl MemoryTrace {
-    /// The allocations of one pool as sizes and moments, for [`crate::Plan`] and for replays: what lives to the end is
-    /// freed there.
+    /// The events of one pool, for [`crate::Plan`] and for replays. Allocations that are not freed live to the end.
     pub fn of(&self, pool: Pool) -> Self {
         let mut ours = std::collections::HashSet::new();
         let keep = |event: &&MemoryEvent| match &event.what {

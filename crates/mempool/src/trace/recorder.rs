@@ -1,5 +1,5 @@
-//! Writing events down, from inside of allocators too: into memory that was there before, under a lock that allocates
-//! nothing.
+//! The recorder of events. Allocators call it, so it writes into memory that was allocated before, under a lock that
+//! does not allocate.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,14 +11,14 @@ use super::{Category, Happened, MemoryEvent, MemoryTrace, Pool};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 
-/// Stages of a recording.
+/// The maximum of stages of a recording.
 const STAGES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Allocated(Pool, Category),
     Freed(Pool),
-    /// `address` is the stage's index.
+    /// `address` is the index of the stage.
     Stage,
 }
 
@@ -30,7 +30,7 @@ struct Raw {
     kind: Kind,
 }
 
-/// A fixed number of events in memory of the system's allocator, which is no pool of ours.
+/// A fixed number of events in memory of the system's allocator, which is not recorded.
 struct Buffer {
     start: *mut Raw,
     capacity: usize,
@@ -72,19 +72,19 @@ impl Buffer {
     }
 }
 
-/// Records while it lives. There is one at a time in a process.
+/// Records while it lives. A process has one at a time.
 #[derive(Debug)]
 pub struct MemoryRecorder(());
 
 impl MemoryRecorder {
-    /// Begins a recording of at most `events` events, each of which takes 32 bytes once it happens.
+    /// Starts a recording of at most `events` events, each of which takes 32 bytes once it is recorded.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where there is no room for the events, [`Error::Recording`] where one is on already.
+    /// [`Error::OutOfMemory`] without memory for the events, [`Error::Recording`] during another recording.
     pub fn start(events: usize) -> Result<Self> {
         let refused = || Error::OutOfMemory {
             pool: "host",
-            asked: (events as u64).saturating_mul(size_of::<Raw>() as u64),
+            requested: (events as u64).saturating_mul(size_of::<Raw>() as u64),
             used: 0,
             ceiling: None,
         };
@@ -104,7 +104,7 @@ impl MemoryRecorder {
             true
         });
         if !taken {
-            // SAFETY: the memory is from above, and nobody else has its address.
+            // SAFETY: the memory is from above, and its address was not passed on.
             unsafe { System.dealloc(start.cast(), layout) };
             return Err(Error::Recording);
         }
@@ -112,10 +112,10 @@ impl MemoryRecorder {
         Ok(Self(()))
     }
 
-    /// Ends the recording. Frees of what was there before it began are left out.
+    /// Ends the recording. Frees of memory from before the recording are left out.
     pub fn finish(self) -> MemoryTrace {
         ACTIVE.store(false, Ordering::SeqCst);
-        // Under the lock nothing may allocate that is traced: nothing is any more.
+        // Under the lock no recorded allocation may happen: the recording has ended, so none is recorded.
         let mut trace = MemoryTrace::default();
         let mut live: HashMap<(Pool, u64), u64> = HashMap::new();
         BUFFER.with(|buffer| {
@@ -157,7 +157,7 @@ impl Drop for MemoryRecorder {
     }
 }
 
-/// A stage begins. Nothing happens where nobody records.
+/// Records the start of a stage, if a recording is running.
 pub fn mark_stage(name: &'static str) {
     record(|buffer| {
         let index = buffer.stage_count;
@@ -169,19 +169,24 @@ pub fn mark_stage(name: &'static str) {
     });
 }
 
-/// A pool gave `bytes` bytes out. For allocators.
+/// Records an allocation of `bytes` bytes. For allocators.
 pub(crate) fn allocated(pool: Pool, address: u64, bytes: usize) {
     record(|buffer| buffer.push(Kind::Allocated(pool, Category::current()), address, bytes as u64));
 }
 
-/// A pool takes memory back: before anybody else can have it.
+/// Records a free, before the memory can be allocated again. For allocators.
 pub(crate) fn freed(pool: Pool, address: u64) {
     record(|buffer| buffer.push(Kind::Freed(pool), address, 0));
 }
 
-/// Takes the lock for a fork, or gives it back.
-pub(crate) fn held(taken: bool) {
-    if taken { BUFFER.acquire() } else { BUFFER.release() }
+/// Takes the lock before a fork.
+pub(crate) fn lock_for_fork() {
+    BUFFER.acquire();
+}
+
+/// Releases the lock after a fork, in the parent and in the child.
+pub(crate) fn unlock_after_fork() {
+    BUFFER.release();
 }
 
 fn record(write: impl FnOnce(&mut Buffer)) {

@@ -1,9 +1,10 @@
-//! Activations on the processor.
+//! Activations on the CPU.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Activation, OP};
+use super::{Activation, Call, OP};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::math::{exp, for_every_isa, gelu_erf, silu};
 use crate::cpu::{Element, View};
 use crate::error::Result;
@@ -12,8 +13,10 @@ use crate::output::write;
 /// Elements of a task.
 const BLOCK: usize = 16 << 10;
 
-pub(super) fn forward(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
-    dispatch!(OP, "x", x.dtype(), typed(x, function, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        dispatch!(OP, "x", self.x.dtype(), typed(self.x, self.function, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
@@ -33,7 +36,7 @@ for_every_isa! {
             Activation::Silu => map(x, y, silu),
             Activation::QuickGelu => map(x, y, |x| x / (1.0 + exp(-1.702 * x))),
             Activation::GeluErf => map(x, y, gelu_erf),
-            // What is not a number stays so: a later check must see it.
+            // NaN stays NaN, so that a later check finds it.
             Activation::Relu => map(x, y, |x| if x < 0.0 { 0.0 } else { x }),
         }
     }

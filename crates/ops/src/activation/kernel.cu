@@ -12,11 +12,11 @@ __device__ __forceinline__ float apply(int function, float x) {
     case SILU: return kiln::silu(x);
     case QUICK_GELU: return x / (1.0f + expf(-1.702f * x));
     case GELU_ERF: return kiln::gelu_erf(x);
-    default: return x < 0.0f ? 0.0f : x;  // what is not a number stays so
+    default: return x < 0.0f ? 0.0f : x;  // NaN stays NaN
   }
 }
 
-// A thread has LANES neighbours; with `vectored` memory is aligned and no thread has fewer.
+// A thread processes LANES neighbors. With `vectored`, memory is aligned and no thread has fewer.
 template <typename T>
 __device__ __forceinline__ void activation(const T* x, T* y, int64_t n, int function, int vectored) {
   using V = kiln::Vector<T, kiln::LANES<T>>;

@@ -1,4 +1,4 @@
-//! Activations that stand alone: in the text encoders' feed-forward layers and the time embedding.
+//! Stand-alone activations: in the text encoders' feed-forward layers and the time embedding.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -7,13 +7,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::backend::{self, Operator};
 use crate::error::Result;
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "activation";
 
@@ -32,12 +30,28 @@ pub enum Activation {
 
 /// The activation of every element of `x`, any shape.
 pub fn activation(x: &Tensor, function: Activation, out: Option<&Tensor>) -> Result<Tensor> {
-    let work = || Work::new(&[("x", x)]).config(function);
-    trace::operator(OP, work, || match x.device() {
-        Device::Cpu => cpu::forward(x, function, out),
-        _ => match cuda::activation(x, function, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x, function)?, out),
-        },
-    })
+    backend::run(&Call { x, function }, out)
+}
+
+struct Call<'a> {
+    x: &'a Tensor,
+    function: Activation,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)]).config(self.function)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.x, self.function)
+    }
 }

@@ -15,7 +15,7 @@ fn kernel_agrees_with_the_reference() {
 }
 
 #[test]
-fn what_is_not_a_number_stays_so() {
+fn nan_stays_nan() {
     use Activation::*;
     let x = Tensor::new(&[f32::NAN, 1.0, -1.0], &TARGET.0).unwrap();
     for function in [Silu, QuickGelu, GeluErf, Relu] {

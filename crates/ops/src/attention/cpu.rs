@@ -1,7 +1,8 @@
-//! Attention on the processor, without the matrix of scores (Rabe and Staats, arXiv 2112.05682; Dao et al., arXiv
-//! 2205.14135). Keys and values of a head are packed once. A task then takes some queries through the keys, block by
-//! block: a block's scores exist for these queries alone, in the cache, and the results are scaled down where a block
-//! raises a query's maximum. Blocks are of one size whatever the threads and the batch, so neither changes a bit.
+//! Attention on the CPU without the matrix of scores (Rabe and Staats, arXiv 2112.05682; Dao et al., arXiv 2205.14135).
+//! Keys and values of a head are packed once. A task then processes some queries over all keys, block by block: the
+//! scores of a block exist for these queries alone, in the cache, and the sums so far are scaled down where a block
+//! raises a query's maximum. Blocks have one size whatever the number of threads and the batch size, so the result does
+//! not depend on either.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use candle_core::Tensor;
 use kiln_mempool::HostPool;
 use rayon::prelude::*;
 
-use super::{Attention, OP, Shapes};
+use super::{Attention, Call, OP, Shapes};
+use crate::backend::{self, Cpu};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE, pack, packed_len};
 use crate::cpu::rounding::{LANES, Plain};
@@ -20,15 +22,11 @@ use crate::output::write;
 /// Queries of a task.
 const QUERIES: usize = 2 * ROWS;
 
-pub(super) fn forward(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    config: Attention,
-    shapes: Shapes,
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
-    dispatch!(OP, "q", q.dtype(), typed(q, k, v, config, shapes, out))
+impl backend::Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { q, k, v, config, shapes } = *self;
+        dispatch!(OP, "q", q.dtype(), typed(q, k, v, config, shapes, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(
@@ -82,16 +80,16 @@ struct Head<T> {
     width: usize,
 }
 
-/// A task's buffers.
+/// The buffers of a task.
 struct Buffers<T> {
     kernel: Kernel,
-    /// The queries as the kernel reads them, a block of channels after another.
+    /// The queries in the kernel's format, one block of channels after another.
     queries: Scratch,
     /// The scores of a block of keys.
     scores: Scratch,
-    /// Their exponentials as the kernel reads them.
+    /// Their exponentials in the kernel's format.
     weights: Scratch,
-    /// One row before it is converted to the kernel's form.
+    /// One row before it is converted to the kernel's format.
     stored: Vec<T>,
     /// The sums of weighted values so far.
     results: Scratch,
@@ -104,7 +102,7 @@ impl<T: Element> Default for Buffers<T> {
     }
 }
 
-/// What is known of a block's queries so far.
+/// The state of a block's queries.
 struct Block<'a, T> {
     kernel: &'a Kernel,
     stored: &'a mut Vec<T>,
@@ -112,14 +110,14 @@ struct Block<'a, T> {
     scores: &'a mut [f32],
     weights: &'a mut [u32],
     results: &'a mut [f32],
-    /// The greatest score of each query.
+    /// The maximum of each query's scores.
     maxima: [f32; QUERIES],
     /// The sum of its weights.
     sums: [f32; QUERIES],
 }
 
 impl<T: Element> Head<T> {
-    /// `keys` and `values` begin at the head's first channel of the image's first token; tokens lie `c` apart.
+    /// `keys` and `values` begin at the head's first channel of the image's first token. Tokens are `c` apart.
     fn new(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self> {
         let zeros = |len| -> Result<Vec<T>> {
             let mut zeros = HostPool::vector(len)?;
@@ -134,7 +132,7 @@ impl<T: Element> Head<T> {
         Ok(Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width })
     }
 
-    /// Attends from the queries `rows`; `finish` gets each query's sum of weighted values and of weights.
+    /// Computes the queries `rows`. `finish` gets each query's sum of weighted values and the sum of its weights.
     fn attend<'a>(
         &self,
         rows: Range<usize>,
@@ -199,9 +197,9 @@ impl<T: Element> Head<T> {
         }
     }
 
-    /// Turns query `i`'s scores of `keys` keys into weights; the query sees the first `seen` of them.
+    /// Converts query `i`'s scores of `keys` keys to weights. The mask keeps the first `seen` of them.
     fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_, T>) {
-        // exp(x) = 2^(x log2(e)): the base's factor costs nothing here.
+        // exp(x) = 2^(x log2(e)): the factor of the base costs nothing here.
         let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
         let scores = &block.scores[i * block.kernel.k_block()..][..seen];
         let (maximum, sum) = (&mut block.maxima[i], &mut block.sums[i]);
@@ -235,7 +233,7 @@ impl<T: Element> Head<T> {
 }
 
 for_every_isa! {
-    /// The greatest of some scores and of `maximum`.
+    /// The maximum of some scores and `maximum`.
     fn raise(scores: &[f32], maximum: &mut f32) {
         let mut maxima = [*maximum; 2 * LANES];
         let (chunks, rest) = scores.as_chunks::<{ 2 * LANES }>();
@@ -247,7 +245,7 @@ for_every_isa! {
 }
 
 for_every_isa! {
-    /// `2^(scale (score - maximum))` of every score; adds them to `sum`, added up in lanes.
+    /// `2^(scale (score - maximum))` of every score. Adds them to `sum`, summed in lanes.
     fn exponentials<T: Element, R: Rounding>(
         scores: &[f32],
         scale: f32,
@@ -275,7 +273,7 @@ for_every_isa! {
 }
 
 for_every_isa! {
-    /// The results of a query: sums of weighted values over the sum of the weights.
+    /// The result of a query: the sum of weighted values divided by the sum of the weights.
     fn divide<T: Element>(results: &[f32], sum: f32, y: &mut [T]) {
         y.iter_mut().zip(results).for_each(|(y, value)| *y = T::from_f32(*value / sum));
     }

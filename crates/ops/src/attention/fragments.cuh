@@ -1,4 +1,4 @@
-// Products of small tiles by warps (mma.sync, every card since compute capability 8.0), and copies to shared memory.
+// Products of small tiles by warps (mma.sync, all GPUs since compute capability 8.0), and copies to shared memory.
 #pragma once
 
 #include "operands.cuh"
@@ -10,12 +10,12 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool i
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the last `LATER` groups of this thread's copies are there.
+// Waits until all but the last `LATER` groups of this thread's copies have arrived.
 template <int LATER> __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-// Four 8 by 8 tiles; threads 8 i .. 8 i + 7 give the addresses of tile i's rows.
+// Loads four 8 by 8 tiles. Threads 8 i .. 8 i + 7 pass the addresses of tile i's rows.
 __device__ __forceinline__ void load_tiles(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -48,8 +48,8 @@ __device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// `ROWS` rows of a head from `first` on to shared memory; rows past `count` and channels past head_dim become zeros.
-// `place` gives a chunk's offset in bytes.
+// Copies `ROWS` rows of a head from `first` on to shared memory. Rows past `count` and channels past head_dim become
+// zeros. `place` returns the offset of a chunk in bytes.
 template <int ROWS, int D, int THREADS, typename T, typename Place>
 __device__ __forceinline__ void copy_rows(uint32_t to, const T* from, int64_t stride, int first, int count,
                                           int head_dim, Place place) {

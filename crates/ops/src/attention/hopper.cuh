@@ -1,9 +1,9 @@
 // Heads of 40, 64, 80 and 160 channels on Hopper (after FlashAttention-3, arXiv 2407.08608).
 //
-// A block is GROUPS warp groups of 64 queries each. The copy engine fetches tiles of KEYS keys and their values ahead;
-// one warp asks for them, besides its other work, which leaves every warp's registers to products. A group issues the
-// scores of the next tile and then the results of this one, and turns scores into exponentials while results are made;
-// several groups to a multiprocessor overlap the rest.
+// A block has GROUPS warp groups of 64 queries each. The TMA loads tiles of KEYS keys and their values ahead. One warp
+// issues these loads besides its other work, which leaves the registers of all warps to products. A group issues the
+// scores of the next tile and then the results of this one, and converts scores to exponentials while results are
+// computed. Several groups on a multiprocessor overlap the rest.
 #pragma once
 
 #include "wgmma.cuh"
@@ -12,10 +12,10 @@ namespace kiln::attention {
 
 template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct Hopper {
   static constexpr int THREADS = GROUPS * 128, ROWS = GROUPS * 64;
-  // Operands lie in boxes of 64 channels, rows of 128 bytes; channels past D are zeros, and are skipped.
+  // Operands are in boxes of 64 channels, rows of 128 bytes. Channels past D are zeros, and are skipped.
   static constexpr int BOXES = (D + 63) / 64, DEPTH = (D + 15) / 16, ROW = BOXES * 128;
-  // Tiles are asked for AHEAD tiles ahead, in the place of one that this group has done with and the others have, or
-  // nearly so: they may be out of step.
+  // Tiles are loaded AHEAD tiles ahead, over one that this group no longer needs. The other groups have finished it
+  // too, or nearly so: they may be out of step.
   static_assert(0 < AHEAD && AHEAD <= STAGES - 2);
 
   struct Tile {
@@ -55,7 +55,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     attend(shared, warp, k, v, x);
   }
 
-  // Has tile `i` copied.
+  // Starts the copy of tile `i`.
   __device__ static __forceinline__ void fetch(Tile& tile, Barrier& full, const TensorMap& k, const TensorMap& v,
                                                int i) {
     full.arrive_expecting(TILE);
@@ -66,7 +66,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     }
   }
 
-  // Has the scores of a tile made.
+  // Issues the products of a tile's scores.
   __device__ static __forceinline__ void score(float (&scores)[KEYS / 8][4], uint64_t queries, uint64_t keys) {
     pin(scores);
     begin_products();
@@ -78,7 +78,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     commit_products();
   }
 
-  // Has a tile's part of the results made.
+  // Issues the products of a tile's part of the results.
   __device__ static __forceinline__ void add_values(float (&out)[D / 8][4], const uint32_t (&weights)[KEYS / 16][4],
                                                     uint64_t values) {
     pin(out);
@@ -88,7 +88,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     commit_products();
   }
 
-  // Waits for the results up to now, which then count for as much less as the softmax says.
+  // Waits for the results so far and scales them by the factor of the softmax.
   __device__ static __forceinline__ void finish_values(float (&out)[D / 8][4], const float (&shrink)[2], bool grown) {
     wait_products<0>();
     pin(out);
@@ -116,7 +116,7 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     score(scores, queries, keys);
     wait_products<0>();
     pin(scores);
-    int slot = 0, next = 0, parity = 0; // this tile's place, the next one's, and the parity of that one's phase
+    int slot = 0, next = 0, parity = 0; // the buffer of this tile, that of the next one, and the parity of its phase
     int free = AHEAD, free_parity = 1;
     for (int i = 0; i + 1 < tiles; ++i) {
       if (++next == STAGES) next = 0, parity ^= 1;
@@ -148,9 +148,9 @@ template <typename T, int D, int GROUPS, int KEYS, int STAGES, int AHEAD> struct
     pin(out);
 
     float by[2];
-    softmax.normalisers(by);
+    softmax.normalizers(by);
     scale_rows(out, by);
-    group_sync(group); // its queries are done with: results go out through them
+    group_sync(group); // its queries are no longer needed: results are staged there
     unsigned char* staged = &shared.queries[group][0][0];
     const int row = warp % 4 * 16;
     stage<T, ROW>(staged, out, row, 0);

@@ -1,8 +1,8 @@
 // Heads of 512 channels on Hopper: the middle of the VAE.
 //
-// A block of two warp groups takes 64 queries. Each group makes the scores of half of a tile's 64 keys; the
-// exponentials go through shared memory, and each group makes the results of half of the channels, which fills half of
-// the multiprocessor's registers. The copy engine brings values while scores are made, and the next keys while results
+// A block of two warp groups processes 64 queries. Each group computes the scores of half of a tile's 64 keys. The
+// exponentials go through shared memory, and each group computes the results of half of the channels, which fills half
+// of the multiprocessor's registers. The TMA loads values while scores are computed, and the next keys while results
 // are.
 #pragma once
 
@@ -35,7 +35,7 @@ template <typename T> struct HopperWide {
     __syncthreads();
 
     const int group = warp / 4, first = warp % 4 * 16;
-    const int row = first + lane / 4; // this thread's rows: this one, and 8 further
+    const int row = first + lane / 4; // this thread's rows: this one, and row + 8
     const uint64_t queries = operand(shared.queries), weights = operand(shared.weights);
     const uint64_t keys = advanced(operand(shared.keys), group * (32 * 128));
     const uint64_t values = operand(shared.values[group * 4], BOX);
@@ -54,7 +54,7 @@ template <typename T> struct HopperWide {
       }
       commit_products();
       if (warp == 0 && elect()) {
-        shared.values_empty.wait(i % 2 ^ 1); // of the tile before
+        shared.values_empty.wait(i % 2 ^ 1); // of the previous tile
         fetch(shared.values, shared.values_full, v, i * KEYS);
       }
       __syncwarp();
@@ -66,7 +66,7 @@ template <typename T> struct HopperWide {
         const float top = row_max(tile_max(scores, half));
         if (lane % 4 == 0) shared.part[group][row + half * 8] = top;
       }
-      __syncthreads(); // both groups' maxima are here, and the keys done with
+      __syncthreads(); // both groups' maxima have arrived, and the keys are no longer needed
       if (i + 1 < tiles && warp == 0 && elect()) fetch(shared.keys, shared.keys_full, k, (i + 1) * KEYS);
 
       bool grown = false;
@@ -83,7 +83,7 @@ template <typename T> struct HopperWide {
       stage<T, 128>(shared.weights, scores, first, group * 4);
       if (__any_sync(~0u, grown)) scale_rows(out, shrink);
       publish_operands();
-      __syncthreads(); // both groups' exponentials are here
+      __syncthreads(); // both groups' exponentials have arrived
       shared.values_full.wait(i % 2);
       pin(out);
       begin_products();
@@ -102,7 +102,7 @@ template <typename T> struct HopperWide {
       const float part = row_sum(sum[half]);
       if (lane % 4 == 0) shared.part[group][row + half * 8] = part;
     }
-    __syncthreads(); // the sums are here, and the queries done with: results go out through them
+    __syncthreads(); // the sums have arrived and the queries are no longer needed: results are staged there
     const float by[2] = {1.0f / (shared.part[0][row] + shared.part[1][row]),
                          1.0f / (shared.part[0][row + 8] + shared.part[1][row + 8])};
     scale_rows(out, by);
@@ -112,7 +112,7 @@ template <typename T> struct HopperWide {
     unstage<T, ROW>(staged, Head<T>(x), x, 0, 64, blockIdx.x * 64, threadIdx.x, THREADS);
   }
 
-  // Has 64 rows from `token` on copied.
+  // Starts the copy of 64 rows from `token` on.
   __device__ static __forceinline__ void fetch(unsigned char (&boxes)[BOXES][BOX], Barrier& full, const TensorMap& map,
                                                int token) {
     full.arrive_expecting(sizeof(boxes));

@@ -1,4 +1,4 @@
-// Attention kernels, f16 and bf16. `cuda.rs` chooses among them and says what each takes.
+// Attention kernels for f16 and bf16. `cuda.rs` chooses among them.
 
 #include "narrow.cuh"
 #include "wide.cuh"

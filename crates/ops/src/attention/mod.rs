@@ -10,11 +10,9 @@ mod workspace;
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 pub use workspace::attention_workspace;
 
 const OP: &str = "attention";
@@ -22,9 +20,9 @@ const OP: &str = "attention";
 /// The configuration of [`attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attention {
-    /// How many heads the channels form; it divides their number.
+    /// The number of heads, a divisor of the number of channels.
     pub num_heads: usize,
-    /// Whether a token sees only itself and the tokens before it: the text encoders' mask.
+    /// Whether a token attends only to itself and the tokens before it: the text encoders' mask.
     pub causal: bool,
 }
 
@@ -47,23 +45,40 @@ pub(crate) struct Shapes {
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the heads do not divide the channels.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(q, k, v, config)?;
-    let Shapes { b, s, t, c, .. } = shapes;
-    let work = || {
-        let products = Work::new(&[("q", q), ("k", k), ("v", v)]).product(b * s, t, c).product(b * s, c, t);
-        products.config(config)
-    };
-    trace::operator(OP, work, || match q.device() {
-        Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
-        _ => match cuda::attention(q, k, v, config, shapes, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(q, k, v, None, config, shapes)?, out),
-        },
-    })
+    backend::run(&Call { q, k, v, config, shapes }, out)
 }
 
-/// [`attention`] in which no query looks at the keys whose `seen` `(b, t)`, in f32, is 0; the others' is 1. In f32, of
-/// candle's primitives on every device: it is for a text encoder's few tokens. A query that no key is left for gives no
-/// numbers.
+struct Call<'a> {
+    q: &'a Tensor,
+    k: &'a Tensor,
+    v: &'a Tensor,
+    config: Attention,
+    shapes: Shapes,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.q
+    }
+
+    fn work(&self) -> Work {
+        let Shapes { b, s, t, c, .. } = self.shapes;
+        let operands = Work::new(&[("q", self.q), ("k", self.k), ("v", self.v)]).config(self.config);
+        operands.product(b * s, t, c).product(b * s, c, t)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.q, self.k, self.v, None, self.config, self.shapes)
+    }
+}
+
+/// [`attention`] with a mask of keys: `seen` `(b, t)`, in f32, is 1 for the keys that queries attend to, and 0 for
+/// those that are masked. It runs in f32 in candle's primitives on every device, for the few tokens of a text encoder.
+/// A query whose keys are all masked has NaN as its result.
 ///
 /// # Errors
 /// Those of [`attention`].
@@ -101,8 +116,8 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention) -> Result<Shapes
     Ok(Shapes { b, s, t, c, head_dim: c / config.num_heads })
 }
 
-/// Whether [`attention`] reads queries, keys and values where they are when their rows lie apart, as in the result of
-/// one product for all three. Elsewhere they would be copied.
+/// Whether [`attention`] reads queries, keys and values in place where their rows are strided, as in the result of one
+/// product for all three. On other devices and in other types they would be copied.
 pub fn attention_reads_parts(x: &Tensor) -> bool {
     matches!(x.device(), Device::Cuda(_)) && x.dtype() != DType::F32
 }

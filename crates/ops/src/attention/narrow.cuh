@@ -1,7 +1,8 @@
-// Heads of up to 160 channels on every card since compute capability 8.0 (FlashAttention-2, arXiv 2307.08691).
+// Heads of up to 160 channels on all GPUs since compute capability 8.0 (FlashAttention-2, arXiv 2307.08691).
 //
-// A block of four warps takes 64 M queries of one head; their results stay in registers while keys and values pass
-// through shared memory, 64 at a time. Values arrive while the scores are made, the next keys while results are.
+// A block of four warps processes 64 M queries of one head. Their results stay in registers while keys and values pass
+// through shared memory, 64 at a time. Values are loaded while the scores are computed, the next keys while the results
+// are.
 #pragma once
 
 #include "fragments.cuh"
@@ -10,9 +11,9 @@ namespace kiln::attention {
 
 template <typename T, int D, int M> struct Narrow {
   static constexpr int THREADS = 128, KEYS = 64, ROWS = 64 * M;
-  // A row's 16-byte chunks and one more: an odd number, so that eight rows' chunks lie in different banks.
+  // The 16-byte chunks of a row and one more: an odd number, so that chunks of eight rows are in different banks.
   static constexpr int STRIDE = (D + 8) * 2;
-  // Results are staged for the way out in rows of a multiple of 128 bytes.
+  // Results are staged in rows of a multiple of 128 bytes.
   static constexpr int STAGED = (D * 2 + 127) / 128 * 128;
 
   __device__ static int place(int row, int chunk) { return row * STRIDE + chunk * 16; }
@@ -29,7 +30,8 @@ template <typename T, int D, int M> struct Narrow {
     copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, 0, x.t, x.head_dim, place);
     commit_copies();
 
-    // As ldmatrix wants them: left operands and transposed right ones 16 rows by 2 chunks, others 2 chunks by 16 rows.
+    // The order of ldmatrix: left operands and transposed right ones have 16 rows by 2 chunks, others 2 chunks by 16
+    // rows.
     const int across = lane % 16 * STRIDE + lane / 16 * 16;
     const int along = (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 16;
     const int warp_row = warp * 16 * M;
@@ -101,11 +103,11 @@ template <typename T, int D, int M> struct Narrow {
       }
     }
 
-    __syncthreads(); // the results take the place of everything else
+    __syncthreads(); // the results overwrite everything else
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       float by[2];
-      softmax[m].normalisers(by);
+      softmax[m].normalizers(by);
       scale_rows(out[m], by);
       stage<T, STAGED>(shared, out[m], warp_row + m * 16, 0);
     }

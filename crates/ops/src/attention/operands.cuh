@@ -1,31 +1,35 @@
-// What the attention kernels share: their arguments, the softmax of a tile of scores, the way results leave.
+// Shared parts of the attention kernels: arguments, the softmax of a tile of scores, and the output of results.
 //
-// A tile of scores or results lies in registers as tensor cores leave it: of each 16 rows by 8 columns, thread `lane`
-// holds row lane / 4, columns 2 (lane % 4) and the next, then the same of row lane / 4 + 8.
+// A tile of scores or results has the register layout of tensor cores: of each 16 rows by 8 columns, thread `lane`
+// holds row lane / 4, columns 2 (lane % 4) and the next, then the same columns of row lane / 4 + 8.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 namespace kiln::attention {
 
-// Lies in memory as `Arguments` of cuda.rs.
+// Has the memory layout of `Arguments` in cuda.rs.
 struct Arguments {
   const void* q;    // (b, s, num_heads, head_dim)
   const void* k;    // (b, t, num_heads, head_dim)
   const void* v;    // as k
-  void* out;        // (b, s, num_heads * head_dim), without gaps
+  void* out;        // (b, s, num_heads * head_dim), contiguous
   int64_t q_row, q_batch;  // strides in elements; multiples of 8, as are the addresses / 2
   int64_t k_row, k_batch;
   int64_t v_row, v_batch;
   int s, t;
   int head_dim;     // a multiple of 8
   int causal;
-  float scale;      // of the scores, for powers of two: log2(e) / sqrt(head_dim)
+  float scale;      // the scale of the scores for powers of two: log2(e) / sqrt(head_dim)
 };
+static_assert(sizeof(Arguments) == 104 && alignof(Arguments) == 8, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, q_row) == 32 && offsetof(Arguments, s) == 80, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, scale) == 96, "cuda.rs has another layout");
 
-// The head of a block, and what it may read and write: grid (query tiles, heads, batch).
+// The head of a block, with the ranges that the block reads and writes. Grid: (query tiles, heads, batch).
 template <typename T> struct Head {
   const T *q, *k, *v;
   T* out;
@@ -62,7 +66,7 @@ template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float a, flo
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Over the four threads that share a row.
+// Reduces over the four threads that share a row.
 __device__ __forceinline__ float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -72,7 +76,7 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Minus infinity for the scores that do not count. `row` and `key` are those of the thread's first score.
+// Sets masked scores to minus infinity. `row` and `key` are those of the thread's first score.
 template <int N> __device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -94,7 +98,7 @@ template <int N> __device__ __forceinline__ float tile_max(const float (&scores)
   return fmaxf(a, b);
 }
 
-// Scores become 2^(scale score - shift); gives this thread's sum of a row's.
+// Converts scores to 2^(scale score - shift). Returns this thread's part of the sum of a row.
 template <int N>
 __device__ __forceinline__ float exponentials(float (&scores)[N][4], int half, float scale, float shift) {
   float a = 0, b = 0;
@@ -106,14 +110,14 @@ __device__ __forceinline__ float exponentials(float (&scores)[N][4], int half, f
   return a + b;
 }
 
-// The softmax's state of a thread's two rows (Milakov and Gimelshein, arXiv 1805.02867): the largest score up to now,
-// and this thread's part of the sum of exponentials relative to it.
+// The softmax's state of a thread's two rows (Milakov and Gimelshein, arXiv 1805.02867): the maximum score so far, and
+// this thread's part of the sum of exponentials relative to it.
 struct Softmax {
   float max[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 
-  // Takes a tile of scores, which become exponentials. What was summed up before shrinks by `shrink`; gives whether
-  // any row of the warp does.
+  // Adds a tile of scores, which become exponentials. The earlier sums are scaled by `shrink`. Returns whether any row
+  // of the warp is scaled.
   template <int N> __device__ __forceinline__ bool take(float (&scores)[N][4], float scale, float (&shrink)[2]) {
     bool grown = false;
 #pragma unroll
@@ -127,8 +131,8 @@ struct Softmax {
     return __any_sync(~0u, grown);
   }
 
-  // What results are multiplied by at the end.
-  __device__ __forceinline__ void normalisers(float (&by)[2]) const {
+  // The factor of the results at the end.
+  __device__ __forceinline__ void normalizers(float (&by)[2]) const {
     by[0] = 1.0f / row_sum(sum[0]);
     by[1] = 1.0f / row_sum(sum[1]);
   }
@@ -151,13 +155,13 @@ __device__ __forceinline__ void left_operand(uint32_t (&a)[4], const float (&til
   a[3] = pack<T>(tile[2 * k + 1][2], tile[2 * k + 1][3]);
 }
 
-// A row's 16-byte chunks lie in shared memory in an order that depends on the row, so that eight rows' chunks of the
-// same number lie in different banks. `ROW` is a row's length in bytes, a multiple of 128.
+// The order of a row's 16-byte chunks in shared memory depends on the row, so that chunks of the same number in eight
+// rows are in different banks. `ROW` is the length of a row in bytes, a multiple of 128.
 template <int ROW> __device__ __forceinline__ int swizzled(int row, int chunk) {
   return row * ROW + ((chunk ^ (row & 7)) << 4);
 }
 
-// A warp's tile of 16 rows to shared memory, swizzled; `chunk` is the tile's first.
+// Stores a warp's tile of 16 rows to shared memory, swizzled. `chunk` is the tile's first chunk.
 template <typename T, int ROW, int N>
 __device__ __forceinline__ void stage(unsigned char* shared, const float (&tile)[N][4], int first_row, int chunk) {
   const int lane = threadIdx.x % 32, row = first_row + lane / 4;
@@ -169,7 +173,7 @@ __device__ __forceinline__ void stage(unsigned char* shared, const float (&tile)
   }
 }
 
-// `rows` staged rows, from `first_row` on, to the result's rows from `token` on, by `threads` threads.
+// Copies `rows` staged rows, from `first_row` on, to the rows of the result from `token` on, with `threads` threads.
 template <typename T, int ROW>
 __device__ __forceinline__ void unstage(const unsigned char* shared, const Head<T>& head, const Arguments& x,
                                         int first_row, int rows, int token, int thread, int threads) {

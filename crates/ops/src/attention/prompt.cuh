@@ -1,7 +1,7 @@
-// At most 80 keys, as of a prompt of 77 tokens: heads of 40, 64, 80 and 160 channels on Hopper.
+// At most 80 keys, as for a prompt of 77 tokens: heads of 40, 64, 80 and 160 channels on Hopper.
 //
-// A block is one warp group with 64 queries, and all keys are one tile: nothing overlaps within a block, so registers
-// are kept few and many blocks share a multiprocessor.
+// A block is one warp group with 64 queries, and all keys are one tile. Nothing overlaps within a block, so it uses few
+// registers, and many blocks share a multiprocessor.
 #pragma once
 
 #include "wgmma.cuh"
@@ -13,7 +13,7 @@ template <typename T, int D> struct Prompt {
 
   struct alignas(1024) Shared {
     unsigned char queries[BOXES][64 * 128], keys[BOXES][KEYS * 128], values[BOXES][KEYS * 128];
-    Barrier scores_full, values_full; // what the scores need is there; the values are
+    Barrier scores_full, values_full; // the operands of the scores have arrived, or the values have
   };
 
   __device__ static void run(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Arguments& x) {
@@ -69,9 +69,9 @@ template <typename T, int D> struct Prompt {
     pin(out);
 
     float by[2];
-    softmax.normalisers(by);
+    softmax.normalizers(by);
     scale_rows(out, by);
-    __syncthreads(); // the queries are done with: results go out through them
+    __syncthreads(); // the queries are no longer needed: results are staged there
     stage<T, ROW>(&shared.queries[0][0], out, warp * 16, 0);
     __syncwarp();
     unstage<T, ROW>(&shared.queries[0][0], Head<T>(x), x, warp * 16, 16, blockIdx.x * 64 + warp * 16, lane, 32);

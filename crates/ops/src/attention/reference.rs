@@ -1,4 +1,4 @@
-//! Attention in candle's primitives, some queries at a time so that the scores stay bounded.
+//! Attention in candle's primitives, for some queries at a time, so that the memory of the scores is bounded.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::ops::softmax_last_dim;
@@ -6,10 +6,10 @@ use candle_nn::ops::softmax_last_dim;
 use super::{Attention, Shapes};
 use crate::error::Result;
 
-/// Elements of the scores that exist at a time: 256 MiB in f32.
+/// The most elements of the scores in memory: 256 MiB in f32.
 const MAX_SCORES: usize = 1 << 26;
 
-/// With `seen` `(b, t)` keys are looked at where it is 1, and not where it is 0.
+/// `seen` `(b, t)` is 1 for keys that are attended to and 0 for masked ones.
 pub(super) fn forward(
     q: &Tensor,
     k: &Tensor,
@@ -42,12 +42,13 @@ pub(super) fn forward(
     Ok(Tensor::cat(&blocks, 2)?.transpose(1, 2)?.reshape((b, s, c))?)
 }
 
-/// Queries of each head whose scores exist at a time: `scores` are those of one query of every head, `s` the queries.
+/// Queries of each head whose scores are in memory at a time. `scores` counts those of one query of every head, `s` the
+/// queries.
 pub(super) fn queries_at_a_time(scores: usize, s: usize) -> usize {
     (MAX_SCORES / scores.max(1)).clamp(1, s.max(1))
 }
 
-/// `(rows, t)`: 0 where query `start + row` may look, minus infinity where it may not.
+/// `(rows, t)`: 0 where query `start + row` attends, minus infinity where it is masked.
 fn causal_mask(start: usize, rows: usize, t: usize, device: &Device) -> Result<Tensor> {
     let mask: Vec<f32> = (start..start + rows)
         .flat_map(|query| (0..t).map(move |key| if key <= query { 0.0 } else { f32::NEG_INFINITY }))

@@ -4,7 +4,7 @@ use crate::test_support::{TARGET, assert_close, exact, random, random_into};
 /// `(b, s, t, num_heads, head_dim)`.
 type Case = (usize, usize, usize, usize, usize);
 
-/// Runs a case on operands that `operands` makes, with and without the mask where that is possible, and compares.
+/// Runs a case on operands from `operands`, with and without the mask where that is possible, and compares.
 fn agrees((b, s, t, num_heads, head_dim): Case, operands: impl Fn() -> [Tensor; 3]) {
     let c = num_heads * head_dim;
     for causal in [false, true] {
@@ -23,7 +23,7 @@ fn agrees((b, s, t, num_heads, head_dim): Case, operands: impl Fn() -> [Tensor; 
 
 #[test]
 fn kernel_agrees_with_the_reference() {
-    // head sizes 8 to 512, lengths that no block divides, and more keys than a kernel holds at once
+    // head sizes 8 to 512, lengths that no block size divides, and more keys than a kernel keeps at once
     let short = [(1, 1, 1, 1, 8), (2, 63, 77, 4, 40), (1, 130, 130, 2, 64), (2, 9, 154, 3, 24), (1, 70, 70, 1, 512)];
     let long = [(1, 200, 1000, 2, 40), (2, 300, 700, 1, 64), (1, 65, 500, 2, 80), (1, 100, 400, 2, 160)];
     let prompt =
@@ -55,11 +55,11 @@ fn refuses_heads_that_do_not_divide() {
 }
 
 #[test]
-fn keys_that_are_not_seen_might_as_well_not_be_there() {
+fn masked_keys_have_no_effect() {
     let (q, k, v) = (random(&[1, 5, 16]), random(&[1, 6, 16]), random(&[1, 6, 16]));
     let config = Attention { num_heads: 2, causal: false };
     let seen = Tensor::new(&[[1f32, 0., 1., 1., 0., 1.]], &TARGET.0).unwrap();
-    let left = Tensor::new(&[0u32, 2, 3, 5], &Device::Cpu).unwrap(); // where `exact` puts its tensors
+    let left = Tensor::new(&[0u32, 2, 3, 5], &Device::Cpu).unwrap(); // the device of `exact`
     let [fewer_k, fewer_v] = [&k, &v].map(|x| exact(x).index_select(&left, 1).unwrap());
     let expected = attention(&exact(&q), &fewer_k, &fewer_v, config, None).unwrap();
     assert_close(&attention_seeing(&q, &k, &v, &seen, config).unwrap(), &expected, 1e-5);

@@ -1,5 +1,6 @@
-// Hopper's tools: products by warp groups on operands in shared memory, tile copies by the copy engine, barriers in
-// shared memory that both report to. PTX ISA, sections on wgmma.mma_async, cp.async.bulk.tensor and mbarrier.
+// Instructions of Hopper: warp-group products on operands in shared memory, tile copies by the tensor memory
+// accelerator (TMA), and barriers in shared memory. PTX ISA, sections on wgmma.mma_async, cp.async.bulk.tensor and
+// mbarrier.
 #pragma once
 
 #include "operands.cuh"
@@ -11,7 +12,7 @@ struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };
 
-// A barrier whose phase ends with `count` arrivals and all bytes that were announced.
+// A barrier whose phase ends after `count` arrivals and all expected bytes.
 struct Barrier {
   uint64_t state;
 
@@ -25,7 +26,7 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");
   }
-  // Until the phase of this parity has ended.
+  // Waits until the phase of this parity has ended.
   __device__ __forceinline__ void wait(int parity) {
     asm volatile(
         "{\n"
@@ -52,12 +53,12 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-// Until all warps of this group are here.
+// Waits until all warps of this group have arrived.
 __device__ __forceinline__ void group_sync(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-// Makes initialised barriers known to the copy engine.
+// Makes initialized barriers visible to the TMA.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -66,7 +67,7 @@ __device__ __forceinline__ void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// A tile of `map`'s box from (channel, head, token, batch) on; what lies outside the tensor becomes zeros.
+// Loads a tile of `map`'s box from (channel, head, token, batch) on. Elements out of bounds become zeros.
 __device__ __forceinline__ void copy_tile(void* to, const TensorMap& map, Barrier& barrier, int channel, int head,
                                           int token, int batch) {
   asm volatile(
@@ -76,11 +77,11 @@ __device__ __forceinline__ void copy_tile(void* to, const TensorMap& map, Barrie
       : "memory");
 }
 
-// Lets products read what this thread has written to shared memory; a barrier follows.
+// Makes this thread's writes to shared memory visible to products. A barrier must follow.
 __device__ __forceinline__ void publish_operands() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// What a product reads in shared memory: rows of 128 bytes, swizzled, eight in 1,024 bytes. `beyond` is the distance in
-// bytes to the next 64 channels, where channels are a right operand's columns.
+// An operand in shared memory: rows of 128 bytes, swizzled, eight in 1,024 bytes. `beyond` is the distance in bytes to
+// the next 64 channels, where channels are the columns of a right operand.
 __device__ __forceinline__ uint64_t operand(const void* at, int beyond = 16) {
   constexpr uint64_t EIGHT_ROWS = 1024 >> 4, SWIZZLE_128 = 1;
   return uint64_t(shared_address(at) >> 4 & 0x3fff) | uint64_t(beyond >> 4) << 16 | EIGHT_ROWS << 32 |
@@ -91,11 +92,11 @@ __device__ __forceinline__ uint64_t advanced(uint64_t operand, int bytes) { retu
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all but the last `LATER` groups of products are done.
+// Waits until all but the last `LATER` groups of products are done.
 template <int LATER> __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
 }
-// Keeps the compiler from using a tile's registers before this place, or from changing them after it.
+// Keeps the compiler from using the registers of a tile before this point, or from changing them after it.
 template <int N> __device__ __forceinline__ void pin(float (&tile)[N][4]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -103,7 +104,7 @@ template <int N> __device__ __forceinline__ void pin(float (&tile)[N][4]) {
   }
 }
 
-// The places of a tile's registers in an instruction, and the registers themselves.
+// The operand numbers of a tile's registers in an instruction, and the registers themselves.
 #define R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define R16 ", %16, %17, %18, %19"
 #define R20 ", %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -125,7 +126,8 @@ template <int N> __device__ __forceinline__ void pin(float (&tile)[N][4]) {
 #define TILE20 TILE10, TILE5(10), TILE5(15)
 #define TILE32 TILE16, TILE4(16), TILE4(20), TILE4(24), TILE4(28)
 
-// d (+)= a b^T: 64 rows by 16 channels of a, N rows by 16 channels of b. Without `add`, d's old values don't count.
+// d (+)= a b^T: 64 rows by 16 channels of a, N rows by 16 channels of b. Without `add`, the old values of d are
+// ignored.
 template <typename T, int N>
 __device__ __forceinline__ void multiply_transposed(float (&d)[N][4], uint64_t a, uint64_t b, int add);
 // d (+)= a b: 64 rows by 16 of a, in registers or shared memory, 16 rows by N columns of b.
@@ -134,7 +136,7 @@ __device__ __forceinline__ void multiply(float (&d)[N][4], const uint32_t (&a)[4
 template <typename T, int N>
 __device__ __forceinline__ void multiply(float (&d)[N][4], uint64_t a, uint64_t b, int add);
 
-// NAME says what b is: its rows d's columns (multiply_transposed), or d's columns its columns (multiply).
+// NAME is the layout of b: its rows are d's columns (multiply_transposed), or its columns are d's columns (multiply).
 #define SHARED(NAME, MAJOR, T, TYPE, N, COLUMNS, REGISTERS, TILE, A, B, ADD)                                    \
   template <>                                                                                                   \
   __device__ __forceinline__ void NAME<T, N>(float (&d)[N][4], uint64_t a, uint64_t b, int add) {               \

@@ -1,7 +1,7 @@
-// Heads of more than 160 channels, as in the middle of the VAE, on every card since compute capability 8.0.
+// Heads of more than 160 channels, as in the middle of the VAE, on all GPUs since compute capability 8.0.
 //
-// A block of eight warps takes 64 queries. For the scores the warps share out rows and keys; the exponentials go
-// through shared memory, and for the results every warp takes an eighth of the channels of all rows.
+// A block of eight warps processes 64 queries. For the scores the warps split rows and keys; the exponentials go
+// through shared memory, and for the results every warp computes an eighth of the channels of all rows.
 #pragma once
 
 #include "fragments.cuh"
@@ -10,7 +10,7 @@ namespace kiln::attention {
 
 template <typename T, int D, int KEYS> struct Wide {
   static constexpr int THREADS = 256, ROWS = 64, ROW = D * 2, TILES = D / 64;
-  // Exponentials: a row's 16-byte chunks and one more, an odd number; where memory is scarce, with bank conflicts.
+  // Exponentials: a row's 16-byte chunks and one more, an odd number. Without enough memory they have bank conflicts.
   static constexpr int STRIDE = KEYS == 16 ? 32 : (KEYS + 8) * 2;
 
   struct alignas(1024) Shared {
@@ -32,13 +32,13 @@ template <typename T, int D, int KEYS> struct Wide {
     commit_copies();
 
     const int score_row = warp % 4 * 16, side = warp / 4, score_key = side * (KEYS / 2);
-    const int row = score_row + lane / 4; // this thread's rows of the scores: this one, and 8 further
+    const int row = score_row + lane / 4; // this thread's rows of the scores: this one, and row + 8
     float out[4][TILES][4] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     const int visible = x.causal ? min(x.t, first + ROWS) : x.t;
     for (int key = 0; key < visible; key += KEYS) {
       wait_copies<0>();
-      __syncthreads(); // keys are here; values and weights are done with
+      __syncthreads(); // keys have arrived; values and weights are no longer needed
       copy_rows<KEYS, D, THREADS>(values, head.v, x.v_row, key, x.t, x.head_dim, swizzled<ROW>);
       commit_copies();
 
@@ -62,7 +62,7 @@ template <typename T, int D, int KEYS> struct Wide {
         const float top = row_max(tile_max(scores, half));
         if (lane % 4 == 0) shared.part[side][row + half * 8] = top;
       }
-      __syncthreads(); // keys are done with; both sides' maxima are here
+      __syncthreads(); // keys are no longer needed; the maxima of both sides have arrived
       if (key + KEYS < visible) {
         copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, key + KEYS, x.t, x.head_dim, swizzled<ROW>);
       }
@@ -85,7 +85,7 @@ template <typename T, int D, int KEYS> struct Wide {
         }
       }
       wait_copies<1>();
-      if (__syncthreads_or(grown)) { // values and weights are here
+      if (__syncthreads_or(grown)) { // values and weights have arrived
 #pragma unroll
         for (int m = 0; m < 4; ++m) {
           const float by[2] = {shared.shrink[m * 16 + lane / 4], shared.shrink[m * 16 + lane / 4 + 8]};
@@ -116,7 +116,7 @@ template <typename T, int D, int KEYS> struct Wide {
       const float part = row_sum(sum[half]);
       if (lane % 4 == 0) shared.part[side][row + half * 8] = part;
     }
-    __syncthreads(); // the sums are here, and the queries done with: the results take their place
+    __syncthreads(); // the sums have arrived and the queries are no longer needed: results overwrite them
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const int at = m * 16 + lane / 4;

@@ -1,4 +1,4 @@
-//! What an attention takes besides operands and result.
+//! Memory of an attention besides operands and result.
 
 use candle_core::DType;
 
@@ -6,8 +6,8 @@ use super::{Attention, reference};
 use crate::cpu::product::packed_len;
 use crate::workspace::{Target, Workspace};
 
-/// What [`crate::attention`] takes besides operands and result, for `q` `(b, s, c)` and `t` keys. On the processor the
-/// packed keys and values of all heads; on a card nothing, but for f32 and heads of odd sizes, which no kernel has.
+/// Memory of [`crate::attention`] besides operands and result, for `q` `(b, s, c)` and `t` keys. On the CPU these are
+/// the packed keys and values of all heads. A GPU needs none, except in f32 and for head sizes without a kernel.
 pub fn attention_workspace(
     target: Target,
     dtype: DType,
@@ -21,7 +21,8 @@ pub fn attention_workspace(
         Target::Processor { .. } => b * heads * (packed_len(head_dim, t) + packed_len(t, head_dim)) * size,
         Target::Card if dtype != DType::F32 && head_dim.is_multiple_of(8) && head_dim <= 512 => 0,
         Target::Card => {
-            // Copies of queries, keys and values; a block's scores twice, and the results before they are joined.
+            // Copies of queries, keys and values; the scores of a block twice, and the results before they are
+            // concatenated.
             let block = reference::queries_at_a_time(b * heads * t, s);
             (b * (2 * s + 2 * t) * c) * size + 2 * b * heads * block * t * size_of::<f32>()
         }

@@ -1,4 +1,4 @@
-// Rows of m units and rows of n units side by side; a unit is the largest power of two of bytes that divides both.
+// Concatenates rows of m units and rows of n units. A unit is the largest power of two of bytes that divides both.
 
 #include "element.cuh"
 

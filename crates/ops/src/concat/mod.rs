@@ -1,19 +1,16 @@
-//! Two feature maps side by side: a skip connection.
+//! Concatenation of two feature maps along the channels: a skip connection.
 
+mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
-use rayon::prelude::*;
+use candle_core::Tensor;
 
-use crate::cpu::{Element, View};
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::{store, write};
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "concat_channels";
 
@@ -29,31 +26,32 @@ pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<T
             return Err(Error::Shape { op: OP, operand: "b", expected, found: b.dims().to_vec() });
         }
     };
-    let work = || Work::new(&[("a", a), ("b", b)]);
-    trace::operator(OP, work, || {
-        if !matches!(a.device(), Device::Cpu) {
-            return match cuda::concat_channels(a, b, (m, n), &shape, out)? {
-                Some(y) => Ok(y),
-                None => store(OP, Tensor::cat(&[a, b], a.rank() - 1)?, out),
-            };
-        }
-        dispatch!(OP, "a", a.dtype(), typed(a, b, (m, n), &shape, out))
-    })
+    backend::run(&Call { a, b, channels: (m, n), shape }, out)
 }
 
-fn typed<T: Element>(
-    a: &Tensor,
-    b: &Tensor,
-    (m, n): (usize, usize),
-    shape: &[usize],
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
-    let (left, right) = (View::<T>::new(a)?, View::<T>::new(b)?);
-    write::<T>(OP, out, shape, &[a, b], |y| {
-        y.par_chunks_mut((m + n).max(1)).enumerate().for_each(|(row, y)| {
-            let (y_left, y_right) = y.split_at_mut(m);
-            y_left.copy_from_slice(&left[row * m..][..m]);
-            y_right.copy_from_slice(&right[row * n..][..n]);
-        });
-    })
+struct Call<'a> {
+    a: &'a Tensor,
+    b: &'a Tensor,
+    /// The channels of `a` and of `b`.
+    channels: (usize, usize),
+    /// The shape of the result.
+    shape: Vec<usize>,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.a
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("a", self.a), ("b", self.b)])
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        Ok(Tensor::cat(&[self.a, self.b], self.a.rank() - 1)?)
+    }
 }

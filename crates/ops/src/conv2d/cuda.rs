@@ -1,10 +1,10 @@
-//! Convolution on cards.
+//! Convolution on GPUs.
 //!
-//! A 1x1 convolution is a matrix product. Others run through cuDNN; where that has no engine, where it is not
-//! installed, in f32, and for few pixels the windows are gathered into a matrix first, which a product then takes. That
-//! wins for few pixels because cuDNN's engines leave most of the card idle there, while a product splits its long sums
-//! over the card (SD1.5's 8x8 maps on an H200: 17 us against 24). Up to 8 output channels, of the last layers, have a
-//! kernel of ours (SD1.5's last layer: 11 us against 22).
+//! A 1x1 convolution is a matrix product. Others run through cuDNN. Where cuDNN has no engine or is not installed, in
+//! f32, and for few pixels, the windows are gathered into a matrix, which a product then reads (im2col). This is faster
+//! for few pixels, because cuDNN's engines leave most of the GPU idle there, while a product splits its long sums over
+//! the GPU (SD1.5's 8x8 maps on an H200: 17 us against 24). Convolutions with up to 8 output channels, the last layers,
+//! have a kernel of their own (SD1.5's last layer: 11 us against 22).
 #![allow(unsafe_code)]
 
 use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
@@ -12,24 +12,34 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
 use super::workspace::{FEW_CHANNELS, FEW_PIXELS, WINDOWS};
-use super::{Conv2d, Conv2dInputs, OP, Shapes};
+use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
+use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Addresses, Convolution, Module, Product};
 use crate::error::Result;
 use crate::packing::WeightLayout;
 
 static KERNELS: Module = cuda::kernels!("conv2d");
 
-pub(super) fn conv2d(
+impl Kernel<Cuda> for Call<'_> {
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        conv2d(self.inputs, self.config, self.shapes, out, device)
+    }
+}
+
+fn conv2d(
     inputs: Conv2dInputs<'_>,
     config: Conv2d,
     shapes: Shapes,
     out: Option<&Tensor>,
+    device: &CudaDevice,
 ) -> Result<Option<Tensor>> {
     let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
-    let (Some(device), Some(WeightLayout::Plain)) = (cuda::card(x)?, weight.layout()) else { return Ok(None) };
+    if weight.layout() != Some(WeightLayout::Plain) {
+        return Ok(None);
+    }
     let Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out, pad_top, pad_bottom, .. } = shapes;
     if b > 1 && image_bias.is_some_and(|image_bias| image_bias.dims()[0] > 1) {
-        return image_by_image(inputs, config, shapes, out, &device);
+        return image_by_image(inputs, config, shapes, out, device);
     }
     let dtype = x.dtype();
     let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
@@ -42,7 +52,7 @@ pub(super) fn conv2d(
     let residual = residual.map(operand).transpose()?;
     let mut operands = vec![&input, &kernel];
     operands.extend([&bias, &residual].into_iter().flatten());
-    let y = cuda::output(OP, out, &shapes.result(), dtype, &operands, &device)?;
+    let y = cuda::output(OP, out, &shapes.result(), dtype, &operands, device)?;
     let addresses = Addresses {
         x: cuda::address(&input)?,
         weight: cuda::address(&kernel)?,
@@ -54,9 +64,9 @@ pub(super) fn conv2d(
     let pixels = b * h_out * w_out;
     if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
         let product = Product { m: pixels, n: c_out, k: c_in, dtype };
-        // SAFETY: the operands were checked to have these shapes, are contiguous and of this type, and live until after
-        // the launch; the device's stream frees them later than it runs it.
-        return Ok(unsafe { cuda::product(OP, &device, product, addresses)? }.then_some(y));
+        // SAFETY: the operands have been checked to have these shapes, are contiguous and of this type, and outlive the
+        // launch; they are freed in the order of the device's stream.
+        return Ok(unsafe { cuda::product(OP, device, product, addresses)? }.then_some(y));
     }
     let convolution = Convolution {
         x: [b, h, w, c_in],
@@ -71,14 +81,14 @@ pub(super) fn conv2d(
     };
     // SAFETY: as above.
     let done = unsafe {
-        through_few_channels(&device, convolution, addresses)?
-            || (pixels > FEW_PIXELS && through_cudnn(&device, convolution, addresses)?)
-            || through_windows(&device, convolution, addresses)?
+        through_few_channels(device, convolution, addresses)?
+            || (pixels > FEW_PIXELS && through_cudnn(device, convolution, addresses)?)
+            || through_windows(device, convolution, addresses)?
     };
     Ok(done.then_some(y))
 }
 
-/// Images with biases of their own, one after another: a launch takes one bias.
+/// Images with different biases, one after another: a launch takes one bias.
 fn image_by_image(
     inputs: Conv2dInputs<'_>,
     config: Conv2d,
@@ -94,7 +104,7 @@ fn image_by_image(
         let (x, image_bias) = (of_image(inputs.x)?, inputs.image_bias.map(of_image).transpose()?);
         let residual = inputs.residual.map(of_image).transpose()?;
         let inputs = Conv2dInputs { x: &x, image_bias: image_bias.as_ref(), residual: residual.as_ref(), ..inputs };
-        if conv2d(inputs, config, Shapes { b: 1, ..shapes }, Some(&of_image(&y)?))?.is_none() {
+        if conv2d(inputs, config, Shapes { b: 1, ..shapes }, Some(&of_image(&y)?), device)?.is_none() {
             return Ok(None);
         }
     }
@@ -120,18 +130,18 @@ unsafe fn through_few_channels(device: &CudaDevice, convolution: Convolution, ad
     geometry.iter().for_each(|value| {
         launch.arg(value);
     });
-    // Many pixels fill the card with a warp for 16 of them; of fewer, four warps share the channels.
+    // With many pixels, warps of 16 pixels fill the GPU; with fewer, four warps share the channels.
     let threads = if pixels < 1 << 15 { 128 } else { 32 };
-    // SAFETY: the arguments are those of the kernel, whose blocks of up to 4 warps compute 16 pixels each; it reads inside
-    // of images, in 16 bytes at multiples of them, and writes each element of the result once.
+    // SAFETY: the arguments match the kernel's parameters. Its blocks of up to 4 warps compute 16 pixels each; it reads
+    // inside of images, 16 aligned bytes at a time, and writes each element of the result once.
     unsafe { launch.launch(cuda::grid((b * h_out * w_out).div_ceil(16), threads)?) }.map_err(cuda::driver)?;
     Ok(true)
 }
 
-/// A convolution's geometry as the kernels take it.
+/// The geometry of a convolution as kernel arguments.
 fn geometry(convolution: Convolution) -> Result<[i32; 10]> {
     let Convolution { x: [_, h, w, c_in], weight: [_, kh, kw, _], y: [_, h_out, w_out, _], stride, .. } = convolution;
-    cuda::count(OP, kh * kw * c_in)?; // they count a window's elements,
+    cuda::count(OP, kh * kw * c_in)?; // the kernels count the elements of a window,
     cuda::count(OP, convolution.y[0] * h_out * w_out)?; // and pixels
     let [pad_top, pad_left] = convolution.pad_before;
     let values = [h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left];
@@ -147,14 +157,15 @@ fn geometry(convolution: Convolution) -> Result<[i32; 10]> {
 unsafe fn through_cudnn(device: &CudaDevice, convolution: Convolution, addresses: Addresses) -> Result<bool> {
     let all = [Some(addresses.x), Some(addresses.weight), addresses.bias, addresses.residual, Some(addresses.y)];
     let aligned = all.iter().flatten().all(|address| address.is_multiple_of(cuda::CUDNN_ALIGNMENT));
-    // In f32 cuDNN's fast engines round operands to 10 bits.
+    // In f32 cuDNN's fast engines round operands to TF32.
     if convolution.dtype == DType::F32 || !aligned {
         return Ok(false);
     }
     cuda::libraries::with(device, |libraries| {
         let workspace = libraries.workspace(device)?;
         match &mut libraries.dnn {
-            // SAFETY: as the caller promises; the workspace is the device's own, and so is the handle's stream.
+            // SAFETY: by the contract of this function; the workspace is the device's own, and so is the handle's
+            // stream.
             Some(dnn) => unsafe { dnn.launch(convolution, addresses, workspace) },
             None => Ok(false),
         }
@@ -185,8 +196,8 @@ unsafe fn through_windows(device: &CudaDevice, convolution: Convolution, address
         launch.arg(&vectored);
         let lanes = if vectored == 1 { 16 / size } else { 1 };
         let threads = k.div_ceil(lanes).next_multiple_of(32).min(256) as u32;
-        // SAFETY: the arguments are those of the kernel; block `i` reads inside of the image that pixel `first + i` lies
-        // in and writes row `i` of the windows.
+        // SAFETY: the arguments match the kernel's parameters. Block `i` reads inside of the image of pixel `first + i`
+        // and writes row `i` of the windows.
         unsafe { launch.launch(cuda::grid(m, threads)?) }.map_err(cuda::driver)?;
         let offset = (first * n * size) as u64;
         let part = Addresses {
@@ -195,7 +206,7 @@ unsafe fn through_windows(device: &CudaDevice, convolution: Convolution, address
             y: addresses.y + offset,
             ..addresses
         };
-        // SAFETY: the product's rows are those of the windows and of parts of residual and result.
+        // SAFETY: the rows of the product are those of the windows and of parts of residual and result.
         if !unsafe { cuda::product(OP, device, Product { m, n, k, dtype }, part)? } {
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-// Two kernels: the windows of pixels as rows of a matrix, and the whole convolution for up to 8 output channels.
+// Two kernels: the windows of pixels as rows of a matrix (im2col), and the whole convolution for up to 8 output
+// channels.
 #include "element.cuh"
 
 namespace {
@@ -7,7 +8,7 @@ struct Geometry {
   int h, w, c_in, kh, kw, h_out, w_out, stride, pad_top, pad_left;
 };
 
-// Rows (kh, kw, c_in) of windows; zeros where a window lies outside of the image. One block writes one row.
+// Rows (kh, kw, c_in) of windows, with zeros where a window is outside of the image. One block writes one row.
 template <typename T, int N> __device__ void gather(const T* x, T* windows, int first, const Geometry& g) {
   using kiln::Vector;
   const unsigned pixel = first + blockIdx.x;
@@ -27,7 +28,7 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, int 
   }
 }
 
-// c += a b, with a 16x16, b 16x8. A warp must stay together here: volatile, and no branch near it depends on the lane.
+// c += a b, with a 16x16, b 16x8. The warp must not diverge here: volatile, and no branch near it depends on the lane.
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -48,9 +49,9 @@ __device__ __forceinline__ uint4 load(const void* from, unsigned keep) {
 
 constexpr int MOST_WARPS = 4;
 
-// A block computes 16 pixels; its warps, up to 4, share the channels, 32 of them a turn. A thread loads 8 neighbouring channels of
-// two pixels and of one kernel, 16 bytes each: which channel the tensor core calls the how-manieth does not matter, as
-// long as pixels and kernels agree.
+// A block computes 16 pixels. Its warps, up to 4, share the channels, 32 of them at a time. A thread loads 8
+// neighboring channels of two pixels and of one kernel, 16 bytes each. The order of the channels in the tensor core
+// does not matter, as long as pixels and kernels have the same.
 template <typename T>
 __device__ void few_channels(const T* x, const T* weight, const T* bias, const T* residual, T* y, int pixels,
                              int c_out, const Geometry& g) {

@@ -1,4 +1,4 @@
-//! Two-dimensional convolution, with everything that the networks add to its result.
+//! Two-dimensional convolution with fused additions of bias, time embedding and residual.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -9,14 +9,12 @@ mod strip;
 mod tests;
 mod workspace;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
 use crate::packing::Weight;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 pub use strip::{Strip, conv2d_strip};
 pub use workspace::conv2d_workspace;
 
@@ -25,7 +23,7 @@ const OP: &str = "conv2d";
 /// The geometry of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conv2d {
-    /// The distance between neighbouring windows, in both directions.
+    /// The distance between neighboring windows, in both directions.
     pub stride: usize,
     /// Rows of zeros above and columns of zeros on the left.
     pub pad_before: usize,
@@ -77,7 +75,8 @@ pub(crate) struct Shapes {
     pad_top: usize,
     /// Rows of zeros below `x`.
     pad_bottom: usize,
-    /// Rows of the whole result: what decides on an algorithm, so that a strip has the whole map's bits.
+    /// Rows of the whole result. The choice of the algorithm depends on them, so that a strip has the same bits as the
+    /// whole map.
     map_rows: usize,
 }
 
@@ -115,23 +114,35 @@ impl Shapes {
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input.
 pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) -> Result<Tensor> {
-    run(inputs, config, check(&inputs, config, None)?, out)
+    let shapes = check(&inputs, config, None)?;
+    backend::run(&Call { inputs, config, shapes }, out)
 }
 
-fn run(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
-    let work = || {
-        let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
+struct Call<'a> {
+    inputs: Conv2dInputs<'a>,
+    config: Conv2d,
+    shapes: Shapes,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.inputs.x
+    }
+
+    fn work(&self) -> Work {
+        let Conv2dInputs { x, weight, bias, image_bias, residual } = self.inputs;
         let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("image_bias", image_bias);
-        let Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. } = shapes;
-        operands.and("residual", residual).config(config).product(b * h_out * w_out, c_out, kh * kw * c_in)
-    };
-    trace::operator(OP, work, || match inputs.x.device() {
-        Device::Cpu => cpu::forward(inputs, config, shapes, out),
-        _ => match cuda::conv2d(inputs, config, shapes, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(inputs, config, shapes)?, out),
-        },
-    })
+        let Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. } = self.shapes;
+        operands.and("residual", residual).config(self.config).product(b * h_out * w_out, c_out, kh * kw * c_in)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.inputs, self.config, self.shapes)
+    }
 }
 
 fn check(inputs: &Conv2dInputs<'_>, config: Conv2d, strip: Option<&Strip>) -> Result<Shapes> {

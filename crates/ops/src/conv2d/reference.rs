@@ -1,4 +1,4 @@
-//! Convolution through candle's own operator, which wants `(b, c, h, w)`.
+//! Convolution through candle's operator, which takes `(b, c, h, w)`.
 
 use candle_core::Tensor;
 

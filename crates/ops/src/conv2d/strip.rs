@@ -1,18 +1,19 @@
-//! A convolution of a strip: some rows of the result, from the rows of the input that they read.
+//! A convolution of a strip: some rows of the result, from the rows of the input that they depend on.
 
 use std::ops::Range;
 
 use candle_core::Tensor;
 
-use super::{Conv2d, Conv2dInputs, OP, check, run};
+use super::{Call, Conv2d, Conv2dInputs, OP, check};
+use crate::backend;
 use crate::error::{Error, Result};
 
-/// Rows of a convolution's result, and the map that they are rows of.
+/// Rows of a convolution's result, and the height of its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strip {
     /// Rows of the whole input.
     pub height: usize,
-    /// Rows of the result. They begin at an even one, since the processor computes two rows at a time.
+    /// Rows of the result. They begin at an even row, since the CPU computes two rows at a time.
     pub rows: Range<usize>,
 }
 
@@ -26,19 +27,21 @@ impl Strip {
     }
 }
 
-/// Rows `strip.rows` of what [`crate::conv2d`] gives for a whole map, as `(b, rows, w_out, c_out)`: on the processor
-/// the same bits, on cards the same but for rounding, since libraries choose their algorithms by the strip's shape.
+/// Rows `strip.rows` of the result of [`crate::conv2d`] for a whole map, as `(b, rows, w_out, c_out)`: with the same
+/// bits on the CPU. On GPUs they differ in rounding, since libraries choose their algorithms by the strip's shape.
 ///
-/// `inputs.x` is the map's rows [`Strip::input_rows`], `(b, rows, w, c_in)`, and `inputs.residual` of the strip's shape.
+/// `inputs.x` has the rows [`Strip::input_rows`] of the map, `(b, rows, w, c_in)`, and `inputs.residual` the strip's
+/// shape.
 ///
 /// # Errors
-/// [`Error::Config`] for a strip that begins at an odd row or ends outside of the result; else as [`crate::conv2d`].
+/// [`Error::Config`] for a strip that begins at an odd row or ends outside of the result; otherwise as
+/// [`crate::conv2d`].
 pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(&inputs, config, Some(strip))?;
     let Strip { height, rows } = strip;
     if rows.is_empty() || rows.start % 2 == 1 || rows.end > shapes.map_rows {
         let message = format!(
-            "rows {rows:?} of {} are no strip; expected some that begin at an even row and end in the result",
+            "rows {rows:?} of {} are not a valid strip; expected rows that begin at an even row and end in the result",
             shapes.map_rows
         );
         return Err(Error::Config { op: OP, message });
@@ -48,5 +51,5 @@ pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out
         let expected = format!("(b, {}, w, c_in): rows {read:?} of {height}", read.len());
         return Err(Error::Shape { op: OP, operand: "x", expected, found: inputs.x.dims().to_vec() });
     }
-    run(inputs, config, shapes, out)
+    backend::run(&Call { inputs, config, shapes }, out)
 }

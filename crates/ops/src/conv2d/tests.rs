@@ -17,7 +17,7 @@ fn kernel_agrees_with_the_reference() {
         (2, 5, 4, 33, 17, 1, 1, 0, 0),
         (1, 40, 33, 64, 3, 3, 1, 1, 1),
         (1, 6, 6, 5, 4, 1, 2, 0, 0),
-        // what goes through Winograd's transforms on the processor: odd sizes, few tiles and many, part of a panel
+        // sizes for Winograd's algorithm on the CPU: odd sizes, few tiles and many, part of a panel
         (1, 8, 8, 32, 32, 3, 1, 1, 1),
         (2, 9, 13, 48, 40, 3, 1, 1, 1),
         (3, 11, 10, 144, 70, 3, 1, 0, 0),
@@ -55,7 +55,7 @@ fn kernel_agrees_with_the_reference() {
         assert_close(&conv2d(inputs, config, None).unwrap(), &wanted, 1e-5);
         random_into(&wanted, |out| conv2d(inputs, config, Some(out)).unwrap(), 1e-5);
 
-        // One row of the time embedding for all images, as the sampler gives it.
+        // One row of the time embedding for all images, as the sampler passes it.
         let (row, row_f32) = (image_bias.narrow(0, 0, 1).unwrap(), image_bias_f32.narrow(0, 0, 1).unwrap());
         let inputs = Conv2dInputs { image_bias: Some(&row), ..inputs };
         let exact_inputs = Conv2dInputs { image_bias: Some(&row_f32), ..exact_inputs };
@@ -75,7 +75,7 @@ fn kernel_agrees_with_the_reference() {
 #[test]
 fn an_image_has_the_same_bits_in_any_batch() {
     if !TARGET.0.is_cpu() {
-        return println!("skipped: on a card only the same batch gives the same bits");
+        return println!("skipped: on a GPU the bits depend on the batch size");
     }
     let (x, weight) = (random(&[5, 12, 12, 64]), weight(&[64, 3, 3, 64]));
     let image = |x: &Tensor| {
@@ -86,15 +86,15 @@ fn an_image_has_the_same_bits_in_any_batch() {
     assert_close(&all, &exact(&alone), 0.0);
 }
 
-/// On the processor the same bits, whatever the rows of a strip; on cards the same but for rounding.
+/// On the CPU the same bits, whatever the rows of a strip; on GPUs the same up to rounding.
 #[test]
-fn strips_are_rows_of_the_whole() {
+fn strips_are_rows_of_the_whole_map() {
     // (b, h, w, c_in, c_out, kernel, stride, pad_before, pad_after)
     let cases = [
         (1, 13, 9, 7, 5, 3, 1, 1, 1),
         (2, 9, 13, 48, 40, 3, 1, 1, 1),
         (1, 32, 31, 80, 96, 3, 1, 1, 1),
-        (1, 4, 17, 64, 32, 3, 1, 1, 1), // the whole goes through Winograd's transforms, a strip alone would not
+        (1, 4, 17, 64, 32, 3, 1, 1, 1), // the whole map uses Winograd's algorithm, the strip alone would not
         (1, 10, 6, 33, 17, 1, 1, 0, 0),
         (1, 19, 6, 16, 16, 3, 2, 1, 1),
         (1, 12, 12, 32, 32, 3, 2, 0, 1),
@@ -125,13 +125,13 @@ fn strips_are_rows_of_the_whole() {
 }
 
 #[test]
-fn refuses_rows_that_are_no_strip() {
+fn refuses_an_invalid_strip() {
     let (x, weight) = (random(&[1, 4, 4, 3]), weight(&[2, 3, 3, 3]));
     let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
     let message =
         |height, rows| conv2d_strip(inputs, Conv2d::same(3), &Strip { height, rows }, None).unwrap_err().to_string();
-    let expected = "expected some that begin at an even row and end in the result";
-    assert_eq!(message(8, 3..5), format!("conv2d: rows 3..5 of 8 are no strip; {expected}"));
+    let expected = "expected rows that begin at an even row and end in the result";
+    assert_eq!(message(8, 3..5), format!("conv2d: rows 3..5 of 8 are not a valid strip; {expected}"));
     assert!(message(8, 6..9).contains(expected) && message(8, 2..2).contains(expected));
     assert_eq!(message(8, 2..8), "conv2d: x has shape [1, 4, 4, 3], expected (b, 7, w, c_in): rows 1..8 of 8");
 }
@@ -147,7 +147,7 @@ fn bf16_stays_close_to_the_reference() {
     let exact = |inputs: Conv2dInputs<'_>| Ok(expected(inputs, Conv2d::same(3)));
     let expected = run(&wide(&x), &Weight::plain(&wide(&kernel)).unwrap(), &exact);
     let found = run(&x, &Weight::plain(&kernel).unwrap(), &|inputs| conv2d(inputs, Conv2d::same(3), None));
-    // Transformed operands keep 8 bits, and their products add up to more than the result.
+    // Transformed operands keep 8 bits, and their products are larger than the result.
     assert_close(&found, &expected, 1.0 / 64.0);
 }
 

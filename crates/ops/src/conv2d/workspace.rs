@@ -1,20 +1,20 @@
-//! What a convolution takes besides operands and result.
+//! Memory of a convolution besides operands and result.
 
 use candle_core::DType;
 
 use super::{Conv2d, Shapes, Strip, cpu};
 use crate::workspace::{Target, Workspace};
 
-/// Pixels up to which a card gathers windows though cuDNN is there.
+/// Pixels up to which a GPU gathers windows although cuDNN is installed.
 pub(super) const FEW_PIXELS: usize = 256;
-/// Bytes of gathered windows at a time: as much as stays in a large card's second-level cache.
+/// Bytes of gathered windows at a time: they stay in the L2 cache of a large GPU.
 pub(super) const WINDOWS: usize = 48 << 20;
-/// Output channels up to which a card's own kernel runs.
+/// Output channels up to which CUDA's own kernel runs.
 pub(super) const FEW_CHANNELS: usize = 8;
 
-/// What [`crate::conv2d`] takes besides operands and result, for `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw,
-/// c_in)`, all of `dtype`; with a strip `h` counts the rows that it reads. `image_bias` says whether there is one beside
-/// the bias.
+/// Memory of [`crate::conv2d`] besides operands and result, for `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw,
+/// c_in)`, all of `dtype`. With a strip, `h` counts the rows that it reads. `image_bias` says whether there is one in
+/// addition to the bias.
 pub fn conv2d_workspace(
     target: Target,
     dtype: DType,
@@ -25,7 +25,7 @@ pub fn conv2d_workspace(
     image_bias: bool,
 ) -> Workspace {
     let Some(shapes) = Shapes::of(x, weight, config, strip) else {
-        return Workspace::default(); // refused when it runs
+        return Workspace::default(); // an error when it runs
     };
     match target {
         Target::Processor { threads } => Workspace { call: 0, kept: cpu::kept(dtype, config, shapes, threads) },
@@ -36,7 +36,7 @@ pub fn conv2d_workspace(
     }
 }
 
-/// Bytes of the windows that a card gathers: none for a 1x1 convolution, which is a product, nor where cuDNN or the
+/// Bytes of the windows that a GPU gathers: none for a 1x1 convolution, which is a product, nor where cuDNN or the
 /// kernel for few channels runs.
 fn windows(dtype: DType, config: Conv2d, Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. }: Shapes) -> usize {
     let (pixels, half) = (b * h_out * w_out, dtype != DType::F32);

@@ -1,11 +1,11 @@
-//! The element types of the processor's kernels.
+//! The element types of CPU kernels.
 
 use candle_core::{CpuStorage, WithDType};
 use half::{bf16, f16};
 
 use super::scratch::Plain;
 
-/// Calls a function that is generic over [`Element`] for a dtype; another dtype is an error that names the operand.
+/// Calls a function that is generic over [`Element`] for a dtype. Another dtype is an error that names the operand.
 macro_rules! dispatch {
     ($op:expr, $operand:literal, $dtype:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $dtype {
@@ -23,14 +23,14 @@ macro_rules! dispatch {
 pub(crate) trait Element: WithDType + Plain {
     /// Zero.
     const ZERO: Self;
-    /// The order in panels: whether two neighbours in `k` lie together, as dot products of pairs want them.
+    /// The order in panels: whether two neighbors in `k` are interleaved, for dot products of pairs.
     const PAIRED: bool;
     fn to_f32(self) -> f32;
     /// Rounds to the nearest, ties to even.
     fn from_f32(value: f32) -> Self;
     /// The elements of a storage of this type.
     fn slice(storage: &CpuStorage) -> Option<&[Self]>;
-    /// The same, to be written.
+    /// The same, mutable.
     fn slice_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
 }
 
@@ -68,7 +68,7 @@ impl Element for bf16 {
 
     #[inline]
     fn from_f32(value: f32) -> Self {
-        // Without branches, so that loops of it become vector code: a NaN keeps its quiet bit.
+        // Without branches, so that loops over it are vectorized: a NaN keeps its quiet bit.
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
         let kept = if value.is_nan() { bits | 0x0040_0000 } else { rounded };

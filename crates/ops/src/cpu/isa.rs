@@ -1,14 +1,14 @@
-//! Which instructions the kernels use.
+//! The instruction set of CPU kernels.
 
 use std::sync::OnceLock;
 
 /// The environment variable that forces a path: `avx512bf16`, `avx512`, `avx2` or `portable`.
 const VARIABLE: &str = "KILN_ISA";
 
-/// An instruction path, the widest last. Every path sums in the same order; their products differ in rounding alone.
+/// An instruction path, from narrow to wide. Every path sums in the same order; only the rounding of products differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// What the compiler makes for every processor of the architecture.
+    /// Code of the compiler for every CPU of the architecture.
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
@@ -22,14 +22,14 @@ impl Isa {
     /// All paths.
     pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
-    /// The path of this process: the widest that the processor has, unless the environment asks for less.
+    /// The path of this process: the widest that the CPU supports, or the environment's choice among those.
     pub fn current() -> Self {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
         *CURRENT.get_or_init(|| {
             let widest = Self::widest();
-            let asked = std::env::var(VARIABLE).ok();
-            let asked = asked.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
-            asked.map_or(widest, |isa| isa.min(widest))
+            let requested = std::env::var(VARIABLE).ok();
+            let requested = requested.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
+            requested.map_or(widest, |isa| isa.min(widest))
         })
     }
 

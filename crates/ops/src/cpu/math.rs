@@ -1,5 +1,5 @@
-//! Elementary functions as plain arithmetic, so that loops over them become vector code, and such loops compiled for
-//! every instruction path.
+//! Elementary functions in plain arithmetic, so that loops over them are vectorized, and a macro that compiles such
+//! loops for every instruction path.
 #![allow(unsafe_code)]
 
 use candle_core::DType;
@@ -7,10 +7,10 @@ use candle_core::DType;
 use super::Element;
 use super::rounding::Rounding;
 
-/// Defines a function whose body is compiled once for each instruction path, and picks one when it is called. Without
-/// fused operations in the source, every path gives the same bits.
+/// Defines a function whose body is compiled once for each instruction path, and which picks one when it is called.
+/// Without fused operations in the source, every path has the same results.
 ///
-/// A second generic parameter, `R: Rounding`, is what the path rounds in its own way.
+/// A second generic parameter, `R: Rounding`, is the rounding of the path.
 macro_rules! for_every_isa {
     (
         $(#[$doc:meta])*
@@ -42,13 +42,13 @@ macro_rules! for_every_isa {
             }
 
             match $crate::cpu::isa::Isa::current() {
-                // SAFETY: the path is one that the processor has, by its own word.
+                // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx512Bf16 => unsafe { avx512bf16($($argument),*) },
-                // SAFETY: as above.
+                // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx512 => unsafe { avx512($($argument),*) },
-                // SAFETY: as above.
+                // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx2 => unsafe { avx2($($argument),*) },
                 _ => for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*),
@@ -63,14 +63,14 @@ macro_rules! for_every_isa {
 
 pub(crate) use for_every_isa;
 
-/// `exp(x)` to within 2 units in the last place; 0 under -87.3 and the largest power's value over 88.
+/// `exp(x)` to within 2 units in the last place; 0 below -87.3, and the value at 88 above 88.
 ///
 /// `exp(x) = 2^n exp(r)` with `|r| <= ln(2) / 2`, and a polynomial of degree 6 for `exp(r)` (Cephes' `expf`).
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    /// 1.5 * 2^23: adding it rounds to a whole number, which the low bits then hold.
+    /// 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits.
     const ROUNDER: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.336_54, 88.376_26);
     let shifted = clamped * std::f32::consts::LOG2_E + ROUNDER;
@@ -87,18 +87,18 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < -87.336_54 { 0.0 } else { y * power }
 }
 
-/// `2^x` for `x <= 0`; 0 under -126. To within 2 units in the last place, or, where `T` keeps 8 bits, to within 7.5e-5 of
-/// itself: a fiftieth of what rounding to `T` may take.
+/// `2^x` for `x <= 0`; 0 below -126. To within 2 units in the last place, or, where `T` keeps 8 bits, to within a
+/// relative error of 7.5e-5: a fiftieth of the rounding to `T`.
 ///
-/// `2^x = 2^n 2^r` with `|r| <= 1/2`, and a polynomial for `2^r`: of degree 6 (Cephes' `exp2f`), or the one of degree 3
-/// whose greatest relative error is the least.
+/// `2^x = 2^n 2^r` with `|r| <= 1/2`, and a polynomial for `2^r`: of degree 6 (Cephes' `exp2f`), or the minimax
+/// polynomial of degree 3.
 #[inline(always)]
 pub(crate) fn exp2_of_negative<T: Element, R: Rounding>(x: f32) -> f32 {
-    const ROUNDER: f32 = 12_582_912.0; // as above
+    const ROUNDER: f32 = 12_582_912.0; // 1.5 * 2^23, as in `exp`
     const EXACT: [f32; 7] =
         [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
     const SHORT: [f32; 4] = [5.517_144e-2, 2.426_108_1e-1, 6.932_61e-1, 9.999_281e-1];
-    let clamped = if x < -127.0 { -127.0 } else { x }; // NaN stays
+    let clamped = if x < -127.0 { -127.0 } else { x }; // NaN stays NaN
     let shifted = clamped + ROUNDER;
     let r = clamped - (shifted - ROUNDER);
     let coefficients = if T::DTYPE == DType::BF16 { &SHORT[..] } else { &EXACT };
@@ -106,7 +106,7 @@ pub(crate) fn exp2_of_negative<T: Element, R: Rounding>(x: f32) -> f32 {
     for &coefficient in &coefficients[1..] {
         p = R::mul_add(p, r, coefficient);
     }
-    p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23) // 2^-127 comes out as 0
+    p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23) // 2^-127 becomes 0
 }
 
 /// `x / (1 + exp(-x))`.
@@ -143,7 +143,7 @@ mod tests {
     use crate::cpu::rounding::Plain;
 
     #[test]
-    fn exp_is_exact_to_its_last_places() {
+    fn exp_is_accurate_to_its_last_places() {
         for i in -900_000..900_000 {
             let x = i as f32 * 1e-4;
             let (found, expected) = (exp(x), f64::from(x).exp());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn exp2_is_exact_to_its_last_places() {
+    fn exp2_is_accurate_to_its_last_places() {
         for i in 0..1_270_000 {
             let x = i as f32 * -1e-4;
             let expected = f64::from(x).exp2();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn gelu_is_exact_enough() {
+    fn gelu_is_accurate_enough() {
         for i in -100_000..100_000 {
             let x = i as f32 * 1e-4;
             let expected = 0.5 * f64::from(x) * (1.0 + libm::erf(f64::from(x) / 2f64.sqrt()));

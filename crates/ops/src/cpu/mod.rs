@@ -1,8 +1,8 @@
-//! What the kernels for the processor share: element types, operands as slices, and the matrix product.
+//! Shared parts of the CPU kernels: element types, operands as slices, and the matrix product.
 
-/// A debug assertion that this crate's tests turn on in release builds too: what unsafe code relies on, where checking
-/// would cost time.
-macro_rules! relied_on {
+/// A debug assertion that this crate's tests turn on in release builds too. It checks what unsafe code relies on, where
+/// a check in production would cost time.
+macro_rules! safety_assert {
     ($($condition:tt)*) => { assert!(!cfg!(any(test, debug_assertions)) || ($($condition)*)) };
 }
 

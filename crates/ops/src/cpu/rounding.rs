@@ -1,4 +1,4 @@
-//! What instruction paths round differently: products that are added, and vectors of f32 that become elements.
+//! Operations that instruction paths round differently: multiply-add, and the conversion of f32 vectors to elements.
 #![allow(unsafe_code)]
 
 use super::Element;
@@ -6,7 +6,7 @@ use super::Element;
 /// Values that are rounded together.
 pub(crate) const LANES: usize = 16;
 
-/// A way to round; to the nearest, ties to even.
+/// A way to round, to the nearest, ties to even.
 pub(crate) trait Rounding {
     /// `a b + c`, rounded once or twice.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
@@ -30,7 +30,7 @@ impl Rounding for Plain {
     }
 }
 
-/// Fused products and sums. Only functions that are compiled for a processor with FMA use it: elsewhere each would be a
+/// Fused multiply-add. Only functions that are compiled for a CPU with FMA use it: elsewhere each operation would be a
 /// call of the C library.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Fused;
@@ -48,8 +48,8 @@ impl Rounding for Fused {
     }
 }
 
-/// The same, and AVX512-BF16's conversion for bf16, which takes values under the least normal number as zeros. Only
-/// functions that are compiled for that path use it.
+/// The same, and AVX512-BF16's conversion to bf16, which flushes subnormal numbers to zero. Only functions that are
+/// compiled for that path use it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Avx512Bf16;
 
@@ -67,8 +67,8 @@ impl Rounding for Avx512Bf16 {
             return Plain::round(values, out);
         }
         let out = &mut out[..LANES];
-        // SAFETY: `out` holds 16 elements of two bytes, `T` being bf16, and `values` 16 of four; the processor has the
-        // instruction where this path was chosen.
+        // SAFETY: `out` holds 16 elements of two bytes, `T` being bf16, and `values` 16 of four bytes. This path is
+        // chosen only where the CPU has the instruction.
         unsafe {
             let rounded: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(values.as_ptr())));
             _mm256_storeu_si256(out.as_mut_ptr().cast(), rounded);

@@ -1,4 +1,4 @@
-//! Buffers of tasks, kept by their threads: what a kernel writes before it reads needs neither clearing nor new memory.
+//! Buffers of tasks that their threads keep. A kernel writes them before it reads them, so they are never cleared.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -12,11 +12,11 @@ thread_local! {
     static KEPT: RefCell<Vec<Vec<u32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of words that comes from its thread and goes back to the thread that drops it.
+/// A buffer of words from the current thread. It returns to the thread that drops it.
 pub(crate) struct Scratch(Vec<u32>);
 
 impl Scratch {
-    /// `len` values, whatever they hold: results of earlier uses, of other types too.
+    /// `len` values with arbitrary contents: results of earlier uses, possibly of other types.
     pub(crate) fn get<T: Plain>(&mut self, len: usize) -> &mut [T] {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
         if self.0.len() < words {
@@ -25,12 +25,12 @@ impl Scratch {
         &mut elements(&mut self.0)[..len]
     }
 
-    /// As [`Scratch::get`], for buffers that are large enough to be refused. In a task that cannot stop half way nothing
-    /// is: its buffers are a few hundred KiB.
+    /// As [`Scratch::get`], with an error where the pool has no memory. For large buffers outside of tasks: a task
+    /// cannot stop half way, and its buffers have a few hundred KiB.
     pub(crate) fn try_get<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
         if self.0.len() < words {
-            self.0 = Vec::new(); // what it held is nothing to anybody, and need not lie beside the new one
+            self.0 = Vec::new(); // the old contents are not needed: free them before the new allocation
             self.0 = HostPool::vector(words)?;
         }
         Ok(self.get(len))
@@ -46,38 +46,38 @@ impl Default for Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let words = std::mem::take(&mut self.0);
-        // A thread that ends may drop its tasks after what it kept: nothing is lost then but the buffer.
+        // A thread that ends may drop its tasks after its thread-local buffers. Then only the buffer is lost.
         let _ = KEPT.try_with(|kept| kept.try_borrow_mut().map(|mut kept| kept.push(words)));
     }
 }
 
-/// Words as values of a plain type: as many as they hold.
+/// Words as values of a plain type, as many as they hold.
 pub(crate) fn elements<T: Plain>(words: &mut [u32]) -> &mut [T] {
     let len = size_of_val(words) / size_of::<T>();
-    // SAFETY: any bits are a value of a plain type, which has 2 or 4 bytes, so that a word's alignment is enough; the
-    // words hold `len` of them.
+    // SAFETY: any bits are a valid value of a plain type, which has 2 or 4 bytes, so that the alignment of a word is
+    // enough; the words hold `len` of them.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
 }
 
-/// Values of a plain type as the bytes that they are.
+/// Values of a plain type as bytes.
 pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
-    // SAFETY: every byte of a plain value is there, and a byte needs no alignment.
+    // SAFETY: a plain type has no padding, so every byte is initialized, and a byte needs no alignment.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// Types of which any bits are a value.
+/// Types for which every bit pattern is a valid value.
 ///
 /// # Safety
-/// That is so, and the type has 2 or 4 bytes and no greater alignment.
+/// Every bit pattern is valid, and the type has 2 or 4 bytes, no padding, and an alignment of at most 4.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: numbers.
+// SAFETY: 4 bytes without padding, and every bit pattern is an f32.
 unsafe impl Plain for u32 {}
-// SAFETY: numbers.
+// SAFETY: 4 bytes without padding, and every bit pattern is a u32.
 unsafe impl Plain for f32 {}
-// SAFETY: numbers.
+// SAFETY: 2 bytes without padding, and every bit pattern is an f16.
 unsafe impl Plain for f16 {}
-// SAFETY: numbers.
+// SAFETY: 2 bytes without padding, and every bit pattern is a bf16.
 unsafe impl Plain for bf16 {}
 
 #[cfg(test)]

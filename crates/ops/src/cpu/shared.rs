@@ -4,12 +4,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A matrix in memory whose rows' parts are handed out to tasks.
+/// A matrix in memory, parts of whose rows are written by different tasks.
 pub(crate) struct Shared<'a, T> {
     values: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
-    /// Which values were handed out: the tests of this crate hold the callers of `part` to more than their word.
+    /// Which values were handed out. This crate's tests check with it that the callers of `part` keep its contract.
     #[cfg(test)]
     taken: std::sync::Mutex<Vec<bool>>,
 }
@@ -29,7 +29,7 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
-    /// A part of the memory. Panics outside of it.
+    /// A part of the memory. Panics if it is out of bounds.
     ///
     /// # Safety
     /// No two parts that live at the same time overlap.
@@ -40,7 +40,7 @@ impl<'a, T> Shared<'a, T> {
         for taken in &mut self.taken.lock().unwrap()[range.clone()] {
             assert!(!std::mem::replace(taken, true), "{range:?}: a value is handed out twice");
         }
-        // SAFETY: the range is inside the borrowed memory, and the caller holds that nobody else has it.
+        // SAFETY: the range is inside the borrowed memory, and by the contract no other live part overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.values.add(range.start), range.len()) }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// The elements of a tensor in row-major order: borrowed where the tensor is contiguous and of type `T`, converted
 /// otherwise.
 ///
-/// It holds the storage's read lock, so nothing may write to the same storage while it lives.
+/// It holds a read lock on the storage, so nothing may write to the same storage while it lives.
 pub(crate) enum View<'a, T = f32> {
     Borrowed { storage: StorageRef<'a>, range: Range<usize> },
     Converted(Vec<T>),
@@ -29,7 +29,7 @@ impl<'a, T: Element> View<'a, T> {
         Ok(Self::Converted(tensor.to_dtype(T::DTYPE)?.flatten_all()?.to_vec1()?))
     }
 
-    /// The view of an operand that may be missing.
+    /// The view of an optional operand.
     pub(crate) fn optional(tensor: Option<&'a Tensor>) -> Result<Option<Self>> {
         tensor.map(Self::new).transpose()
     }
@@ -43,16 +43,16 @@ impl<T: Element> Deref for View<'_, T> {
             Self::Converted(values) => values,
             Self::Borrowed { storage, range } => match &**storage {
                 Storage::Cpu(cpu) => T::slice(cpu).map_or(&[], |values| &values[range.clone()]),
-                // `new` borrows from the processor's memory alone, and the lock keeps it there.
+                // `new` borrows CPU memory only, and the lock keeps it there.
                 _ => &[],
             },
         }
     }
 }
 
-/// The memory of a contiguous tensor on the CPU, whatever its type: no conversion is made.
+/// The memory of a contiguous CPU tensor as bytes, whatever its type. Nothing is converted.
 ///
-/// It holds the storage's read lock, as [`View`] does.
+/// It holds a read lock on the storage, as [`View`] does.
 pub(crate) struct Bytes<'a> {
     storage: StorageRef<'a>,
     range: Range<usize>,
@@ -64,7 +64,7 @@ impl<'a> Bytes<'a> {
         let size = tensor.dtype().size_in_bytes();
         match layout.contiguous_offsets() {
             Some((start, end)) => Ok(Self { storage, range: start * size..end * size }),
-            None => Err(Error::Out { op: "linear", problem: "has a matrix with gaps" }),
+            None => Err(Error::Out { op: "linear", problem: "has a matrix that is not contiguous" }),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Matrix products through cuBLASLt: f32 sums, bias and residual in the epilogue.
 //!
 //! cuBLASLt is column-major, so a row-major `y = x w^T` is its `y^T = w x^T`: the weights are its first matrix, of `k`
-//! rows and transposed, and our columns its rows. The algorithm is a function of the product's shape and type, the
-//! card and the library's version: the first of the heuristic's candidates, except for [`is_slow`]. Nothing is timed.
+//! rows and transposed, and our columns its rows. The algorithm is a function of the product's shape and type, the GPU
+//! and the library's version: the first candidate of the heuristic, except for [`is_slow`]. Nothing is timed.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use candle_core::cuda::cudarc::cublaslt::sys;
 use super::libraries::WORKSPACE;
 use crate::error::{Error, Result};
 
-/// A product's shape and type, and what is added to it: all that the choice of an algorithm depends on.
+/// The shape and the type of a product, and its addends: everything that the choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     pub(crate) m: usize,
@@ -51,14 +51,14 @@ struct Key {
     alignment: u32,
 }
 
-/// cuBLASLt's handle and the plans that were made with it.
+/// A handle of cuBLASLt and the plans that were made with it.
 pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     hopper: bool,
     plans: HashMap<Key, Option<Plan>>,
 }
 
-// SAFETY: cuBLASLt's handles may be used from any thread; the owner lets one thread in at a time.
+// SAFETY: cuBLASLt's handles may be used from any thread; the owner allows one thread at a time.
 unsafe impl Send for CublasLt {}
 
 struct Plan {
@@ -70,16 +70,16 @@ struct Plan {
 }
 
 impl CublasLt {
-    /// A handle for the current context. `hopper` says that the card is of compute capability 9.0.
+    /// A handle for the current context. `hopper` says whether the GPU has compute capability 9.0.
     pub(crate) fn new(hopper: bool) -> Result<Self> {
         Ok(Self { handle: result::create_handle().map_err(failed)?, hopper, plans: HashMap::new() })
     }
 
-    /// Launches `y = x w^T + bias + residual` on `stream`, or gives `false` where cuBLASLt has no algorithm for it.
+    /// Launches `y = x w^T + bias + residual` on `stream`. Returns `false` where cuBLASLt has no algorithm for it.
     ///
     /// # Safety
-    /// The addresses are those of contiguous operands of the product's type and shapes on the handle's card, `workspace`
-    /// that of [`WORKSPACE`] bytes, and `stream` one of the card's that orders all of them.
+    /// The addresses are those of contiguous operands of the product's type and shapes on the handle's GPU, `workspace`
+    /// is that of [`WORKSPACE`] bytes, and all of them are used in the order of `stream`.
     pub(crate) unsafe fn launch(
         &mut self,
         product: Product,
@@ -103,8 +103,8 @@ impl CublasLt {
         }
         let (alpha, beta) = (1f32, if key.residual { 1f32 } else { 0f32 });
         let pointer = |address: u64| address as *const c_void;
-        // SAFETY: the layouts describe the operands, which live as the caller promises; factors are read before the
-        // call returns. Without a residual `beta` is 0, and the third matrix is not read.
+        // SAFETY: the layouts describe the operands, which are valid by the contract; factors are read before the call
+        // returns. Without a residual `beta` is 0, and the third matrix is not read.
         unsafe {
             result::matmul(
                 self.handle,
@@ -143,7 +143,7 @@ impl CublasLt {
         let preference = Preference::new(key.alignment)?;
         let mut candidates = [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit() }; 8];
         let mut found = 0;
-        // SAFETY: every object lives; at most as many candidates are written as the array holds.
+        // SAFETY: all objects are alive, and at most as many candidates are written as the array has.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -173,14 +173,14 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        // SAFETY: the handle was created with this object and is used nowhere else.
+        // SAFETY: the handle was created with this object and is not used after it.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
 
-/// Tiles that the heuristic of cuBLAS 13.1 puts first on an H200 and that were slower than its next candidate in every
-/// product of SD1.5 and SDXL where it did so, at 1 to 8 images and 512² to 1024²: 10 % of all of the linear layers'
-/// time, up to 60 % of a product's. The names tell the tile's extent over `n` and over `m`.
+/// Tiles that the heuristic of cuBLAS 13.1 returns first on an H200, and that were slower than its next candidate in
+/// every such product of SD1.5 and SDXL, at 1 to 8 images and 512² to 1024²: 10 % of the time of all linear layers, up
+/// to 60 % of one product. The names contain the tile's extent over `n` and over `m`.
 fn is_slow(tile: u32, key: Key) -> bool {
     const TILE_64X512: u32 = 22;
     const TILE_128X160: u32 = 29;
@@ -188,15 +188,15 @@ fn is_slow(tile: u32, key: Key) -> bool {
     match tile {
         TILE_64X512 => true,
         TILE_128X160 => key.residual,
-        tile if TILES_168_AND_176.contains(&tile) => key.product.n < 2048, // they waste columns of narrow results
+        tile if TILES_168_AND_176.contains(&tile) => key.product.n < 2048, // most of a tile is unused in narrow results
         _ => false,
     }
 }
 
-/// The number of an algorithm's tile in the library's enumeration; 0, for "undefined", where it tells none.
+/// The tile of an algorithm in the library's enumeration; 0, "undefined", where it reports none.
 fn tile(algorithm: &sys::cublasLtMatmulAlgo_t) -> u32 {
     let (mut tile, mut written) = (0u32, 0usize);
-    // SAFETY: the call writes at most four bytes through the pointer, and the number of them.
+    // SAFETY: the call writes at most four bytes through the pointer, and their number.
     let status = unsafe {
         sys::cublasLtMatmulAlgoConfigGetAttribute(
             algorithm,
@@ -209,7 +209,7 @@ fn tile(algorithm: &sys::cublasLtMatmulAlgo_t) -> u32 {
     if status.result().is_ok() { tile } else { 0 }
 }
 
-/// What is computed: f32 sums of products with the first matrix transposed.
+/// The computation: f32 sums of products, with the first matrix transposed.
 struct Operation(sys::cublasLtMatmulDesc_t);
 
 impl Operation {
@@ -227,12 +227,12 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        // SAFETY: it was created with this object and is used nowhere else.
+        // SAFETY: it was created with this object and is not used after it.
         let _ = unsafe { result::destroy_matmul_desc(self.0) };
     }
 }
 
-/// A column-major matrix without gaps.
+/// A contiguous column-major matrix.
 struct Matrix(sys::cublasLtMatrixLayout_t);
 
 impl Matrix {
@@ -248,12 +248,12 @@ impl Matrix {
 
 impl Drop for Matrix {
     fn drop(&mut self) {
-        // SAFETY: it was created with this object and is used nowhere else.
+        // SAFETY: it was created with this object and is not used after it.
         let _ = unsafe { result::destroy_matrix_layout(self.0) };
     }
 }
 
-/// What the heuristic may propose.
+/// The constraints of the heuristic.
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
@@ -261,7 +261,7 @@ impl Preference {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Self(result::create_matmul_pref().map_err(failed)?);
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
-        // Parts of sums are added in f32, never in the result's type.
+        // Partial sums are added in f32, never in the type of the result.
         let schemes = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes)?;
         for attribute in [
@@ -284,7 +284,7 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: it was created with this object and is used nowhere else.
+        // SAFETY: it was created with this object and is not used after it.
         let _ = unsafe { result::destroy_matmul_pref(self.0) };
     }
 }

@@ -1,4 +1,4 @@
-// What the kernels share: element types, 16-byte accesses, functions. Arithmetic is f32 whatever the storage.
+// Shared parts of the kernels: element types, 16-byte accesses, functions. Arithmetic is f32 whatever the storage type.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_f32<__nv_bfloat16>(flo
 // Elements of one access of 16 bytes.
 template <typename T> constexpr int LANES = 16 / static_cast<int>(sizeof(T));
 
-// Some neighbouring elements, loaded and stored as one.
+// Some neighboring elements, loaded and stored as one.
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
   T values[N];
 
@@ -36,14 +36,14 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// x / (1 + exp(-x)). Fast functions: the error is 4 units in the last place of f32, far under f16's; for large
-// negative x the exponential overflows to infinity and the quotient is -0.
+// x / (1 + exp(-x)). With fast functions: the error is 4 units in the last place of f32, far below that of f16. For
+// large negative x the exponential overflows to infinity and the quotient is -0.
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // x / 2 (1 + erf(x / sqrt(2))), with CUDA's erf (2 units in the last place).
 __device__ __forceinline__ float gelu_erf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
-// The same for 16-bit storage, within 4e-7 beside the factor x: erf after Abramowitz and Stegun, 7.1.26, in a third of
+// The same for 16-bit storage, within 4e-7 times the factor x: erf after Abramowitz and Stegun, 7.1.26, in a third of
 // the instructions.
 __device__ __forceinline__ float gelu_erf_16(float x) {
   const float z = fabsf(x) * 0.70710678118654752f;

@@ -1,5 +1,5 @@
-//! The libraries of matrix products and convolutions, one set a device: cuBLASLt, cuDNN where it is installed, and the
-//! workspace that both use.
+//! The libraries of matrix products and convolutions, one set for each device: cuBLASLt, cuDNN where it is installed,
+//! and the workspace of both.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,40 +16,40 @@ use crate::error::Result;
 /// Bytes of the workspace.
 pub(crate) use crate::workspace::LIBRARIES as WORKSPACE;
 
-/// What a device's products need, made on first use: outside of a capture, by the first eager step.
+/// The libraries of a device, initialized on first use: outside of a capture, by the first eager step.
 pub(crate) struct Libraries {
     pub(crate) blas: CublasLt,
     /// `None` where it is not installed.
     pub(crate) dnn: Option<Cudnn>,
-    /// Made when it is first asked for after the device was closed.
+    /// Allocated when it is first used, and again after the device was closed.
     workspace: Option<CudaSlice<u8>>,
 }
 
 impl Libraries {
-    /// The address of [`WORKSPACE`] bytes. The device's one stream runs their users one after another.
+    /// The address of [`WORKSPACE`] bytes. Its users run one after another on the device's one stream.
     pub(crate) fn workspace(&mut self, device: &CudaDevice) -> Result<u64> {
         let workspace = match &mut self.workspace {
             Some(workspace) => workspace,
-            // SAFETY: a workspace holds nothing between launches; who reads it has written it before.
+            // SAFETY: a workspace holds nothing between launches; a kernel writes it before it reads it.
             none => none.insert(unsafe { device.alloc::<u8>(WORKSPACE)? }),
         };
         Ok(workspace.device_ptr(&device.cuda_stream()).0)
     }
 }
 
-/// Handles and the code that libraries load for them live as long as the process, as kernels do: made anew for every
-/// engine, each leaves some MiB on the card.
+/// Handles, and the code that libraries load for them, live as long as the process, as kernels do. New handles for
+/// every engine would each leak some MiB of GPU memory.
 static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(Mutex::default);
 
-/// Gives back the workspace of a device's products, behind the work that uses it.
+/// Frees the workspace of a device, after the work that uses it.
 pub(crate) fn close(device: &CudaDevice) {
-    let _ = device.cuda_stream().context().bind_to_thread(); // where that fails, the card's memory is gone anyway
+    let _ = device.cuda_stream().context().bind_to_thread(); // if this fails, the GPU's memory is lost anyway
     if let Some(libraries) = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&device.id()) {
         libraries.workspace = None;
     }
 }
 
-/// Runs `launch` with the device's libraries, one caller at a time: their handles want that.
+/// Runs `launch` with the libraries of a device, one caller at a time, which their handles require.
 pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().map_err(driver)?;

@@ -1,8 +1,8 @@
-//! What the kernels for cards have in common: their machine code, the tensors they read, and those they write.
+//! Shared parts of the CUDA kernels: machine code, operands, and results.
 //!
-//! An operator's `cuda.rs` looks a kernel up ([`Module::function`]), takes addresses ([`address`]) and a place for the
-//! result ([`output`]), and launches on the device's one stream. Nothing here waits for the card, and nothing is
-//! copied to it: a launch can be captured into a graph.
+//! An operator's `cuda.rs` looks a kernel up ([`Module::function`]), takes the addresses of its operands ([`address`])
+//! and of the result ([`output`]), and launches on the device's one stream. Nothing here waits for the GPU or copies to
+//! it, so a launch can be captured into a CUDA graph.
 #![allow(unsafe_code)]
 
 mod cublaslt;
@@ -14,54 +14,43 @@ mod product;
 mod times;
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda::cudarc::cublas::sys::cublasStatus_t;
 use candle_core::cuda::cudarc::driver::sys::CUresult;
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr, DriverError, LaunchConfig};
-use candle_core::cuda_backend::{CudaDevice, CudaError, CudaStorageSlice};
+use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice};
 use candle_core::op::BackpropOp;
-use candle_core::{DType, Device, Storage, Tensor};
+use candle_core::{DType, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::output::check_given;
+use crate::output::check_out;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
-pub(crate) use module::{Module, has_hopper_code, kernels};
+pub(crate) use module::{Module, has_hopper_code, kernels, runs_on};
 pub(crate) use product::launch as product;
 
-/// The card of a tensor, where our kernels run on it and know the tensor's type; otherwise `None`, and the operator
-/// takes the path made of candle's own kernels.
-pub(crate) fn card(x: &Tensor) -> Result<Option<CudaDevice>> {
-    match (x.device(), x.dtype()) {
-        (Device::Cuda(device), DType::F32 | DType::F16 | DType::BF16) => {
-            Ok(module::runs_on(device)?.then(|| device.clone()))
-        }
-        _ => Ok(None),
-    }
-}
-
-/// An operand as kernels read it: contiguous, and of the type `dtype`. Parameters and activations nearly always are.
+/// An operand in the kernels' format: contiguous, and of the type `dtype`. Parameters and activations nearly always
+/// are.
 pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     Ok(tensor.to_dtype(dtype)?.contiguous()?)
 }
 
 /// The device address of a contiguous tensor's first element.
 ///
-/// It stays valid for launches on the device's stream while the tensor lives: memory is freed in that stream's order.
+/// It is valid for launches on the device's stream while the tensor lives: memory is freed in the order of that stream.
 pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
     if !tensor.is_contiguous() {
-        return Err(Error::Driver("a kernel's operand is not contiguous memory of a card".into()));
+        return Err(Error::Driver("an operand of a kernel is not contiguous GPU memory".into()));
     }
     start(tensor)
 }
 
-/// The device address of a tensor's first element, whatever its strides; valid as long as [`address`]'s.
+/// The device address of a tensor's first element, whatever its strides. It is valid as long as [`address`]'s.
 pub(crate) fn start(tensor: &Tensor) -> Result<u64> {
     fn first<T>(slice: &CudaSlice<T>, device: &CudaDevice) -> u64 {
         slice.device_ptr(&device.cuda_stream()).0
     }
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
-        return Err(Error::Driver("a kernel's operand is not memory of a card".into()));
+        return Err(Error::Driver("an operand of a kernel is not GPU memory".into()));
     };
     let device = &storage.device;
     let base = match &storage.slice {
@@ -75,7 +64,7 @@ pub(crate) fn start(tensor: &Tensor) -> Result<u64> {
     Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)
 }
 
-/// The tensor that a kernel writes: `out`, or a new one whose memory holds anything. The kernel writes every element.
+/// The tensor that a kernel writes: `out`, or a new uninitialized one. The kernel writes every element.
 ///
 /// `inputs` are the operands that the kernel reads: `out` must not share memory with any of them.
 pub(crate) fn output(
@@ -87,20 +76,12 @@ pub(crate) fn output(
     device: &CudaDevice,
 ) -> Result<Tensor> {
     if let Some(out) = out {
-        check_given(op, out, shape, dtype, inputs)?;
+        check_out(op, out, shape, dtype, inputs)?;
         return Ok(out.clone());
     }
-    // SAFETY: the memory is not read before the kernel that this is made for has written it, on the same stream.
+    // SAFETY: the kernel that this memory is for writes it before anything reads it, on the same stream.
     let storage = unsafe { device.alloc_uninit(&shape.into(), dtype)? };
     Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
-}
-
-/// A tensor whose memory holds anything, on a card.
-pub(crate) fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
-    match device {
-        Device::Cuda(device) => output("unwritten", None, shape, dtype, &[], device).map(Some),
-        _ => Ok(None),
-    }
 }
 
 /// Whether addresses and a number of elements of `size` bytes allow accesses of 16 bytes.
@@ -108,7 +89,7 @@ pub(crate) fn is_vectored(addresses: &[u64], elements: usize, size: usize) -> bo
     addresses.iter().all(|address| address % 16 == 0) && (elements * size).is_multiple_of(16)
 }
 
-/// The bytes of the largest unit of copying, a power of two up to 16, that divides all addresses and sizes.
+/// The size in bytes of the largest unit of copying, a power of two up to 16, that divides all addresses and sizes.
 pub(crate) fn unit(addresses: &[u64], bytes: &[usize]) -> usize {
     let all = addresses.iter().fold(16, |all, address| all | address);
     let all = bytes.iter().fold(all, |all, &bytes| all | bytes as u64);
@@ -120,33 +101,22 @@ pub(crate) fn grid(blocks: usize, threads: u32) -> Result<LaunchConfig> {
     let blocks = u32::try_from(blocks)
         .ok()
         .filter(|&blocks| blocks <= i32::MAX as u32)
-        .ok_or_else(|| Error::Driver(format!("{blocks} blocks are more than a card launches")))?;
+        .ok_or_else(|| Error::Driver(format!("{blocks} blocks are more than a GPU can launch")))?;
     Ok(LaunchConfig { grid_dim: (blocks.max(1), 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 })
 }
 
-/// A count as kernels take it.
+/// A count as a kernel argument.
 pub(crate) fn count(op: &'static str, value: usize) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::Config {
         op,
-        message: format!("{value} elements are more than a kernel counts ({})", i32::MAX),
+        message: format!("{value} elements are more than a kernel can address ({})", i32::MAX),
     })
 }
 
-/// A driver's error as this crate's.
+/// Converts an error of the driver.
 pub(crate) fn driver(error: DriverError) -> Error {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::LibraryMemory("CUDA's driver"),
         _ => Error::Driver(format!("CUDA's driver: {error}")),
-    }
-}
-
-/// Whether an error of candle's is that the card has no memory.
-pub(crate) fn driver_is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
-    match error.downcast_ref::<CudaError>() {
-        Some(CudaError::Cuda(error) | CudaError::Load { cuda: error, .. }) => {
-            error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-        }
-        Some(CudaError::Cublas(error)) => error.0 == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED,
-        _ => false,
     }
 }

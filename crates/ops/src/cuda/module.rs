@@ -1,4 +1,4 @@
-//! Machine code for cards: loaded once a context, handed out function by function.
+//! Machine code for GPUs, loaded once for each context.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use candle_core::cuda_backend::CudaDevice;
 use super::driver;
 use crate::error::Result;
 
-/// What the build made code for: `90` machine code, `90+` PTX that drivers compile for this and later cards.
+/// The architectures of the build: `90` machine code, `90+` PTX that drivers compile for this and later GPUs.
 const CODE: &str = env!("KILN_CUDA_CODE");
 
 /// The embedded kernels of an operator.
 pub(crate) struct Module {
-    /// The operator's folder.
+    /// The folder of the operator.
     pub(crate) name: &'static str,
     /// A fat binary.
     pub(crate) image: &'static [u8],
@@ -30,7 +30,8 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// By context and name. They live as long as the process: they keep their context, and with it its primary context.
+/// By context and name. They live as long as the process. They keep their context alive, and with it its primary
+/// context.
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
@@ -68,7 +69,7 @@ impl Module {
     }
 }
 
-/// Whether this build has code for the card; where not, says so once.
+/// Whether this build has code for the GPU. Otherwise it logs that once.
 pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(&usable) = loaded.usable.get(&context(device)) {
@@ -78,15 +79,15 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     let usable = covers(CODE, (major, minor));
     if !usable {
         tracing::warn!(
-            "no kernels of Kiln's for a card of compute capability {major}.{minor} (this build has {CODE}): running on candle's"
+            "no kernels for compute capability {major}.{minor} in this build (only {CODE}): falling back to candle's"
         );
     }
     loaded.usable.insert(context(device), usable);
     Ok(usable)
 }
 
-/// Whether kernels of Hopper's own variant run: the card is one, and the build has machine code for it, since PTX and
-/// other cards' code lack them.
+/// Whether kernels of Hopper's architecture-specific variant run: the GPU is a Hopper, and the build has machine code
+/// for it, since PTX and code for other architectures lack them.
 pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
     let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
     Ok(capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
@@ -96,13 +97,13 @@ fn context(device: &CudaDevice) -> usize {
     device.cuda_stream().context().cu_ctx() as usize
 }
 
-/// Whether `code` runs on a card: machine code of the same major version and no later minor one (Hopper's own variant
-/// on Hopper alone, which is the same), or PTX of no later version.
+/// Whether `code` runs on a GPU: machine code of the same major version and no later minor one (Hopper's variant on
+/// Hopper alone, which is the same condition), or PTX of no later version.
 fn covers(code: &str, (major, minor): (i32, i32)) -> bool {
-    let card = major * 10 + minor;
+    let capability = major * 10 + minor;
     code.split(',').any(|entry| match entry.strip_suffix('+') {
-        Some(ptx) => ptx.parse().is_ok_and(|ptx: i32| ptx <= card),
-        None => entry.parse().is_ok_and(|arch: i32| arch / 10 == major && arch <= card),
+        Some(ptx) => ptx.parse().is_ok_and(|ptx: i32| ptx <= capability),
+        None => entry.parse().is_ok_and(|arch: i32| arch / 10 == major && arch <= capability),
     })
 }
 
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_runs_on_its_family_and_ptx_on_what_comes_later() {
+    fn machine_code_runs_within_a_major_version_and_ptx_on_later_gpus() {
         assert!(covers("90", (9, 0)) && covers("80,86", (8, 9)) && covers("80,90,90+", (12, 0)));
         assert!(!covers("90", (8, 9)) && !covers("86", (8, 0)) && !covers("90", (10, 0)) && !covers("90,90+", (8, 6)));
     }

@@ -1,4 +1,4 @@
-//! The matrix product that linear layers and convolutions stand on: `y = x w^T + bias + residual`.
+//! The matrix product of linear layers and convolutions: `y = x w^T + bias + residual`.
 
 use candle_core::cuda::cudarc::driver::PushKernelArg;
 use candle_core::cuda_backend::CudaDevice;
@@ -8,11 +8,11 @@ use super::{Module, count, driver, grid, is_vectored, kernels, libraries};
 use crate::error::Result;
 
 static KERNELS: Module = kernels!("linear");
-/// Rows up to which our kernel runs, which reads the weights once at the memory's speed: time embeddings have one row.
+/// Rows up to which Kiln's kernel runs, which reads the weights once at memory bandwidth: time embeddings have one row.
 const FEW_ROWS: usize = 4;
 const THREADS: u32 = 128;
 
-/// Launches the product on the device's stream, or gives `false` where nothing here can compute it.
+/// Launches the product on the device's stream. Returns `false` where neither the kernel nor cuBLASLt can compute it.
 ///
 /// # Safety
 /// The addresses are those of contiguous operands of the product's type and shapes on this device.
@@ -26,13 +26,13 @@ pub(crate) unsafe fn launch(
         return Ok(false);
     }
     if product.m <= FEW_ROWS {
-        // SAFETY: as the caller promises.
+        // SAFETY: by the contract of this function.
         return unsafe { few_rows(op, device, product, addresses) }.map(|()| true);
     }
     libraries::with(device, |libraries| {
         let workspace = libraries.workspace(device)?;
         let stream = device.cuda_stream();
-        // SAFETY: as the caller promises; workspace and stream are the device's own.
+        // SAFETY: by the contract of this function; workspace and stream are the device's own.
         unsafe { libraries.blas.launch(product, addresses, workspace, stream.cu_stream().cast()) }
     })
 }
@@ -49,8 +49,8 @@ unsafe fn few_rows(op: &'static str, device: &CudaDevice, product: Product, addr
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&kernel);
     launch.arg(&x).arg(&weight).arg(&bias).arg(&residual).arg(&y).arg(&m).arg(&n_argument).arg(&k).arg(&vectored);
-    // SAFETY: the arguments are those of the kernel; it reads and writes whole operands of these shapes, an absent one
-    // (address 0) not at all, and rows in 16 bytes only where every row starts at a multiple of them.
+    // SAFETY: the arguments match the kernel's parameters. It reads and writes whole operands of these shapes, never an
+    // absent one (address 0), and 16 bytes at a time only where every row is aligned to them.
     unsafe { launch.launch(grid(n.div_ceil(THREADS as usize / 32), THREADS)?) }.map_err(driver)?;
     Ok(())
 }

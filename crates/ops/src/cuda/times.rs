@@ -1,7 +1,7 @@
-//! How fast the products of SD1.5, SDXL and the decoder run on a card: `kiln_ops --ignored --nocapture products`.
+//! The speed of the products of SD1.5, SDXL and the decoder on a GPU: `kiln_ops --ignored --nocapture products`.
 //!
-//! Every shape is launched from a graph, with weights that rotate through more memory than the second-level cache
-//! holds, as in a step. Activations stay in the cache, where they fit.
+//! Every shape is launched from a graph, with weights that rotate through more memory than the L2 cache has, as in a
+//! step. Activations stay in the cache, where they fit.
 
 use std::time::Instant;
 
@@ -147,7 +147,7 @@ const DECODER: (&str, Convolutions, Products) = (
 );
 
 #[test]
-#[ignore = "needs a card, and measures"]
+#[ignore = "needs a GPU, and measures"]
 fn products() {
     let (device, dtype) = &*TARGET;
     if !device.is_cuda() {

@@ -1,4 +1,4 @@
-//! Cards through CUDA's driver.
+//! GPUs through CUDA's driver.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -7,35 +7,36 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
-use candle_core::{Device, DeviceLocation};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
 
 use super::{Card, Cards};
+use crate::cuda::output;
 use crate::error::{Error, Result};
 
-/// Whose stream a device is.
+/// The stream of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stream {
     Main,
-    Beside,
+    Second,
 }
 
-/// Opens the card of this number, with one stream for all compute. A process opens a card once: candle loads its code and
-/// its libraries anew for every device that it makes.
+/// Opens the GPU of this number, with one stream for all compute. A process opens a GPU once: candle loads its code and
+/// its libraries again for every device that it makes.
 ///
-/// Not the per-thread stream: tensors that cross host threads would race on it.
+/// The stream is not the per-thread default stream: tensors that move between host threads would race on it.
 pub fn open_card(ordinal: usize) -> Result<Device> {
     open(ordinal, Stream::Main)
 }
 
-/// The card of `device` once more, with another stream: what runs there runs beside the work of `device`, and waits for
-/// none of it. The two share no tensors; values go from one to the other through the host's memory. The processor is given
-/// back as it is: its threads are shared by whoever has work for them.
+/// Opens the GPU of `device` with another stream, whose work runs concurrently with that of `device` and is not ordered
+/// with it. The two share no tensors; values are copied through host memory. The CPU is returned as it is, since all
+/// its users share its threads.
 ///
 /// # Errors
 /// Those of [`open_card`].
 pub fn open_beside(device: &Device) -> Result<Device> {
     match device.location() {
-        DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Beside),
+        DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),
         _ => Ok(device.clone()),
     }
 }
@@ -47,33 +48,42 @@ fn open(ordinal: usize, stream: Stream) -> Result<Device> {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(ordinal)?;
-    // SAFETY: without tracking, nobody orders work on several streams but us. All compute of a device runs on this one
-    // stream, which runs it in order, and memory is freed in the same order on the same stream; whoever adds a stream
-    // (copies) orders it with events of its own, and two devices of one card share no tensors.
+    // SAFETY: without tracking, candle does not order work on several streams. All compute of a device runs on this one
+    // stream in order, and memory is freed on the same stream; code that adds a stream (copies) orders it with its own
+    // events, and two devices of one GPU share no tensors.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    kiln_mempool::manage_stream(&device.as_cuda_device()?.cuda_stream());
     opened.insert((ordinal, stream), device.clone());
     Ok(device)
 }
 
-/// Gives back the memory that operators keep for `device` from their first use on: the libraries' workspace. Operators that
-/// run there later make it again.
+/// Frees the memory that operators keep for `device` from their first use on: the workspace of the libraries. Operators
+/// that run there later allocate it again.
 pub fn close(device: &Device) {
     if let Ok(device) = device.as_cuda_device() {
         crate::cuda::libraries::close(device);
     }
 }
 
-/// The cards of this machine and what they run on.
+/// An uninitialized tensor on a GPU; `None` for another device.
+pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+    match device {
+        Device::Cuda(device) => output("uninit", None, shape, dtype, &[], device).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The GPUs of this machine, and the versions of the driver and of cuBLAS.
 pub fn cards() -> Result<Cards> {
     let count = CudaContext::device_count().map_err(driver)?;
     Ok(Cards {
-        cards: (0..count as usize).map(card).collect::<Result<_, _>>().map_err(driver)?,
+        cards: (0..count as usize).map(gpu).collect::<Result<_, _>>().map_err(driver)?,
         driver_version: driver_version().map_err(driver)?,
         cublas_version: cublas_version()?,
     })
 }
 
-fn card(ordinal: usize) -> Result<Card, DriverError> {
+fn gpu(ordinal: usize) -> Result<Card, DriverError> {
     let context = CudaContext::new(ordinal)?;
     let (major, minor) = context.compute_capability()?;
     let (memory_free, memory_total) = result::mem_get_info()?;
@@ -90,7 +100,7 @@ fn card(ordinal: usize) -> Result<Card, DriverError> {
 
 fn driver_version() -> Result<i32, DriverError> {
     let mut version = 0;
-    // SAFETY: the call writes one integer through the pointer, which points to one that lives through the call.
+    // SAFETY: the call writes one integer through a pointer to a live variable.
     unsafe { candle_core::cuda::cudarc::driver::sys::cuDriverGetVersion(&raw mut version) }.result()?;
     Ok(version)
 }
@@ -99,7 +109,7 @@ fn cublas_version() -> Result<i32> {
     let mut version = 0;
     let handle = cublas::result::create_handle().map_err(|error| Error::Driver(format!("cuBLAS: {error:?}")))?;
     // SAFETY: the handle was just created and is destroyed after its last use here; the version is written through a
-    // pointer to an integer that lives through the call.
+    // pointer to a live variable.
     let status = unsafe {
         let status = cublas::sys::cublasGetVersion_v2(handle, &raw mut version);
         let _ = cublas::result::destroy_handle(handle);

@@ -1,4 +1,4 @@
-//! The devices of this machine: what the processor can do, which cards there are, and how a card is opened.
+//! The devices of this machine: the features of the CPU, the installed GPUs, and how a GPU is opened.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -6,34 +6,36 @@ mod cuda;
 #[path = "no_cuda.rs"]
 mod cuda;
 mod processor;
+mod uninit;
 
 pub use cuda::{cards, close, open_beside, open_card};
 pub use processor::{Processor, processor};
+pub use uninit::unwritten;
 
-/// A CUDA card.
+/// A CUDA GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// Its number among this machine's cards.
+    /// The number of the GPU on this machine.
     pub ordinal: usize,
-    /// The maker's name for it.
+    /// The product name.
     pub name: String,
-    /// Compute capability, major and minor: what code it runs.
+    /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
     /// Streaming multiprocessors.
     pub multiprocessors: usize,
-    /// Memory that is free, in bytes.
+    /// Free memory in bytes.
     pub memory_free: usize,
-    /// Memory in all, in bytes.
+    /// Total memory in bytes.
     pub memory_total: usize,
 }
 
-/// The cards that a build with CUDA finds, and the versions that it runs on.
+/// The GPUs that a build with CUDA finds, and the versions of the driver and of cuBLAS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cards {
-    /// The cards.
+    /// The GPUs.
     pub cards: Vec<Card>,
-    /// The newest CUDA version that the driver runs (13.0 is 13000).
+    /// The newest CUDA version that the driver supports (13.0 is 13000).
     pub driver_version: i32,
-    /// The version of the cuBLAS library that was loaded.
+    /// The version of the loaded cuBLAS library.
     pub cublas_version: i32,
 }

@@ -1,24 +1,29 @@
-//! The twin of `cuda.rs` for builds without CUDA: the same functions, which say so.
+//! Replaces `cuda.rs` in builds without CUDA.
 
-use candle_core::Device;
+use candle_core::{DType, Device, Tensor};
 
 use super::Cards;
 use crate::error::{Error, Result};
 
-/// Opens the card of this number: an error in this build.
+/// Opens the GPU of this number: an error in this build.
 pub fn open_card(_ordinal: usize) -> Result<Device> {
     Err(Error::NoCuda)
 }
 
-/// The device itself: the processor's threads are shared by whoever has work for them.
+/// The device itself: the users of the CPU share its threads.
 pub fn open_beside(device: &Device) -> Result<Device> {
     Ok(device.clone())
 }
 
-/// The cards of this machine: an error in this build.
+/// An uninitialized tensor on a GPU: `None`, since this build has no such device.
+pub(super) fn uninit(_shape: &[usize], _dtype: DType, _device: &Device) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+/// The GPUs of this machine: an error in this build.
 pub fn cards() -> Result<Cards> {
     Err(Error::NoCuda)
 }
 
-/// Operators on the processor keep nothing of a device.
+/// Frees memory that operators keep for a device: the CPU has none.
 pub fn close(_device: &Device) {}

@@ -1,25 +1,25 @@
-//! The processor.
+//! The CPU.
 
 use candle_core::DType;
 
 use crate::cpu::isa::Isa;
 
-/// What this process runs on.
+/// The CPU that this process runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Processor {
-    /// The maker's name for it.
+    /// The product name.
     pub name: String,
-    /// Threads that it runs at a time, as far as this process may use them.
+    /// Threads that this process may run in parallel.
     pub threads: usize,
-    /// The instruction sets among those that kernels ask for, by their usual names.
+    /// The supported instruction sets among those that kernels use, by their usual names.
     pub features: Vec<&'static str>,
-    /// The instruction path that kernels take: the widest, or what `KILN_ISA` asks for.
+    /// The instruction path of the kernels: the widest, or the choice of `KILN_ISA`.
     pub path: &'static str,
-    /// The type in which the networks run fastest here: bf16 where there are dot products of it, else f32.
+    /// The type in which the networks run fastest on it: bf16 with dot products of bf16, otherwise f32.
     pub fastest_dtype: DType,
 }
 
-/// The processor of this machine.
+/// The CPU of this machine.
 pub fn processor() -> Processor {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name =

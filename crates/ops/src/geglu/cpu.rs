@@ -1,16 +1,19 @@
-//! GEGLU on the processor.
+//! GEGLU on the CPU.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::OP;
+use super::{Call, OP};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::math::{for_every_isa, gelu_erf};
 use crate::cpu::{Element, View};
 use crate::error::Result;
 use crate::output::write;
 
-pub(super) fn forward(x: &Tensor, shape: &[usize], out: Option<&Tensor>) -> Result<Tensor> {
-    dispatch!(OP, "x", x.dtype(), typed(x, shape, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        dispatch!(OP, "x", self.x.dtype(), typed(self.x, &self.shape, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(x: &Tensor, shape: &[usize], out: Option<&Tensor>) -> Result<Tensor> {

@@ -4,7 +4,7 @@
 
 namespace {
 
-// A thread has N neighbours of a row; N divides n.
+// A thread processes N neighbors of a row; N divides n.
 template <typename T, int N>
 __device__ __forceinline__ void geglu(const T* x, T* y, unsigned total, unsigned n) {
   using V = kiln::Vector<T, N>;

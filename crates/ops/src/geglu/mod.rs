@@ -7,13 +7,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "geglu";
 
@@ -27,12 +25,29 @@ pub fn geglu(x: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
         Some((&last, outer)) if last % 2 == 0 => [outer, &[last / 2]].concat(),
         _ => return Err(Error::Shape { op: OP, operand: "x", expected: "(.., 2n)".into(), found: x.dims().to_vec() }),
     };
-    let work = || Work::new(&[("x", x)]);
-    trace::operator(OP, work, || match x.device() {
-        Device::Cpu => cpu::forward(x, &shape, out),
-        _ => match cuda::geglu(x, &shape, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x)?, out),
-        },
-    })
+    backend::run(&Call { x, shape }, out)
+}
+
+struct Call<'a> {
+    x: &'a Tensor,
+    /// The shape of the result.
+    shape: Vec<usize>,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)])
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.x)
+    }
 }

@@ -1,9 +1,9 @@
-//! Work on a card that is recorded once and started again as one: a CUDA graph.
+//! CUDA graphs: work on a GPU that is captured once and launched again as one.
 //!
-//! A recorded run costs the host one call, whatever number of kernels it has. It does the same work at the same
-//! addresses every time: inputs are written into the tensors that it was recorded with, and its result lies in a tensor
-//! that was made before. What the run allocates and frees between lies in one block of the card's pool, at places that
-//! were planned when the run was prepared: a replay allocates nothing. Between replays the block can be lent to others.
+//! A launch costs the host one call, whatever the number of kernels. It does the same work at the same addresses every
+//! time: inputs are written into the tensors of the capture, and the result is in a tensor from outside. Tensors that
+//! exist only inside lie in one block of the GPU's pool, at addresses that were planned from the first run: a launch
+//! allocates nothing. Between launches other stages may use the block.
 
 #[cfg(feature = "cuda")]
 mod cuda;

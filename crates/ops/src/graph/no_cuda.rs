@@ -1,4 +1,4 @@
-//! The twin of `cuda.rs` for builds without CUDA: nothing can be recorded.
+//! Replaces `cuda.rs` in builds without CUDA, which can capture nothing.
 
 use std::convert::Infallible;
 
@@ -6,28 +6,28 @@ use candle_core::Device;
 
 use crate::error::{Error, Result};
 
-/// A recorded run: there is none in this build.
+/// A captured run, which this build does not have.
 pub struct Graph(Infallible);
 
-/// Whether runs on this device can be recorded.
+/// Whether runs on this device can be captured.
 pub fn is_recordable(_device: &Device) -> bool {
     false
 }
 
-/// What is known of a run that was done once.
+/// The results of a first run without capture.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared(());
 
-/// Does `run` as it will be recorded later.
+/// Runs `run` without capture.
 ///
 /// # Errors
-/// None in this build.
+/// Those of a build with CUDA.
 pub fn prepare<T: Send>(_device: &Device, run: impl FnOnce() -> T + Send) -> Result<(T, Prepared)> {
     Ok((run(), Prepared(())))
 }
 
 impl Graph {
-    /// Records the work that `run` gives to the card: an error in this build.
+    /// Captures the work that `run` submits to the GPU: an error in this build.
     ///
     /// # Errors
     /// [`Error::NoCuda`].
@@ -44,15 +44,15 @@ impl Graph {
         match self.0 {}
     }
 
-    /// Does `run` with the block.
+    /// Runs `run`, with its allocations from the graph's block.
     pub fn lend<T>(&self, _run: impl FnOnce() -> T) -> T {
         match self.0 {}
     }
 
-    /// Starts the recorded work.
+    /// Launches the captured work.
     ///
     /// # Errors
-    /// None: there is no such graph.
+    /// Those of a build with CUDA.
     pub fn replay(&mut self) -> Result<()> {
         match self.0 {}
     }

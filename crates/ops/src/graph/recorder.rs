@@ -1,9 +1,9 @@
-//! A thread that prepares and records, and lives as long as what it recorded.
+//! A thread that prepares and captures runs, and lives as long as their graphs.
 //!
-//! What candle's operators copy to a card anew at every call (strides, indices: some bytes each) must not be copied while
-//! a run is recorded. candle keeps such copies where it is asked to, for as long as the thread lives that asked. On the
-//! caller's thread they would outlive engines, and each hold pieces of a pool of 32 MiB. So the thread is the recording's
-//! own, and its end frees them.
+//! Constants that candle's operators copy to the GPU at every call (strides, indices: some bytes each) must not be
+//! copied during a capture. On request candle keeps such copies, until the thread that made them ends. On the caller's
+//! thread they would outlive engines, and each would keep part of a pool of 32 MiB. So each recording has a thread of
+//! its own, whose end frees them.
 
 use std::cell::RefCell;
 use std::thread::{Builder, JoinHandle};
@@ -12,10 +12,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
 
-/// The thread.
+/// The thread, and a pool that runs closures on it.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    /// Gone before the thread is waited for.
+    /// Dropped before the thread is joined.
     pool: Option<ThreadPool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -24,7 +24,7 @@ impl Recorder {
     /// Starts a thread.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the system gives none.
+    /// [`Error::Driver`] where the system cannot start one.
     pub(super) fn start() -> Result<Self> {
         let started = RefCell::new(None);
         let pool = ThreadPoolBuilder::new()
@@ -35,11 +35,11 @@ impl Recorder {
                 Ok(())
             })
             .build()
-            .map_err(|error| Error::Driver(format!("a thread for recording: {error}")))?;
+            .map_err(|error| Error::Driver(format!("starting a thread for recording: {error}")))?;
         Ok(Self { pool: Some(pool), thread: started.into_inner() })
     }
 
-    /// Does `run` there, and waits for its end.
+    /// Runs `run` on the thread and waits for its end.
     pub(super) fn run<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         match &self.pool {
             Some(pool) => pool.install(run),
@@ -54,7 +54,7 @@ impl Drop for Recorder {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!("the thread that recorded a step has failed");
+            tracing::warn!("the recording thread of a step has panicked");
         }
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_thread_keeps_goes_with_it() {
+    fn thread_local_values_are_dropped_with_the_recorder() {
         static GONE: AtomicBool = AtomicBool::new(false);
         struct Kept;
         impl Drop for Kept {

@@ -6,10 +6,10 @@ use crate::test_support::{TARGET, assert_close, exact, random};
 use crate::{Activation, Error, activation};
 
 #[test]
-fn a_recorded_run_follows_its_inputs() {
+fn a_captured_run_reads_its_inputs_again() {
     let device = &TARGET.0;
     let (x, y) = (random(&[3, 40]), random(&[3, 40]));
-    // Two operators, so that memory is made and freed between.
+    // Two operators, so that memory is allocated and freed in between.
     let run = || -> crate::Result<()> {
         let between = activation(&x, Activation::Relu, None)?;
         activation(&between, Activation::Silu, Some(&y)).map(drop)
@@ -21,20 +21,20 @@ fn a_recorded_run_follows_its_inputs() {
         return;
     }
     let mut graph = Graph::record(device, &prepared, run).unwrap();
-    assert!(graph.bytes() >= 3 * 40 * x.dtype().size_in_bytes());
+    assert!(!DevicePool::intercepts() || graph.bytes() >= 3 * 40 * x.dtype().size_in_bytes());
     for _ in 0..3 {
         let input = random(&[3, 40]);
         x.slice_set(&input, 0, 0).unwrap();
         let before = DevicePool::calls();
         graph.replay().unwrap();
-        assert_eq!(DevicePool::calls(), before, "a replay asks for no memory");
+        assert_eq!(DevicePool::calls(), before, "a replay allocates nothing");
         let expected = exact(&input).relu().unwrap().silu().unwrap();
         assert_close(&y, &expected, 2e-6);
     }
 }
 
 #[test]
-fn a_run_that_fails_while_it_is_recorded_leaves_the_card_usable() {
+fn a_run_that_fails_during_capture_leaves_the_gpu_usable() {
     let device = &TARGET.0;
     if !is_recordable(device) {
         return;
@@ -51,15 +51,17 @@ fn a_run_that_fails_while_it_is_recorded_leaves_the_card_usable() {
         x.to_dtype(candle_core::DType::F32)?.to_vec1::<f32>()?;
         Ok(())
     };
-    assert!(record(&read).is_err(), "memory was read while recording");
+    assert!(record(&read).is_err(), "memory was read during the capture");
     let allocates = || -> crate::Result<()> { activation(&x, Activation::Silu, None).map(drop) };
-    let problem = record(&allocates).map(drop).unwrap_err().to_string();
-    assert!(problem.contains("asks for more than before"), "{problem}");
+    if DevicePool::intercepts() {
+        let problem = record(&allocates).map(drop).unwrap_err().to_string();
+        assert!(problem.contains("was not in the first run"), "{problem}");
+    }
     assert_close(&activation(&x, Activation::Relu, None).unwrap(), &exact(&x).relu().unwrap(), 0.0);
 }
 
 #[test]
-fn results_are_the_same_as_without_recording() {
+fn results_are_the_same_as_without_capture() {
     let device = &TARGET.0;
     let x = random(&[2, 5, 7]);
     let eager = activation(&x, Activation::GeluErf, None).unwrap();
@@ -67,16 +69,17 @@ fn results_are_the_same_as_without_recording() {
     let run = || -> crate::Result<()> { activation(&x, Activation::GeluErf, Some(&out)).map(drop) };
     let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
-    if let Ok(mut graph) = Graph::record(device, &prepared, run) {
-        graph.replay().unwrap();
+    if is_recordable(device) {
+        out.zero_set().unwrap();
+        Graph::record(device, &prepared, run).unwrap().replay().unwrap();
     }
     assert_close(&out, &exact(&eager), 0.0);
 }
 
 #[test]
-fn what_is_lent_between_replays_is_not_written_over() {
+fn a_replay_is_refused_while_its_memory_is_used() {
     let device = &TARGET.0;
-    if !is_recordable(device) {
+    if !is_recordable(device) || !DevicePool::intercepts() {
         return;
     }
     let (x, y) = (random(&[64, 40]), random(&[64, 40]));
@@ -90,7 +93,7 @@ fn what_is_lent_between_replays_is_not_written_over() {
     graph.replay().unwrap();
     let lent = graph.lend(|| activation(&x, Activation::Relu, None)).unwrap();
     let problem = graph.replay().unwrap_err().to_string();
-    assert!(problem.contains("lent out"), "{problem}");
+    assert!(problem.contains("used by another stage"), "{problem}");
     assert_close(&lent, &exact(&x).relu().unwrap(), 0.0);
     drop(lent);
     graph.replay().unwrap();

@@ -1,12 +1,13 @@
-//! Group normalisation on the processor: one pass for the sums, one that writes the result.
+//! Group normalization on the CPU: one pass for the sums, one that writes the result.
 //!
-//! Rows of pixels are summed in blocks of a fixed size and the blocks in their order, so that neither the number of
-//! threads nor the other images of a batch change a bit.
+//! Pixels are summed in blocks of a fixed size, and the blocks in order, so that the result depends neither on the
+//! number of threads nor on the batch size.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{GroupNorm, OP};
+use super::{Call, GroupNorm, OP};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::math::{for_every_isa, silu};
 use crate::cpu::{Element, View};
 use crate::error::Result;
@@ -15,15 +16,11 @@ use crate::output::write;
 /// Pixels of a block of partial sums.
 pub(super) const BLOCK: usize = 256;
 
-pub(super) fn forward(
-    x: &Tensor,
-    gamma: &Tensor,
-    beta: &Tensor,
-    config: GroupNorm,
-    shape: (usize, usize),
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
-    dispatch!(OP, "x", x.dtype(), typed(x, gamma, beta, config, shape, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { x, gamma, beta, config, shape } = *self;
+        dispatch!(OP, "x", x.dtype(), typed(x, gamma, beta, config, shape, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(
@@ -90,7 +87,8 @@ for_every_isa! {
 }
 
 for_every_isa! {
-    /// Adds the sums and the sums of squares of every channel over some pixels, each less the channel's `origin`.
+    /// Adds the sums and the sums of squares of every channel over some pixels, each relative to the channel's
+    /// `origin`.
     fn add_moments<T: Element>(x: &[T], origin: &[f32], sums: &mut [f32], squares: &mut [f32]) {
         for pixel in x.chunks_exact(origin.len()) {
             for (((sum, square), x), origin) in sums.iter_mut().zip(squares.iter_mut()).zip(pixel).zip(origin) {
@@ -102,7 +100,7 @@ for_every_isa! {
     }
 }
 
-/// Sums over an image's pixels, in blocks of [`BLOCK`] from its first pixel on, however many pixels come at a time.
+/// Sums over an image's pixels, in blocks of [`BLOCK`] from its first pixel on, however many are added at a time.
 #[derive(Default)]
 pub(super) struct Moments {
     /// The first pixel's channels. Sums are those of `x - origin`: shifting by a value of the channel keeps the
@@ -110,7 +108,7 @@ pub(super) struct Moments {
     origin: Vec<f32>,
     /// Sums and sums of squares of every channel, block by block.
     blocks: Vec<(Vec<f32>, Vec<f32>)>,
-    /// Pixels that the last block still lacks.
+    /// Pixels that the last block is still missing.
     missing: usize,
 }
 
@@ -142,7 +140,7 @@ impl Moments {
         self.missing = self.missing - first + rest.next_multiple_of(BLOCK) - rest;
     }
 
-    /// The scale and shift of every channel: normalisation, `gamma` and `beta` `(c)` in one multiplication.
+    /// The scale and shift of every channel: normalization, `gamma` and `beta` `(c)` in one multiplication.
     pub(super) fn affine(
         &self,
         gamma: &Tensor,
@@ -163,7 +161,8 @@ impl Moments {
             let channels = group * width..(group + 1) * width;
             let mut sum = 0f64;
             let mut square = 0f64;
-            // A group's reference point is its first channel; moving a channel's sums there is exact enough in f64.
+            // The reference point of a group is its first channel. Shifting the sums of the other channels is accurate
+            // enough in f64.
             let base = f64::from(origin[channels.start]);
             for channel in channels.clone() {
                 let offset = f64::from(origin[channel]) - base;

@@ -1,35 +1,37 @@
-//! Group normalisation on cards.
+//! Group normalization on GPUs.
 #![allow(unsafe_code)]
 
 use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::moments::{AddMoments, Apply};
 use super::workspace::{MAX_PARTS, PART, WHOLE};
-use super::{GroupNorm, OP};
+use super::{Call, GroupNorm, OP};
+use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
 
 static KERNELS: Module = cuda::kernels!("group_norm");
 
-/// Elements of an image that a block of the second launch normalises, where that gives at most [`MAX_BLOCKS`].
+/// Elements of an image that a block of the second launch normalizes, if that results in at most [`MAX_BLOCKS`] blocks.
 const BLOCK: usize = 16 << 10;
-/// Blocks of the second launch for an image: what two images need to fill an H200. Each reads all parts.
+/// Blocks of the second launch for an image: two images then fill an H200. Each block reads all parts.
 const MAX_BLOCKS: usize = 256;
-/// Threads of a block, where a pixel's channels do not need more.
+/// Threads of a block, unless the channels of a pixel need more.
 const THREADS: usize = 512;
 /// Threads of a block at most.
 const MAX_THREADS: usize = 1024;
-/// Shared memory of a block that needs no permission, in bytes.
+/// Shared memory of a block without opt-in, in bytes.
 const MAX_SHARED: usize = 48 << 10;
 
 /// `Norm` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Norm {
-    /// Those of `x`.
+    /// Pixels of `x`.
     pixels: i32,
-    /// Those that the statistics are of: those of `x`, unless it is a strip.
+    /// Pixels of the statistics: those of `x`, unless it is a strip.
     total: i32,
     c: i32,
     groups: i32,
@@ -37,7 +39,10 @@ struct Norm {
     eps: f32,
 }
 
-// SAFETY: the struct is laid out as the kernels' own: five integers and a float, without padding.
+// `kernel.cu` asserts the same size.
+const _: () = assert!(size_of::<Norm>() == 24);
+
+// SAFETY: the struct has the layout of the kernels' struct: five integers and a float, without padding.
 unsafe impl DeviceRepr for Norm {}
 
 impl Norm {
@@ -62,102 +67,91 @@ struct Addresses {
     y: u64,
 }
 
-pub(super) fn group_norm(
-    x: &Tensor,
-    gamma: &Tensor,
-    beta: &Tensor,
-    config: GroupNorm,
-    (b, c): (usize, usize),
-    out: Option<&Tensor>,
-) -> Result<Option<Tensor>> {
-    let Some(device) = cuda::card(x)? else { return Ok(None) };
-    let dtype = x.dtype();
-    let pixels = x.elem_count() / (b * c).max(1);
-    let width = c / config.num_groups;
-    let (input, gamma, beta) = (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
-    let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], &device)?;
-    let addresses = Addresses {
-        x: cuda::address(&input)?,
-        gamma: cuda::address(&gamma)?,
-        beta: cuda::address(&beta)?,
-        y: cuda::address(&y)?,
-    };
-    let lanes = |channels: usize| lanes(&[addresses.x, addresses.y], channels, dtype);
-    let norm = Norm::new(config, c, pixels, pixels)?;
-    if pixels * width <= WHOLE {
-        whole(&device, addresses, norm, b * config.num_groups, lanes(width), dtype)?;
-    } else if let Some(split) = Split::of(pixels, c, lanes(c), dtype) {
-        split.launch(&device, addresses, norm, b, dtype)?;
-    } else {
-        return Ok(None); // more channels than a block has threads, in no known network
+impl Kernel<Cuda> for Call<'_> {
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { x, gamma, beta, config, shape: (b, c) } = *self;
+        let dtype = x.dtype();
+        let pixels = x.elem_count() / (b * c).max(1);
+        let width = c / config.num_groups;
+        let (input, gamma, beta) =
+            (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
+        let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], device)?;
+        let addresses = Addresses {
+            x: cuda::address(&input)?,
+            gamma: cuda::address(&gamma)?,
+            beta: cuda::address(&beta)?,
+            y: cuda::address(&y)?,
+        };
+        let lanes = |channels: usize| lanes(&[addresses.x, addresses.y], channels, dtype);
+        let norm = Norm::new(config, c, pixels, pixels)?;
+        if pixels * width <= WHOLE {
+            whole(device, addresses, norm, b * config.num_groups, lanes(width), dtype)?;
+        } else if let Some(split) = Split::of(pixels, c, lanes(c), dtype) {
+            split.launch(device, addresses, norm, b, dtype)?;
+        } else {
+            return Ok(None); // more channels than a block has threads; no known network has them
+        }
+        Ok(Some(y))
     }
-    Ok(Some(y))
 }
 
-/// The moments of some pixels, `x` `(1, .., c)`, joined with those of as many as `before` says.
-pub(super) fn group_norm_moments(
-    x: &Tensor,
-    config: GroupNorm,
-    c: usize,
-    before: Option<(&Tensor, usize)>,
-) -> Result<Option<Tensor>> {
-    let Some(device) = cuda::card(x)? else { return Ok(None) };
-    let (dtype, pixels) = (x.dtype(), x.elem_count() / c.max(1));
-    let input = cuda::operand(x, dtype)?;
-    let address = cuda::address(&input)?;
-    let Some(split) = Split::of(pixels, c, lanes(&[address], c, dtype), dtype) else { return Ok(None) };
-    let (before, pixels_before) = before.unzip();
-    let pixels_before = cuda::count(OP, pixels_before.unwrap_or(0))?;
-    let norm = Norm::new(config, c, pixels, pixels)?;
-    let parts = split.moments(&device, address, norm, 1, dtype)?;
-    let moments = cuda::output(OP, None, &[config.num_groups, 2], DType::F32, &[], &device)?;
-    let (parts_at, before_at) = (cuda::address(&parts)?, before.map_or(Ok(0), cuda::address)?);
-    let moments_at = cuda::address(&moments)?;
-    let kernel = KERNELS.function(&device, "group_norm_join")?;
-    let (num_parts, pixels_of_part) = (split.parts as i32, split.pixels_of_part as i32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&kernel);
-    launch.arg(&parts_at).arg(&before_at).arg(&moments_at).arg(&norm);
-    launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_before);
-    // SAFETY: the arguments are those of the kernel, one block of which, a warp, reads the parts of a group and its
-    // moments before, where there are some, and writes its moments.
-    unsafe { launch.launch(cuda::grid(config.num_groups, 32)?) }.map_err(cuda::driver)?;
-    Ok(Some(moments))
+/// The moments of some pixels, `x` `(1, .., c)`, joined with those of the pixels in `before`.
+impl Kernel<Cuda> for AddMoments<'_> {
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { x, config, c, before } = *self;
+        let (dtype, pixels) = (x.dtype(), x.elem_count() / c.max(1));
+        let input = cuda::operand(x, dtype)?;
+        let address = cuda::address(&input)?;
+        let Some(split) = Split::of(pixels, c, lanes(&[address], c, dtype), dtype) else { return Ok(None) };
+        let (before, pixels_before) = before.unzip();
+        let pixels_before = cuda::count(OP, pixels_before.unwrap_or(0))?;
+        let norm = Norm::new(config, c, pixels, pixels)?;
+        let parts = split.moments(device, address, norm, 1, dtype)?;
+        let moments = cuda::output(OP, out, &[config.num_groups, 2], DType::F32, &[], device)?;
+        let (parts_at, before_at) = (cuda::address(&parts)?, before.map_or(Ok(0), cuda::address)?);
+        let moments_at = cuda::address(&moments)?;
+        let kernel = KERNELS.function(device, "group_norm_join")?;
+        let (num_parts, pixels_of_part) = (split.parts as i32, split.pixels_of_part as i32);
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&parts_at).arg(&before_at).arg(&moments_at).arg(&norm);
+        launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_before);
+        // SAFETY: the arguments match the kernel's parameters. Each block, one warp, reads the parts of a group and its
+        // earlier moments, if there are some, and writes its moments.
+        unsafe { launch.launch(cuda::grid(config.num_groups, 32)?) }.map_err(cuda::driver)?;
+        Ok(Some(moments))
+    }
 }
 
-/// Normalises `x` `(1, .., c)` by the moments of `total` pixels.
-pub(super) fn group_norm_apply(
-    x: &Tensor,
-    gamma: &Tensor,
-    beta: &Tensor,
-    (moments, total): (&Tensor, usize),
-    config: GroupNorm,
-    out: Option<&Tensor>,
-) -> Result<Option<Tensor>> {
-    let Some(device) = cuda::card(x)? else { return Ok(None) };
-    let (dtype, c) = (x.dtype(), gamma.elem_count());
-    let pixels = x.elem_count() / c.max(1);
-    let (input, gamma, beta) = (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
-    let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], &device)?;
-    let addresses = Addresses {
-        x: cuda::address(&input)?,
-        gamma: cuda::address(&gamma)?,
-        beta: cuda::address(&beta)?,
-        y: cuda::address(&y)?,
-    };
-    let lanes = lanes(&[addresses.x, addresses.y], c, dtype);
-    let Some(split) = Split::of(pixels, c, lanes, dtype) else { return Ok(None) };
-    let joined = Split { parts: 1, pixels_of_part: total, ..split };
-    joined.apply(&device, addresses, Norm::new(config, c, pixels, total)?, 1, dtype, cuda::address(moments)?)?;
-    Ok(Some(y))
+/// Normalizes `x` `(1, .., c)` by the moments of `total` pixels.
+impl Kernel<Cuda> for Apply<'_> {
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { x, gamma, beta, moments: (moments, total), config } = *self;
+        let (dtype, c) = (x.dtype(), gamma.elem_count());
+        let pixels = x.elem_count() / c.max(1);
+        let (input, gamma, beta) =
+            (cuda::operand(x, dtype)?, cuda::operand(gamma, dtype)?, cuda::operand(beta, dtype)?);
+        let y = cuda::output(OP, out, x.dims(), dtype, &[x, &gamma, &beta], device)?;
+        let addresses = Addresses {
+            x: cuda::address(&input)?,
+            gamma: cuda::address(&gamma)?,
+            beta: cuda::address(&beta)?,
+            y: cuda::address(&y)?,
+        };
+        let lanes = lanes(&[addresses.x, addresses.y], c, dtype);
+        let Some(split) = Split::of(pixels, c, lanes, dtype) else { return Ok(None) };
+        let joined = Split { parts: 1, pixels_of_part: total, ..split };
+        joined.apply(device, addresses, Norm::new(config, c, pixels, total)?, 1, dtype, cuda::address(moments)?)?;
+        Ok(Some(y))
+    }
 }
 
-/// Elements of a group, or of a pixel, of `channels` channels, that can be accessed as one.
+/// Elements of a group, or of a pixel, of `channels` channels, that can be accessed as one vector.
 fn lanes(addresses: &[u64], channels: usize, dtype: DType) -> usize {
     cuda::unit(addresses, &[channels * dtype.size_in_bytes()]) / dtype.size_in_bytes()
 }
 
-/// One block for every group of every image; `lanes` elements are accessed as one.
+/// One block for every group of every image. `lanes` elements are accessed as one vector.
 fn whole(
     device: &CudaDevice,
     addresses: Addresses,
@@ -172,19 +166,19 @@ fn whole(
     launch.arg(&addresses.x).arg(&addresses.gamma).arg(&addresses.beta).arg(&addresses.y).arg(&norm);
     let vectors = norm.pixels as usize * (norm.c / norm.groups) as usize / lanes;
     let threads = vectors.next_multiple_of(32).min(THREADS) as u32;
-    // SAFETY: the arguments are those of the kernel, whose blocks touch their group's elements; the tensors live on,
-    // and `lanes` elements divide the width of a group and the addresses.
+    // SAFETY: the arguments match the kernel's parameters. Its blocks access the elements of their group; the tensors
+    // outlive the launch, and `lanes` divides the width of a group and the addresses.
     unsafe { launch.launch(cuda::grid(groups, threads)?) }.map_err(cuda::driver)?;
     Ok(())
 }
 
-/// How the pixels of an image are split over blocks.
+/// The distribution of an image's pixels over blocks.
 struct Split {
-    /// Elements that are accessed as one.
+    /// Elements that are accessed as one vector.
     lanes: usize,
-    /// Pixels that a block works on at a time.
+    /// Pixels that a block processes at a time.
     rows: usize,
-    /// Threads of a block: those of the rows, in whole warps.
+    /// Threads of a block: those of the rows, rounded up to whole warps.
     threads: u32,
     pixels_of_part: usize,
     parts: usize,
@@ -195,10 +189,10 @@ struct Split {
 }
 
 impl Split {
-    /// The split of images of `pixels` pixels with `c` channels, `lanes` of which can be accessed as one, if a block can
-    /// have a whole pixel.
+    /// The distribution for images of `pixels` pixels with `c` channels, `lanes` of which can be accessed as one
+    /// vector. `None` where a pixel has more channels than a block can process.
     fn of(pixels: usize, c: usize, lanes: usize, dtype: DType) -> Option<Self> {
-        let lanes = if lanes * dtype.size_in_bytes() == 16 { lanes } else { 1 }; // the kernels that there are
+        let lanes = if lanes * dtype.size_in_bytes() == 16 { lanes } else { 1 }; // only these kernels exist
         let vectors = c / lanes;
         if vectors > MAX_THREADS {
             return None;
@@ -242,13 +236,13 @@ impl Split {
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&x).arg(&parts_at).arg(&norm).arg(&pixels_of_part).arg(&rows);
-        // SAFETY: the arguments are those of the kernel, whose blocks read the pixels of their part and write one entry
-        // a group of `parts`; the tensors live on, and rows of `lanes` elements fill a pixel.
+        // SAFETY: the arguments match the kernel's parameters. Its blocks read the pixels of their part and write one
+        // entry of `parts` for each group; the tensors outlive the launch, and `lanes` divides the channels of a pixel.
         unsafe { launch.launch(self.config(self.parts, b, self.shared)?) }.map_err(cuda::driver)?;
         Ok(parts)
     }
 
-    /// Joins the parts at `parts` and normalises the pixels.
+    /// Joins the parts at `parts` and normalizes the pixels.
     fn apply(
         &self,
         device: &CudaDevice,
@@ -266,8 +260,8 @@ impl Split {
         launch.arg(&x).arg(&gamma).arg(&beta).arg(&parts).arg(&y).arg(&norm);
         launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_of_block).arg(&rows);
         let shared = 2 * norm.groups as usize * size_of::<f32>();
-        // SAFETY: as in `moments`; the parts were written by a launch before, on the same stream, and are freed on it
-        // too.
+        // SAFETY: as in `moments`. An earlier launch on the same stream has written the parts, and they are freed in
+        // that stream's order.
         unsafe { launch.launch(self.config(self.blocks, b, shared)?) }.map_err(cuda::driver)?;
         Ok(())
     }

@@ -1,26 +1,27 @@
-// Group normalisation over (image, pixel, channel), with or without SiLU.
+// Group normalization over (image, pixel, channel), with or without SiLU.
 //
-// Two ways. A group of few elements is one block's: it sums, then reads its elements again out of the cache and writes
-// them (group_norm_whole). Otherwise the pixels of an image are split over blocks, each of which leaves the mean and the
-// sum of squared differences of every group (group_norm_moments), and a second launch joins those of an image, in their
-// order, and writes (group_norm_apply). How pixels are split depends on an image's shape alone, and nothing is added in
-// an order that the card chooses.
+// There are two algorithms. A group of few elements is processed by one block: it sums, then reads its elements again
+// from the cache and writes them (group_norm_whole). Otherwise the pixels of an image are split over blocks, each of
+// which writes the mean and the sum of squared differences of every group (group_norm_moments), and a second launch
+// joins those of an image, in order, and writes the result (group_norm_apply). The split of the pixels depends on an
+// image's shape alone, and no order of summation depends on scheduling.
 //
-// Values are summed less one of their own, an image's first of the channel or group: the difference of squares does not
-// cancel then. Parts are joined by their means (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
-// Computing Sample Variances", 1979).
+// Values are summed relative to one of their own, the first of the image's channel or group, so that the difference of
+// squares does not cancel. Parts are joined by their means (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+// Algorithm for Computing Sample Variances", 1979).
 
 #include "element.cuh"
 
 namespace {
 
-// `pixels` are those of x, `total` those of the statistics: more, where x is a strip.
+// `pixels` is the number of pixels of x, `total` that of the statistics: larger, where x is a strip.
 struct Norm {
   int pixels, total, c, groups, silu;
   float eps;
 };
+static_assert(sizeof(Norm) == 24, "cuda.rs has another layout");
 
-// One block a group and image: blockIdx.x is image * groups + group. N divides the group's channels.
+// One block for each group and image: blockIdx.x is image * groups + group. N divides the group's channels.
 template <typename T, int N>
 __device__ __forceinline__ void whole(const T* x, const T* gamma, const T* beta, T* y, Norm norm) {
   using V = kiln::Vector<T, N>;
@@ -61,7 +62,7 @@ __device__ __forceinline__ void whole(const T* x, const T* gamma, const T* beta,
     V v = V::load(x + at);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      // The mean is taken off first: where it is large beside the deviation, a sum of products would lose digits.
+      // The mean is subtracted first: where it is large relative to the deviation, a sum of products would lose digits.
       const float normal = (v.get(j) - origin - offset) * inverse;
       const float r = normal * kiln::to_f32(gamma[channel + column + j]) + kiln::to_f32(beta[channel + column + j]);
       v.set(j, norm.silu ? kiln::silu(r) : r);
@@ -131,8 +132,8 @@ __device__ __forceinline__ void moments(const T* x, float2* parts, Norm norm, in
   }
 }
 
-// The moments of a group of `width` channels over `total` pixels, of which every part has `pixels_of_part` and the last
-// one the rest: a warp's work, the result every lane's.
+// The moments of a group of `width` channels over `total` pixels. Every part has `pixels_of_part`, the last one the
+// rest. A warp computes them, and all lanes get the result.
 __device__ __forceinline__ float2 join(const float2* part, int num_parts, int pixels_of_part, int total, int width) {
   const int lane = threadIdx.x % 32;
   const float pixels = static_cast<float>(total);
@@ -149,8 +150,8 @@ __device__ __forceinline__ float2 join(const float2* part, int num_parts, int pi
   return make_float2(mean, kiln::warp_sum(m2));
 }
 
-// Joins the parts of an image and normalises some of its pixels: blockIdx.x is which, blockIdx.y the image. Threads as
-// in `moments`. Shared: 2 * groups floats.
+// Joins the parts of an image and normalizes some of its pixels: blockIdx.x is the range, blockIdx.y the image. Threads
+// as in `moments`. Shared: 2 * groups floats.
 template <typename T, int N>
 __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta, const float2* parts, T* y, Norm norm,
                                       int num_parts, int pixels_of_part, int pixels_of_block, int rows) {
@@ -194,8 +195,8 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
 
 }  // namespace
 
-// The moments of a strip's groups, joined with those of the `pixels_before` pixels before it, if there are any: a block
-// of one warp for every group.
+// The moments of a strip's groups, joined with those of the `pixels_before` pixels before it, if there are any. One
+// block of one warp for every group.
 extern "C" __global__ void __launch_bounds__(32)
     group_norm_join(const float2* parts, const float2* before, float2* moments, Norm norm, int num_parts,
                     int pixels_of_part, int pixels_before) {

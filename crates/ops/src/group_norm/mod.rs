@@ -1,4 +1,4 @@
-//! Group normalisation, with the SiLU that nearly always follows it.
+//! Group normalization, optionally followed by SiLU.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -9,13 +9,11 @@ mod reference;
 mod tests;
 mod workspace;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 pub use moments::{GroupNormMoments, GroupNormStatistics, group_norm_apply};
 pub use workspace::group_norm_workspace;
 
@@ -24,7 +22,7 @@ const OP: &str = "group_norm";
 /// The configuration of [`group_norm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupNorm {
-    /// How many groups the channels form; it divides their number.
+    /// The number of groups, a divisor of the number of channels.
     pub num_groups: usize,
     /// Added to the variance before its square root.
     pub eps: f64,
@@ -33,8 +31,8 @@ pub struct GroupNorm {
 }
 
 /// Group Normalization (Wu and He, arXiv 1803.08494) over `x` `(b, .., c)`: each image and group of `c / num_groups`
-/// neighbouring channels is shifted and scaled to mean 0 and variance 1, then `y = x gamma + beta` with `gamma` and
-/// `beta` `(c)`, then SiLU where the configuration asks for it. The result has the shape of `x`.
+/// neighboring channels is shifted and scaled to mean 0 and variance 1, then `y = x gamma + beta` with `gamma` and
+/// `beta` `(c)`, then SiLU where the configuration has it. The result has the shape of `x`.
 ///
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the groups do not divide the channels.
@@ -47,14 +45,34 @@ pub fn group_norm(
 ) -> Result<Tensor> {
     let (b, c) = check(x, config)?;
     check_affine(gamma, beta, c)?;
-    let work = || Work::new(&[("x", x), ("gamma", gamma), ("beta", beta)]).config(config);
-    trace::operator(OP, work, || match x.device() {
-        Device::Cpu => cpu::forward(x, gamma, beta, config, (b, c), out),
-        _ => match cuda::group_norm(x, gamma, beta, config, (b, c), out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x, gamma, beta, config)?, out),
-        },
-    })
+    backend::run(&Call { x, gamma, beta, config, shape: (b, c) }, out)
+}
+
+struct Call<'a> {
+    x: &'a Tensor,
+    gamma: &'a Tensor,
+    beta: &'a Tensor,
+    config: GroupNorm,
+    /// Images, and channels.
+    shape: (usize, usize),
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x), ("gamma", self.gamma), ("beta", self.beta)]).config(self.config)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.x, self.gamma, self.beta, self.config)
+    }
 }
 
 /// Images and channels of `x` `(b, .., c)`.

@@ -1,15 +1,17 @@
-//! Group normalisation of a map that is never whole: first all pixels are seen, strip by strip, then they are normalised,
-//! strip by strip again.
+//! Group normalization of a map that is processed in strips: a first pass over all strips computes the statistics, a
+//! second one normalizes.
 
 use candle_core::{Device, Tensor};
 
-use super::{GroupNorm, OP, check, check_affine, cpu, cuda, reference};
+use super::{GroupNorm, OP, check, check_affine, cpu, reference};
+use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
-use crate::output::store;
 use crate::trace::{self, Work};
 
-/// What a [`group_norm`](crate::group_norm) of one image is to know of it: made of the image's pixels in their order, as
-/// many at a time as one likes. On the processor the number changes no bit.
+const APPLY: &str = "group_norm_apply";
+
+/// The moments of one image for its [`group_norm`](crate::group_norm). Pixels are added in their order, any number at a
+/// time; on the CPU the result does not depend on that number.
 pub struct GroupNormMoments {
     config: GroupNorm,
     pixels: usize,
@@ -18,12 +20,12 @@ pub struct GroupNormMoments {
 }
 
 enum State {
-    Processor(cpu::Moments),
-    /// The groups' means and sums of squared differences from them, `(num_groups, 2)` in f32, on a card.
-    Card(Tensor),
+    Cpu(cpu::Moments),
+    /// The means of the groups and their sums of squared differences, `(num_groups, 2)` in f32, on a GPU.
+    Gpu(Tensor),
 }
 
-/// A group normalisation whose statistics are known.
+/// The statistics of an image for its group normalization.
 pub struct GroupNormStatistics {
     config: GroupNorm,
     pixels: usize,
@@ -32,12 +34,12 @@ pub struct GroupNormStatistics {
 }
 
 enum Known {
-    /// Scale and shift of every channel.
-    Processor {
+    /// The scale and the shift of every channel.
+    Cpu {
         scale: Vec<f32>,
         shift: Vec<f32>,
     },
-    Card {
+    Gpu {
         moments: Tensor,
         gamma: Tensor,
         beta: Tensor,
@@ -45,7 +47,7 @@ enum Known {
 }
 
 impl GroupNormMoments {
-    /// Of no pixels yet.
+    /// The moments of no pixels.
     pub fn new(config: GroupNorm) -> Self {
         Self { config, pixels: 0, channels: None, state: None }
     }
@@ -53,8 +55,8 @@ impl GroupNormMoments {
     /// Adds the next pixels, `x` `(1, .., c)`.
     ///
     /// # Errors
-    /// [`Error::Shape`] where these are pixels of several images or have other channels than those before,
-    /// [`Error::Config`] where the groups do not divide the channels.
+    /// [`Error::Shape`] for pixels of several images or with another number of channels than before, [`Error::Config`]
+    /// where the groups do not divide the channels.
     pub fn add(&mut self, x: &Tensor) -> Result<()> {
         let (b, c) = check(x, self.config)?;
         let channels = *self.channels.get_or_insert(c);
@@ -69,20 +71,21 @@ impl GroupNormMoments {
         self.state = Some(match (x.device(), self.state.take()) {
             (Device::Cpu, state) => {
                 let mut moments = match state {
-                    Some(State::Processor(moments)) => moments,
+                    Some(State::Cpu(moments)) => moments,
                     _ => cpu::Moments::default(),
                 };
                 moments.add(x)?;
-                State::Processor(moments)
+                State::Cpu(moments)
             }
             (_, state) => {
                 let before = match &state {
-                    Some(State::Card(moments)) => Some((moments, self.pixels)),
+                    Some(State::Gpu(moments)) => Some((moments, self.pixels)),
                     _ => None,
                 };
-                State::Card(match cuda::group_norm_moments(x, self.config, c, before)? {
+                let call = AddMoments { x, config: self.config, c, before };
+                State::Gpu(match backend::launch(&call, None)? {
                     Some(moments) => moments,
-                    None => reference::moments(x, self.config, before)?,
+                    None => call.reference()?,
                 })
             }
         });
@@ -90,7 +93,7 @@ impl GroupNormMoments {
         Ok(())
     }
 
-    /// The normalisation by all pixels that were added, with `gamma` and `beta` `(c)`.
+    /// The statistics of all pixels that were added, with `gamma` and `beta` `(c)`.
     ///
     /// # Errors
     /// [`Error::Shape`] where `gamma` or `beta` does not fit, [`Error::Config`] where no pixel was added.
@@ -101,18 +104,18 @@ impl GroupNormMoments {
         };
         check_affine(gamma, beta, channels)?;
         let known = match state {
-            State::Processor(moments) => {
+            State::Cpu(moments) => {
                 let (scale, shift) = moments.affine(gamma, beta, config, pixels)?;
-                Known::Processor { scale, shift }
+                Known::Cpu { scale, shift }
             }
-            State::Card(moments) => Known::Card { moments, gamma: gamma.clone(), beta: beta.clone() },
+            State::Gpu(moments) => Known::Gpu { moments, gamma: gamma.clone(), beta: beta.clone() },
         };
         Ok(GroupNormStatistics { config, pixels, channels, known })
     }
 }
 
-/// Normalises `x`, any pixels `(1, .., c)` of the image of `statistics`, and activates them as its configuration says.
-/// On the processor these are the bits of [`group_norm`](crate::group_norm) of the whole image.
+/// Normalizes `x`, any pixels `(1, .., c)` of the image of `statistics`, and applies the activation of its
+/// configuration. On the CPU the result has the same bits as [`group_norm`](crate::group_norm) of the whole image.
 ///
 /// # Errors
 /// [`Error::Shape`] where `x` has several images or other channels than the statistics.
@@ -122,14 +125,73 @@ pub fn group_norm_apply(x: &Tensor, statistics: &GroupNormStatistics, out: Optio
         let expected = format!("(1, .., {channels})");
         return Err(Error::Shape { op: OP, operand: "x", expected, found: x.dims().to_vec() });
     }
-    let work = || Work::new(&[("x", x)]).config(config);
-    trace::operator("group_norm_apply", work, || match known {
-        Known::Processor { scale, shift } => cpu::apply_known(x, scale, shift, config.silu, out),
-        Known::Card { moments, gamma, beta } => {
-            match cuda::group_norm_apply(x, gamma, beta, (moments, *pixels), *config, out)? {
-                Some(y) => Ok(y),
-                None => store(OP, reference::apply(x, gamma, beta, (moments, *pixels), *config)?, out),
-            }
+    match known {
+        Known::Cpu { scale, shift } => {
+            let work = || Work::new(&[("x", x)]).config(config);
+            trace::operator(APPLY, work, || cpu::apply_known(x, scale, shift, config.silu, out))
         }
-    })
+        Known::Gpu { moments, gamma, beta } => {
+            backend::run(&Apply { x, gamma, beta, moments: (moments, *pixels), config: *config }, out)
+        }
+    }
+}
+
+/// The moments of `x` `(1, .., c)`, joined with those of the earlier pixels, whose number is in `before`. For devices
+/// other than the CPU, which has its own state.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels read the number of channels"))]
+pub(super) struct AddMoments<'a> {
+    pub(super) x: &'a Tensor,
+    pub(super) config: GroupNorm,
+    pub(super) c: usize,
+    pub(super) before: Option<(&'a Tensor, usize)>,
+}
+
+impl Kernel<Cpu> for AddMoments<'_> {}
+
+impl Operator for AddMoments<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)]).config(self.config)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::moments(self.x, self.config, self.before)
+    }
+}
+
+/// Normalizes `x` `(1, .., c)` by the moments of the whole image and the number of its pixels. For devices other than
+/// the CPU.
+pub(super) struct Apply<'a> {
+    pub(super) x: &'a Tensor,
+    pub(super) gamma: &'a Tensor,
+    pub(super) beta: &'a Tensor,
+    pub(super) moments: (&'a Tensor, usize),
+    pub(super) config: GroupNorm,
+}
+
+impl Kernel<Cpu> for Apply<'_> {}
+
+impl Operator for Apply<'_> {
+    fn name(&self) -> &'static str {
+        APPLY
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)]).config(self.config)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::apply(self.x, self.gamma, self.beta, self.moments, self.config)
+    }
 }

@@ -1,5 +1,5 @@
-//! Group normalisation in candle's primitives: whole, and by moments `(num_groups, 2)`, each group's mean and its sum of
-//! squared differences from it.
+//! Group normalization in candle's primitives: of a whole map, and by moments `(num_groups, 2)`, the mean of each group
+//! and its sum of squared differences.
 
 use candle_core::{D, DType, Tensor};
 
@@ -11,15 +11,15 @@ pub(super) fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, config: GroupNo
     let pixels = x.elem_count() / (b * c).max(1);
     let grouped = x.to_dtype(DType::F32)?.reshape((b, pixels, config.num_groups, c / config.num_groups))?;
     let mean = grouped.mean_keepdim((1, 3))?; // (b, 1, num_groups, 1)
-    let centred = grouped.broadcast_sub(&mean)?;
-    let variance = centred.sqr()?.mean_keepdim((1, 3))?;
-    let normal = centred.broadcast_div(&(variance + config.eps)?.sqrt()?)?.reshape(x.shape())?;
+    let centered = grouped.broadcast_sub(&mean)?;
+    let variance = centered.sqr()?.mean_keepdim((1, 3))?;
+    let normal = centered.broadcast_div(&(variance + config.eps)?.sqrt()?)?.reshape(x.shape())?;
     let scaled = normal.broadcast_mul(&gamma.to_dtype(DType::F32)?)?.broadcast_add(&beta.to_dtype(DType::F32)?)?;
     let y = if config.silu { scaled.silu()? } else { scaled };
     Ok(y.to_dtype(x.dtype())?)
 }
 
-/// The moments of some pixels, `x` `(1, .., c)`, joined with those of as many as `before` says (Chan, Golub and LeVeque,
+/// The moments of some pixels, `x` `(1, .., c)`, joined with those of the pixels in `before` (Chan, Golub and LeVeque,
 /// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
 pub(super) fn moments(x: &Tensor, config: GroupNorm, before: Option<(&Tensor, usize)>) -> Result<Tensor> {
     let c = x.dim(D::Minus1)?;
@@ -37,7 +37,7 @@ pub(super) fn moments(x: &Tensor, config: GroupNorm, before: Option<(&Tensor, us
     Ok(Tensor::cat(&[mean, ((old_squares + squares)? + between)?], 1)?)
 }
 
-/// Normalises `x` `(1, .., c)` by the moments of `pixels` pixels.
+/// Normalizes `x` `(1, .., c)` by the moments of `pixels` pixels.
 pub(super) fn apply(
     x: &Tensor,
     gamma: &Tensor,

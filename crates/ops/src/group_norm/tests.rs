@@ -9,12 +9,12 @@ fn kernel_agrees_with_the_reference() {
         (vec![3, 17, 19, 12], 12),
         (vec![2, 40, 10], 5),
         (vec![1, 33, 33, 7], 1),
-        (vec![2, 65, 66, 40], 4), // more than one block a group: kernels for cards split the pixels
+        (vec![2, 65, 66, 40], 4), // several blocks for a group: CUDA's kernels split the pixels
         (vec![1, 190, 190, 3], 3),
         (vec![2, 64, 64, 320], 32),
     ] {
         let c = shape[shape.len() - 1];
-        // A mean away from zero shows whether the variance cancels.
+        // With a mean away from zero, cancellation in the variance would show.
         let x = (random(&shape) + 4.0).unwrap();
         let (gamma, beta) = (random(&[c]), random(&[c]));
         for silu in [false, true] {
@@ -44,9 +44,9 @@ fn refuses_groups_that_do_not_divide() {
     assert_eq!(error.to_string(), "group_norm: 5 groups do not divide 8 channels");
 }
 
-/// On the processor the same bits as the whole, however the pixels are dealt out; on cards the same but for rounding.
+/// On the CPU the same bits as the whole, whatever the size of the strips; on GPUs the same up to rounding.
 #[test]
-fn strips_are_normalised_as_the_whole() {
+fn strips_are_normalized_like_the_whole_map() {
     for (shape, num_groups) in [([1, 33, 31, 40], 5), ([1, 64, 64, 32], 8), ([1, 7, 5, 6], 3), ([1, 40, 100, 8], 2)] {
         let [_, h, _, c] = shape;
         let x = (random(&shape) + 4.0).unwrap();
@@ -82,7 +82,7 @@ fn the_reference_joins_moments() {
 }
 
 #[test]
-fn refuses_pixels_that_do_not_belong_together() {
+fn refuses_pixels_of_different_images_or_channels() {
     let config = GroupNorm { num_groups: 2, eps: 1e-5, silu: false };
     let mut moments = GroupNormMoments::new(config);
     let message = moments.add(&random(&[2, 4, 4, 8])).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Guidance in candle's primitives: what the processor runs too, once a step over some latents.
+//! Guidance in candle's primitives, which the CPU uses too.
 
 use candle_core::{DType, Tensor};
 

@@ -1,9 +1,10 @@
-//! Layer normalisation on the processor: a row stays in the first-level cache between its three passes.
+//! Layer normalization on the CPU: a row stays in the L1 cache between its three passes.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::OP;
+use super::{Call, OP};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::math::for_every_isa;
 use crate::cpu::{Element, View};
 use crate::error::Result;
@@ -12,8 +13,11 @@ use crate::output::write;
 /// Rows of a task.
 const ROWS: usize = 16;
 
-pub(super) fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Option<&Tensor>) -> Result<Tensor> {
-    dispatch!(OP, "x", x.dtype(), typed(x, gamma, beta, eps, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { x, gamma, beta, eps } = *self;
+        dispatch!(OP, "x", x.dtype(), typed(x, gamma, beta, eps, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Option<&Tensor>) -> Result<Tensor> {
@@ -23,15 +27,15 @@ fn typed<T: Element>(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: O
     write::<T>(OP, out, x.dims(), &[x, gamma, beta], |y| {
         y.par_chunks_mut(ROWS * c).zip(input.par_chunks(ROWS * c)).for_each(|(y, x)| {
             for (y, x) in y.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
-                normalise(x, &gamma_values, &beta_values, eps as f32, y);
+                normalize(x, &gamma_values, &beta_values, eps as f32, y);
             }
         });
     })
 }
 
 for_every_isa! {
-    /// One row. Sums are added up in sixteen columns, which is an order that depends on the row's length alone.
-    fn normalise<T: Element>(x: &[T], gamma: &[f32], beta: &[f32], eps: f32, y: &mut [T]) {
+    /// One row. Elements are summed in sixteen columns, an order that depends on the length of the row alone.
+    fn normalize<T: Element>(x: &[T], gamma: &[f32], beta: &[f32], eps: f32, y: &mut [T]) {
         #[inline(always)]
         fn sum<T: Element>(x: &[T], f: impl Fn(f32) -> f32) -> f32 {
             const COLUMNS: usize = 16;

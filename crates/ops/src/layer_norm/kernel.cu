@@ -1,4 +1,5 @@
-// Layer normalisation: a warp a row. Mean first, then the squares of what is left, so that nothing cancels.
+// Layer normalization with one warp for each row: first the mean, then the squared differences from it, so that nothing
+// cancels.
 
 #include "element.cuh"
 

@@ -1,4 +1,4 @@
-//! Layer normalisation.
+//! Layer normalization.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -7,13 +7,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "layer_norm";
 
@@ -28,12 +26,30 @@ pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Opti
     };
     expect_shape(OP, "gamma", gamma.dims(), &[c])?;
     expect_shape(OP, "beta", beta.dims(), &[c])?;
-    let work = || Work::new(&[("x", x), ("gamma", gamma), ("beta", beta)]);
-    trace::operator(OP, work, || match x.device() {
-        Device::Cpu => cpu::forward(x, gamma, beta, eps, out),
-        _ => match cuda::layer_norm(x, gamma, beta, eps, out)? {
-            Some(y) => Ok(y),
-            None => store(OP, reference::forward(x, gamma, beta, eps)?, out),
-        },
-    })
+    backend::run(&Call { x, gamma, beta, eps }, out)
+}
+
+struct Call<'a> {
+    x: &'a Tensor,
+    gamma: &'a Tensor,
+    beta: &'a Tensor,
+    eps: f64,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x), ("gamma", self.gamma), ("beta", self.beta)])
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.x, self.gamma, self.beta, self.eps)
+    }
 }

@@ -1,4 +1,4 @@
-//! Between the outer layout `(b, c, h, w)` of latents and images and the channels-last layout of the networks.
+//! Conversions between the layout `(b, c, h, w)` of latents and images and the networks' channels-last layout.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -7,37 +7,63 @@ mod tests;
 
 use candle_core::Tensor;
 
+use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "layout";
+
+/// `x` `(b, rows, columns)`, in whatever shape, as `(b, columns, rows)` in the shape `shape`.
+struct Transpose<'a> {
+    name: &'static str,
+    x: &'a Tensor,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels read it"))]
+    matrix: (usize, usize),
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels read it"))]
+    shape: [usize; 4],
+    /// The order of the dimensions of `x` in the result.
+    order: (usize, usize, usize, usize),
+}
+
+/// The reference runs on the CPU: candle copies strided memory as fast.
+impl Kernel<Cpu> for Transpose<'_> {}
+
+impl Operator for Transpose<'_> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)])
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        Ok(self.x.permute(self.order)?.contiguous()?)
+    }
+}
 
 /// `(b, c, h, w)` to `(b, h, w, c)`, contiguous.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is no feature map.
+/// [`Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_last(x: &Tensor) -> Result<Tensor> {
     let (b, c, h, w) = x.dims4().map_err(|_| shape_error("(b, c, h, w)", x))?;
-    let work = || Work::new(&[("x", x)]);
-    trace::operator("to_channels_last", work, || match cuda::transpose(x, (c, h * w), &[b, h, w, c])? {
-        Some(y) => Ok(y),
-        None => Ok(x.permute((0, 2, 3, 1))?.contiguous()?),
-    })
+    let (matrix, shape, order) = ((c, h * w), [b, h, w, c], (0, 2, 3, 1));
+    backend::run(&Transpose { name: "to_channels_last", x, matrix, shape, order }, None)
 }
 
 /// `(b, h, w, c)` to `(b, c, h, w)`, contiguous.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is no feature map.
+/// [`Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_first(x: &Tensor) -> Result<Tensor> {
     let (b, h, w, c) = x.dims4().map_err(|_| shape_error("(b, h, w, c)", x))?;
-    let work = || Work::new(&[("x", x)]);
-    trace::operator("to_channels_first", work, || match cuda::transpose(x, (h * w, c), &[b, c, h, w])? {
-        Some(y) => Ok(y),
-        None => Ok(x.permute((0, 3, 1, 2))?.contiguous()?),
-    })
+    let (matrix, shape, order) = ((h * w, c), [b, c, h, w], (0, 3, 1, 2));
+    backend::run(&Transpose { name: "to_channels_first", x, matrix, shape, order }, None)
 }
 
 fn shape_error(expected: &str, x: &Tensor) -> Error {

@@ -2,7 +2,7 @@ use super::*;
 use crate::test_support::{assert_close, exact, random};
 
 #[test]
-fn channels_move_and_come_back() {
+fn the_two_conversions_are_inverse() {
     for shape in [[2, 4, 5, 7], [1, 3, 64, 33], [3, 1, 1, 1]] {
         let x = random(&shape);
         let last = to_channels_last(&x).unwrap();
@@ -12,6 +12,6 @@ fn channels_move_and_come_back() {
 }
 
 #[test]
-fn refuses_what_is_no_feature_map() {
+fn refuses_other_ranks() {
     assert!(matches!(to_channels_last(&random(&[2, 3, 4])), Err(Error::Shape { .. })));
 }

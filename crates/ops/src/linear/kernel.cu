@@ -1,11 +1,11 @@
-// Products of few rows: y[r, column] = sum over i of x[r, i] weight[column, i], + bias[column] + residual[r, column].
-// A warp sums one column of all rows, so every weight is read once.
+// Products of few rows: y[r, column] = sum over i of x[r, i] weight[column, i], + bias[column] + residual[r, column]. A
+// warp sums one column of all rows, so every weight is read once.
 #include "element.cuh"
 
 namespace {
 
 constexpr int ROWS = 4;
-// Accesses that a thread has on the way at once: 5 x 32 x 8 = 1,280 elements of 16 bits, a time embedding.
+// Loads that a thread has in flight: 5 x 32 x 8 = 1,280 elements of 16 bits, a time embedding.
 constexpr int BATCH = 5;
 
 template <typename T, int N>

@@ -1,28 +1,26 @@
-//! A linear layer: a matrix product with the weights' transpose.
+//! A linear layer: a matrix product with the transposed weight.
 
+mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
-use crate::conv2d::{Conv2d, Conv2dInputs, conv2d};
+use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
 use crate::packing::Weight;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "linear";
 
 /// `y = x weight^T + bias + residual`: `x` `(.., k)`, `weight` `(n, k)`, `bias` `(n)`, `residual` and the result
 /// `(.., n)`.
 ///
-/// On the processor this is a 1x1 convolution over pixels in a row, and runs as one. A weight whose rows have a type of
-/// their own ([`crate::MatrixType`]) gives the bits that its numbers give in the type of `x`.
+/// On the CPU this is a 1x1 convolution over one row of pixels. A weight in a storage type of its own
+/// ([`crate::MatrixType`]) gives the same bits as its dequantized matrix in the type of `x`.
 ///
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit.
@@ -55,21 +53,36 @@ pub fn linear(
     if let Some(out) = out {
         expect_shape(OP, "out", out.dims(), &shape)?;
     }
-    let work = || {
-        let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("residual", residual);
-        operands.product(rows, n, k)
-    };
-    trace::operator(OP, work, || {
-        if !matches!(x.device(), Device::Cpu) {
-            return match cuda::linear(x, weight, bias, residual, &shape, out)? {
-                Some(y) => Ok(y),
-                None => store(OP, reference::forward(x, weight, bias, residual)?, out),
-            };
-        }
-        let pixels = |t: &Tensor, channels| t.reshape((1, 1, rows, channels));
-        let out = out.map(|out| pixels(out, n)).transpose()?;
-        let residual = residual.map(|residual| pixels(residual, n)).transpose()?;
-        let inputs = Conv2dInputs { x: &pixels(x, k)?, weight, bias, image_bias: None, residual: residual.as_ref() };
-        Ok(conv2d(inputs, Conv2d::same(1), out.as_ref())?.reshape(shape)?)
-    })
+    backend::run(&Call { x, weight, bias, residual, rows, shape }, out)
+}
+
+struct Call<'a> {
+    x: &'a Tensor,
+    weight: &'a Weight,
+    bias: Option<&'a Tensor>,
+    residual: Option<&'a Tensor>,
+    /// Rows of `x` and of the result.
+    rows: usize,
+    /// The shape of the result.
+    shape: Vec<usize>,
+}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        let [n, _, _, k] = self.weight.shape();
+        let operands = Work::new(&[("x", self.x)]).weight(self.weight).and("bias", self.bias);
+        operands.and("residual", self.residual).product(self.rows, n, k)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        reference::forward(self.x, self.weight, self.bias, self.residual)
+    }
 }

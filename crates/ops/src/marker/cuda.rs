@@ -1,4 +1,4 @@
-//! Markers as events of CUDA's driver.
+//! Markers as CUDA events.
 
 use candle_core::Device;
 use candle_core::cuda::cudarc::driver::CudaEvent;
@@ -7,11 +7,12 @@ use candle_core::cuda::cudarc::driver::sys::CUevent_flags;
 use crate::cuda::driver;
 use crate::error::Result;
 
-/// A point in a card's work.
+/// A point in the work of a GPU.
 pub struct Marker(CudaEvent);
 
 impl Marker {
-    /// The point after all that `device` was given so far; `None` where that is done when calls return.
+    /// The point after all work that was submitted to `device` so far. `None` for the CPU, which is done when calls
+    /// return.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -19,15 +20,15 @@ impl Marker {
         if !device.is_cuda() {
             return Ok(None);
         }
-        // Whoever waits sleeps meanwhile, and leaves the processor to others.
+        // The waiting thread sleeps meanwhile and leaves the CPU to others.
         let event = device.as_cuda_device()?.cuda_stream().record_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC));
         Ok(Some(Self(event.map_err(driver)?)))
     }
 
-    /// Waits until the card has come to this point.
+    /// Waits until the GPU has reached this point.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`]: the card's work failed, which may have begun before this point.
+    /// [`crate::Error::Driver`]: work of the GPU has failed, possibly work before this point.
     pub fn wait(&self) -> Result<()> {
         self.0.synchronize().map_err(driver)
     }

@@ -1,7 +1,7 @@
-//! A point in the work of a card that the host can wait for: a CUDA event.
+//! Points in the work of a GPU that the host can wait for: CUDA events.
 //!
-//! A card works on when calls return; waiting for all of it would leave it idle until the host has given it more. Waiting
-//! for a point before the last work does not.
+//! The GPU works on after calls have returned. If the host waited for all of it, the GPU would be idle until the host
+//! submits more work. If it waits for a point before the last work, the GPU stays busy.
 
 #[cfg(feature = "cuda")]
 mod cuda;

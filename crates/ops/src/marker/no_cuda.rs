@@ -1,4 +1,4 @@
-//! The twin of `cuda.rs` for builds without CUDA: all work is done when calls return.
+//! Replaces `cuda.rs` in builds without CUDA: all work is done when calls return.
 
 use std::convert::Infallible;
 
@@ -6,22 +6,22 @@ use candle_core::Device;
 
 use crate::error::Result;
 
-/// A point in a card's work: there is none in this build.
+/// A point in the work of a GPU, which this build does not have.
 pub struct Marker(Infallible);
 
 impl Marker {
-    /// The point after all that `device` was given so far: `None`, since that is done.
+    /// The point after all work that was submitted to `device` so far: `None`, since that is done.
     ///
     /// # Errors
-    /// None.
+    /// Those of a build with CUDA.
     pub fn record(_device: &Device) -> Result<Option<Self>> {
         Ok(None)
     }
 
-    /// Waits until the card has come to this point.
+    /// Waits until the GPU has reached this point.
     ///
     /// # Errors
-    /// None: there is no such point.
+    /// Those of a build with CUDA.
     pub fn wait(&self) -> Result<()> {
         match self.0 {}
     }

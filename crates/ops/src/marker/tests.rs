@@ -3,7 +3,7 @@ use crate::test_support::{TARGET, random};
 use crate::{Activation, activation};
 
 #[test]
-fn only_a_card_is_behind_the_host() {
+fn only_a_gpu_has_markers() {
     let device = &TARGET.0;
     activation(&random(&[1000]), Activation::Relu, None).unwrap();
     let first = Marker::record(device).unwrap();

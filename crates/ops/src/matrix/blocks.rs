@@ -1,8 +1,8 @@
-//! Quantised blocks of ggml to numbers.
+//! Dequantization of ggml's blocks.
 //!
-//! The layouts are those of ggml (`ggml-common.h`): 32 numbers with one f16 scale, or 256 with scales of their own for
-//! 16 or 32 of them. Written here over plain bytes rather than taken from candle, whose readers want a copy of the
-//! whole tensor in aligned memory first; the tests hold them to candle's, bit by bit.
+//! The layouts are those of ggml (`ggml-common.h`): 32 elements with one f16 scale, or 256 with a scale for each 16 or
+//! 32 of them. Candle's readers need a copy of the whole tensor in aligned memory, so these work on plain bytes; the
+//! tests compare them with candle's, bit by bit.
 
 use candle_core::quantized::GgmlDType;
 use half::f16;
@@ -48,7 +48,7 @@ impl BlockType {
         Self::Q6_K,
     ];
 
-    /// Numbers in a block.
+    /// Elements of a block.
     pub fn elements(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
@@ -72,7 +72,7 @@ impl BlockType {
         }
     }
 
-    /// candle's name of it, whose quantisers make the blocks.
+    /// candle's type, whose quantizers make the blocks.
     pub fn ggml(self) -> GgmlDType {
         match self {
             Self::Q4_0 => GgmlDType::Q4_0,
@@ -88,8 +88,8 @@ impl BlockType {
         }
     }
 
-    /// Hands `count` numbers of the blocks in `bytes`, from number `start` on, to `put`: one after another, a block's at
-    /// a time. What is not there is left out.
+    /// Passes `count` elements of the blocks in `bytes`, from index `start` on, to `put`, one block at a time. Elements
+    /// beyond the end of `bytes` are left out.
     pub fn read(self, bytes: &[u8], start: usize, count: usize, mut put: impl FnMut(&[f32])) {
         let (elements, size) = (self.elements(), self.bytes());
         let mut values = [0f32; 256];
@@ -106,7 +106,7 @@ impl BlockType {
         }
     }
 
-    /// The numbers of one block.
+    /// The elements of one block.
     fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Self::Q4_0 => q4_0(bytes, values),
@@ -123,7 +123,7 @@ impl BlockType {
     }
 }
 
-// Below, `bytes` is one block and `out` its numbers: `read` cuts both.
+// Below, `bytes` is one block and `out` its elements: `read` slices both.
 
 fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
@@ -145,7 +145,7 @@ fn q4_1(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The fifth bits of 32 numbers, as 0 or 16.
+/// The fifth bits of 32 elements, as 0 or 16.
 fn fifth(bytes: &[u8], at: usize) -> impl Fn(usize) -> u8 {
     let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     move |i| ((bits >> i & 1) << 4) as u8
@@ -190,7 +190,7 @@ fn q2_k(bytes: &[u8], out: &mut [f32]) {
 fn q3_k(bytes: &[u8], out: &mut [f32]) {
     let (high, quants, packed, d) = (&bytes[..32], &bytes[32..96], &bytes[96..108], half(bytes, 108));
     for (group, out) in out.chunks_exact_mut(16).enumerate() {
-        // Four low bits of a scale lie in the first eight bytes, its two high bits in the last four.
+        // The four low bits of a scale are in the first eight bytes, its two high bits in the last four.
         let low = packed[group % 8] >> (group / 8 * 4) & 0xf;
         let top = packed[8 + group % 4] >> (group / 4 * 2) & 3;
         let dl = d * f32::from((low | top << 4) as i8 - 32);
@@ -241,7 +241,7 @@ fn q6_k(bytes: &[u8], out: &mut [f32]) {
     let (low, high, scales, d) = (&bytes[..128], &bytes[128..192], &bytes[192..208], half(bytes, 208));
     for (group, out) in out.chunks_exact_mut(16).enumerate() {
         let d = d * f32::from(scales[group] as i8);
-        // Two halves of 128 numbers; in each, four rows of 32, of which a group is one half.
+        // Two halves of 128 elements; in each, four rows of 32, of which a group is one half.
         let (half, row, first) = (group / 8, group % 8 / 2, group % 2 * 16);
         for (i, out) in out.iter_mut().enumerate() {
             let i = first + i;
@@ -274,8 +274,8 @@ mod tests {
         let values: Vec<f32> = (0..4 * 256).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 97) as f32)).collect();
         let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap().reshape((4, 256)).unwrap();
         for block in BlockType::ALL {
-            let quantised = QTensor::quantize(&tensor, block.ggml()).unwrap();
-            let bytes = quantised.data().unwrap().into_owned();
+            let quantized = QTensor::quantize(&tensor, block.ggml()).unwrap();
+            let bytes = quantized.data().unwrap().into_owned();
             let check = |bytes: &[u8]| {
                 let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, block.ggml()).unwrap();
                 let expected = QTensor::new(storage, (4, 256)).unwrap().dequantize(&Device::Cpu).unwrap();
@@ -287,14 +287,14 @@ mod tests {
             };
             assert_eq!(bytes.len(), 4 * 256 / block.elements() * block.bytes());
             check(&bytes);
-            // Every bit pattern, not those of a quantiser alone; scales stay finite or not, as they fall.
+            // Random bytes, so every bit pattern, also those that no quantizer writes. Scales may be infinite or NaN.
             let mut state = 1u32;
             let noise = bytes.iter().map(|_| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (state >> 24) as u8
             });
             check(&noise.collect::<Vec<u8>>());
-            // Any part, whether it begins with a block or not.
+            // Any range, whether it begins with a block or not.
             let (mut all, mut part) = (vec![0f32; 4 * 256], vec![0f32; 300]);
             read(block, &bytes, 0, &mut all);
             read(block, &bytes, 217, &mut part);

@@ -1,11 +1,11 @@
 //! The 8-bit float of the `F8_E4M3` type ("FN": no infinities, all ones is NaN): arXiv 2209.05433.
 
-/// The largest number.
+/// The largest value.
 const MAX: f32 = 448.0;
-/// The exponent of the smallest numbers with all digits.
+/// The exponent of the smallest normal values.
 const LEAST: i32 = -6;
 
-/// The values of all.
+/// The values of all bit patterns.
 static VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut bits = 0;
@@ -21,17 +21,17 @@ const fn value(bits: u32) -> f32 {
     let magnitude = match (exponent, mantissa) {
         (0xf, 0x7) => f32::NAN,
         (0, _) => mantissa as f32 / 512.0,
-        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20), // exponents count from -7 and from -127
+        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20), // the exponent biases are 7 and 127
     };
     f32::from_bits(sign | magnitude.to_bits())
 }
 
-/// Its value.
+/// The value of an 8-bit float.
 pub fn f8_e4m3(bits: u8) -> f32 {
     VALUES[usize::from(bits)]
 }
 
-/// The nearest one, ties to even; what is larger than all becomes the largest.
+/// Rounds to the nearest 8-bit float, ties to even. Larger values become the largest one.
 pub fn to_f8_e4m3(value: f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     if value.is_nan() {
@@ -39,9 +39,9 @@ pub fn to_f8_e4m3(value: f32) -> u8 {
     }
     let magnitude = value.abs().min(MAX);
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(LEAST);
-    // In units of the last digit: at most 16, and then it is 8 of the next larger exponent's.
+    // In units of the last place: at most 16, which is 8 of the next larger exponent.
     let digits = (magnitude * 2f32.powi(3 - exponent)).round_ties_even() as u8;
-    // An exponent's field counts from 1 for LEAST; digits from 8 on hold one more of it.
+    // The exponent field is 1 for LEAST; 8 of the digits add one to it.
     let field = (exponent - LEAST) as u8;
     sign | ((field << 3) + digits)
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_itself() {
+    fn every_value_converts_to_itself() {
         for bits in 0..=u8::MAX {
             let value = f8_e4m3(bits);
             let expected = if value.is_nan() { bits & 0x80 | 0x7f } else { bits };
@@ -62,9 +62,9 @@ mod tests {
     }
 
     #[test]
-    fn it_is_rounded_as_candle_rounds_it() {
+    fn rounding_agrees_with_candle() {
         let values: Vec<f32> = (0..400_000u32)
-            .map(|i| f32::from_bits(0x3a80_0000 + i * 397)) // 2^-10 to beyond 448
+            .map(|i| f32::from_bits(0x3a80_0000 + i * 397)) // from 2^-10 to beyond 448
             .filter(|value| value.abs() <= MAX)
             .flat_map(|value| [value, -value])
             .collect();

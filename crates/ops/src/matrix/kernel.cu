@@ -1,5 +1,5 @@
-// Stored rows of a matrix to numbers: every thread makes 8 neighbours of a row. Layouts as in blocks.rs and f8.rs, whose
-// sums and products are these.
+// Dequantizes stored rows of a matrix: every thread converts 8 neighbors of a row. The layouts and the arithmetic are
+// those of blocks.rs and f8.rs.
 #include "element.cuh"
 
 namespace {
@@ -8,7 +8,7 @@ using Bytes = const uint8_t*;
 
 constexpr int NUMBERS = 8;
 
-// f32 products and sums as the processor makes them: none is fused, so that numbers have the same bits everywhere.
+// f32 products and sums as on the CPU: none is fused, so that values have the same bits everywhere.
 __device__ __forceinline__ float product_plus(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
 
 __device__ __forceinline__ float half_at(Bytes from) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t word_at(Bytes from) {
   return from[0] | from[1] << 8 | from[2] << 16 | static_cast<uint32_t>(from[3]) << 24;
 }
 
-// The low 4 bits of the first 16 numbers of 32, and the high ones of the others.
+// The low 4 bits of 16 bytes for the first 16 of 32 elements, and the high ones for the others.
 __device__ __forceinline__ int nibble(Bytes quants, int i) { return i < 16 ? quants[i] & 0xf : quants[i - 16] >> 4; }
 
 struct Q4_0 {
@@ -168,7 +168,7 @@ __device__ void numbers(Bytes rows, T* out, int row_bytes, int k) {
 
 }  // namespace
 
-// One row a block in x, its numbers in y.
+// One row for each block in x, ranges of its elements in y.
 #define INSTANCE(T, TYPE, ROW, NAME)                                                                        \
   extern "C" __global__ void matrix_##NAME##_##TYPE(const uint8_t* rows, T* out, int row_bytes, int k) {    \
     numbers<T, ROW>(rows, out, row_bytes, k);                                                               \

@@ -1,10 +1,10 @@
-//! Matrices of linear layers that are stored in other types than activations have: as blocks of ggml, as 8-bit floats
-//! with a factor for each row, or as the other half precision.
+//! Matrices of linear layers in a storage type that differs from the activations': blocks of ggml, 8-bit floats with a
+//! factor for each row, or the other half precision.
 //!
-//! Such a matrix `(n, k)` stays so in memory, row after row, and [`crate::linear`] makes numbers of it when it runs: on
-//! the processor a band of columns at a time, just before a product reads them, on a card the whole matrix. Its result
-//! has the bits that it has with the same numbers stored in the activations' type: each is rounded into that type once,
-//! and the products are the same.
+//! Such a matrix `(n, k)` stays in that type in memory, row by row. [`crate::linear`] dequantizes it when it runs: on
+//! the CPU a band of columns at a time, just before a product reads them, on a GPU the whole matrix. The result has the
+//! same bits as with the dequantized matrix in the activations' type: each element is rounded to that type once, and
+//! the products are the same.
 
 mod blocks;
 #[cfg(feature = "cuda")]
@@ -28,14 +28,14 @@ pub use f8::{f8_e4m3, to_f8_e4m3};
 pub(crate) use workspace::band;
 pub use workspace::linear_workspace;
 
-/// How a matrix is stored where that is not the activations' type. `Display` writes its name: `f8`, `q4_k`.
+/// The storage type of a matrix. `Display` writes its name: `f8`, `q4_k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatrixType {
-    /// IEEE's 16 bits.
+    /// IEEE half precision.
     F16,
     /// The upper 16 bits of an f32.
     Bf16,
-    /// 8 bits (`F8_E4M3`), each row behind a factor of its own, an f32.
+    /// 8 bits (`F8_E4M3`), each row after its factor, an f32.
     F8,
     /// Blocks of ggml.
     Blocks(BlockType),
@@ -44,12 +44,12 @@ pub enum MatrixType {
 /// Bytes of the factor before a row of 8-bit floats.
 pub const F8_FACTOR: usize = 4;
 
-/// Numbers that are made at a time: a buffer in the first-level cache.
+/// Elements that are converted at a time: a buffer in the L1 cache.
 const CHUNK: usize = 256;
 
 impl MatrixType {
-    /// Bytes of a row of `k` numbers. `None` where rows cannot be stored so: blocks do not divide them, or factors
-    /// would not lie at multiples of their size.
+    /// Bytes of a row of `k` elements. `None` where the type cannot store such rows: they are no whole blocks, or
+    /// factors would not be aligned.
     pub fn row_bytes(self, k: usize) -> Option<usize> {
         match self {
             Self::F16 | Self::Bf16 => k.checked_mul(2),
@@ -60,7 +60,7 @@ impl MatrixType {
         }
     }
 
-    /// Makes numbers of a row's bytes, from number `start` on. What is not there leaves `out` as it was.
+    /// Dequantizes a row, from element `start` on. Elements beyond the end of the row leave `out` unchanged.
     pub(crate) fn read<T: Element>(self, row: &[u8], start: usize, out: &mut [T]) {
         let (count, mut rest) = (out.len(), out);
         let mut put = |values: &[f32]| {
@@ -109,26 +109,26 @@ impl fmt::Display for MatrixType {
     }
 }
 
-/// Where the rows of a stored matrix lie in their memory.
+/// The position of the rows of a stored matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    /// How each is stored.
+    /// The storage type.
     pub kind: MatrixType,
-    /// Rows that lie without a gap: of one layer, where several are one matrix.
+    /// Contiguous rows: those of one layer, where several layers are one matrix.
     pub part: usize,
     /// Bytes from the start of one part to the start of the next.
     pub stride: usize,
 }
 
 impl Rows {
-    /// A row's bytes.
+    /// The bytes of a row.
     fn of<'a>(&self, bytes: &'a [u8], row: usize, row_bytes: usize) -> &'a [u8] {
         let start = row / self.part * self.stride + row % self.part * row_bytes;
         bytes.get(start..start + row_bytes).unwrap_or_default()
     }
 }
 
-/// A stored matrix in the processor's memory.
+/// A stored matrix in CPU memory.
 pub(crate) struct StoredMatrix<'a> {
     bytes: Bytes<'a>,
     rows: Rows,
@@ -137,22 +137,22 @@ pub(crate) struct StoredMatrix<'a> {
 }
 
 impl<'a> StoredMatrix<'a> {
-    /// The matrix of a weight; `None` where it is stored in the activations' type.
+    /// The matrix of a weight. `None` where it is stored in the activations' type.
     pub(crate) fn of(weight: &'a Weight) -> Result<Option<Self>> {
         let (Some(rows), [_, _, _, k]) = (weight.stored_rows(), weight.shape()) else { return Ok(None) };
         let Some(row_bytes) = rows.kind.row_bytes(k) else { return Ok(None) };
         Ok(Some(Self { bytes: Bytes::new(weight.tensor())?, rows, k, row_bytes }))
     }
 
-    /// Makes numbers, from number `start` of the matrix's row-major order on, none of them beyond the end of a row.
+    /// Dequantizes elements from index `start` of the row-major order on, none of them beyond the end of a row.
     pub(crate) fn read<T: Element>(&self, start: usize, out: &mut [T]) {
         let (row, start) = (start / self.k.max(1), start % self.k.max(1));
         self.rows.kind.read(self.rows.of(&self.bytes, row, self.row_bytes), start, out);
     }
 }
 
-/// The matrix `(n, k)` of a weight in the type of its memory, on its memory's device: what operators without a way of
-/// their own read. A copy goes through the host's memory.
+/// The matrix `(n, k)` of a weight, dequantized into the type and on the device of its tensor, for references. A copy
+/// goes through host memory.
 pub(crate) fn dense(weight: &Weight) -> Result<Tensor> {
     fn numbers<T: Element>(weight: &Weight, [n, k]: [usize; 2]) -> Result<Tensor> {
         let mut values = vec![T::ZERO; n * k];

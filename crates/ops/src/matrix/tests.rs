@@ -17,7 +17,7 @@ const KINDS: [MatrixType; 13] = {
     kinds
 };
 
-/// The rows of a matrix `(n, k)` in f32 as they are stored.
+/// The rows of an f32 matrix `(n, k)` in their storage type.
 fn stored(matrix: &Tensor, kind: MatrixType) -> Vec<u8> {
     let rows: Vec<Vec<f32>> = matrix.to_vec2().unwrap();
     match kind {
@@ -35,7 +35,7 @@ fn stored(matrix: &Tensor, kind: MatrixType) -> Vec<u8> {
     }
 }
 
-/// Bytes as flat memory of a type, with some before and after that are no part of it.
+/// Bytes as a flat tensor of a type, between others that do not belong to it.
 fn memory(bytes: &[u8], dtype: DType) -> Tensor {
     let size = dtype.size_in_bytes();
     let mut bytes = bytes.to_vec();
@@ -65,10 +65,10 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 }
 
 #[test]
-fn a_layer_gives_the_bits_of_its_numbers() {
+fn a_layer_has_the_bits_of_the_dequantized_matrix() {
     let device = random(&[1]).device().clone();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        // The last are more than a band.
+        // The last sizes are larger than a band.
         for (outer, k, n) in [(1, 256, 3), (9, 512, 65), (40, 768, 40), (3, 1024, 2100)] {
             let matrix = exact(&random(&[n, k]));
             let half = |t: Tensor| t.to_dtype(dtype).unwrap();
@@ -93,7 +93,7 @@ fn a_layer_gives_the_bits_of_its_numbers() {
 }
 
 #[test]
-fn its_numbers_are_those_that_were_stored() {
+fn dequantized_values_are_those_that_were_stored() {
     let matrix = exact(&random(&[5, 512]));
     let close = [
         (MatrixType::F16, 1e-3),
@@ -108,7 +108,7 @@ fn its_numbers_are_those_that_were_stored() {
         let off: f32 = off.to_scalar().unwrap();
         assert!(off <= bound, "{kind}: {off}");
     }
-    // Any part of a row, whatever block it begins in.
+    // Any range of a row, whatever block it begins in.
     for kind in KINDS {
         let bytes = stored(&matrix, kind);
         let row = &bytes[..bytes.len() / 5];
@@ -136,11 +136,11 @@ fn layers_with_a_gap_between_them_are_one_matrix() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_refused() {
+fn rows_that_a_type_cannot_store_are_refused() {
     let memory = Tensor::zeros(64, DType::F32, &Device::Cpu).unwrap();
     let kind = MatrixType::Blocks(BlockType::Q8_0);
     let message = Weight::rows(&memory, kind, [2, 40], 1).unwrap_err().to_string();
-    assert!(message.contains("rows of 40 numbers cannot be stored as q8_0"), "{message}");
+    assert!(message.contains("rows of 40 elements cannot be stored as q8_0"), "{message}");
     assert!(Weight::rows(&memory, kind, [8, 32], 1).is_err(), "272 bytes in 256");
     assert!(Weight::rows(&memory, kind, [7, 32], 2).is_err());
     assert!(Weight::rows(&memory, kind, [7, 32], 1).is_ok());

@@ -1,4 +1,4 @@
-//! Copies through a second stream of CUDA's, ordered by events.
+//! Copies on a second CUDA stream, ordered by events.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::{HostSlab, Memory};
 use crate::cuda::{address, driver, output};
 use crate::error::{Error, Result};
 
-/// What slabs in pageable memory go through, twice: one is filled while the other is copied. Large enough that a copy's
-/// start costs nothing beside it.
+/// The size of a staging buffer for slabs in pageable memory. There are two: one is filled while the other is copied.
+/// They are large enough that the overhead of a copy does not matter.
 const STAGING: usize = 8 << 20;
-/// Bytes that one task moves into a staging buffer.
+/// Bytes that one task copies into a staging buffer.
 const MOVED: usize = 1 << 20;
 
-/// A ring of bytes on a card, and the slabs that are copied into it.
+/// A ring buffer on a GPU, and the slabs that are copied into it.
 pub struct Ring {
-    // Dropped in this order, once the copies have ended.
+    // Dropped in this order, after the copies have ended.
     slabs: Vec<HostSlab>,
     staging: Option<Staging>,
     memory: Tensor,
@@ -32,32 +32,32 @@ pub struct Ring {
     copies: Arc<CudaStream>,
 }
 
-/// A copy that was given to the card.
+/// A copy that was submitted to the GPU.
 pub struct Copy {
     start: CudaEvent,
     end: CudaEvent,
 }
 
-/// A point in the card's work.
+/// A point in the work of the GPU.
 pub struct Point(CudaEvent);
 
 struct Staging {
     buffers: [PinnedBlock; 2],
-    /// The last copy out of each.
+    /// The event after the last copy out of each.
     ends: [Option<CudaEvent>; 2],
     next: usize,
 }
 
 impl Ring {
     /// A ring of `elements` elements of `dtype` on `device`, and `slabs` to copy into it, on a stream of their own or
-    /// between the card's other work.
+    /// on the compute stream.
     ///
     /// # Errors
-    /// [`Error::Driver`] and [`Error::Candle`] where memory cannot be had.
+    /// [`Error::Driver`] and [`Error::Candle`] where an allocation fails.
     pub fn new(device: &Device, dtype: DType, elements: usize, slabs: Vec<HostSlab>, own_stream: bool) -> Result<Self> {
-        let card = device.as_cuda_device()?;
-        let compute = card.cuda_stream();
-        let memory = output("stream", None, &[elements], dtype, &[], card)?;
+        let gpu = device.as_cuda_device()?;
+        let compute = gpu.cuda_stream();
+        let memory = output("stream", None, &[elements], dtype, &[], gpu)?;
         // The fork waits for the allocation, which is work of the compute stream.
         let copies = if own_stream { compute.fork().map_err(driver)? } else { compute.clone() };
         let staging = if slabs.iter().all(HostSlab::is_pinned) { None } else { Some(Staging::new(&compute)?) };
@@ -65,16 +65,16 @@ impl Ring {
         Ok(Self { slabs, staging, memory, base, bytes, compute, copies })
     }
 
-    /// The ring's memory, flat: what a copy has filled, and anything elsewhere.
+    /// The memory of the ring, flat. Only the ranges that copies have filled are initialized.
     pub fn tensor(&self) -> &Tensor {
         &self.memory
     }
 
-    /// Starts copying slab number `slab` to `offset` bytes from the ring's start, after the work before the points
-    /// `after`. The host waits for nothing but a free staging buffer where the slab is not page-locked.
+    /// Starts copying slab number `slab` to `offset` bytes from the start of the ring, after the work before the points
+    /// `after`. The host waits only for a free staging buffer, where the slab is not in pinned memory.
     ///
     /// # Errors
-    /// [`Error::Config`] where there is no such slab or it would not fit, [`Error::Driver`].
+    /// [`Error::Config`] for a number without a slab or a slab that does not fit there, [`Error::Driver`].
     pub fn copy(&mut self, slab: usize, offset: usize, after: &[Arc<Point>]) -> Result<Copy> {
         let Self { slabs, staging, base, bytes, copies, .. } = self;
         let memory = slabs.get(slab).map(|slab| &slab.0);
@@ -93,8 +93,8 @@ impl Ring {
         let start = timed(copies)?;
         match (memory.ok_or_else(outside)?, staging) {
             (Memory::Pinned(block), _) => {
-                // SAFETY: the bytes lie in the ring, whose memory and the block live until this value is dropped, which
-                // waits for the copy; nobody writes the block.
+                // SAFETY: the range is inside of the ring, whose memory and the block live until this value is dropped,
+                // which waits for the copy; nothing writes the block meanwhile.
                 unsafe { result::memcpy_htod_async(to, &block[..], copies.cu_stream()) }.map_err(driver)?;
             }
             (Memory::Pageable(tensor), Some(staging)) => bytes_of(tensor, |bytes| staging.copy(bytes, to, copies))??,
@@ -103,7 +103,7 @@ impl Ring {
         Ok(Copy { start, end: timed(copies)? })
     }
 
-    /// Has the work that the card is given from now on wait for a copy.
+    /// Lets all later work of the compute stream wait for a copy.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -111,7 +111,7 @@ impl Ring {
         self.compute.wait(&copy.end).map_err(driver)
     }
 
-    /// The point after the work that the card was given so far.
+    /// The point after the work that was submitted to the compute stream so far.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -122,9 +122,9 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Copies read the slabs and write the ring's memory, which is freed behind the compute stream's work alone.
+        // Copies read the slabs and write the ring, whose memory is freed in the order of the compute stream only.
         if let Err(error) = self.copies.synchronize() {
-            tracing::warn!("the last copy of weights: {error}");
+            tracing::warn!("copying weights: {error}");
         }
     }
 }
@@ -138,7 +138,7 @@ impl Copy {
         is_done(&self.end)
     }
 
-    /// Seconds that it took, without what it waited for. The host waits for its end.
+    /// Seconds that it took, without waiting for earlier work. The host waits for its end.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -146,7 +146,7 @@ impl Copy {
         between(&self.start, &self.end)
     }
 
-    /// Seconds from `point` to its end, negative where that was before. The host waits for both.
+    /// Seconds from `point` to its end, negative where it ended before. The host waits for both.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -156,7 +156,7 @@ impl Copy {
 }
 
 impl Point {
-    /// Whether the card has come to it.
+    /// Whether the GPU has reached it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -164,7 +164,7 @@ impl Point {
         is_done(&self.0)
     }
 
-    /// Seconds of the card's work from `earlier` to this. The host waits for both.
+    /// Seconds of the GPU's work from `earlier` to this point. The host waits for both.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -190,8 +190,8 @@ impl Staging {
             }
             let buffer = &mut buffer[..part.len()];
             buffer.par_chunks_mut(MOVED).zip(part.par_chunks(MOVED)).for_each(|(to, from)| to.copy_from_slice(from));
-            // SAFETY: the caller holds that the bytes from `to` on lie in the ring; the buffer is not written again
-            // before the event behind this copy, and is freed after the ring waited for all of them.
+            // SAFETY: by the caller's contract the bytes from `to` on are inside of the ring; the buffer is not written
+            // again before the event after this copy, and is freed after the ring has waited for all copies.
             unsafe { result::memcpy_htod_async(to + (i * STAGING) as u64, buffer, copies.cu_stream()) }
                 .map_err(driver)?;
             let flags = CUevent_flags::CU_EVENT_BLOCKING_SYNC;
@@ -202,7 +202,7 @@ impl Staging {
     }
 }
 
-/// An event that keeps the time: without flags, which cudarc's own default is not.
+/// An event with a timestamp: without flags, unlike cudarc's default.
 fn timed(stream: &CudaStream) -> Result<CudaEvent> {
     stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver)
 }
@@ -216,17 +216,17 @@ fn between(start: &CudaEvent, end: &CudaEvent) -> Result<f64> {
     Ok(f64::from(start.elapsed_ms(end).map_err(driver)?) * 1e-3)
 }
 
-/// Writes a flat tensor's elements as they lie in memory.
+/// Writes the elements of a flat tensor as bytes.
 pub(super) fn write_bytes(slab: &Tensor, to: &mut [u8]) -> Result<()> {
     bytes_of(slab, |bytes| {
         to.par_chunks_mut(MOVED).zip(bytes.par_chunks(MOVED)).for_each(|(to, from)| to.copy_from_slice(from));
     })
 }
 
-/// Shows the elements of a flat tensor on the processor as bytes.
+/// Passes the elements of a flat CPU tensor to `show` as bytes.
 fn bytes_of<R>(tensor: &Tensor, show: impl FnOnce(&[u8]) -> R) -> Result<R> {
     fn bytes<T>(values: &[T]) -> &[u8] {
-        // SAFETY: the callers below have numbers, which have no gaps; any byte of them may be read.
+        // SAFETY: the callers below pass numbers, which have no padding, so every byte is initialized.
         unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
     }
     let (storage, layout) = tensor.storage_and_layout();
@@ -234,11 +234,16 @@ fn bytes_of<R>(tensor: &Tensor, show: impl FnOnce(&[u8]) -> R) -> Result<R> {
         Storage::Cpu(CpuStorage::F32(values)) => bytes(values.as_slice()),
         Storage::Cpu(CpuStorage::F16(values)) => bytes(values.as_slice()),
         Storage::Cpu(CpuStorage::BF16(values)) => bytes(values.as_slice()),
-        _ => return Err(Error::Config { op: "stream", message: "a slab is f32, f16 or bf16 on the processor".into() }),
+        _ => {
+            return Err(Error::Config {
+                op: "stream",
+                message: "expected a slab in f32, f16 or bf16 on the CPU".into(),
+            });
+        }
     };
     let size = tensor.dtype().size_in_bytes();
     let (start, end) = layout
         .contiguous_offsets()
-        .ok_or_else(|| Error::Config { op: "stream", message: "a slab is contiguous".into() })?;
+        .ok_or_else(|| Error::Config { op: "stream", message: "expected a contiguous slab".into() })?;
     Ok(show(&bytes[start * size..end * size]))
 }

@@ -1,9 +1,9 @@
-//! Copies to a card beside its computing: a ring of bytes on the card that slabs of weights are copied into, and the
-//! order between the stream that copies and the one that computes.
+//! Copies to a GPU that overlap with compute: a ring buffer of GPU memory for slabs of weights, and the synchronization
+//! of the copy stream with the compute stream.
 //!
-//! Which slab is copied when, and where it lies in the ring, is the caller's to decide. The caller says of every copy
-//! after which points of the card's work the bytes are free ([`Ring::copy`], [`Ring::point`]), and before which work
-//! they must be there ([`Ring::wait`]). The card keeps both; the host waits for neither.
+//! The caller decides which slab is copied when, and to which offset of the ring. For every copy it states after which
+//! points of the GPU's work the range is free ([`Ring::copy`], [`Ring::point`]), and which work needs the copy
+//! ([`Ring::wait`]). The GPU waits for both; the host for neither.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -20,24 +20,23 @@ pub use cuda::{Copy, Point, Ring};
 
 use crate::error::Result;
 
-/// A slab of weights in host memory, to be copied to a card again and again.
+/// A slab of weights in host memory, which is copied to a GPU repeatedly.
 pub struct HostSlab(Memory);
 
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "copies read it, of which this build has none"))]
 enum Memory {
-    /// Page-locked: a card's copy engine reads it by itself.
+    /// Pinned memory, which the copy engine of a GPU reads directly.
     Pinned(PinnedBlock),
-    /// A flat tensor on the processor; its bytes go through staging buffers.
+    /// A flat CPU tensor, which is copied through staging buffers.
     Pageable(Tensor),
 }
 
 impl HostSlab {
-    /// Takes the flat tensor `slab`, which lies on the processor: into page-locked memory of `pool` as long as that has
-    /// some, else as it is.
+    /// Takes the flat CPU tensor `slab`: into pinned memory of `pool` while that has some left, otherwise as it is.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] where it is not flat, [`crate::Error::Driver`] where the driver cannot lock memory for
-    /// another reason than that there is none left.
+    /// [`crate::Error::Shape`] for a tensor that is not flat, [`crate::Error::Driver`] where pinning fails for another
+    /// reason than missing memory.
     pub fn new(slab: Tensor, pool: Option<&PinnedPool>) -> Result<Self> {
         crate::error::expect_shape("stream", "slab", slab.dims(), &[slab.elem_count()])?;
         let block = match pool.map(|pool| pool.allocate(slab.elem_count() * slab.dtype().size_in_bytes())) {
@@ -54,7 +53,7 @@ impl HostSlab {
         }))
     }
 
-    /// Whether it lies in page-locked memory.
+    /// Whether it is in pinned memory.
     pub fn is_pinned(&self) -> bool {
         matches!(self.0, Memory::Pinned(_))
     }

@@ -1,4 +1,4 @@
-//! The twin of `cuda.rs` for builds without CUDA: there is no card to copy to.
+//! Replaces `cuda.rs` in builds without CUDA, which have no GPU to copy to.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use candle_core::{DType, Device, Tensor};
 use super::HostSlab;
 use crate::error::{Error, Result};
 
-/// A ring on a card: there is none in this build.
+/// A ring buffer on a GPU, which this build does not have.
 pub struct Ring(Infallible);
 
-/// A copy that was given to a card: there is none in this build.
+/// A copy that was submitted to a GPU, which this build does not have.
 pub struct Copy(Infallible);
 
-/// A point in a card's work: there is none in this build.
+/// A point in the work of a GPU, which this build does not have.
 pub struct Point(Infallible);
 
 pub(super) fn write_bytes(_slab: &Tensor, _to: &mut [u8]) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn write_bytes(_slab: &Tensor, _to: &mut [u8]) -> Result<()> {
 }
 
 impl Ring {
-    /// A ring on a card: an error in this build.
+    /// A ring buffer on a GPU: an error in this build.
     ///
     /// # Errors
     /// [`Error::NoCuda`].
@@ -36,7 +36,7 @@ impl Ring {
         Err(Error::NoCuda)
     }
 
-    /// The ring's memory.
+    /// The memory of the ring.
     pub fn tensor(&self) -> &Tensor {
         match self.0 {}
     }
@@ -44,23 +44,23 @@ impl Ring {
     /// Starts a copy.
     ///
     /// # Errors
-    /// None: there is no such ring.
+    /// Those of a build with CUDA.
     pub fn copy(&mut self, _slab: usize, _offset: usize, _after: &[Arc<Point>]) -> Result<Copy> {
         match self.0 {}
     }
 
-    /// Has the card's work wait for a copy.
+    /// Lets all later work of the compute stream wait for a copy.
     ///
     /// # Errors
-    /// None: there is no such ring.
+    /// Those of a build with CUDA.
     pub fn wait(&self, _copy: &Copy) -> Result<()> {
         match self.0 {}
     }
 
-    /// The point after the work that the card was given so far.
+    /// The point after the work that was submitted to the compute stream so far.
     ///
     /// # Errors
-    /// None: there is no such ring.
+    /// Those of a build with CUDA.
     pub fn point(&self) -> Result<Point> {
         match self.0 {}
     }
@@ -70,7 +70,7 @@ impl Copy {
     /// Whether it has ended.
     ///
     /// # Errors
-    /// None: there is no such copy.
+    /// Those of a build with CUDA.
     pub fn is_done(&self) -> Result<bool> {
         match self.0 {}
     }
@@ -78,7 +78,7 @@ impl Copy {
     /// Seconds that it took.
     ///
     /// # Errors
-    /// None: there is no such copy.
+    /// Those of a build with CUDA.
     pub fn seconds(&self) -> Result<f64> {
         match self.0 {}
     }
@@ -86,17 +86,17 @@ impl Copy {
     /// Seconds from `point` to its end.
     ///
     /// # Errors
-    /// None: there is no such copy.
+    /// Those of a build with CUDA.
     pub fn seconds_after(&self, _point: &Point) -> Result<f64> {
         match self.0 {}
     }
 }
 
 impl Point {
-    /// Whether the card has come to it.
+    /// Whether the GPU has reached it.
     ///
     /// # Errors
-    /// None: there is no such point.
+    /// Those of a build with CUDA.
     pub fn is_done(&self) -> Result<bool> {
         match self.0 {}
     }
@@ -104,7 +104,7 @@ impl Point {
     /// Seconds from `earlier` to this.
     ///
     /// # Errors
-    /// None: there is no such point.
+    /// Those of a build with CUDA.
     pub fn seconds_after(&self, _earlier: &Self) -> Result<f64> {
         match self.0 {}
     }

@@ -16,7 +16,7 @@ fn slabs(pool: Option<&PinnedPool>) -> [(Tensor, HostSlab); 2] {
 }
 
 #[test]
-fn copies_come_in_order_from_locked_and_from_other_memory() {
+fn copies_from_pinned_and_pageable_memory_are_ordered() {
     let device = &TARGET.0;
     if !device.is_cuda() {
         let slab = HostSlab::new(Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(), None).unwrap();
@@ -30,7 +30,7 @@ fn copies_come_in_order_from_locked_and_from_other_memory() {
         assert_eq!(a.is_pinned(), cap > 1 << 20);
         let mut ring = Ring::new(device, DType::F32, elements, vec![a, b], own_stream).unwrap();
         for lap in 0..5 {
-            // The same place for both, so that each copy must wait for the sum before it.
+            // The same range for both, so that each copy must wait for the sum before it.
             for (slab, expected) in [(0, &first), (1, &second)] {
                 let after = if lap == 0 && slab == 0 { vec![] } else { vec![Arc::new(ring.point().unwrap())] };
                 let copy = ring.copy(slab, 1024, &after).unwrap();

@@ -1,4 +1,4 @@
-// Sinusoidal embeddings, with CUDA's exact functions: fast ones would lose whole turns.
+// Sinusoidal embeddings with CUDA's exact functions: the error of the fast ones would exceed whole turns.
 
 #include "element.cuh"
 

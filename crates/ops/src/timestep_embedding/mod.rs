@@ -7,38 +7,38 @@ mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
-#[cfg(not(feature = "cuda"))]
-use crate::no_cuda as cuda;
-use crate::output::store;
-use crate::trace::{self, Work};
+use crate::trace::Work;
 
 const OP: &str = "timestep_embedding";
 
-/// The form of [`timestep_embedding`], as a U-Net's configuration names it.
+/// The form of [`timestep_embedding`], in the terms of a U-Net's configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimestepEmbedding {
     /// The embedding's width.
     pub dim: usize,
     /// Whether cosines come before sines.
     pub flip_sin_to_cos: bool,
-    /// Taken from the number of frequencies where they are spaced: 0 or 1.
+    /// Subtracted from the number of frequencies in their spacing: 0 or 1.
     pub freq_shift: f64,
 }
 
 impl TimestepEmbedding {
-    /// What an index is divided by on the way to its frequency.
+    /// The divisor of a frequency's index.
     fn spacing(&self) -> f64 {
         (self.dim / 2) as f64 - self.freq_shift
     }
 }
 
-/// `(n, dim)` in `dtype`, where `values` `(n)`, which are f32, lie: for every value `t`, `sin(t f_i)` and `cos(t f_i)`
-/// with `half = dim / 2` frequencies `f_i = 10000^(-i / (half - freq_shift))`; an odd `dim` ends with a zero. Always
-/// computed in f32: in half precision `t f_i` would lose whole turns.
+/// The embeddings `(n, dim)` in `dtype` of `values` `(n)`, which are f32, on the same device. For every value `t` they
+/// are `sin(t f_i)` and `cos(t f_i)`, with `half = dim / 2` frequencies `f_i = 10000^(-i / (half - freq_shift))`. An
+/// odd `dim` ends with a zero. They are computed in f32: in half precision the error of `t f_i` would exceed whole
+/// turns.
 ///
 /// # Errors
-/// [`Error::Shape`] where `values` is no vector, [`Error::Config`] where `dim` leaves no room for the frequencies.
+/// [`Error::Shape`] where `values` is not one-dimensional, [`Error::Config`] where `dim` is too small for the
+/// frequencies.
 pub fn timestep_embedding(
     values: &Tensor,
     config: TimestepEmbedding,
@@ -53,14 +53,37 @@ pub fn timestep_embedding(
         let message = format!("dim is {}, expected at least {}", config.dim, 2 * (1 + config.freq_shift as usize));
         return Err(Error::Config { op: OP, message });
     }
-    let work = || Work::new(&[("values", values)]).config(config);
-    trace::operator(OP, work, || match cuda::timestep_embedding(values, config, dtype, out)? {
-        Some(y) => Ok(y),
-        None => store(OP, on_host(values, config, dtype)?, out),
-    })
+    backend::run(&Call { values, config, dtype }, out)
 }
 
-/// The same on the processor, whatever the device: a few hundred values.
+struct Call<'a> {
+    values: &'a Tensor,
+    config: TimestepEmbedding,
+    dtype: DType,
+}
+
+/// The reference, which computes on the CPU whatever the device.
+impl Kernel<Cpu> for Call<'_> {}
+
+impl Operator for Call<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn input(&self) -> &Tensor {
+        self.values
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("values", self.values)]).config(self.config)
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        on_host(self.values, self.config, self.dtype)
+    }
+}
+
+/// Computes on the CPU, whatever the device: a few hundred values.
 fn on_host(values: &Tensor, config: TimestepEmbedding, dtype: DType) -> Result<Tensor> {
     let device = values.device();
     let values: Vec<f32> = values.to_dtype(DType::F32)?.to_vec1()?;

@@ -1,14 +1,15 @@
-//! How long each operator of a run takes.
+//! The time of each operator of a run.
 //!
-//! [`record`] runs something and gives a [`Trace`]: every call of a public operator on this thread, in order, with its
-//! shapes, its arithmetic and the bytes that it has to move. An operator that another one calls is part of that one.
+//! [`record`] runs a closure and returns a [`Trace`]: every call of a public operator on this thread, in order, with
+//! its shapes, its arithmetic and its memory traffic. An operator that another one calls is counted as part of that
+//! one.
 //!
-//! On the processor times are the clock's. On a card an event is put into the stream before and after each operator,
-//! and all are read when the run is over: nothing waits in between, and a time is what the card took. Where the card
-//! waits for the host to launch kernels, that is part of it too; a caller who wants kernels alone gives the card other
-//! work first, so that the host is ahead. A graph that is replayed calls no operator, so nothing of it is traced.
+//! On the CPU, times are wall-clock times. On a GPU an event is recorded in the stream before and after each operator,
+//! and all are read after the run: nothing waits in between, and the times are those of the GPU. They include the time
+//! in which the GPU waits for the host to launch kernels. To measure kernels alone, submit other work first, so that
+//! the host is ahead. The replay of a graph calls no operator, so it is not traced.
 //!
-//! Where nobody records, an operator pays for one relaxed load.
+//! While nothing is recorded, an operator costs one relaxed load more.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -28,12 +29,12 @@ use candle_core::{DType, Device, Tensor};
 use crate::error::Result;
 pub(crate) use work::Work;
 
-/// What [`record`] saw.
+/// The result of [`record`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trace {
-    /// How long the whole run took, in microseconds.
+    /// The duration of the whole run in microseconds.
     pub duration: f64,
-    /// The operators in the order in which they ran, none during another.
+    /// The operators in the order in which they ran, without nested ones.
     pub operators: Vec<Operator>,
 }
 
@@ -42,22 +43,22 @@ pub struct Trace {
 pub struct Operator {
     /// The operator's name.
     pub name: &'static str,
-    /// When it began, in microseconds after the run did.
+    /// The time from the start of the run to its start, in microseconds.
     pub start: f64,
-    /// How long it took, in microseconds.
+    /// Its duration in microseconds.
     pub duration: f64,
-    /// What it read.
+    /// Its inputs.
     pub operands: Vec<Operand>,
-    /// The shape of what it wrote.
+    /// The shape of the result.
     pub result: Vec<usize>,
-    /// The type of what it wrote.
+    /// The type of the result.
     pub dtype: DType,
-    /// Its configuration, where it has one, for a reader.
+    /// Its configuration as text, if it has one.
     pub config: Option<String>,
-    /// Floating-point operations of its products of matrices, a multiplication and an addition each; 0 where it has no
+    /// Floating-point operations of its matrix products, where a multiplication and an addition count two; 0 without a
     /// product.
     pub flop: f64,
-    /// Bytes that it has to move: every operand read once and the result written once.
+    /// Memory traffic in bytes: every operand is read once and the result written once.
     pub bytes: f64,
 }
 
@@ -72,18 +73,18 @@ pub struct Operand {
     pub dtype: DType,
 }
 
-/// How many threads record. More than none sends operators to [`RECORDING`], which knows whether theirs does.
+/// The number of threads that record. If it is not 0, operators look at their thread's [`RECORDING`].
 static RECORDERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// What was seen so far on this thread.
+/// The calls on this thread so far.
 struct Recording {
     device: Device,
     calls: Vec<Call>,
-    /// Whether an operator runs, so that those that it calls are not seen.
+    /// Whether an operator is running, so that nested ones are not recorded.
     inside: bool,
 }
 
@@ -96,30 +97,30 @@ struct Call {
     dtype: DType,
 }
 
-/// A moment.
+/// A point in time.
 enum Mark {
     Host(Instant),
-    /// When a card came to this place of its stream.
-    Card(cuda::Event),
+    /// The time at which a GPU reaches this point of its stream.
+    Gpu(cuda::Event),
 }
 
 impl Mark {
-    /// Now on the processor; on a card when it has done what it was given before.
+    /// Now on the CPU. On a GPU, the time when its earlier work is done.
     fn now(device: &Device) -> Result<Self> {
-        Ok(cuda::event(device)?.map_or_else(|| Self::Host(Instant::now()), Self::Card))
+        Ok(cuda::event(device)?.map_or_else(|| Self::Host(Instant::now()), Self::Gpu))
     }
 
     /// Microseconds from `earlier` to here.
     fn since(&self, earlier: &Self) -> Result<f64> {
         match (self, earlier) {
-            (Self::Card(end), Self::Card(start)) => end.since(start),
+            (Self::Gpu(end), Self::Gpu(start)) => end.since(start),
             (Self::Host(end), Self::Host(start)) => Ok(end.saturating_duration_since(*start).as_secs_f64() * 1e6),
             _ => Ok(0.0), // all marks of a recording are of one device
         }
     }
 }
 
-/// Ends the recording of this thread, whatever happens.
+/// Ends the recording of this thread, after a panic too.
 struct Guard;
 
 impl Drop for Guard {
@@ -129,11 +130,11 @@ impl Drop for Guard {
     }
 }
 
-/// Does `run`, whose operators run on `device`, and tells how long each took. Of a recording inside of another, the
-/// outer one sees nothing from then on.
+/// Runs `run`, whose operators run on `device`, and returns the time of each. A recording inside of another ends the
+/// outer one.
 ///
 /// # Errors
-/// What `run` reports, and [`crate::Error::Driver`] where a card's times cannot be had.
+/// The error of `run`, and [`crate::Error::Driver`] where the times of a GPU cannot be read.
 pub fn record<T, E: From<crate::Error>>(device: &Device, run: impl FnOnce() -> Result<T, E>) -> Result<(T, Trace), E> {
     RECORDERS.fetch_add(1, Ordering::Relaxed);
     let guard = Guard;
@@ -161,7 +162,7 @@ impl Call {
     }
 }
 
-/// Runs an operator, whose `work` is asked for where it is recorded.
+/// Runs an operator. `work` is called only where the operator is recorded.
 pub(crate) fn operator(
     name: &'static str,
     work: impl FnOnce() -> Work,
@@ -180,7 +181,7 @@ pub(crate) fn operator(
     result
 }
 
-/// Begins an operator where this thread records and none runs.
+/// Begins an operator, if this thread records and no operator is running.
 fn enter() -> Option<Device> {
     RECORDING.with_borrow_mut(|recording| {
         let recording = recording.as_mut().filter(|recording| !recording.inside)?;

@@ -1,4 +1,4 @@
-//! The twin of `cuda.rs` for builds without CUDA: no device has events.
+//! Replaces `cuda.rs` in builds without CUDA, in which no device has events.
 
 use std::convert::Infallible;
 
@@ -6,10 +6,10 @@ use candle_core::Device;
 
 use crate::error::Result;
 
-/// A place in a card's stream: there is none in this build.
+/// An event in a stream, which this build does not have.
 pub(super) struct Event(Infallible);
 
-/// Puts an event into the device's stream: `None`, since no device of this build has one.
+/// Records an event in the device's stream: `None`, since no device of this build has one.
 pub(super) fn event(_device: &Device) -> Result<Option<Event>> {
     Ok(None)
 }

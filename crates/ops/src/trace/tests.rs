@@ -5,7 +5,7 @@ use crate::test_support::{TARGET, random};
 use crate::{Activation, Attention, Conv2d, Conv2dInputs, Error, Weight};
 use crate::{activation, attention, conv2d, linear};
 
-/// Microseconds by which sums of times may be off.
+/// The tolerance of sums of times, in microseconds.
 const ROUNDING: f64 = 1e-3;
 
 fn traced(run: impl FnOnce() -> crate::Result<()>) -> Trace {
@@ -17,10 +17,10 @@ fn names(trace: &Trace) -> Vec<&'static str> {
 }
 
 #[test]
-fn operators_are_seen_in_order_and_not_during_each_other() {
+fn operators_are_recorded_in_order_without_nested_ones() {
     let (x, matrix) = (random(&[2, 9, 8]), Weight::plain(&random(&[16, 8])).unwrap());
     let trace = traced(|| {
-        let y = linear(&x, &matrix, None, None, None)?; // on the processor a convolution inside
+        let y = linear(&x, &matrix, None, None, None)?; // on the CPU it calls a convolution
         let y = activation(&y, Activation::Silu, None)?;
         attention(&y, &y, &y, Attention { num_heads: 2, causal: false }, None).map(drop)
     });
@@ -59,12 +59,12 @@ fn arithmetic_and_bytes_are_counted() {
 }
 
 #[test]
-fn nothing_is_recorded_outside_of_a_recording() {
+fn nothing_is_recorded_outside_of_record() {
     let x = random(&[4]);
     let silu = || activation(&x, Activation::Silu, None);
     silu().unwrap();
     let trace = traced(|| {
-        std::thread::scope(|scope| scope.spawn(|| silu().map(drop)).join().unwrap())?; // another thread's
+        std::thread::scope(|scope| scope.spawn(|| silu().map(drop)).join().unwrap())?; // on another thread
         silu().map(drop)
     });
     silu().unwrap();
@@ -90,7 +90,7 @@ fn a_run_that_fails_leaves_no_recording_behind() {
 }
 
 #[test]
-fn results_are_the_same_while_they_are_recorded() {
+fn results_are_the_same_while_recording() {
     let x = random(&[3, 40]);
     let run = || activation(&x, Activation::GeluErf, None);
     let (traced, _) = record::<_, Error>(&TARGET.0, run).unwrap();

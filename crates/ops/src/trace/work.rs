@@ -1,4 +1,4 @@
-//! What a call of an operator is to do.
+//! The operands and the arithmetic of a call.
 
 use std::fmt::Debug;
 
@@ -15,13 +15,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Of a call that reads these tensors.
+    /// The work of a call that reads these tensors.
     pub(crate) fn new(operands: &[(&'static str, &Tensor)]) -> Self {
         let work = Self { operands: Vec::new(), config: None, flop: 0.0 };
         operands.iter().fold(work, |work, &(name, tensor)| work.and(name, Some(tensor)))
     }
 
-    /// A further tensor, where it is given.
+    /// Adds a tensor, if there is one.
     pub(crate) fn and(mut self, name: &'static str, tensor: Option<&Tensor>) -> Self {
         self.operands.extend(tensor.map(|tensor| Operand {
             name,
@@ -31,7 +31,7 @@ impl Work {
         self
     }
 
-    /// A weight, as it is without its packing.
+    /// Adds a weight with its shape before packing.
     pub(crate) fn weight(mut self, weight: &Weight) -> Self {
         let shape = match weight.shape() {
             [n, 1, 1, k] => vec![n, k],
@@ -41,12 +41,12 @@ impl Work {
         self
     }
 
-    /// The configuration.
+    /// Adds the configuration.
     pub(crate) fn config(self, config: impl Debug) -> Self {
         Self { config: Some(format!("{config:?}")), ..self }
     }
 
-    /// A product of `m` rows and `n` columns over `k`.
+    /// Adds a matrix product of `m` rows and `n` columns over `k`.
     pub(crate) fn product(self, m: usize, n: usize, k: usize) -> Self {
         Self { flop: self.flop + 2.0 * m as f64 * n as f64 * k as f64, ..self }
     }

@@ -1,15 +1,19 @@
-//! Upsampling on the processor: whole pixels are copied.
+//! Upsampling on the CPU: whole pixels are copied.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::OP;
+use super::{Call, OP};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::{Element, View};
 use crate::error::Result;
 use crate::output::write;
 
-pub(super) fn forward(x: &Tensor, rows: &[usize], columns: &[usize], out: Option<&Tensor>) -> Result<Tensor> {
-    dispatch!(OP, "x", x.dtype(), typed(x, rows, columns, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let (rows, columns) = self.sources()?;
+        dispatch!(OP, "x", self.x.dtype(), typed(self.x, &rows, &columns, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(x: &Tensor, rows: &[usize], columns: &[usize], out: Option<&Tensor>) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-// Nearest-neighbour upsampling: whole pixels are copied, in units of the largest power of two of bytes that divides one.
+// Nearest-neighbor upsampling: whole pixels are copied, in units of the largest power of two of bytes that divides one.
 
 #include "element.cuh"
 

@@ -12,7 +12,7 @@ fn kernel_agrees_with_the_reference() {
 }
 
 #[test]
-fn odd_targets_take_the_pixels_that_pytorch_takes() {
+fn odd_sizes_use_the_same_pixels_as_pytorch() {
     // torch.nn.functional.interpolate(torch.arange(5.)[None, None], size=9, mode="nearest")
     assert_eq!(sources(5, 9), [0, 0, 1, 1, 2, 2, 3, 3, 4]);
 }

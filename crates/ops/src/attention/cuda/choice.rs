@@ -1,4 +1,4 @@
-//! Which attention kernel runs: a function of the shape and the card alone, from measurements on an H200 (f16).
+//! The choice of the attention kernel: a function of the shape and the GPU alone, from measurements on an H200 (f16).
 
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute;
 use candle_core::cuda_backend::CudaDevice;
@@ -7,14 +7,14 @@ use crate::attention::{Attention, Shapes};
 use crate::cuda;
 use crate::error::Result;
 
-/// Keys that need no second tile: a prompt of 77 tokens takes a third less time.
+/// Keys that fit into one tile: a prompt of 77 tokens takes a third less time.
 const PROMPT: usize = 80;
 /// Tiles of a [`Kernel::Hopper`] in shared memory.
 const STAGES: usize = 4;
 
-/// What the choice needs to know of a card.
+/// The properties of a GPU that the choice depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Card {
+pub(super) struct Gpu {
     /// Whether kernels for Hopper run.
     hopper: bool,
     multiprocessors: usize,
@@ -37,7 +37,7 @@ pub(super) enum Kernel {
     Prompt { d: usize },
 }
 
-impl Card {
+impl Gpu {
     pub(super) fn of(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let attribute = |attribute| stream.context().attribute(attribute).map_err(cuda::driver);
@@ -49,18 +49,18 @@ impl Card {
     }
 }
 
-/// The kernel for a shape; `None` where none fits: head sizes that 8 does not divide, or above 512.
-pub(super) fn kernel(card: Card, shapes: Shapes, config: Attention) -> Option<Kernel> {
+/// The kernel for a shape. `None` where there is none: for head sizes that are no multiple of 8, or above 512.
+pub(super) fn kernel(gpu: Gpu, shapes: Shapes, config: Attention) -> Option<Kernel> {
     let Shapes { b, s, t, head_dim, .. } = shapes;
     let blocks = |rows: usize| b * config.num_heads * s.div_ceil(rows);
     if !head_dim.is_multiple_of(8) {
         return None;
     }
-    if card.hopper && !config.causal {
+    if gpu.hopper && !config.causal {
         let chosen = match head_dim {
             40 | 64 | 80 | 160 if t <= PROMPT => Some(Kernel::Prompt { d: head_dim }),
             40 => Some(Kernel::Hopper { d: 40, groups: 2, keys: 96 }),
-            64 if rounds_of_two(blocks(128), card) < 3 * blocks(192).div_ceil(card.multiprocessors) => {
+            64 if rounds_of_two(blocks(128), gpu) < 3 * blocks(192).div_ceil(gpu.multiprocessors) => {
                 Some(Kernel::Hopper { d: 64, groups: 2, keys: 64 })
             }
             64 => Some(Kernel::Hopper { d: 64, groups: 3, keys: 128 }),
@@ -75,23 +75,23 @@ pub(super) fn kernel(card: Card, shapes: Shapes, config: Attention) -> Option<Ke
     }
     if head_dim <= 160 {
         let d = [32, 48, 64, 80, 128, 160].into_iter().find(|d| head_dim <= *d)?;
-        // Twice the queries make better use of keys in registers, where enough blocks are left to even out.
-        let m = if (48..=80).contains(&d) && blocks(128) >= 3 * card.multiprocessors { 2 } else { 1 };
+        // Twice the queries reuse keys in registers more often, where there are enough blocks left to balance the load.
+        let m = if (48..=80).contains(&d) && blocks(128) >= 3 * gpu.multiprocessors { 2 } else { 1 };
         return Some(Kernel::Narrow { d, m });
     }
     let wide = [(256, 32), (512, 64), (512, 32), (512, 16)].map(|(d, keys)| Kernel::Wide { d, keys });
-    wide.into_iter().find(|kernel| kernel.fits(head_dim) && kernel.shared() <= card.shared)
+    wide.into_iter().find(|kernel| kernel.fits(head_dim) && kernel.shared() <= gpu.shared)
 }
 
-/// How long `blocks` blocks of two groups take, two blocks a multiprocessor, in the time that a multiprocessor needs
-/// for 64 queries: a block that is alone takes half the time of two together.
-fn rounds_of_two(blocks: usize, card: Card) -> usize {
-    let (full, rest) = (blocks / (2 * card.multiprocessors), blocks % (2 * card.multiprocessors));
-    4 * full + 2 * rest.div_ceil(card.multiprocessors)
+/// The time of `blocks` blocks of two groups, two blocks on a multiprocessor, in units of the time that a
+/// multiprocessor takes for 64 queries: a single block takes half the time of two together.
+fn rounds_of_two(blocks: usize, gpu: Gpu) -> usize {
+    let (full, rest) = (blocks / (2 * gpu.multiprocessors), blocks % (2 * gpu.multiprocessors));
+    4 * full + 2 * rest.div_ceil(gpu.multiprocessors)
 }
 
 impl Kernel {
-    /// Keys of a tile that the copy engine fetches; `None` where threads do.
+    /// Keys of a tile that the tensor memory accelerator loads. `None` where threads load them.
     pub(super) fn fetched_keys(self) -> Option<usize> {
         match self {
             Self::Hopper { keys, .. } => Some(keys),
@@ -138,7 +138,7 @@ impl Kernel {
         }
     }
 
-    /// Shared memory of a block in bytes: the sizes of what the kernels' sources lay out there.
+    /// Shared memory of a block in bytes: the sizes of the layouts in the kernels' sources.
     pub(super) fn shared(self) -> usize {
         match self {
             // queries, a tile of keys, a tile of values, in rows that are 16 bytes longer
@@ -164,21 +164,21 @@ impl Kernel {
 mod tests {
     use super::*;
 
-    const H200: Card = Card { hopper: true, multiprocessors: 132, shared: 232_448 };
-    const RTX_4090: Card = Card { hopper: false, multiprocessors: 128, shared: 101_376 };
+    const H200: Gpu = Gpu { hopper: true, multiprocessors: 132, shared: 232_448 };
+    const RTX_4090: Gpu = Gpu { hopper: false, multiprocessors: 128, shared: 101_376 };
 
-    fn chosen(card: Card, (b, s, t, num_heads, head_dim): (usize, usize, usize, usize, usize)) -> Option<Kernel> {
+    fn chosen(gpu: Gpu, (b, s, t, num_heads, head_dim): (usize, usize, usize, usize, usize)) -> Option<Kernel> {
         let config = Attention { num_heads, causal: false };
-        kernel(card, Shapes { b, s, t, c: num_heads * head_dim, head_dim }, config)
+        kernel(gpu, Shapes { b, s, t, c: num_heads * head_dim, head_dim }, config)
     }
 
     #[test]
-    fn every_head_size_has_a_kernel_that_fits_the_card() {
-        for card in [H200, RTX_4090] {
+    fn every_head_size_has_a_kernel_that_fits_the_gpu() {
+        for gpu in [H200, RTX_4090] {
             for head_dim in (8..=512).step_by(8) {
                 for t in [77, 4096] {
-                    let kernel = chosen(card, (2, 4096, t, 8, head_dim)).unwrap();
-                    assert!(kernel.fits(head_dim) && kernel.shared() <= card.shared, "{kernel:?}");
+                    let kernel = chosen(gpu, (2, 4096, t, 8, head_dim)).unwrap();
+                    assert!(kernel.fits(head_dim) && kernel.shared() <= gpu.shared, "{kernel:?}");
                 }
             }
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_of_the_size_that_leaves_fewer_multiprocessors_idle() {
+    fn the_block_size_leaves_fewer_multiprocessors_idle() {
         let groups = |shape| match chosen(H200, shape) {
             Some(Kernel::Hopper { groups, .. }) => groups,
             _ => 0,

@@ -1,6 +1,7 @@
-//! Linear layers whose matrix is stored in a type of its own: its numbers are made a band of columns at a time, in the
-//! panels that the product reads, and the product is the one that runs otherwise ([`direct`]). Other than a task that
-//! makes the panels it needs this makes each number once a call, and the threads share the making.
+//! Linear layers whose matrix has a storage type of its own. The matrix is dequantized a band of columns at a time,
+//! into the panels that the product reads, and the product is the usual one ([`direct`]). If each task dequantized its
+//! own panels, elements would be converted several times; this way each is converted once a call, and the threads share
+//! the work.
 
 use super::epilogue::Epilogue;
 use super::{Conv2d, Shapes, direct};
@@ -8,12 +9,12 @@ use crate::cpu::Element;
 use crate::cpu::product::{Panels, pack_stored, packed_len};
 use crate::matrix::{StoredMatrix, band};
 
-/// Numbers of a band's panels.
+/// Elements of a band's panels.
 pub(super) fn numbers(n: usize, k: usize) -> usize {
     packed_len(k, band(n, k))
 }
 
-/// `panels` holds [`numbers`] of them.
+/// `panels` has [`numbers`] elements.
 pub(super) fn run<T: Element>(
     x: &[T],
     matrix: &StoredMatrix<'_>,

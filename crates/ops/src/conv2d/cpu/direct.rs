@@ -1,12 +1,12 @@
-//! The implicit matrix product. Rows are output pixels, gathered from the input a block of the kernel's elements at a
-//! time: in channels-last maps each tap is one run of neighbouring elements.
+//! The implicit matrix product. Rows are output pixels, gathered from the input a block of the window's elements at a
+//! time. In channels-last maps each tap is one run of contiguous elements.
 
 use super::epilogue::Epilogue;
 use super::{Conv2d, Shapes};
 use crate::cpu::Element;
 use crate::cpu::product::{Panels, Product};
 
-/// `first` is the column of the result that the first one of `weight` is.
+/// `first` is the column of the result for the first column of `weight`.
 pub(super) fn run<T: Element>(
     x: &[T],
     weight: Panels<'_, T>,
@@ -25,8 +25,7 @@ pub(super) fn run<T: Element>(
     );
 }
 
-/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, zeros where it lies outside of
-/// the image.
+/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, with zeros outside of the image.
 fn gather<T: Element>(x: &[T], config: Conv2d, shapes: Shapes, pixel: usize, start: usize, patch: &mut [T]) {
     let Shapes { h, w, c_in, kw, h_out, w_out, pad_top, .. } = shapes;
     let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);

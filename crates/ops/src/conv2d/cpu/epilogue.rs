@@ -1,4 +1,4 @@
-//! What is added to a convolution's sums on their way into the result.
+//! The addends of a convolution, which are added to its sums before the result is rounded.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(super) struct Epilogue<'a, T> {
     pub(super) bias: Option<&'a [f32]>,
     /// `(b, c_out)` or `(1, c_out)`.
     pub(super) image_bias: Option<&'a [f32]>,
-    /// Of the result's shape.
+    /// Of the shape of the result.
     pub(super) residual: Option<&'a [T]>,
     /// Pixels of an image.
     pub(super) pixels: usize,

@@ -1,9 +1,9 @@
-//! Convolution on the processor.
+//! Convolution on the CPU.
 //!
-//! Two ways: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for 3x3 kernels at
-//! stride 1 ([`winograd`]). Which one is a matter of the type and of the shapes of one image alone, so that a batch
-//! changes no bit. A linear layer whose matrix is stored in a type of its own goes the first way, band by band
-//! ([`banded`]).
+//! There are two algorithms: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for
+//! 3x3 kernels at stride 1 ([`winograd`]). The choice depends on the type and on the shapes of one image alone, so that
+//! the result does not depend on the batch size. A linear layer whose matrix has a storage type of its own uses the
+//! first, band by band ([`banded`]).
 
 mod banded;
 mod direct;
@@ -14,7 +14,8 @@ mod winograd;
 use candle_core::{DType, Tensor};
 use kiln_mempool::HostPool;
 
-use super::{Conv2d, Conv2dInputs, OP, Shapes};
+use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
+use crate::backend::{Cpu, Kernel};
 use crate::cpu::product::{Panels, pack, packed_len};
 use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
@@ -32,13 +33,11 @@ pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize)
     }
 }
 
-pub(super) fn forward(
-    inputs: Conv2dInputs<'_>,
-    config: Conv2d,
-    shapes: Shapes,
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
-    dispatch!(OP, "x", inputs.x.dtype(), typed(inputs, config, shapes, out))
+impl Kernel<Cpu> for Call<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Self { inputs, config, shapes } = *self;
+        dispatch!(OP, "x", inputs.x.dtype(), typed(inputs, config, shapes, out)).map(Some)
+    }
 }
 
 fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
@@ -49,7 +48,7 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
     let (stored, mut panels, mut kept);
     let right = match (&matrix, inputs.weight.layout()) {
         (Some(matrix), _) => {
-            kept = Scratch::default(); // here alone: there is one large buffer a thread, which Winograd's way takes too
+            kept = Scratch::default(); // local: a thread has one large buffer, and Winograd's algorithm uses it
             Right::Rows(matrix, kept.try_get(banded::numbers(c_out, k))?)
         }
         (None, Some(WeightLayout::Panels)) => {
@@ -92,6 +91,6 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
 /// The right operand of the product.
 enum Right<'a, T> {
     Panels(Panels<'a, T>),
-    /// Rows in a type of their own, and a buffer for a band's numbers.
+    /// Rows in a storage type of their own, and a buffer for the elements of a band.
     Rows(&'a StoredMatrix<'a>, &'a mut [T]),
 }

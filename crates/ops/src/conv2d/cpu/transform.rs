@@ -1,5 +1,5 @@
-//! The linear maps of Winograd's F(2x2, 3x3): tiles of 4x4 inputs, of 3x3 weights and of 4x4 products, each `LANES`
-//! channels at a time, first along the columns, then along the rows.
+//! The linear transforms of Winograd's F(2x2, 3x3): tiles of 4x4 inputs, of 3x3 weights and of 4x4 products, each for
+//! `LANES` channels at a time, first along the columns, then along the rows.
 #![allow(unsafe_code)]
 
 use std::ops::{Add, Mul, Sub};
@@ -18,7 +18,7 @@ pub(super) const POSITIONS: usize = TILE * TILE;
 /// Weights of a kernel.
 pub(super) const TAPS: usize = 9;
 
-/// Some channels' values at one position.
+/// The values of some channels at one position.
 #[derive(Clone, Copy)]
 struct Lanes([f32; LANES]);
 
@@ -83,8 +83,8 @@ fn output_line([m0, m1, m2, m3]: [Lanes; TILE]) -> [Lanes; OUT] {
     [m0 + m1 + m2, m1 - m2 - m3]
 }
 
-// A tile's columns, then the rows of what came out, through one map. Every line is spelled out: of loops over lanes the
-// compiler makes gathers and scatters.
+// The columns of a tile, then the rows of the result, through one transform. Every line is written out: the compiler
+// turns loops over lanes into gathers and scatters.
 
 /// `B^T d B`.
 #[inline(always)]
@@ -113,39 +113,39 @@ fn output_tile([a, b, c, d]: [[Lanes; TILE]; TILE]) -> [[Lanes; OUT]; OUT] {
     [row(0), row(1)]
 }
 
-/// `N x N` lanes from as many slices, at one place.
+/// Loads `N x N` lanes from as many slices, at one offset.
 ///
 /// # Safety
-/// Every slice has [`LANES`] elements there.
+/// Every slice has [`LANES`] elements at the offset.
 #[inline(always)]
 unsafe fn load<T: Element, const N: usize>(slices: &[&[T]], at: usize) -> [[Lanes; N]; N] {
     let mut tile = [[Lanes::ZERO; N]; N];
     for (row, slices) in tile.iter_mut().zip(slices.chunks_exact(N)) {
         for (lanes, slice) in row.iter_mut().zip(slices) {
-            relied_on!(at + LANES <= slice.len());
-            // SAFETY: the caller holds that the elements are there.
+            safety_assert!(at + LANES <= slice.len());
+            // SAFETY: by the contract the slice has these elements.
             *lanes = Lanes::load(unsafe { &*slice.as_ptr().add(at).cast::<[T; LANES]>() });
         }
     }
     tile
 }
 
-/// `N x N` lanes into as many slices, at one place.
+/// Stores `N x N` lanes into as many slices, at one offset.
 ///
 /// # Safety
-/// Every slice has [`LANES`] elements there.
+/// Every slice has [`LANES`] elements at the offset.
 #[inline(always)]
 unsafe fn store<T: Element, R: Rounding, const N: usize>(rows: [[Lanes; N]; N], slices: &mut [&mut [T]], at: usize) {
     for (row, slices) in rows.iter().zip(slices.chunks_exact_mut(N)) {
         for (lanes, slice) in row.iter().zip(slices) {
-            relied_on!(at + LANES <= slice.len());
-            // SAFETY: the caller holds that the elements are there.
+            safety_assert!(at + LANES <= slice.len());
+            // SAFETY: by the contract the slice has these elements.
             R::round(&lanes.0, unsafe { &mut *slice.as_mut_ptr().add(at).cast::<[T; LANES]>() });
         }
     }
 }
 
-/// Panics unless all slices hold as many elements, a multiple of [`LANES`]; gives how many.
+/// Panics unless all slices have the same length, a multiple of [`LANES`]. Returns the length.
 #[inline(always)]
 fn checked<T, U>(from: &[&[T]], to: &[&mut [U]]) -> usize {
     let count = from[0].len();
@@ -155,30 +155,30 @@ fn checked<T, U>(from: &[&[T]], to: &[&mut [U]]) -> usize {
 }
 
 for_every_isa! {
-    /// `B^T d B`: from a tile's pixels to its positions. All slices hold as many channels, a multiple of [`LANES`].
+    /// `B^T d B`: from a tile's pixels to its positions. All slices have the same length, a multiple of [`LANES`].
     pub(super) fn input<T: Element, R: Rounding>(pixels: &[&[T]; POSITIONS], positions: &mut [&mut [T]; POSITIONS]) {
         for channel in (0..checked(pixels, positions)).step_by(LANES) {
-            // SAFETY: every slice is as long as was checked.
+            // SAFETY: the lengths of all slices have been checked.
             unsafe { store::<T, R, TILE>(input_tile(load(pixels, channel)), positions, channel) }
         }
     }
 }
 
 for_every_isa! {
-    /// `G g G^T`: from a kernel's taps to its positions. All slices hold as many elements, a multiple of [`LANES`].
+    /// `G g G^T`: from a kernel's taps to its positions. All slices have the same length, a multiple of [`LANES`].
     pub(super) fn weights<T: Element, R: Rounding>(taps: &[&[T]; TAPS], positions: &mut [&mut [T]; POSITIONS]) {
         for element in (0..checked(taps, positions)).step_by(LANES) {
-            // SAFETY: every slice is as long as was checked.
+            // SAFETY: the lengths of all slices have been checked.
             unsafe { store::<T, R, TILE>(weight_tile(load(taps, element)), positions, element) }
         }
     }
 }
 
 for_every_isa! {
-    /// `A^T m A`: from a tile's products to its outputs. All slices hold as many channels, a multiple of [`LANES`].
+    /// `A^T m A`: from a tile's products to its outputs. All slices have the same length, a multiple of [`LANES`].
     pub(super) fn output(products: &[&[f32]; POSITIONS], outputs: &mut [&mut [f32]; OUT * OUT]) {
         for channel in (0..checked(products, outputs)).step_by(LANES) {
-            // SAFETY: every slice is as long as was checked.
+            // SAFETY: the lengths of all slices have been checked.
             unsafe { store::<f32, Plain, OUT>(output_tile(load(products, channel)), outputs, channel) }
         }
     }

@@ -1,11 +1,12 @@
-//! Winograd's minimal filtering, F(2x2, 3x3) (Lavin and Gray, arXiv 1509.09308): 16 multiplications for four outputs
+//! Winograd's minimal filtering, F(2x2, 3x3) (Lavin and Gray, arXiv 1509.09308): 16 multiplications for four outputs,
 //! where the sum over taps takes 36.
 //!
-//! `Y = A^T [ (G g G^T) (B^T d B) ] A`, the products summed over the input channels: 16 matrix products, one for each
-//! position of the transformed tiles. A task makes them for some tiles and some columns, a block of input channels at a
-//! time. Transformed weights are not kept, since they take 16/9 of the memory: with many tiles they are made once a
-//! call, with few each task makes those that it reads, a block at a time. All maps are sums of four values or fewer, so
-//! f32 loses next to nothing; for bf16 the transformed operands are rounded once more.
+//! `Y = A^T [ (G g G^T) (B^T d B) ] A`, with the products summed over the input channels: 16 matrix products, one for
+//! each position of the transformed tiles. A task computes them for some tiles and some columns, a block of input
+//! channels at a time. Transformed weights are not cached, since they take 16/9 of the memory. With many tiles they are
+//! computed once a call; with few, each task transforms the weights that it reads, a block at a time. Every transform
+//! is a sum of at most four values, so f32 loses almost nothing; in bf16 the transformed operands are rounded once
+//! more.
 
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
 use crate::error::Result;
 
-/// Words of a block of input channels: eight positions' blocks fill a row of [`STRIDE`] words.
+/// Words of a block of input channels: the blocks of eight positions fill a row of [`STRIDE`] words.
 const DEPTH: usize = 64;
 /// Positions in such a row.
 const POSITIONS_A_ROW: usize = POSITIONS / 2;
@@ -31,8 +32,8 @@ const PANELS: usize = 4;
 /// Blocks of tiles from which on weights are transformed once for all of them.
 const MANY_BLOCKS: usize = 4;
 
-/// Whether these shapes are computed this way. The numbers of images and of a strip's rows have no say: they must not
-/// change a bit. Nor is f16, which four values of a map can leave together.
+/// Whether these shapes use this algorithm. The choice does not depend on the number of images and of a strip's rows,
+/// since the result must not. f16 is excluded: the sum of four values may exceed its range.
 pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
     let Shapes { kh, kw, c_in, c_out, map_rows, w_out, .. } = shapes;
     dtype != DType::F16
@@ -43,7 +44,7 @@ pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
         && map_rows * w_out >= 64
 }
 
-/// Elements of the transformed weights where they are made once a call: with many tiles.
+/// Elements of the transformed weights where they are computed once a call: with many tiles.
 pub(super) fn transformed(shapes: Shapes, threads: usize) -> usize {
     let (tiles, panels) = (Grid::of(shapes).tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
     let (tile_block, _) = blocks(tiles, panels, threads);
@@ -63,7 +64,7 @@ pub(super) fn run<T: Element>(
     let weight = Weights { stored: weight, c_in: shapes.c_in, block: Kernel::current::<T>().elements_in(DEPTH) };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
-        // Where there is no memory for all of them, tasks transform their own: the same numbers, later.
+        // Without memory for all of them, each task transforms its own: the same values, more often.
         MANY_BLOCKS.. => weight.transform_all(panels, &mut transformed).unwrap_or(&[]),
         _ => &[],
     };
@@ -81,7 +82,7 @@ fn blocks(tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
     let (mut tile_block, mut panel_block) = (TILES, PANELS);
     let enough = if threads == 1 { 1 } else { 4 * threads };
     while tiles.div_ceil(tile_block) * panels.div_ceil(panel_block) < enough && (tile_block > ROWS || panel_block > 1) {
-        // Fewer tiles transform the same weights again, fewer panels the same inputs again, which costs less.
+        // Fewer tiles transform the same weights more often, fewer panels the same inputs, which costs less.
         if panel_block > 1 {
             panel_block /= 2;
         } else {
@@ -91,7 +92,7 @@ fn blocks(tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
     (tile_block, panel_block)
 }
 
-/// The weights of a convolution, and how they are transformed.
+/// The weights of a convolution, transformed or not.
 #[derive(Clone, Copy)]
 struct Weights<'a, T> {
     stored: Panels<'a, T>,
@@ -121,7 +122,7 @@ impl<T: Element> Weights<'_, T> {
     }
 }
 
-/// How many tiles an image has in each direction.
+/// The number of tiles of an image in each direction.
 #[derive(Clone, Copy)]
 struct Grid {
     high: usize,
@@ -144,14 +145,14 @@ impl Grid {
     }
 }
 
-/// A task's buffers.
+/// The buffers of a task.
 struct Buffers<T> {
     kernel: Kernel,
     /// Transformed tiles: two times rows of eight positions.
     inputs: Scratch,
-    /// One tile before it is converted to the kernel's form.
+    /// One tile before it is converted to the kernel's format.
     stored: Vec<T>,
-    /// One panel's transformed weights, position by position.
+    /// The transformed weights of one panel, position by position.
     weights: Scratch,
     /// Panel by panel, position by position, tile by tile.
     products: Scratch,
@@ -168,7 +169,7 @@ impl<T: Element> Default for Buffers<T> {
 struct Task<'a, T> {
     x: &'a [T],
     weight: Weights<'a, T>,
-    /// All weights transformed, or nothing.
+    /// All weights transformed, or `None`.
     transformed: &'a [T],
     config: Conv2d,
     shapes: Shapes,
@@ -209,7 +210,7 @@ impl<T: Element> Task<'_, T> {
         self.finish(panels, products, epilogue);
     }
 
-    /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the tiles'
+    /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the
     /// positions first.
     fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
         let Shapes { h, w, c_in, pad_top, .. } = self.shapes;

@@ -49,19 +49,19 @@ macro_rules! table {
     };
 }
 
-/// Where a kernel adds its products.
+/// The part of the result that a kernel adds to.
 pub(crate) struct Out<'a> {
     /// The tile from its first element on.
     pub(crate) values: &'a mut [f32],
     /// Elements between two rows.
     pub(crate) stride: usize,
-    /// Whether this is the first block of `k`: what the tile holds is overwritten, not added to.
+    /// Whether this is the first block of `k`: the tile is overwritten instead of added to.
     pub(crate) first: bool,
-    /// Columns that are wanted: where they are half a panel or less, the rest is not computed.
+    /// Columns to compute. Up to half a panel, the other half is skipped.
     pub(crate) columns: usize,
 }
 
-/// A kernel for one type of panels on one instruction path.
+/// The kernels for one type of panels on one instruction path.
 pub(crate) struct Kernel {
     /// For half a panel and for a whole one, by the number of rows from 1.
     run: [[Run; ROWS]; 2],
@@ -70,7 +70,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of this process for panels of a type.
+    /// The kernels of this process for a type of panels.
     pub(crate) fn current<T: Element>() -> Self {
         let isa = Isa::current();
         match T::DTYPE {
@@ -81,23 +81,23 @@ impl Kernel {
         }
     }
 
-    /// Whether its words are elements of `T` as they are: a row may be written through [`elements`].
+    /// Whether its words are elements of `T`: then a row may be written through [`elements`].
     pub(crate) fn reads<T: Element>(&self) -> bool {
         T::DTYPE == DType::F32 || (self.pairs && cfg!(target_endian = "little"))
     }
 
-    /// Elements of `k` that so many words of a row hold: pairs of bf16, or one f32 each.
+    /// Elements of `k` in a number of words of a row: pairs of bf16, or one f32 each.
     pub(crate) fn elements_in(&self, words: usize) -> usize {
         if self.pairs { 2 * words } else { words }
     }
 
-    /// Elements of `k` in a block: as many as fill [`K_BLOCK`] words.
+    /// Elements of `k` in a block of [`K_BLOCK`] words.
     pub(crate) fn k_block(&self) -> usize {
         self.elements_in(K_BLOCK)
     }
 
-    /// Writes a row of `depth` elements that `gather` gives, in the form that the kernel reads, through `stored` where
-    /// that form is not the elements' own.
+    /// Writes a row of `depth` elements from `gather` in the kernel's format, through the buffer `stored` where that
+    /// format differs from the elements.
     pub(crate) fn fill<T: Element>(
         &self,
         depth: usize,
@@ -105,7 +105,7 @@ impl Kernel {
         a: &mut [u32],
         gather: impl FnOnce(&mut [T]),
     ) {
-        let even = depth.next_multiple_of(2); // an odd last element has a zero beside it
+        let even = depth.next_multiple_of(2); // pads an odd number with a zero
         if self.reads::<T>() {
             let a = elements(a);
             a[depth..even].fill(T::ZERO);
@@ -118,7 +118,7 @@ impl Kernel {
         }
     }
 
-    /// Writes a gathered row, an even number of elements, in the form that the kernel reads.
+    /// Writes a gathered row with an even number of elements in the kernel's format.
     pub(crate) fn load_row<T: Element>(&self, stored: &[T], a: &mut [u32]) {
         if self.pairs {
             for (word, pair) in a.iter_mut().zip(stored.as_chunks::<2>().0) {
@@ -132,8 +132,8 @@ impl Kernel {
         }
     }
 
-    /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel.
-    /// Panics where a slice is too short.
+    /// `out = a b` or `out += a b` for `rows` rows of `a`, [`STRIDE`] words apart, and `depth` rows of a panel. Panics
+    /// where a slice is too short.
     pub(crate) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
         let Out { values: out, stride, first, columns } = out;
         let words = if self.pairs { depth.div_ceil(2) } else { depth };
@@ -141,10 +141,10 @@ impl Kernel {
         assert!(a.len() >= (rows - 1) * STRIDE + words);
         assert!(b.len() >= depth.next_multiple_of(2) * PANEL || (!T::PAIRED && b.len() >= depth * PANEL));
         assert!(out.len() >= (rows - 1) * stride + PANEL && (rows == 1 || stride >= PANEL));
-        // SAFETY: the assertions hold every address that a kernel reads and writes inside the slices: `words` words of
+        // SAFETY: the assertions keep every address that a kernel reads and writes inside the slices: `words` words of
         // each of `rows` rows of `a`, `words` rows of the panel (pairs of rows where the type is paired), PANEL values
-        // in each of `rows` rows of `out`. The table was chosen by the processor's own word on its instructions, and
-        // the kernels' panel type is `T`: each type asks for its own table.
+        // in each of `rows` rows of `out`. The table was chosen by the instructions that the CPU reports, and the
+        // panels of its kernels have the type `T`: each type has its own table.
         unsafe {
             (self.run[usize::from(columns > PANEL / 2)][rows - 1])(
                 words,

@@ -1,11 +1,12 @@
 //! The matrix product under convolutions, linear layers and attention.
 //!
-//! `out = a b` with `a` `(m, k)` gathered row by row from activations and `b` `(k, n)` packed into panels of
-//! [`PANEL`] columns. A task computes a tile of the result: it gathers a block of `a` into a buffer that stays in the
-//! second-level cache, multiplies it with the panels of its columns, block of `k` by block of `k`, and hands the
-//! finished tile to the caller's epilogue.
+//! `out = a b` with `a` `(m, k)` gathered row by row from activations and `b` `(k, n)` packed into panels of [`PANEL`]
+//! columns. A task computes a tile of the result: it gathers a block of `a` into a buffer that stays in the L2 cache,
+//! multiplies it with the panels of its columns, block of `k` by block of `k`, and passes the finished tile to the
+//! caller's epilogue.
 //!
-//! The order in which an element is summed depends on `k` alone: blocks of [`K_BLOCK`] one after another, in each the
+//! The order in which an element is summed depends on `k` alone: blocks of [`K_BLOCK`] in order, and the products in
+//! order
 //! products one after another. So neither the number of threads nor the other rows of a product change a bit.
 
 mod kernel;
@@ -22,20 +23,20 @@ use super::{Element, Scratch};
 pub(crate) use kernel::{Kernel, Out, ROWS};
 pub(crate) use panels::{PANEL, Panels, pack, pack_stored, packed_len};
 
-/// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of a first-level cache.
+/// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of an L1 cache.
 const K_BLOCK: usize = 512;
-/// Elements between two rows of the gathered block: no multiple of a page, so that rows spread over the cache's sets.
+/// Elements between two rows of the gathered block: no multiple of a page, so that rows use different cache sets.
 pub(crate) const STRIDE: usize = K_BLOCK + 16;
-/// Rows of a task: with `K_BLOCK` 231 KiB in the second-level cache.
+/// Rows of a task: with `K_BLOCK` 231 KiB in the L2 cache.
 const M_BLOCK: usize = 8 * ROWS;
-/// Columns of a task: their panels' block takes 512 KiB.
+/// Columns of a task: a block of their panels takes 512 KiB.
 const N_BLOCK: usize = 256;
 
-/// What is multiplied.
+/// The operands of a product.
 pub(crate) struct Product<'a, T> {
     /// Rows of the result.
     pub(crate) m: usize,
-    /// The right operand; it knows `k` and `n`.
+    /// The right operand, which holds `k` and `n`.
     pub(crate) b: Panels<'a, T>,
 }
 
@@ -58,8 +59,8 @@ impl Tile<'_> {
 }
 
 impl<T: Element> Product<'_, T> {
-    /// Computes all tiles on all threads. `gather(row, k, out)` writes elements `k..k + out.len()` of row `row` of `a`;
-    /// `finish` gets every tile once.
+    /// Computes all tiles on all threads. `gather(row, k, out)` writes elements `k..k + out.len()` of row `row` of `a`.
+    /// `finish` is called once for every tile.
     pub(crate) fn run(&self, gather: impl Fn(usize, usize, &mut [T]) + Sync, finish: impl Fn(Tile<'_>) + Sync) {
         let (m, n) = (self.m, self.b.n());
         let (m_block, n_block) = blocks(m, n, rayon::current_num_threads());
@@ -72,12 +73,12 @@ impl<T: Element> Product<'_, T> {
     }
 }
 
-/// What one task needs to multiply: its kernel and its buffers, kept between its tiles.
+/// The kernel and the buffers of a task, kept between its tiles.
 struct Multiplier<T> {
     kernel: Kernel,
-    /// Elements as they are gathered.
+    /// The gathered elements.
     stored: Vec<T>,
-    /// The same as the kernel wants them: f32, or pairs of bf16.
+    /// The same in the kernel's format: f32, or pairs of bf16.
     a: Scratch,
     tile: Scratch,
 }
@@ -89,7 +90,7 @@ impl<T: Element> Default for Multiplier<T> {
 }
 
 impl<T: Element> Multiplier<T> {
-    /// The tile of `rows` and `columns`, on this thread. `columns` start at a panel.
+    /// Computes the tile of `rows` and `columns` on this thread. `columns` start at a panel.
     fn multiply(
         &mut self,
         b: Panels<'_, T>,
@@ -129,7 +130,7 @@ fn blocks(m: usize, n: usize, threads: usize) -> (usize, usize) {
     let (mut rows, mut columns) = (M_BLOCK, N_BLOCK);
     let enough = if threads == 1 { 1 } else { 4 * threads };
     while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > ROWS || columns > PANEL) {
-        // Narrower tiles gather the same rows again, lower ones read the same weights again: keep them even.
+        // Narrower tiles gather the same rows more often, lower ones read the same weights more often: keep both even.
         if rows > ROWS && (rows >= columns || columns == PANEL) && m > ROWS {
             rows = (rows / 2).next_multiple_of(ROWS).min(rows - ROWS).max(ROWS);
         } else if columns > PANEL {

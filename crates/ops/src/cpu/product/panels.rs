@@ -1,4 +1,4 @@
-//! The right operand, packed.
+//! The packed right operand of the matrix product.
 
 use candle_core::WithDType;
 use rayon::prelude::*;
@@ -8,15 +8,15 @@ use crate::cpu::Element;
 /// Columns of a panel: two registers of 16 f32.
 pub(crate) const PANEL: usize = 32;
 
-/// How many elements a `(k, n)` matrix takes in panels: whole panels, an even number of rows.
+/// The number of elements of a `(k, n)` matrix in panels: whole panels, an even number of rows.
 ///
-/// A panel's rows lie one after another; in paired types two rows are interleaved, so that neighbours in `k` form one
+/// The rows of a panel are contiguous. In paired types two rows are interleaved, so that neighbors in `k` form one
 /// 32-bit word.
 pub(crate) fn packed_len(k: usize, n: usize) -> usize {
     k.next_multiple_of(2) * n.next_multiple_of(PANEL)
 }
 
-/// A `(k, n)` matrix in panels of [`PANEL`] columns, filled up with zeros.
+/// A `(k, n)` matrix in panels of [`PANEL`] columns, padded with zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a, T> {
     values: &'a [T],
@@ -39,7 +39,7 @@ impl<'a, T: Element> Panels<'a, T> {
         self.n
     }
 
-    /// Rows `start..start + depth` of a panel, the last of an odd number followed by zeros; `start` is even.
+    /// Rows `start..start + depth` of a panel, an odd number padded with zeros. `start` is even.
     pub(crate) fn block(&self, panel: usize, start: usize, depth: usize) -> &'a [T] {
         let rows = self.k.next_multiple_of(2);
         let first = (panel * rows + start) * PANEL;
@@ -47,7 +47,7 @@ impl<'a, T: Element> Panels<'a, T> {
     }
 }
 
-/// Packs a `(k, n)` matrix whose element `(row, column)` is `value(row, column)`, into zeros.
+/// Packs a `(k, n)` matrix whose element `(row, column)` is `value(row, column)` into zeroed memory.
 pub(crate) fn pack<T: Copy>(k: usize, n: usize, paired: bool, value: impl Fn(usize, usize) -> T, packed: &mut [T]) {
     let rows = k.next_multiple_of(2);
     for (panel, packed) in packed.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
@@ -61,11 +61,11 @@ pub(crate) fn pack<T: Copy>(k: usize, n: usize, paired: bool, value: impl Fn(usi
     }
 }
 
-/// Stored elements of a column that are packed at a time: of a panel's columns as many as the first-level cache holds.
+/// Stored elements of a column that are packed at a time. Those of a panel's columns fit into the L1 cache.
 const BLOCK: usize = 512;
 
-/// Packs the weight of `n` columns over `taps` times `channels` rows, stored column by column, channels before taps:
-/// `read(start, out)` gives stored elements. In panels the taps come before the channels. Every element is written.
+/// Packs the weight of `n` columns and `taps` times `channels` rows, stored column by column, channels before taps:
+/// `read(start, out)` reads stored elements. In panels the taps come before the channels. Every element is written.
 pub(crate) fn pack_stored<T: WithDType>(
     (n, taps, channels): (usize, usize, usize),
     paired: bool,
@@ -77,10 +77,10 @@ pub(crate) fn pack_stored<T: WithDType>(
     let zero = T::from_f64(0.0);
     let depth = (BLOCK / taps.max(1)).clamp(1, channels.max(1)); // channels of a block
     let width = depth * taps;
-    // Columns that are missing in the last panel stay zeros.
+    // Columns that pad the last panel stay zero.
     packed.par_chunks_exact_mut((rows * PANEL).max(1)).enumerate().for_each_init(Vec::new, |block, (panel, packed)| {
         if rows > k {
-            packed[(rows - 2) * PANEL..].fill(zero); // an odd number of rows is filled up
+            packed[(rows - 2) * PANEL..].fill(zero); // pads an odd number of rows
         }
         block.clear();
         block.resize(PANEL * width, zero);
@@ -103,7 +103,7 @@ pub(crate) fn pack_stored<T: WithDType>(
     });
 }
 
-/// Where a row's elements lie in a panel: the first, and how far they are apart.
+/// The position of a row's elements in a panel: the first, and the distance between two.
 fn place(row: usize, paired: bool) -> (usize, usize) {
     if paired { (row / 2 * 2 * PANEL + row % 2, 2) } else { (row * PANEL, 1) }
 }

@@ -1,4 +1,4 @@
-//! How fast the matrix product could be on this machine: its innermost loop on operands in the first-level cache.
+//! The peak throughput of the matrix product on this machine: its innermost loop on operands in the L1 cache.
 
 use std::time::Instant;
 
@@ -7,18 +7,18 @@ use crate::cpu::Element;
 use crate::error::Result;
 use candle_core::DType;
 
-/// Words of `k` of the operands: 16 KiB of them in all.
+/// Words of `k` of the operands: 16 KiB in all.
 const DEPTH: usize = 64;
-/// Products of one measurement, some ten milliseconds of them.
+/// Products of one measurement, which takes about ten milliseconds.
 const PRODUCTS: usize = 20_000;
 /// Measurements, of which the best counts.
 const MEASUREMENTS: usize = 5;
 
-/// Floating-point operations a second that all threads of the pool reach together in the innermost loop of the matrix
-/// product, for weights and activations of a type. What an operator reaches of it is how good the operator is.
+/// Floating-point operations a second of the innermost loop of the matrix product on all threads of the pool, for
+/// weights and activations of a type. The efficiency of an operator is its throughput relative to this.
 ///
 /// # Errors
-/// [`crate::Error::DType`] for a type that the kernels do not know.
+/// [`crate::Error::DType`] for a type without kernels.
 pub fn peak_flops(dtype: DType) -> Result<f64> {
     fn typed<T: Element>() -> Result<f64> {
         Ok((0..MEASUREMENTS).map(|_| measure::<T>()).fold(0.0, f64::max))
@@ -32,7 +32,7 @@ fn measure<T: Element>() -> f64 {
     flop / start.elapsed().as_secs_f64()
 }
 
-/// Multiplies on this thread; gives the operations that it took.
+/// Multiplies on this thread; returns the number of operations.
 fn one_thread<T: Element>() -> f64 {
     let kernel = Kernel::current::<T>();
     let depth = kernel.elements_in(DEPTH);

@@ -7,7 +7,7 @@ fn values(shape: &[usize]) -> Vec<f32> {
     exact(&random(shape)).flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The product by the path of this process, and the same in f64 from the rounded operands.
+/// The product of this process's kernels, and the same in f64 from the rounded operands.
 fn both<T: Element>(m: usize, n: usize, k: usize) -> (Vec<f32>, Vec<f64>) {
     let round = |values: Vec<f32>| values.into_iter().map(T::from_f32).collect::<Vec<T>>();
     let (a, b) = (round(values(&[m, k])), round(values(&[k, n])));
@@ -36,7 +36,7 @@ fn check<T: Element>() {
         [(1, 1, 1), (15, 33, 7), (3, 64, 1030), (130, 300, 513), (64, 3, 2881), (28, 320, 1024), (7, 31, 0)]
     {
         let (found, exact) = both::<T>(m, n, k);
-        // f32 sums of k terms up to 1: the worst case of rounding grows with k, the usual one with its root.
+        // f32 sums of k terms up to 1: the worst rounding error grows with k, the usual one with its square root.
         let bound = 4.0 * f64::from(f32::EPSILON) * (k as f64).sqrt().max(1.0) * 4.0;
         for (i, (found, exact)) in found.iter().zip(&exact).enumerate() {
             let error = (f64::from(*found) - exact).abs();

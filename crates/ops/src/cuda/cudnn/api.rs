@@ -1,4 +1,4 @@
-//! cuDNN's functions, found when a process first needs them: a build runs without cuDNN, only slower.
+//! cuDNN's functions, loaded on first use: a build runs without cuDNN, only slower.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -24,15 +24,16 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// The library, which stays loaded; the reason where it is not to be had.
+    /// The library, which stays loaded, or the reason why it cannot be loaded.
     pub(super) fn load() -> Result<Self, String> {
         let name = if cfg!(windows) { "cudnn64_9.dll" } else { "libcudnn.so.9" };
-        // SAFETY: cuDNN's initialisers have no conditions; the library is never unloaded, so that its functions stay.
+        // SAFETY: cuDNN's initializers have no preconditions. The library is never unloaded, so its functions stay
+        // valid.
         let library = unsafe { libloading::Library::new(name) }.map_err(|error| error.to_string())?;
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field's type is the function's in cuDNN 9's header.
+                // SAFETY: the type of the field is that of the function in cuDNN 9's header.
                 *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|error| error.to_string())?
             };
         }
@@ -52,16 +53,16 @@ impl Api {
     /// A handle for the current context that launches on `stream`.
     pub(super) fn handle(&self, stream: Raw) -> Result<Raw> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the handle is written through a pointer that lives.
+        // SAFETY: the handle is written through a pointer to a live variable.
         self.check(unsafe { (self.create)(&raw mut handle) })?;
-        // SAFETY: the handle was just made, and the stream is one of the same context.
+        // SAFETY: the handle was just created, and the stream belongs to the same context.
         self.check(unsafe { (self.set_stream)(handle, stream) })?;
         Ok(handle)
     }
 
     pub(super) fn descriptor(&self, kind: i32) -> Result<Raw> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the descriptor is written through a pointer that lives.
+        // SAFETY: the descriptor is written through a pointer to a live variable.
         self.check(unsafe { (self.create_descriptor)(kind, &raw mut raw) })?;
         Ok(raw)
     }
@@ -73,7 +74,7 @@ impl Api {
         if NO_MEMORY.contains(&status) {
             return Err(Error::LibraryMemory("cuDNN"));
         }
-        // SAFETY: the library gives a text of its own that ends with a zero, for any number.
+        // SAFETY: for any number the library returns a static text that ends with a zero.
         let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
         Err(Error::Driver(format!("cuDNN: {}", text.to_string_lossy())))
     }

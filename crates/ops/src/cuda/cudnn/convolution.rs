@@ -1,8 +1,8 @@
-//! A convolution as cuDNN's graph: `y = conv(x, w) + residual + bias`, summed in f32, one kernel.
+//! A convolution as a graph of cuDNN: `y = conv(x, w) + residual + bias`, summed in f32, in one kernel.
 //!
-//! The residual comes before the bias: in this order the graph is one of those that cuDNN's precompiled engines know;
-//! in the other it compiles a kernel while the user waits, and a slower one (cuDNN 9.19: 38 us against 29 for 320
-//! channels at 64x64, batch 2, on an H200).
+//! The residual is added before the bias: in this order cuDNN has precompiled engines for the graph. In the other order
+//! it compiles a kernel at run time, and a slower one (cuDNN 9.19: 38 us against 29 for 320 channels at 64x64, batch 2,
+//! on an H200).
 
 use candle_core::DType;
 
@@ -11,7 +11,7 @@ use super::descriptor::{Attribute, Descriptor, Kind, Type};
 use super::{Api, WORKSPACE};
 use crate::error::Result;
 
-/// A convolution's shapes, type and addends: all that the choice of an engine depends on.
+/// The shapes, the type and the addends of a convolution: everything that the choice of an engine depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Convolution {
     /// `(b, h, w, c_in)`.
@@ -31,7 +31,7 @@ pub(crate) struct Convolution {
     pub(crate) residual: bool,
 }
 
-/// The numbers of the graph's tensors.
+/// The identifiers of the graph's tensors.
 pub(super) mod id {
     pub(in super::super) const X: i64 = 1;
     pub(in super::super) const WEIGHT: i64 = 2;
@@ -45,7 +45,7 @@ pub(super) mod id {
 /// An engine with its settings, ready to launch.
 pub(super) struct Plan {
     pub(super) plan: Descriptor,
-    /// What the plan was made of, which it may refer to.
+    /// The descriptors that the plan was made from, which it may refer to.
     _parts: Vec<Descriptor>,
 }
 
@@ -54,8 +54,8 @@ const HALF: i32 = 2;
 const BFLOAT16: i32 = 9;
 
 impl Convolution {
-    /// The first of the heuristic's engines that fits the workspace, compiles nothing, and sums in a fixed order by the
-    /// formula; `None` where there is none.
+    /// The first engine of the heuristic that fits the workspace, compiles nothing, and sums directly in a fixed order.
+    /// `None` where there is none.
     pub(super) fn plan(&self, api: &'static Api, handle: Raw) -> Result<Option<Plan>> {
         let mut parts = Vec::new();
         let graph = self.graph(api, handle, &mut parts)?;
@@ -63,7 +63,7 @@ impl Convolution {
         let heuristic = Descriptor::new(api, Kind::EngineHeuristic)?;
         heuristic.link(Attribute::HeuristicGraph, &[&graph])?;
         heuristic.set(Attribute::HeuristicMode, Type::HeuristicMode, &[MODE_A])?;
-        // A graph that no engine knows is an error here, not an empty list.
+        // A graph without any engine is an error here, not an empty list.
         let Ok(heuristic) = heuristic.finalize() else { return Ok(None) };
         parts.push(graph);
         const CANDIDATES: usize = 24;
@@ -78,16 +78,16 @@ impl Convolution {
             let plan = Descriptor::new(api, Kind::ExecutionPlan)?;
             plan.set(Attribute::PlanHandle, Type::Handle, &[handle])?;
             plan.link(Attribute::PlanConfig, &[&config])?;
-            let Ok(plan) = plan.finalize() else { continue }; // heuristics may propose what does not run
+            let Ok(plan) = plan.finalize() else { continue }; // the heuristic may propose engines that do not run
             let mut workspace = [0i64];
             plan.get(Attribute::PlanWorkspaceSize, Type::Int64, &mut workspace)?;
             if workspace[0] <= WORKSPACE as i64 {
-                tracing::debug!("{self:?}: cuDNN's engine {engine}");
+                tracing::debug!("{self:?}: cuDNN engine {engine}");
                 parts.push(config);
                 return Ok(Some(Plan { plan, _parts: parts }));
             }
         }
-        tracing::debug!("{self:?}: no engine of cuDNN's");
+        tracing::debug!("{self:?}: no cuDNN engine");
         Ok(None)
     }
 
@@ -102,7 +102,7 @@ impl Convolution {
             self.bias.then(|| tensor(api, id::BIAS, [1, 1, 1, c_out], dtype, false)).transpose()?,
         ];
         let addends: Vec<_> = addends.into_iter().flatten().collect();
-        // Results of all operations but the last stay inside of the kernel, in f32.
+        // The results of all operations but the last stay inside of the kernel, in f32.
         let mut inner = [id::PRODUCT, id::SUM][..addends.len()].iter();
         let mut result = || match inner.next() {
             Some(&id) => tensor(api, id, self.y, FLOAT, true).map(Some),
@@ -158,7 +158,7 @@ impl Convolution {
     }
 }
 
-/// A contiguous `(n, h, w, c)` tensor. cuDNN counts dimensions as `(n, c, h, w)` whatever the order in memory.
+/// A contiguous `(n, h, w, c)` tensor. cuDNN's dimensions are `(n, c, h, w)` whatever the order in memory.
 fn tensor(api: &'static Api, id: i64, shape: [usize; 4], dtype: i32, is_virtual: bool) -> Result<Descriptor> {
     let [n, h, w, c] = shape.map(|extent| extent as i64);
     let tensor = Descriptor::new(api, Kind::Tensor)?;
@@ -179,10 +179,10 @@ fn add(api: &'static Api) -> Result<Descriptor> {
     add.finalize()
 }
 
-/// The engine's number, where its notes allow it.
+/// The number of the engine, if its numerical notes allow it.
 fn accepted(api: &'static Api, config: &Descriptor) -> Result<Option<i64>> {
     const REDUCED_PRECISION_REDUCTION: i32 = 2;
-    const FOURIER_TO_WINOGRAD: std::ops::RangeInclusive<i32> = 3..=8; // FFT, no fixed order, Winograd in four sizes
+    const FOURIER_TO_WINOGRAD: std::ops::RangeInclusive<i32> = 3..=8; // FFT, no fixed order, four sizes of Winograd
     const RUNTIME_COMPILATION_TO_REORDERED: std::ops::RangeInclusive<i32> = 0..=2;
     let engine = Descriptor::new(api, Kind::Engine)?;
     config.get(Attribute::ConfigEngine, Type::Descriptor, &mut [engine.raw()])?;
@@ -190,7 +190,7 @@ fn accepted(api: &'static Api, config: &Descriptor) -> Result<Option<i64>> {
     let count = engine.get(Attribute::EngineNumericalNotes, Type::NumericalNote, &mut notes)?;
     let exact =
         !notes[..count].iter().any(|note| *note == REDUCED_PRECISION_REDUCTION || FOURIER_TO_WINOGRAD.contains(note));
-    let count = engine.get(Attribute::EngineBehaviourNotes, Type::BehaviourNote, &mut notes)?;
+    let count = engine.get(Attribute::EngineBehaviorNotes, Type::BehaviorNote, &mut notes)?;
     let ready = !notes[..count].iter().any(|note| RUNTIME_COMPILATION_TO_REORDERED.contains(note));
     let mut index = [0i64];
     engine.get(Attribute::EngineIndex, Type::Int64, &mut index)?;

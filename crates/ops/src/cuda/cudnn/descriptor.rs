@@ -1,13 +1,13 @@
 //! cuDNN's descriptors: objects with attributes, which are set, then finalized, then read.
 //!
-//! The numbers are those of `cudnn_graph.h`, which are stable over versions 8 and 9.
+//! The numbers are those of `cudnn_graph.h`, which are the same in versions 8 and 9.
 
 use std::ffi::c_void;
 
 use super::api::{Api, Raw};
 use crate::error::Result;
 
-/// What a descriptor describes.
+/// The kinds of descriptors.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Pointwise = 0,
@@ -65,7 +65,7 @@ pub(super) enum Attribute {
     PackWorkspace = 1003,
     EngineIndex = 1301,
     EngineNumericalNotes = 1303,
-    EngineBehaviourNotes = 1305,
+    EngineBehaviorNotes = 1305,
 }
 
 /// The types of attributes.
@@ -82,10 +82,10 @@ pub(super) enum Type {
     NumericalNote = 11,
     PointwiseMode = 14,
     Descriptor = 15,
-    BehaviourNote = 19,
+    BehaviorNote = 19,
 }
 
-/// A descriptor, destroyed with this object.
+/// A descriptor, which is destroyed when this object is dropped.
 pub(super) struct Descriptor {
     api: &'static Api,
     raw: Raw,
@@ -100,10 +100,10 @@ impl Descriptor {
         self.raw
     }
 
-    /// Sets an attribute. `T` has the size that the library gives to values of the type: 4 bytes for its enumerations
+    /// Sets an attribute. `T` has the size that the library uses for values of the type: 4 bytes for its enumerations
     /// and floats, 8 for integers and addresses, 1 for booleans.
     pub(super) fn set<T: Copy>(&self, attribute: Attribute, of: Type, values: &[T]) -> Result<()> {
-        // SAFETY: the call reads so many values of this type from the slice and keeps no pointer to it.
+        // SAFETY: the call reads this many values of the type from the slice and keeps no pointer to it.
         self.api.check(unsafe {
             let values_at = values.as_ptr().cast::<c_void>();
             (self.api.set_attribute)(self.raw, attribute as i32, of as i32, values.len() as i64, values_at)
@@ -117,16 +117,16 @@ impl Descriptor {
     }
 
     pub(super) fn finalize(self) -> Result<Self> {
-        // SAFETY: the descriptor lives.
+        // SAFETY: the descriptor is alive.
         self.api.check(unsafe { (self.api.finalize)(self.raw) })?;
         Ok(self)
     }
 
-    /// Reads an attribute into `values`, whose elements have the type's size; gives how many were written. Values that
-    /// are descriptors are written into those that the elements name.
+    /// Reads an attribute into `values`, whose elements have the size of the type. Returns how many were written. A
+    /// value that is a descriptor is written into the descriptor that the element names.
     pub(super) fn get<T: Copy>(&self, attribute: Attribute, of: Type, values: &mut [T]) -> Result<usize> {
         let mut count = 0i64;
-        // SAFETY: at most so many values of this type are written into the slice.
+        // SAFETY: at most this many values of the type are written into the slice.
         self.api.check(unsafe {
             let values_at = values.as_mut_ptr().cast::<c_void>();
             let room = values.len() as i64;
@@ -138,7 +138,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: it was created with this object, whose owner uses it nowhere after.
+        // SAFETY: it was created with this object and is not used after it.
         unsafe { (self.api.destroy_descriptor)(self.raw) };
     }
 }

@@ -17,39 +17,40 @@ use super::cublaslt::Addresses;
 use super::libraries::WORKSPACE;
 use crate::error::Result;
 
-/// What every operand's address is a multiple of.
+/// The alignment of every operand's address, in bytes.
 pub(crate) const ALIGNMENT: u64 = 16;
 
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
     let api = Api::load();
     api.inspect_err(|error| {
-        tracing::warn!("convolutions run through gathered windows, which is slower, for cuDNN 9 is not here: {error}");
+        tracing::warn!("cuDNN 9 is not available ({error}); convolutions gather windows instead, which is slower");
     })
     .ok()
 });
 
-/// cuDNN's handle and the plans that were made with it.
+/// A handle of cuDNN and the plans that were made with it.
 pub(crate) struct Cudnn {
     api: &'static Api,
     handle: Raw,
     plans: HashMap<Convolution, Option<Plan>>,
 }
 
-// SAFETY: cuDNN's handles and descriptors may be used from any thread, one at a time, which the owner sees to.
+// SAFETY: cuDNN's handles and descriptors may be used from any thread, one at a time, which the owner guarantees.
 unsafe impl Send for Cudnn {}
 
 impl Cudnn {
-    /// A handle for the stream's device; `None` where the library is not installed.
+    /// A handle for the stream's device. `None` where the library is not installed.
     pub(crate) fn new(stream: &Arc<CudaStream>) -> Result<Option<Self>> {
         let Some(api) = &*API else { return Ok(None) };
         Ok(Some(Self { api, handle: api.handle(stream.cu_stream().cast())?, plans: HashMap::new() }))
     }
 
-    /// Launches the convolution on the handle's stream, or gives `false` where cuDNN has no engine for it.
+    /// Launches the convolution on the handle's stream. Returns `false` where cuDNN has no engine for it.
     ///
     /// # Safety
-    /// The addresses are those of contiguous operands of the convolution's type and shapes on the handle's card, each a
-    /// multiple of [`ALIGNMENT`], and `workspace` that of [`WORKSPACE`] bytes; the handle's stream orders them.
+    /// The addresses are those of contiguous operands of the convolution's type and shapes on the handle's GPU, each a
+    /// multiple of [`ALIGNMENT`], and `workspace` is that of [`WORKSPACE`] bytes. All of them are used in the order of
+    /// the handle's stream.
     pub(crate) unsafe fn launch(
         &mut self,
         convolution: Convolution,
@@ -73,7 +74,7 @@ impl Cudnn {
         pack.set(Attribute::PackPointers, Type::Pointer, &present().map(|(_, address)| address).collect::<Vec<_>>())?;
         pack.set(Attribute::PackWorkspace, Type::Pointer, &[workspace])?;
         let pack = pack.finalize()?;
-        // SAFETY: handle, plan and pack live; the operands are as the caller promises.
+        // SAFETY: handle, plan and pack are alive; the operands are valid by the contract.
         self.api.check(unsafe { (self.api.execute)(self.handle, plan.plan.raw(), pack.raw()) })?;
         Ok(true)
     }

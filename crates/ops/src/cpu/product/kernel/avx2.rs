@@ -1,22 +1,22 @@
-//! Kernels for AVX2 with FMA: a tile of up to 14 rows is computed in strips of 6 rows and half a panel, which fill 12
-//! of the 16 registers.
+//! Kernels for AVX2 with FMA. A tile of up to 14 rows is computed in strips of 6 rows and half a panel, which use 12 of
+//! the 16 registers.
 
 use std::arch::x86_64::*;
 
 use super::{PANEL, STRIDE};
 
-/// How half a row of a panel becomes two registers of f32. Rows are counted in pairs: row `2 pair + odd`.
+/// Loads half a row of a panel as two registers of f32. Rows are counted in pairs: row `2 pair + odd`.
 pub(super) trait Load {
     /// # Safety
-    /// The panel has that row (with its pair, where the type is paired), and the processor has AVX2 and F16C.
+    /// The panel has that row (with its pair, where the type is paired), and the CPU has AVX2 and F16C.
     unsafe fn half_row(b: *const u8, pair: usize, odd: usize, column: usize) -> [__m256; 2];
 }
 
 /// f32 as it is.
 pub(super) struct LoadF32;
-/// f16, widened.
+/// f16, converted.
 pub(super) struct LoadF16;
-/// bf16 in pairs, widened: one of the halves of each word, moved to the upper end.
+/// bf16 in pairs, converted: one half of each word, moved to the upper end.
 pub(super) struct LoadBf16;
 
 impl Load for LoadF32 {
@@ -66,7 +66,7 @@ impl Load for LoadBf16 {
 /// See [`super::Run`].
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts; the processor has AVX2, FMA and F16C.
+/// As [`super::Kernel::run`] asserts. The CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
@@ -80,7 +80,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     for column in (0..HALVES).map(|half| half * PANEL / 2) {
         let mut row = 0;
         while row < ROWS {
-            // SAFETY: the caller holds all rows of `a`, of the panel and of `out`; the strips stay inside.
+            // SAFETY: by the contract all rows of `a`, of the panel and of `out` are valid; the strips stay inside.
             unsafe {
                 let (a, out) = (a.add(row * STRIDE), out.add(row * stride + column));
                 row += match ROWS - row {
@@ -96,7 +96,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     }
 }
 
-/// `ROWS` rows times half a panel; gives `ROWS`.
+/// `ROWS` rows times half a panel. Returns `ROWS`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn strip<L: Load, const ROWS: usize>(
@@ -108,7 +108,7 @@ unsafe fn strip<L: Load, const ROWS: usize>(
     stride: usize,
     first: bool,
 ) -> usize {
-    // SAFETY: the caller holds all rows of `a`, of the panel and of `out`.
+    // SAFETY: by the contract all rows of `a`, of the panel and of `out` are valid.
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
         if !first {
@@ -116,7 +116,7 @@ unsafe fn strip<L: Load, const ROWS: usize>(
                 *sums = [_mm256_loadu_ps(out.add(row * stride)), _mm256_loadu_ps(out.add(row * stride + 8))];
             }
         }
-        // A macro, not a closure: what is not inlined here would keep the sums in memory.
+        // A macro instead of a closure: a closure that is not inlined would keep the sums in memory.
         macro_rules! step {
             ($pair:expr, $odd:literal) => {
                 let [left, right] = L::half_row(b, $pair, $odd, column);

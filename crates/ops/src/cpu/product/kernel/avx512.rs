@@ -7,18 +7,18 @@ use super::{PANEL, STRIDE};
 /// Columns of a register.
 const HALF: usize = PANEL / 2;
 
-/// How half a row of a panel becomes a register of f32. Rows are counted in pairs: row `2 pair + odd`.
+/// Loads half a row of a panel as a register of f32. Rows are counted in pairs: row `2 pair + odd`.
 pub(super) trait Load {
     /// # Safety
-    /// The panel has that row (with its pair, where the type is paired), and the processor has AVX-512 F, BW and VL.
+    /// The panel has that row (with its pair, where the type is paired), and the CPU has AVX-512 F, BW and VL.
     unsafe fn half_row(b: *const u8, pair: usize, odd: usize, half: usize) -> __m512;
 }
 
 /// f32 as it is.
 pub(super) struct LoadF32;
-/// f16, widened.
+/// f16, converted.
 pub(super) struct LoadF16;
-/// bf16 in pairs, widened: one of the halves of each word, moved to the upper end.
+/// bf16 in pairs, converted: one half of each word, moved to the upper end.
 pub(super) struct LoadBf16;
 
 impl Load for LoadF32 {
@@ -61,7 +61,7 @@ impl Load for LoadBf16 {
 /// See [`super::Run`].
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts; the processor has AVX-512 F, BW and VL.
+/// As [`super::Kernel::run`] asserts. The CPU has AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
@@ -71,11 +71,11 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     stride: usize,
     first: bool,
 ) {
-    // SAFETY: the caller holds all rows of `a`, of the panel and of `out`.
+    // SAFETY: by the contract all rows of `a`, of the panel and of `out` are valid.
     unsafe {
         let a: *const f32 = a.cast();
         let mut sums = start::<ROWS, HALVES>(out, stride, first);
-        // A macro, not a closure: what is not inlined here would keep the sums in memory.
+        // A macro instead of a closure: a closure that is not inlined would keep the sums in memory.
         macro_rules! step {
             ($pair:expr, $odd:literal) => {
                 let mut b_row = [_mm512_setzero_ps(); HALVES];
@@ -101,10 +101,10 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     }
 }
 
-/// The kernel for pairs of bf16 in both operands: a dot product of two adds two products to each sum.
+/// The kernel for pairs of bf16 in both operands. A dot product of pairs adds two products to each sum.
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts; the processor has AVX512-BF16 too.
+/// As [`super::Kernel::run`] asserts. The CPU has AVX512-BF16 too.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn run_pairs<const ROWS: usize, const HALVES: usize>(
     depth: usize,
@@ -114,7 +114,7 @@ pub(super) unsafe fn run_pairs<const ROWS: usize, const HALVES: usize>(
     stride: usize,
     first: bool,
 ) {
-    // SAFETY: the caller holds all rows of `a`, of the panel and of `out`; the vectors of one size are plain bits.
+    // SAFETY: by the contract all rows of `a`, of the panel and of `out` are valid; vectors of one size are plain bits.
     unsafe {
         let mut sums = start::<ROWS, HALVES>(out, stride, first);
         for p in 0..depth {
@@ -145,7 +145,7 @@ unsafe fn start<const ROWS: usize, const HALVES: usize>(
     if !first {
         for (row, sums) in sums.iter_mut().enumerate() {
             for (half, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the caller holds PANEL values in each row of `out`.
+                // SAFETY: by the contract each row of `out` has PANEL values.
                 *sum = unsafe { _mm512_loadu_ps(out.add(row * stride + half * HALF)) };
             }
         }
@@ -158,7 +158,7 @@ unsafe fn start<const ROWS: usize, const HALVES: usize>(
 unsafe fn store<const ROWS: usize, const HALVES: usize>(out: *mut f32, stride: usize, sums: &[[__m512; HALVES]; ROWS]) {
     for (row, sums) in sums.iter().enumerate() {
         for (half, sum) in sums.iter().enumerate() {
-            // SAFETY: the caller holds PANEL values in each row of `out`.
+            // SAFETY: by the contract each row of `out` has PANEL values.
             unsafe { _mm512_storeu_ps(out.add(row * stride + half * HALF), *sum) };
         }
     }

@@ -1,8 +1,8 @@
-//! The kernel that the compiler makes: arrays as wide as a panel, for every processor.
+//! The portable kernel: arrays as wide as a panel, which the compiler vectorizes for its target.
 
 use super::{Element, PANEL, STRIDE};
 
-/// See [`super::Run`]; the panel's elements are `T`.
+/// See [`super::Run`]; the elements of the panel are `T`.
 ///
 /// # Safety
 /// As [`super::Kernel::run`] asserts.
@@ -17,8 +17,8 @@ pub(super) unsafe fn run<T: Element, const ROWS: usize, const HALVES: usize>(
     let b: *const T = b.cast();
     for row in 0..ROWS {
         let mut sums = [0f32; PANEL];
-        // SAFETY: the caller holds PANEL values in each row of `out`, `depth` words in each row of `a` and `depth`
-        // rows in the panel, an even number where the type is paired.
+        // SAFETY: by the contract each row of `out` has PANEL values, each row of `a` `depth` words, and the panel
+        // `depth` rows, an even number where the type is paired.
         unsafe {
             let out = out.add(row * stride);
             if !first {
