@@ -3,6 +3,7 @@
 
 mod code;
 mod cuda;
+mod deny;
 mod floors;
 mod parity;
 mod png_file;
@@ -16,6 +17,7 @@ cargo xtask NAME: the project's own checks
 
   check              all that continuous integration runs, cheapest first (.ci/run)
   floors             which crate may import which
+  deny               licenses, second versions and sources of all packages, by deny.toml
   size [--files]     lines and unsafe code, by crate (and by file)
   parity             runs the parity tests and writes docs/parity.md
   check-cuda         type-checks and lints the feature cuda, without a card
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let result = match args[..] {
         ["check"] => workspace::run("bash", &[".ci/run"], &[]),
         ["floors"] => floors::check(),
+        ["deny"] => deny::check(),
         ["size"] => size::check(false),
         ["size", "--files"] => size::check(true),
         ["parity"] => parity::write(),
