@@ -4,6 +4,7 @@
 mod chart;
 mod code;
 mod cuda;
+mod deny;
 mod floors;
 mod parity;
 mod png_file;
@@ -18,6 +19,7 @@ cargo xtask NAME: the project's own checks
 
   check              all that continuous integration runs, cheapest first (.ci/run)
   floors             which crate may import which
+  deny               licenses, second versions and sources of all packages, by deny.toml
   size [--files]     lines and unsafe code, by crate (and by file)
   words [--all]      phrases that plain English does without
   chart              draws the chart of the README from benches/speed.json
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let result = match args[..] {
         ["check"] => workspace::run("bash", &[".ci/run"], &[]),
         ["floors"] => floors::check(),
+        ["deny"] => deny::check(),
         ["size"] => size::check(false),
         ["size", "--files"] => size::check(true),
         ["words"] => words::check(false),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
@@ -13,6 +14,9 @@ use crate::error::{Error, Result};
 const MOST_PER_CPU: usize = 4;
 /// Threads that are left to others where the system refuses some: signals, copies of weights and files have their own.
 const LEFT_TO_OTHERS: usize = 3;
+
+/// Whether this process has its threads, as rayon's pool is the process's.
+static STARTED: Mutex<bool> = Mutex::new(false);
 
 /// How many threads are started where `asked` were asked for: one for each CPU that the scheduler and the control
 /// group's quota let this process use where none were, and no more than some for each.
@@ -35,6 +39,10 @@ fn bounded(asked: Option<usize>, cpus: usize) -> usize {
 /// # Errors
 /// [`Error::Device`] where not one can be started.
 pub(crate) fn start(asked: Option<usize>) -> Result<()> {
+    let mut is_started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_started {
+        return Ok(());
+    }
     let wanted = count(asked);
     if let Some(asked) = asked.filter(|asked| *asked > wanted) {
         tracing::warn!("{asked} threads are too many for {} CPUs: {wanted} are started", cpus());
@@ -53,8 +61,9 @@ pub(crate) fn start(asked: Option<usize>) -> Result<()> {
         let sender = threads.next().ok_or_else(|| io::Error::other("more threads than were asked for"))?;
         sender.send(thread).map_err(|_| io::Error::other("a thread ended early"))
     });
-    // Where the process has its threads already, those just started end with their channels.
+    // Where somebody else built the process's pool, those just started end with their channels.
     let _ = pool.build_global();
+    *is_started = true;
     Ok(())
 }
 
