@@ -1,4 +1,4 @@
-//! The pools of a card's memory, on a card. Where the environment names none (`KILN_TEST_DEVICE=cuda`), they pass.
+//! The pools of a GPU's memory. All tests need a GPU and are ignored unless they are asked for (`--ignored`).
 #![cfg(feature = "cuda")]
 #![allow(missing_docs)]
 
@@ -9,15 +9,11 @@ use kiln_mempool::{DeviceCalls, DevicePool, DevicePoolConfig, Faults, PinnedConf
 
 const MIB: usize = 1 << 20;
 
-/// A stream of the first card, for one test at a time: pools and counters are the process's.
-fn card() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
+/// A stream of the first GPU, for one test at a time: pools and counters are the process's.
+fn gpu() -> (Arc<CudaStream>, MutexGuard<'static, ()>) {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if std::env::var("KILN_TEST_DEVICE").is_ok_and(|device| device.starts_with("cuda")) {
-        return Some((CudaContext::new(0).unwrap().new_stream().unwrap(), one));
-    }
-    eprintln!("no card was asked for: nothing is tested");
-    None
+    (CudaContext::new(0).unwrap().new_stream().unwrap(), one)
 }
 
 fn tensor(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, cudarc::driver::DriverError> {
@@ -32,8 +28,9 @@ fn since(before: DeviceCalls) -> (u64, u64) {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn every_request_is_counted_and_given_back() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     drop(tensor(&stream, MIB).unwrap()); // whatever the driver makes on its first use
     stream.synchronize().unwrap();
     let free = mem_get_info().unwrap().0;
@@ -52,8 +49,9 @@ fn every_request_is_counted_and_given_back() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_ceiling_is_hard_and_waiting_memory_makes_room() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     let config = DevicePoolConfig { ceiling: Some(64 * MIB as u64), ..DevicePoolConfig::default() };
     let pool = DevicePool::install(0, config).unwrap();
     let held = tensor(&stream, 20 * MIB).unwrap();
@@ -67,8 +65,9 @@ fn a_ceiling_is_hard_and_waiting_memory_makes_room() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn without_keeping_nothing_waits() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     let pool = DevicePool::install(0, DevicePoolConfig { keep: false, ceiling: None }).unwrap();
     drop(tensor(&stream, 64 * MIB).unwrap());
     stream.synchronize().unwrap();
@@ -76,16 +75,18 @@ fn without_keeping_nothing_waits() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_request_fails_on_purpose() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     let faults = Faults::fail_once(1);
     assert!(tensor(&stream, MIB).is_ok() && tensor(&stream, MIB).is_err() && tensor(&stream, MIB).is_ok());
     assert_eq!(faults.seen(), 3);
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_planned_run_calls_no_driver() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
     let run = || {
         let a = tensor(&stream, 10 * MIB)?;
@@ -117,8 +118,9 @@ fn a_planned_run_calls_no_driver() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn page_locked_memory_is_copied_to_a_card_and_back() {
-    let Some((stream, _one)) = card() else { return };
+    let (stream, _one) = gpu();
     let pool = PinnedPool::new(0, PinnedConfig::with_cap(8 * MIB)).unwrap();
     let mut block = pool.allocate(3 * MIB).unwrap();
     block.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);

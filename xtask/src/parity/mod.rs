@@ -20,7 +20,7 @@ const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The parts of the page in their order, with what is said of each.
-const PARTS: [(&str, &str, &str); 3] = [
+const PARTS: [(&str, &str, &str); 4] = [
     (
         "text",
         "Text encoders",
@@ -35,6 +35,12 @@ const PARTS: [(&str, &str, &str); 3] = [
          timestep and sizes.",
     ),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: what the encoder gives."),
+    (
+        "steps",
+        "Single steps",
+        "The U-Net's output after guidance, from prompt and latents of the reference: first, middle and last call of a \
+         case.",
+    ),
 ];
 
 /// Runs the tests and writes the page.

@@ -5,6 +5,6 @@ mod limits;
 mod negative;
 mod runs;
 mod steps;
-mod whole;
 #[path = "../support/mod.rs"]
 mod support;
+mod whole;

@@ -5,8 +5,8 @@ use candle_core::DType;
 use kiln_testkit::{Fixture, Parity, Target};
 
 use crate::cases::{Case, EMOJI, folder};
-use crate::support::{from_env, load};
 use crate::limits;
+use crate::support::{from_env, load};
 
 /// Largest error in f32, in standard deviations.
 const F32_BOUND: f64 = 5e-4;
