@@ -3,17 +3,21 @@
 #
 #   BUNDLE/cuda-tests.sh [f32 f16 bf16]
 #
+# Tests that need a GPU are ignored elsewhere and run here. Tests that need the reference data beside the checkout run where
+# it is (KILN_SHARED, or ../shared); measurements do not run.
 # CUDA's libraries are looked for in LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is there.
 set -uo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 site=$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null) &&
   export LD_LIBRARY_PATH="$site/nvidia/cu13/lib:$site/nvidia/cudnn/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export KILN_TEST_DEVICE=cuda KILN_MODELS="$PWD/models"
+skip=(--skip measure_)
+[[ -d ${KILN_SHARED:-../shared}/data ]] || skip+=(--skip shared_data)
 failed=0
 for dtype in "${@:-f32}"; do
   for program in "$bundle"/tests/*; do
     name="$(basename "$program") $dtype"
-    if KILN_TEST_DTYPE=$dtype "$program" --nocapture --test-threads 1 >"${OUT:-/tmp}/log" 2>&1; then
+    if KILN_TEST_DTYPE=$dtype "$program" --include-ignored "${skip[@]}" --nocapture --test-threads 1 >"${OUT:-/tmp}/log" 2>&1; then
       echo "ok      $name: $(grep -c '^test .* ok$' "${OUT:-/tmp}/log") tests"
     else
       failed=1

@@ -1,32 +1,22 @@
-//! On a card: what a run takes it gives back, and a run without memory goes on with less or ends with an error. On the
-//! processor `faults.rs` and `steady.rs` show that.
+//! On a GPU: a run frees what it allocated, and where an allocation fails it goes on with less or ends with an error. On the
+//! CPU `faults.rs` and `steady.rs` show that.
 #![allow(missing_docs)]
 
-use std::ops::ControlFlow;
-
-use kiln_engine::{DTypeChoice, DeviceChoice, Engine, Event, HostPool, ModelFolder, Request, Result, Setup, devices};
+use kiln_engine::{DeviceChoice, HostPool, Result, Setup, devices};
 use kiln_mempool::Faults;
-use kiln_testkit::{Target, fixtures};
+use kiln_testkit::fixtures;
+
+mod support;
 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
 /// The run's pixels.
 fn run() -> Result<Vec<u8>> {
-    let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F32, ..Setup::default() };
-    let model = ModelFolder::open(&fixtures("models").join("sd1"))?;
-    let (width, height) = (Some(64), Some(64));
-    let request = Request { prompt: "a".into(), seed: Some(1), steps: Some(3), width, height, ..Request::default() };
-    let job = request.resolve(&model)?;
-    let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(()))?;
-    let mut pixels = Vec::new();
-    engine.txt2img(&job, &mut |event| {
-        if let Event::Picture(picture) = event {
-            pixels.extend_from_slice(&picture.rgb);
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(pixels)
+    let setup = Setup { device: DeviceChoice::Cuda(0), ..support::cpu() };
+    let mut engine = support::try_load(&fixtures("models/sd1"), &setup)?;
+    let images = support::try_images(&mut engine, &support::request("a", (64, 64), 3, 1))?;
+    Ok(images.into_iter().flat_map(|image| image.rgb).collect())
 }
 
 /// Bytes of the card that are not free.
@@ -39,11 +29,8 @@ const TRIED: u64 = 40;
 
 /// One test: faults and counters are the process's.
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn memory_that_is_missing_is_told_and_all_of_the_card_s_is_given_back() {
-    if Target::from_env().device.is_cpu() {
-        eprintln!("no card was asked for: nothing is tested");
-        return;
-    }
     let faults = Faults::count();
     let expected = run().unwrap();
     run().unwrap();

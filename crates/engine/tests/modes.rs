@@ -1,49 +1,26 @@
 //! The same picture in every mode of memory.
 
-use std::ops::ControlFlow;
-use std::path::Path;
+use kiln_engine::{DTypeChoice, Engine, MemoryOptions, ModeChoice, Request, Setup, VaeMemory};
 
-use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, MemoryOptions, ModeChoice, ModelFolder, Picture, Request, Setup,
-    VaeMemory,
-};
-use kiln_testkit::fixtures;
+use crate::support::{cpu, pixels, request, tiny};
 
-fn engine(model: &Path, dtype: DTypeChoice, memory: MemoryOptions) -> Engine {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype, memory, ..Setup::default() };
-    Engine::load(ModelFolder::open(model).unwrap(), &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+mod support;
+
+fn engine(model: &str, dtype: DTypeChoice, memory: MemoryOptions) -> Engine {
+    tiny(model, &Setup { dtype, memory, ..cpu() })
 }
 
 /// The pixels of two batches of two pictures.
 fn pictures(engine: &mut Engine) -> Vec<Vec<u8>> {
-    let request = Request {
-        prompt: "a red apple".into(),
-        width: Some(72),
-        height: Some(64),
-        steps: Some(2),
-        seed: Some(7),
-        batch_count: Some(2),
-        batch_size: Some(2),
-        ..Request::default()
-    };
-    let job = request.resolve(engine.model()).unwrap();
-    let mut pictures = Vec::new();
-    let watch = &mut |event| {
-        if let Event::Picture(picture) = event {
-            let Picture { rgb, .. } = *picture;
-            pictures.push(rgb);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, watch).unwrap();
-    pictures
+    let two_batches = Request { batch_count: Some(2), batch_size: Some(2), ..request("a red apple", (72, 64), 2, 7) };
+    pixels(engine, &two_batches)
 }
 
 #[test]
 fn modes_do_not_change_a_bit() {
-    for model in ["models/sd1", "models/sdxl"] {
+    for model in ["sd1", "sdxl"] {
         for dtype in [DTypeChoice::F32, DTypeChoice::Bf16] {
-            let with = |mode| engine(&fixtures(model), dtype, MemoryOptions { mode, ..MemoryOptions::default() });
+            let with = |mode| engine(model, dtype, MemoryOptions { mode, ..MemoryOptions::default() });
             let expected = pictures(&mut with(ModeChoice::Full));
             assert_eq!(expected.len(), 4);
             for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
@@ -55,7 +32,7 @@ fn modes_do_not_change_a_bit() {
             for tile_size in [8, 16, 40] {
                 let vae = VaeMemory { tiling: true, tile_size: Some(tile_size) };
                 let memory = MemoryOptions { mode: ModeChoice::Full, vae, ..MemoryOptions::default() };
-                let found = pictures(&mut engine(&fixtures(model), dtype, memory));
+                let found = pictures(&mut engine(model, dtype, memory));
                 assert_eq!(found, expected, "{model} {dtype:?}, strips of {tile_size} rows");
             }
         }

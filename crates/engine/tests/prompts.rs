@@ -1,16 +1,17 @@
 //! What the prompt dialect does to pictures, over the tiny models.
 
-use std::ops::ControlFlow;
-
-use kiln_engine::{DTypeChoice, DeviceChoice, Emphasis, Engine, Event, ModelFolder, Picture, Request, Setup};
+use kiln_engine::{Emphasis, Engine, Picture, Request, Setup};
 use kiln_scheduler::SamplerKind;
 use kiln_testkit::fixtures;
+
+use crate::support::{cpu, images, load, tiny};
+
+mod support;
 
 const MODELS: [&str; 2] = ["models/sd1", "models/sdxl"];
 
 fn engine(model: &str) -> Engine {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
-    Engine::load(ModelFolder::open(&fixtures(model)).unwrap(), &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+    load(&fixtures(model), &cpu())
 }
 
 fn request(prompt: &str) -> Request {
@@ -27,21 +28,8 @@ fn request(prompt: &str) -> Request {
     }
 }
 
-fn pictures(engine: &mut Engine, request: &Request) -> Vec<Picture> {
-    let job = request.resolve(engine.model()).unwrap();
-    let mut pictures = Vec::new();
-    let mut watch = |event| {
-        if let Event::Picture(picture) = event {
-            pictures.push(*picture);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, &mut watch).unwrap();
-    pictures
-}
-
 fn pixels(engine: &mut Engine, request: &Request) -> Vec<u8> {
-    pictures(engine, request).remove(0).rgb
+    images(engine, request).remove(0).rgb
 }
 
 /// The largest difference of two pictures' bytes.
@@ -133,7 +121,7 @@ fn every_picture_makes_its_own_choices() {
             batch_count: Some(2),
             ..request("a __colour__ {cat|dog|fox AND bird}, {x|y}")
         };
-        let together = pictures(engine, &batch);
+        let together = images(engine, &batch);
         let prompt = |picture: &Picture| picture.parameters.lines().next().unwrap_or_default().to_string();
         let prompts: std::collections::BTreeSet<String> = together.iter().map(prompt).collect();
         assert!(prompts.len() > 1, "{prompts:?}");
@@ -242,17 +230,11 @@ fn words_and_loras_go_with_the_dialect() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixtures("lora/embedding.safetensors"), folder.path().join("cat-toy (old).safetensors")).unwrap();
     let setup = |embeddings: bool| Setup {
-        device: DeviceChoice::Cpu,
-        dtype: DTypeChoice::F32,
         lora_dir: Some(fixtures("lora/sd1")),
         embeddings_dir: embeddings.then(|| folder.path().into()),
-        ..Setup::default()
+        ..cpu()
     };
-    let load = |setup: Setup| {
-        let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
-        Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
-    };
-    let (engine, bare) = (&mut load(setup(true)), &mut load(setup(false)));
+    let (engine, bare) = (&mut tiny("sd1", &setup(true)), &mut tiny("sd1", &setup(false)));
     let mut of = |prompt: &str| pixels(engine, &request(prompt));
     // The name is found behind its escapes, with a weight, and on the way.
     let word = of(r"a cat-toy \(old\)");
@@ -271,14 +253,8 @@ fn words_and_loras_go_with_the_dialect() {
 /// Another strength for the text encoders makes other texts of the same ones; the same LoRA leaves them known.
 #[test]
 fn loras_in_text_encoders_forget_texts() {
-    let setup = Setup {
-        device: DeviceChoice::Cpu,
-        dtype: DTypeChoice::F32,
-        lora_dir: Some(fixtures("lora/sd1")),
-        ..Setup::default()
-    };
-    let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
-    let engine = &mut Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+    let setup = Setup { lora_dir: Some(fixtures("lora/sd1")), ..cpu() };
+    let engine = &mut tiny("sd1", &setup);
     let mut encoded = |prompt: &str| {
         let before = engine.timings().texts_encoded;
         pixels(engine, &request(prompt));

@@ -6,13 +6,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
-use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, Inspection, LatentsFile, ModelFolder, ModelOptions, Picture, Prediction,
-    Request, Setup, inspect,
-};
+use kiln_engine::{DTypeChoice, Engine, Inspection, ModelFolder, ModelOptions, Picture, Prediction, Request, inspect};
 use kiln_testkit::{Fixture, deviation, fixtures};
 use kiln_weights::{Checkpoint, NewTensor, ParamSource, write_safetensors};
 use tempfile::TempDir;
+
+use crate::support::{cpu, images, request};
+
+mod support;
 
 fn single(name: &str) -> PathBuf {
     fixtures("single").join(name)
@@ -44,41 +45,17 @@ fn options(config: &TempDir) -> ModelOptions {
 }
 
 fn picture(model: ModelFolder) -> Picture {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
-    let request = Request {
-        prompt: "a red apple".into(),
-        width: Some(64),
-        height: Some(64),
-        steps: Some(4),
-        seed: Some(42),
-        cfg_scale: Some(7.0),
-        ..Request::default()
-    };
-    let job = request.resolve(&model).unwrap();
-    let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
-    let mut pictures = Vec::new();
-    let watch = &mut |event| {
-        if let Event::Picture(picture) = event {
-            pictures.push(*picture);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, watch).unwrap();
-    pictures.remove(0)
+    let mut engine = Engine::load(model, &cpu(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let request = Request { cfg_scale: Some(7.0), ..request("a red apple", (64, 64), 4, 42) };
+    images(&mut engine, &request).remove(0)
 }
 
 fn open(path: &Path, options: &ModelOptions) -> ModelFolder {
     ModelFolder::open_with(path, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The latents as they come out of `--latents-out`.
 fn latents(picture: &Picture) -> Tensor {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("latents.safetensors");
-    let mut file = LatentsFile::plan(&path).unwrap();
-    file.push(picture);
-    file.write().unwrap();
-    Fixture::read("latents", &path).tensor("latents")
+    crate::support::latents(std::slice::from_ref(picture))
 }
 
 /// The latents of `picture` are those of diffusers.

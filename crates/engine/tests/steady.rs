@@ -1,37 +1,21 @@
 //! Two hundred pictures in one process, of mixed sizes and in mixed modes: memory is the same after the last as after
 //! the tenth, and all comes back when the engines go.
 
-use std::ops::ControlFlow;
+use kiln_engine::{ByteSize, Engine, HostPool, MemoryOptions, ModeChoice, Setup, VaeMemory};
 
-use kiln_engine::{
-    ByteSize, DTypeChoice, DeviceChoice, Engine, Event, HostPool, MemoryOptions, ModeChoice, ModelFolder, Request,
-    Setup, VaeMemory,
-};
-use kiln_testkit::fixtures;
+mod support;
 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
 fn engine(memory: MemoryOptions) -> Engine {
     // One thread: of several, one may have its first large task, and get its buffer, at any picture.
-    let threads = Some(1);
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads, memory, ..Setup::default() };
-    let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
-    Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+    support::tiny("sd1", &Setup { threads: Some(1), memory, ..support::cpu() })
 }
 
-fn draw(engine: &mut Engine, (width, height): (usize, usize), seed: u64) {
-    let prompt = format!("picture {}", seed % 3);
-    let (width, height) = (Some(width), Some(height));
-    let request = Request { prompt, seed: Some(seed), steps: Some(1), width, height, ..Request::default() };
-    let job = request.resolve(engine.model()).unwrap();
-    let mut pictures = 0;
-    let watch = &mut |event| {
-        pictures += usize::from(matches!(event, Event::Picture(_)));
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, watch).unwrap();
-    assert_eq!(pictures, 1);
+fn draw(engine: &mut Engine, size: (usize, usize), seed: u64) {
+    let request = support::request(&format!("picture {}", seed % 3), size, 1, seed);
+    assert_eq!(support::images(engine, &request).len(), 1);
 }
 
 #[test]

@@ -1,38 +1,23 @@
 //! A TAESD in the place of a model's own autoencoder.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use kiln_engine::{DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFolder, Picture, Request, Setup};
-use kiln_testkit::{Fixture, fixtures};
+use kiln_engine::{Engine, Picture, Setup};
+use kiln_testkit::fixtures;
 use kiln_vae::{TinyConfig, TinyDecoder};
 use kiln_weights::{Placement, load, open_component};
 
+use crate::support::{cpu, images, latents, request, try_load};
+
+mod support;
+
 fn open(model: &Path, taesd: PathBuf) -> kiln_engine::Result<Engine> {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, taesd: Some(taesd), ..Setup::default() };
-    Engine::load(ModelFolder::open(model)?, &setup, &mut |_| ControlFlow::Continue(()))
+    try_load(model, &Setup { taesd: Some(taesd), ..cpu() })
 }
 
 fn picture(engine: &mut Engine) -> Picture {
-    let request = Request {
-        prompt: "a red apple".into(),
-        width: Some(72),
-        height: Some(64),
-        steps: Some(2),
-        seed: Some(7),
-        ..Request::default()
-    };
-    let job = request.resolve(engine.model()).unwrap();
-    let mut last = None;
-    let watch = &mut |event| {
-        if let Event::Picture(picture) = event {
-            last = Some(*picture);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, watch).unwrap();
-    last.unwrap()
+    images(engine, &request("a red apple", (72, 64), 2, 7)).remove(0)
 }
 
 /// The latents as the denoiser gives them go into TAESD; the model's own autoencoder is not even there.
@@ -45,11 +30,7 @@ fn decodes_in_the_place_of_the_models_own() {
     let picture = picture(&mut open(folder.path(), taesd.clone()).unwrap());
     assert_eq!((picture.width, picture.height), (72, 64));
 
-    let path = folder.path().join("latents.safetensors");
-    let mut file = LatentsFile::plan(&path).unwrap();
-    file.push(&picture);
-    file.write().unwrap();
-    let latents = Fixture::read("latents", &path).tensor("latents");
+    let latents = latents(std::slice::from_ref(&picture));
     let config = TinyConfig::from_json(&std::fs::read_to_string(taesd.join("config.json")).unwrap()).unwrap();
     let decoder = TinyDecoder::new(&config);
     let placement = Placement::new(Device::Cpu, DType::F32);

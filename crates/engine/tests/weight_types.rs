@@ -10,13 +10,17 @@ use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, MatrixChoice, MemoryOptions, ModeChoice, ModelFolder,
-    ModelOptions, Picture, Request, Setup, WeightType, convert,
+    DTypeChoice, DeviceChoice, Engine, MatrixChoice, MemoryOptions, ModeChoice, ModelFolder, ModelOptions, Picture,
+    Setup, WeightType, convert,
 };
 use kiln_testkit::repository;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{BlockType, Checkpoint, MatrixType, NewTensor, ParamSource, Segments, SlabType, write_safetensors};
+
+use crate::support::{images, latents, request};
+
+mod support;
 
 /// Its rows are long enough for every type: a block of 256 divides the second layers of its feed-forward networks.
 fn emoji() -> std::path::PathBuf {
@@ -46,36 +50,15 @@ fn run_with(model: &Path, options: &ModelOptions, setup: &Setup) -> (Vec<u32>, V
 
 fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (Vec<u32>, Vec<u8>) {
     let model = ModelFolder::open_with(model, options).unwrap();
-    let request = Request {
-        prompt: prompt.into(),
-        width: Some(64),
-        height: Some(64),
-        steps: Some(2),
-        seed: Some(7),
-        ..Request::default()
-    };
-    let job = request.resolve(&model).unwrap();
     let mut engine = Engine::load(model, setup, &mut |_| ControlFlow::Continue(())).unwrap();
-    let mut found = None;
-    let watch = &mut |event| {
-        if let Event::Picture(picture) = event {
-            found = Some((bits(&picture), picture.rgb));
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, watch).unwrap();
-    found.unwrap()
+    let image = images(&mut engine, &request(prompt, (64, 64), 2, 7)).remove(0);
+    (bits(&image), image.rgb)
 }
 
-/// The latents as they come out of `--latents-out`.
-fn bits(picture: &Picture) -> Vec<u32> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("latents.safetensors");
-    let mut file = LatentsFile::plan(&path).unwrap();
-    file.push(picture);
-    file.write().unwrap();
-    let latents = Checkpoint::open(&path).unwrap().data("latents").unwrap().unwrap().to_f32().unwrap();
-    latents.into_iter().map(f32::to_bits).collect()
+/// The bits of the latents.
+fn bits(image: &Picture) -> Vec<u32> {
+    let values: Vec<f32> = latents(std::slice::from_ref(image)).flatten_all().unwrap().to_vec1().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
 }
 
 /// A matrix through a type and back.

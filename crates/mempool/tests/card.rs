@@ -1,4 +1,4 @@
-//! The pools of GPU memory, on a GPU (`KILN_TEST_DEVICE=cuda`). Without one the tests pass.
+//! The pools of GPU memory, on a GPU (`KILN_TEST_DEVICE=cuda`). All tests are ignored unless they are asked for (`--ignored`).
 #![cfg(feature = "cuda")]
 #![allow(missing_docs)]
 
@@ -11,19 +11,15 @@ use kiln_mempool::{manage_stream, rehearse};
 const MIB: usize = 1 << 20;
 
 /// A stream of the first GPU that is not Kiln's, and a lock: pools and counters belong to the process.
-fn foreign_stream() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
+fn foreign_stream() -> (Arc<CudaStream>, MutexGuard<'static, ()>) {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if std::env::var("KILN_TEST_DEVICE").is_ok_and(|device| device.starts_with("cuda")) {
-        return Some((CudaContext::new(0).unwrap().new_stream().unwrap(), one));
-    }
-    eprintln!("KILN_TEST_DEVICE does not name a GPU: nothing is tested");
-    None
+    (CudaContext::new(0).unwrap().new_stream().unwrap(), one)
 }
 
 /// A managed stream. `None` as well where this build leaves allocations to the driver.
 fn stream() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
-    let found = foreign_stream().filter(|_| DevicePool::intercepts());
+    let found = Some(foreign_stream()).filter(|_| DevicePool::intercepts());
     found.inspect(|(stream, _)| manage_stream(stream))
 }
 
@@ -39,6 +35,7 @@ fn since(before: DeviceCalls) -> (u64, u64) {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn every_allocation_is_counted_and_released() {
     let Some((stream, _one)) = stream() else { return };
     drop(tensor(&stream, MIB).unwrap()); // what the driver allocates on its first use
@@ -59,6 +56,7 @@ fn every_allocation_is_counted_and_released() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_ceiling_is_never_exceeded_and_unused_memory_is_released_for_it() {
     let Some((stream, _one)) = stream() else { return };
     let config = DevicePoolConfig { ceiling: Some(64 * MIB as u64), ..DevicePoolConfig::default() };
@@ -74,6 +72,7 @@ fn a_ceiling_is_never_exceeded_and_unused_memory_is_released_for_it() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn without_keep_no_memory_is_reserved() {
     let Some((stream, _one)) = stream() else { return };
     let pool = DevicePool::install(0, DevicePoolConfig { keep: false, ceiling: None }).unwrap();
@@ -83,6 +82,7 @@ fn without_keep_no_memory_is_reserved() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn an_allocation_can_be_made_to_fail() {
     let Some((stream, _one)) = stream() else { return };
     let faults = Faults::fail_once(1);
@@ -91,6 +91,7 @@ fn an_allocation_can_be_made_to_fail() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_planned_run_makes_no_driver_call() {
     let Some((stream, _one)) = stream() else { return };
     let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
@@ -124,8 +125,9 @@ fn a_planned_run_makes_no_driver_call() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn pinned_memory_is_copied_to_a_gpu_and_back() {
-    let Some((stream, _one)) = foreign_stream() else { return };
+    let (stream, _one) = foreign_stream();
     let pool = PinnedPool::new(0, PinnedConfig::with_cap(8 * MIB)).unwrap();
     let mut block = pool.allocate(3 * MIB).unwrap();
     block.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
@@ -139,8 +141,9 @@ fn pinned_memory_is_copied_to_a_gpu_and_back() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn allocations_of_other_streams_are_left_to_the_driver() {
-    let Some((stream, _one)) = foreign_stream() else { return };
+    let (stream, _one) = foreign_stream();
     let pool = DevicePool::install(0, DevicePoolConfig { ceiling: Some(64 * MIB as u64), keep: true }).unwrap();
     let _faults = Faults::fail_from(0);
     let before = DevicePool::calls();
@@ -161,9 +164,10 @@ fn allocations_of_other_streams_are_left_to_the_driver() {
 }
 
 #[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn the_current_pool_of_the_device_stays() {
     use cudarc::driver::result::device;
-    let Some((stream, _one)) = foreign_stream() else { return };
+    let (stream, _one) = foreign_stream();
     let number = stream.context().cu_device();
     // SAFETY: the device is valid.
     let current = || unsafe { device::get_mem_pool(number) }.unwrap();

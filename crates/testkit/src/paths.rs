@@ -18,22 +18,32 @@ pub fn fixtures(name: &str) -> PathBuf {
     repository().join("tests/fixtures").join(name)
 }
 
-/// `data/{name}` of the reference data that may lie beside the checkout. Where it does not, prints that the test is
-/// skipped and gives `None`.
-pub fn shared_data(name: &str) -> Option<PathBuf> {
+/// The environment variable with the folder of the reference data, where that is not `../shared` of the checkout.
+const SHARED: &str = "KILN_SHARED";
+
+/// `data/{name}` of the reference data that may lie beside the checkout. The tests that need it are ignored unless they are
+/// asked for (`--ignored shared_data`), so that a test which has nothing to compare does not pass.
+///
+/// # Panics
+/// Where it is missing.
+#[track_caller]
+pub fn shared_data(name: &str) -> PathBuf {
     shared("data", name)
 }
 
-/// `models/{name}` of the reference data that may lie beside the checkout.
-pub fn shared_models(name: &str) -> Option<PathBuf> {
+/// `models/{name}` of the same.
+///
+/// # Panics
+/// Where it is missing.
+#[track_caller]
+pub fn shared_models(name: &str) -> PathBuf {
     shared("models", name)
 }
 
-fn shared(folder: &str, name: &str) -> Option<PathBuf> {
-    let path = repository().join("../shared").join(folder).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("skipped: shared/{folder}/{name} is not beside the checkout");
-    None
+#[track_caller]
+fn shared(folder: &str, name: &str) -> PathBuf {
+    let root = std::env::var_os(SHARED).map_or_else(|| repository().join("../shared"), PathBuf::from);
+    let path = root.join(folder).join(name);
+    assert!(path.exists(), "{} is missing: this test needs the reference data, see {SHARED}", path.display());
+    path
 }

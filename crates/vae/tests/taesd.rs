@@ -67,8 +67,9 @@ fn other_stages_channels_and_enlargement() {
 
 /// The real weights: every file against diffusers, and the fp8 file against the fp16 one.
 #[test]
-fn real_weights() {
-    let Some(folder) = shared_data("taesd") else { return };
+#[ignore = "needs ../shared/data"]
+fn shared_data_real_weights() {
+    let folder = shared_data("taesd");
     let fixture = Fixture::open("taesd/real.safetensors");
     let picture = fixture.tensor("picture").to_dtype(DType::F32).unwrap(); // (h, w, 3), 0 to 255
     let picture = picture.permute((2, 0, 1)).unwrap().unsqueeze(0).unwrap().affine(1.0 / 127.5, -1.0).unwrap();

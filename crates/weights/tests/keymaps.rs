@@ -49,7 +49,7 @@ fn unet(channels: &[usize], depths: &[usize], middle: usize) -> UnetShape {
 
 /// Checks every name of `table` in both directions. `parts`: prefixes of stored and of declared names, and the names.
 fn check(table: &str, parts: &[(&str, &str, Names)]) {
-    let Some(path) = shared_data(&format!("keymaps/stable_diffusion_{table}.json")) else { return };
+    let path = shared_data(&format!("keymaps/stable_diffusion_{table}.json"));
     let map: KeyMap = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut seen = BTreeSet::new();
     let mut one = |stored: &str, declared: &str, piece: Piece| {
@@ -96,7 +96,8 @@ fn damaged<'a>(names: impl Iterator<Item = &'a String>, parts: &[(&str, &str, Na
 }
 
 #[test]
-fn every_name_of_stable_diffusion_1_maps_both_ways() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_name_of_stable_diffusion_1_maps_both_ways() {
     let parts = [
         ("model.diffusion_model.", "unet_", unet(&[320, 640, 1280, 1280], &[1, 1, 1, 0], 1).names()),
         ("first_stage_model.", "vae_", VaeShape::ldm_names(4)),
@@ -106,7 +107,8 @@ fn every_name_of_stable_diffusion_1_maps_both_ways() {
 }
 
 #[test]
-fn every_name_of_stable_diffusion_2_maps_both_ways() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_name_of_stable_diffusion_2_maps_both_ways() {
     let parts = [
         ("model.diffusion_model.", "unet_", unet(&[320, 640, 1280, 1280], &[1, 1, 1, 0], 1).names()),
         ("first_stage_model.", "vae_", VaeShape::ldm_names(4)),
@@ -116,7 +118,8 @@ fn every_name_of_stable_diffusion_2_maps_both_ways() {
 }
 
 #[test]
-fn every_name_of_stable_diffusion_xl_maps_both_ways() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_name_of_stable_diffusion_xl_maps_both_ways() {
     let parts = [
         ("model.diffusion_model.", "unet_", unet(&[320, 640, 1280], &[0, 2, 10], 10).names()),
         ("first_stage_model.", "vae_", VaeShape::ldm_names(4)),
@@ -127,7 +130,8 @@ fn every_name_of_stable_diffusion_xl_maps_both_ways() {
 }
 
 #[test]
-fn every_name_of_the_refiner_maps_both_ways() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_name_of_the_refiner_maps_both_ways() {
     let parts = [
         ("model.diffusion_model.", "unet_", unet(&[384, 768, 1536, 1536], &[0, 4, 4, 0], 4).names()),
         ("first_stage_model.", "vae_", VaeShape::ldm_names(4)),

@@ -2,16 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_testkit::shared_data;
 use kiln_weights::{ParamSource, SafetensorsFile};
-
-fn shared(folder: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(folder);
-    if !path.is_dir() {
-        println!("skipped: {folder} is not beside the checkout");
-        return None;
-    }
-    Some(path)
-}
 
 fn safetensors_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -19,8 +11,9 @@ fn safetensors_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn malformed_files_are_refused() {
-    let Some(folder) = shared("malformed_safetensors") else { return };
+#[ignore = "needs ../shared/data"]
+fn shared_data_malformed_files_are_refused() {
+    let folder = shared_data("malformed_safetensors");
     let files = safetensors_in(&folder);
     assert_eq!(files.len(), 22);
     for path in files {
@@ -32,9 +25,12 @@ fn malformed_files_are_refused() {
 }
 
 #[test]
-fn valid_corner_cases_are_read() {
-    let Some(folder) = shared("valid_edge_safetensors") else { return };
-    for path in safetensors_in(&folder) {
+#[ignore = "needs ../shared/data"]
+fn shared_data_valid_corner_cases_are_read() {
+    let folder = shared_data("valid_edge_safetensors");
+    let files = safetensors_in(&folder);
+    assert!(!files.is_empty(), "{} has no files", folder.display());
+    for path in files {
         let file = SafetensorsFile::open(&path).unwrap();
         for key in file.keys() {
             let data = file.data(&key).unwrap().unwrap();

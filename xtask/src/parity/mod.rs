@@ -20,7 +20,7 @@ const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The parts of the page in their order, with what is said of each.
-const PARTS: [(&str, &str, &str); 4] = [
+const PARTS: [(&str, &str, &str); 5] = [
     (
         "text",
         "Text encoders",
@@ -42,6 +42,12 @@ const PARTS: [(&str, &str, &str); 4] = [
          configurations of Stable Diffusion 1.5 and XL: `levels`, the noise levels, each also within 5e-6 of itself, and\n\
          `latents`, the final latents. What they are compared with is k-diffusion's and ComfyUI's functions\n\
          (`crates/scheduler/tests/fixtures/programs.py`).",
+    ),
+    (
+        "steps",
+        "Single steps",
+        "The U-Net's output after guidance, from prompt and latents of the reference: first, middle and last call of a \
+         case.",
     ),
 ];
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kiln_testkit::fixtures;
@@ -99,7 +99,8 @@ impl Sandbox {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");
         let mut child = command.spawn().unwrap();
-        let (stdout, stderr) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
+        let stdout = Stream::read(child.stdout.take().unwrap());
+        let stderr = Stream::read(child.stderr.take().unwrap());
         Running { line, child, stdout, stderr }
     }
 }
@@ -123,21 +124,61 @@ fn txt2img(args: &[&str]) -> Vec<OsString> {
     all
 }
 
-/// Reads a stream to its end, so that a full pipe stops nobody.
-fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// What a process has written to a stream so far, read by a thread so that a full pipe stops nobody.
+struct Stream(Arc<(Mutex<Written>, Condvar)>);
+
+#[derive(Default)]
+struct Written {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Stream {
+    fn read(mut stream: impl Read + Send + 'static) -> Self {
+        let shared = Arc::new((Mutex::new(Written::default()), Condvar::new()));
+        let writer = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                let count = stream.read(&mut buffer).unwrap();
+                let mut written = writer.0.lock().unwrap();
+                written.bytes.extend_from_slice(&buffer[..count]);
+                written.ended = count == 0;
+                writer.1.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        Self(shared)
+    }
+
+    /// Waits until `enough` holds for the text or the stream has ended, and gives the text. `None` where that takes longer
+    /// than any run.
+    fn wait(&self, enough: impl Fn(&str) -> bool) -> Option<String> {
+        let (written, changed) = &*self.0;
+        let text = |written: &Written| String::from_utf8_lossy(&written.bytes).into_owned();
+        let waits = |written: &mut Written| !written.ended && !enough(&text(written));
+        let (written, result) = changed.wait_timeout_while(written.lock().unwrap(), TIME_LIMIT, waits).unwrap();
+        (!result.timed_out()).then(|| text(&written))
+    }
+}
+
+/// Whose lines [`Running::wait_for`] counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lines {
+    /// Those of the output stream.
+    Output,
+    /// Those of the error stream.
+    Errors,
 }
 
 /// A process that was started.
 pub struct Running {
     line: String,
     child: Child,
-    stdout: JoinHandle<String>,
-    stderr: JoinHandle<String>,
+    stdout: Stream,
+    stderr: Stream,
 }
 
 impl Running {
@@ -145,6 +186,17 @@ impl Running {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id()); // a child that nobody waited for keeps its number
         Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Waits until `count` lines of the output stream, or of the error stream, begin with `start`, or the process has ended.
+    #[track_caller]
+    pub fn wait_for(&self, (stream, start): (Lines, &str), count: usize) {
+        let stream = if stream == Lines::Output { &self.stdout } else { &self.stderr };
+        let whole_lines = |text: &str| {
+            text.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.starts_with(start)).count()
+        };
+        let found = stream.wait(|text| whole_lines(text) >= count);
+        assert!(found.is_some(), "no {count} lines {start:?} after {TIME_LIMIT:?}: {}", self.line);
     }
 
     /// Waits for the end.
@@ -161,7 +213,8 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let [stdout, stderr] = [self.stdout, self.stderr].map(|stream| stream.join().unwrap());
+        let [stdout, stderr] = [self.stdout, self.stderr]
+            .map(|stream| stream.wait(|_| false).unwrap_or_else(|| panic!("a stream is still open: {}", self.line)));
         let run = Run { line: self.line, status, stdout, stderr };
         assert!(status.code() != Some(101) && !run.stderr.contains("panicked at"), "a panic: {run}");
         run

@@ -382,8 +382,9 @@ fn inspect_tells_a_pictures_settings() {
 }
 
 #[test]
-fn inspect_reads_files_of_other_programs() {
-    let Some(folder) = shared_data("png_metadata") else { return };
+#[ignore = "needs ../shared/data"]
+fn shared_data_files_of_other_programs_are_inspected() {
+    let folder = shared_data("png_metadata");
     let sandbox = Sandbox::new();
     for (name, told) in [
         ("automatic1111_stealth.png", "Model: realisticVisionV51_v51VAE"),

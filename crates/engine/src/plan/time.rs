@@ -81,12 +81,27 @@ mod tests {
         close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);
     }
 
+    /// 4e12 operations an image at 2e12 a second, and 6e9 bytes at 1e9.
     #[test]
-    fn copies_hide_on_a_card_and_not_on_the_processor() {
-        let card = Rates::of(Target::Card, DType::F16);
-        assert_eq!(card.seconds(0.0, 1, 55_000_000_000), 1.0);
-        assert_eq!(card.seconds(4.3e14, 1, 1 << 30), 1.5);
-        let cores = Rates::of(Target::Processor { threads: 2 }, DType::BF16);
-        assert_eq!(cores.seconds(300e9, 1, 4_000_000_000), 2.0);
+    fn copies_hide_on_a_gpu_and_not_on_the_cpu() {
+        let gpu = Rates { flop: 2e12, copy: 1e9, overhead: 0.5, overlap: true };
+        assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "one image and half of one for the step");
+        assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, beside the step");
+        assert_eq!(gpu.seconds(4e12, 1, 6_000_000_000), 6.0, "the step waits for the copy");
+        let cpu = Rates { overhead: 0.0, overlap: false, ..gpu };
+        assert_eq!(cpu.seconds(4e12, 1, 6_000_000_000), 8.0, "one after the other");
+        assert_eq!(gpu.estimate(&[4e12, 1e12]).seconds, [2.0, 0.5]);
+    }
+
+    #[test]
+    fn rates_follow_the_device() {
+        let gpu = Rates::of(Target::Card, DType::F16);
+        assert!(gpu.overlap && gpu.flop > 4.0 * Rates::of(Target::Card, DType::F32).flop);
+        let cpu = |threads, dtype| Rates::of(Target::Processor { threads }, dtype);
+        let (one, eight) = (cpu(1, DType::F32), cpu(8, DType::F32));
+        assert_eq!((eight.flop, eight.copy), (8.0 * one.flop, 8.0 * one.copy));
+        assert!(cpu(1, DType::BF16).flop > one.flop && cpu(1, DType::F16).flop == one.flop);
+        assert!(!one.overlap && one.overhead == 0.0);
+        assert!(gpu.flop > 10.0 * cpu(64, DType::BF16).flop);
     }
 }

@@ -162,8 +162,9 @@ mod tests {
 
     /// Files of sd-parsers' tests, with what that package reads in them.
     #[test]
-    fn real_files_are_read() {
-        let Some(folder) = shared_data("png_metadata") else { return };
+    #[ignore = "needs ../shared/data"]
+    fn shared_data_real_files_are_read() {
+        let folder = shared_data("png_metadata");
         let read = |name: &str| ImageReport::read(&folder.join(name)).unwrap();
         let hidden = read("automatic1111_stealth.png");
         let found = hidden.parameters.unwrap();

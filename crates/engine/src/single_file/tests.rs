@@ -77,7 +77,8 @@ fn check_unet(config: &UnetConfig, kind: ModelKind, input: ModelInput, predictio
 }
 
 #[test]
-fn official_configurations_follow_from_the_shapes() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_official_configurations_follow_from_the_shapes() {
     use ModelInput::{Inpainting, Latents};
     use ModelKind::{Sd1, Sd2, Sdxl, SdxlRefiner};
     for (name, kind, input, prediction) in [
@@ -88,7 +89,7 @@ fn official_configurations_follow_from_the_shapes() {
         ("stable-diffusion-xl-1.0-inpainting-0.1", Sdxl, Inpainting, Prediction::Epsilon),
         ("stable-diffusion-xl-refiner-1.0", SdxlRefiner, Latents, Prediction::Epsilon),
     ] {
-        let Some(folder) = shared_data(&format!("configs/{name}")) else { return };
+        let folder = shared_data(&format!("configs/{name}"));
         let config = UnetConfig::from_json(&read(&folder, "unet/config.json")).unwrap();
         check_unet(&config, kind, input, prediction);
         let is_xl = config.added_embedding.is_some();

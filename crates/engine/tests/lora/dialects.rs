@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kiln_testkit::{Fixture, fixtures};
 use kiln_weights::{KeyRule, Lora, Network, ParamSource, Patch, Patched, Renamed, open_component};
 
-use crate::networks::{FOLDERS, Networks};
+use super::networks::{FOLDERS, Networks};
 
 /// Of a merged weight the fixtures have each so many-th value.
 const STRIDE: usize = 7;

@@ -5,3 +5,5 @@ mod names;
 mod networks;
 mod pictures;
 mod real;
+#[path = "../support/mod.rs"]
+mod support;

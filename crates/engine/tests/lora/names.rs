@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kiln_testkit::shared_data;
 use kiln_weights::{Network, UnusedReason};
 
-use crate::networks::Networks;
+use super::networks::Networks;
 
 #[derive(serde::Deserialize)]
 struct KeyMap {
@@ -14,14 +14,11 @@ struct KeyMap {
 
 /// Every real name of LoRA, LoHa, LoKr and OFT files is one of Stable Diffusion 1.5's or XL's layers.
 #[test]
-fn every_known_name_is_understood() {
-    let (Some(list), Some(sd1), Some(sdxl)) = (
-        shared_data("lora/lora_inspector_keys.json"),
-        shared_data("configs/stable-diffusion-v1-5"),
-        shared_data("configs/stable-diffusion-xl-base-1.0"),
-    ) else {
-        return;
-    };
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_known_name_is_understood() {
+    let list = shared_data("lora/lora_inspector_keys.json");
+    let [sd1, sdxl] =
+        ["stable-diffusion-v1-5", "stable-diffusion-xl-base-1.0"].map(|name| shared_data(&format!("configs/{name}")));
     let names: Vec<String> = serde_json::from_str(&std::fs::read_to_string(list).unwrap()).unwrap();
     assert_eq!(names.len(), 9025);
     let models = [("SD 1.5", Networks::of(&sd1).targets()), ("SDXL", Networks::of(&sdxl).targets())];
@@ -47,18 +44,16 @@ fn every_known_name_is_understood() {
 
 /// CompVis' names are those of the key maps, for every layer of the denoiser.
 #[test]
-fn compvis_names_are_those_of_the_key_maps() {
+#[ignore = "needs ../shared/data"]
+fn shared_data_compvis_names_are_those_of_the_key_maps() {
     for (map, config) in [
         ("stable_diffusion_sd1", "stable-diffusion-v1-5"),
         ("stable_diffusion_sd2", "stable-diffusion-2-1"),
         ("stable_diffusion_sdxl", "stable-diffusion-xl-base-1.0"),
         ("stable_diffusion_refiner", "stable-diffusion-xl-refiner-1.0"),
     ] {
-        let (Some(map_path), Some(config)) =
-            (shared_data(&format!("keymaps/{map}.json")), shared_data(&format!("configs/{config}")))
-        else {
-            return;
-        };
+        let (map_path, config) =
+            (shared_data(&format!("keymaps/{map}.json")), shared_data(&format!("configs/{config}")));
         let map: KeyMap = serde_json::from_str(&std::fs::read_to_string(map_path).unwrap()).unwrap();
         let targets = Networks::of(&config).targets();
         let mut count = 0;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, LoraName, LoraUse, MemoryOptions, ModeChoice, ModelFolder, Request, Setup,
+    DTypeChoice, DeviceChoice, Engine, LoraName, LoraUse, MemoryOptions, ModeChoice, ModelFolder, Request, Setup,
 };
 use kiln_testkit::fixtures;
+
+use crate::support::{cpu, request, tiny, try_images};
 
 /// The folder of the fixtures for a model.
 fn loras(kind: &str) -> PathBuf {
@@ -16,10 +18,7 @@ fn loras(kind: &str) -> PathBuf {
 
 fn engine_in(kind: &str, mode: ModeChoice, lora_dir: Option<PathBuf>, embeddings_dir: Option<PathBuf>) -> Engine {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
-    let (device, dtype) = (DeviceChoice::Cpu, DTypeChoice::F32);
-    let setup = Setup { device, dtype, memory, lora_dir, embeddings_dir, ..Setup::default() };
-    let model = ModelFolder::open(&fixtures(&format!("models/{kind}"))).unwrap();
-    Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
+    tiny(kind, &Setup { memory, lora_dir, embeddings_dir, ..cpu() })
 }
 
 fn engine(kind: &str) -> Engine {
@@ -28,24 +27,9 @@ fn engine(kind: &str) -> Engine {
 
 /// The pixels and the settings of a picture.
 fn picture(engine: &mut Engine, prompt: &str, loras: &[LoraUse]) -> kiln_engine::Result<(Vec<u8>, String)> {
-    let request = Request {
-        prompt: prompt.into(),
-        width: Some(64),
-        height: Some(64),
-        steps: Some(2),
-        seed: Some(7),
-        loras: loras.to_vec(),
-        ..Request::default()
-    };
-    let job = request.resolve(engine.model())?;
-    let mut found = None;
-    engine.txt2img(&job, &mut |event| {
-        if let Event::Picture(picture) = event {
-            found = Some((picture.rgb.clone(), picture.parameters.clone()));
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found.unwrap())
+    let request = Request { loras: loras.to_vec(), ..request(prompt, (64, 64), 2, 7) };
+    let image = try_images(engine, &request)?.remove(0);
+    Ok((image.rgb, image.parameters))
 }
 
 fn pixels(engine: &mut Engine, prompt: &str) -> Vec<u8> {

@@ -9,7 +9,7 @@ use kiln_weights::{
     Lora, MapSource, Network, Patched, Placement, RandomSource, Segments, Targets, TextualInversion, load,
 };
 
-use crate::networks::Networks;
+use super::networks::Networks;
 
 /// `(file, patches, words)`.
 const FILES: [(&str, usize, &[&str]); 4] = [
@@ -20,10 +20,9 @@ const FILES: [(&str, usize, &[&str]); 4] = [
 ];
 
 #[test]
-fn every_tensor_of_real_files_is_used() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else {
-        return;
-    };
+#[ignore = "needs ../shared/data"]
+fn shared_data_every_tensor_of_real_files_is_used() {
+    let (folder, model) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5"));
     let targets = Networks::of(&model).targets();
     for (name, patches, words) in FILES {
         let lora = Lora::open(&folder.join(format!("{name}.safetensors")), &targets).unwrap();
@@ -39,10 +38,9 @@ fn every_tensor_of_real_files_is_used() {
 }
 
 #[test]
-fn the_same_file_in_two_dialects_changes_the_same_layers() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else {
-        return;
-    };
+#[ignore = "needs ../shared/data"]
+fn shared_data_the_same_file_in_two_dialects_changes_the_same_layers() {
+    let (folder, model) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5"));
     let targets = Networks::of(&model).targets();
     let keys = |name: &str| {
         let lora = Lora::open(&folder.join(format!("{name}.safetensors")), &targets).unwrap();
@@ -54,18 +52,18 @@ fn the_same_file_in_two_dialects_changes_the_same_layers() {
 }
 
 #[test]
-fn a_file_for_another_model_says_so() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-xl-base-1.0")) else {
-        return;
-    };
+#[ignore = "needs ../shared/data"]
+fn shared_data_a_file_for_another_model_says_so() {
+    let (folder, model) = (shared_data("lora"), shared_data("configs/stable-diffusion-xl-base-1.0"));
     let targets = Networks::of(&model).targets();
     let error = Lora::open(&folder.join("catundchat_sd15.safetensors"), &targets).err().unwrap().to_string();
     assert!(error.contains("is it from another model") || error.contains("changes nothing of this model"), "{error}");
 }
 
 #[test]
-fn real_embeddings_are_read() {
-    let Some(folder) = shared_data("embeddings") else { return };
+#[ignore = "needs ../shared/data"]
+fn shared_data_real_embeddings_are_read() {
+    let folder = shared_data("embeddings");
     for (file, names, vectors) in [
         ("invoke_test_embedding.safetensors", &["invoke_test_embedding"][..], 5),
         ("fastai_learned_embeds.bin", &["fastai_learned_embeds", "<birb-style>"], 1),
@@ -98,13 +96,11 @@ fn processor_seconds() -> f64 {
 }
 
 /// Prints how much longer weights take to load with LoRAs. `cargo test -p kiln-engine --release --test lora -- --ignored
-/// --nocapture`
+/// --nocapture measure_`
 #[test]
-#[ignore = "a measurement"]
-fn how_long_merging_takes() {
-    let (Some(folder), Some(model)) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5")) else {
-        return;
-    };
+#[ignore = "a measurement, needs ../shared/data"]
+fn measure_how_long_merging_takes() {
+    let (folder, model) = (shared_data("lora"), shared_data("configs/stable-diffusion-v1-5"));
     let networks = Networks::of(&model);
     let (_, unet) = &networks.all[0];
     let placement = Placement::new(Device::Cpu, DType::F16);

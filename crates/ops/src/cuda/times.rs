@@ -147,12 +147,10 @@ const DECODER: (&str, Convolutions, Products) = (
 );
 
 #[test]
-#[ignore = "needs a GPU, and measures"]
-fn products() {
+#[ignore = "a measurement, needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn measure_products() {
     let (device, dtype) = &*TARGET;
-    if !device.is_cuda() {
-        return;
-    }
+    assert!(device.is_cuda(), "this measures a GPU: KILN_TEST_DEVICE=cuda");
     for (name, convolutions, products) in [SD15, SDXL, DECODER] {
         println!("{name}, {dtype:?}");
         let mut sums = [(0.0, 0.0); 2]; // (milliseconds, operations)
