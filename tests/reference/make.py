@@ -2,8 +2,8 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, single_file, lora. `stages`,
-`pipeline`, `single_file` and `lora` need `models`; `single_file` needs `--scripts`, and is left out without. `prompts` is
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, single_file, lora, lcm,
+lora_bias. `stages`, `pipeline`, `single_file`, `lora`, `lcm` and `lora_bias` need `models`; `single_file` needs `--scripts`, and is left out without. `prompts` is
 made where it is named; it needs a checkout of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji", "single_file", "lora")
+PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji", "single_file", "lora", "lcm", "lora_bias")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 8_000_000
 
@@ -36,7 +36,9 @@ def main():
     # Imported here so that --help and a wrong argument answer at once.
     import common
     import emoji
+    import lcm
     import lora
+    import lora_bias
     import models
     import pipeline
     import prompts
@@ -54,6 +56,8 @@ def main():
         "emoji": lambda: emoji.main(args.emoji),
         "single_file": lambda: single_file.main(args.scripts),
         "lora": lora.main,
+        "lcm": lcm.main,
+        "lora_bias": lora_bias.main,
     }
     if args.scripts is None:
         if "single_file" in args.parts:

@@ -86,7 +86,9 @@ impl Guide {
     pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
-        Self { scale: job.cfg_scale, options: job.guidance, both, guided, composed, evaluations }
+        // What the network makes of the strength itself is not done again.
+        let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
+        Self { scale, options: job.guidance, both, guided, composed, evaluations }
     }
 
     /// Whether an evaluation of the schedule is guided.

@@ -40,6 +40,7 @@ mod host_memory;
 mod hub;
 mod inspect;
 mod latents_file;
+mod leftovers;
 mod locate;
 mod lora;
 mod matrices;

@@ -232,3 +232,65 @@ fn a_run_stops_between_steps() {
     assert!(matches!(engine.txt2img(&job, watch), Err(kiln_engine::Error::Interrupted)));
     assert_eq!(steps, 3);
 }
+
+#[derive(Deserialize)]
+struct LcmCase {
+    name: String,
+    steps: Option<usize>,
+    cfg_scale: Option<f64>,
+    width: Option<usize>,
+    height: Option<usize>,
+    images: Option<usize>,
+}
+
+/// A folder of `fixtures/lcm` with the text encoder, tokenizer and autoencoder of `models/sd1`.
+fn lcm_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |from: &Path, names: &[&str]| {
+        for name in names {
+            let to = folder.path().join(name);
+            let from = from.join(name);
+            if from.is_file() {
+                std::fs::copy(&from, &to).unwrap();
+                continue;
+            }
+            std::fs::create_dir(&to).unwrap();
+            for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    };
+    copy(&fixtures("lcm"), &["model_index.json", "unet", "scheduler"]);
+    copy(&fixtures("models/sd1"), &["text_encoder", "tokenizer", "vae"]);
+    folder
+}
+
+/// A network that was distilled with guidance inside, against diffusers' `LatentConsistencyModelPipeline`: its defaults,
+/// other steps and strengths. A negative prompt changes nothing.
+#[test]
+fn lcm() {
+    let folder = lcm_folder();
+    let cases: Vec<LcmCase> = read(&fixtures("lcm/pipeline.json"));
+    let fixture = Fixture::open("lcm/pipeline.safetensors");
+    let mut engine = load(folder.path());
+    let parity = Parity::new("pipeline", Target::from_env().label("lcm"));
+    assert!(cases.len() > 4);
+    for case in &cases {
+        let request = Request {
+            prompt: "a red apple".into(),
+            seed: Some(42),
+            steps: case.steps,
+            cfg_scale: case.cfg_scale,
+            width: case.width,
+            height: case.height,
+            batch_size: case.images,
+            ..Request::default()
+        };
+        let latents_of = |engine: &mut Engine, request: &Request| latents(&pictures(engine, request));
+        let found = latents_of(&mut engine, &request);
+        parity.check(&case.name, &found, &fixture.tensor(&case.name), bound(BOUNDS));
+        let negative = Request { negative_prompt: Some("blurry".into()), ..request };
+        let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(values(&latents_of(&mut engine, &negative)), values(&found), "{}", case.name);
+    }
+}

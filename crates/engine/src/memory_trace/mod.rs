@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use kiln_mempool::{
     Category, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
 };
+use kiln_weights::read_small_text;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -133,8 +134,11 @@ fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
     to.flush()
 }
 
+/// Bytes of a trace. A step of Stable Diffusion XL writes some 200 KB.
+const MAX_BYTES: u64 = 1 << 30;
+
 fn read_trace(path: &Path) -> Result<MemoryTrace> {
-    let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+    let text = read_small_text(path, MAX_BYTES).map_err(Error::read(path))?;
     let wrong = |line: usize, problem: String| Error::model(path, format!("line {}: {problem}", line + 1));
     let mut trace = MemoryTrace::default();
     for (i, line) in text.lines().enumerate() {
