@@ -15,7 +15,7 @@ fn tables() -> Vec<Names> {
         context_dim: 8,
         linear_projection: true,
         added_dim: None,
-        guidance_embedding: false,
+        guidance_dim: None,
     };
     let clip = [ClipDialect::Transformers, ClipDialect::Bare, ClipDialect::OpenClip, ClipDialect::Fused];
     let clip = clip.into_iter().map(ClipDialect::names);

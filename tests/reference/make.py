@@ -2,17 +2,19 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, lengths, emoji, steps, single_file, lora.
-`stages`, `pipeline`, `lengths`, `single_file` and `lora` need `models`; `steps` needs `pipeline` and `emoji`; `single_file`
-needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout of AUTOMATIC1111's web
-UI and the packages lark and compel.
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, lengths, emoji, steps, single_file, lora, lcm,
+lora_bias. `stages`, `pipeline`, `lengths`, `single_file`, `lora`, `lcm` and `lora_bias` need `models`; `steps` needs `pipeline`
+and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
+of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "lengths", "emoji", "steps", "single_file", "lora")
+PARTS = (
+    "models", "stages", "taesd", "samplers", "pipeline", "lengths", "emoji", "steps", "single_file", "lora", "lcm", "lora_bias",
+)
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 9_000_000
 
@@ -37,8 +39,10 @@ def main():
     # Imported here so that --help and a wrong argument answer at once.
     import common
     import emoji
+    import lcm
     import lengths
     import lora
+    import lora_bias
     import models
     import pipeline
     import prompts
@@ -59,6 +63,8 @@ def main():
         "steps": lambda: steps.main(args.emoji),
         "single_file": lambda: single_file.main(args.scripts),
         "lora": lora.main,
+        "lcm": lcm.main,
+        "lora_bias": lora_bias.main,
     }
     if args.scripts is None:
         if "single_file" in args.parts:

@@ -94,6 +94,9 @@ fn file(report: &FileReport) -> String {
         thousands(report.bytes as usize),
         stored(&report.stored),
     );
+    if !report.kept.is_empty() {
+        text += &format!("kept in the file: {}\n", report.kept.join(", "));
+    }
     for (key, value) in report.metadata.iter().take(NOTES) {
         let more = if value.chars().count() > NOTE_LENGTH { " .." } else { "" };
         text += &format!("note {}: {}{more}\n", plain(key), plain(value));

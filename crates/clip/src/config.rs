@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use kiln_nn::limits;
 use kiln_nn::ops::Activation;
+use kiln_weights::MAX_CONFIG_BYTES;
 use serde::Deserialize;
 
 use crate::error::{Error, Result, format_error, read_text};
@@ -82,7 +84,7 @@ impl TextEncoderConfig {
     /// [`Error::Io`], or [`Error::Format`] with the file and what [`Self::from_json`] says.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
-        Self::from_json(&read_text(&path)?).map_err(|error| format_error(&path, error.to_string()))
+        Self::from_json(&read_text(&path, MAX_CONFIG_BYTES)?).map_err(|error| format_error(&path, error.to_string()))
     }
 
     /// Whether the pooled vector is projected.
@@ -146,8 +148,9 @@ impl TextEncoderConfig {
                 self.num_attention_heads, self.hidden_size
             )));
         }
-        if !(self.layer_norm_eps.is_finite() && self.layer_norm_eps > 0.0) {
-            return Err(Error::Config(format!("layer_norm_eps is {}, expected more than 0", self.layer_norm_eps)));
+        if !limits::is_epsilon(self.layer_norm_eps) {
+            let found = self.layer_norm_eps;
+            return Err(Error::Config(format!("layer_norm_eps is {found:?}, expected more than 0 and at most 1")));
         }
         self.activation().map(|_| ())
     }

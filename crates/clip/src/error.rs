@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_weights::read_small_text;
+
 /// Why a text could not be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,9 +100,9 @@ impl Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The text of a file.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })
+/// The text of a file of at most `most` bytes.
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {
+    read_small_text(path, most).map_err(|source| Error::Io { path: path.to_path_buf(), source })
 }
 
 /// A file that is not what it should be.

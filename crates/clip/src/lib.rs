@@ -42,5 +42,5 @@ pub use config::TextEncoderConfig;
 pub use emphasis::Emphasis;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
-pub use tokenizer::{ClipPadding, Tokenizer};
+pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
 pub use words::{Words, mentions};

@@ -128,7 +128,7 @@ fn absurd_configurations_are_refused() {
         (r#"{"max_position_embeddings": 0}"#, "max_position_embeddings is 0"),
         (r#"{"num_attention_heads": 0}"#, "num_attention_heads is 0"),
         (r#"{"num_attention_heads": 7}"#, "num_attention_heads is 7, expected a divisor of hidden_size, 512"),
-        (r#"{"layer_norm_eps": 0}"#, "layer_norm_eps is 0, expected more than 0"),
+        (r#"{"layer_norm_eps": 0}"#, "layer_norm_eps is 0.0, expected more than 0"),
         (
             r#"{"hidden_act": "gelu_pytorch_tanh"}"#,
             "hidden_act is `gelu_pytorch_tanh`, expected `quick_gelu` or `gelu`",

@@ -150,3 +150,22 @@ fn shared_data_official_tokenizer_is_the_built_in_one() {
         assert_eq!(tokenizer.chunks(text).unwrap(), official.chunks(text).unwrap(), "{text}");
     }
 }
+
+/// What `kiln convert` stands on: texts are read as files are, and CLIP's own files mean CLIP's own tokenizer.
+#[test]
+fn texts_are_a_tokenizer_too_and_clips_are_clips() {
+    for padding in [ClipPadding::End, ClipPadding::Zero] {
+        let texts = Tokenizer::clip_files(padding).unwrap().map(|(name, text)| (name.to_string(), text));
+        let read = Tokenizer::from_texts("a.safetensors".as_ref(), &texts.into_iter().collect()).unwrap();
+        let [end, zero] = [ClipPadding::End, ClipPadding::Zero].map(|padding| Tokenizer::clip(padding).unwrap());
+        assert_eq!(read.is_same_as(&end), padding == ClipPadding::End);
+        assert_eq!(read.is_same_as(&zero), padding == ClipPadding::Zero);
+    }
+    let names = ["vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer_config.json"];
+    let texts = names.map(|name| (name.to_string(), fixture_text(name))).into_iter().collect();
+    let read = Tokenizer::from_texts("a.safetensors".as_ref(), &texts).unwrap();
+    assert!(read.is_same_as(&Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap()));
+    assert!(!read.is_same_as(&Tokenizer::clip(ClipPadding::End).unwrap()));
+    let missing = Tokenizer::from_texts("a.safetensors".as_ref(), &Default::default()).err().unwrap().to_string();
+    assert!(missing.starts_with("a.safetensors: no tokenizer found"), "{missing}");
+}

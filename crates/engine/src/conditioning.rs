@@ -114,19 +114,27 @@ pub(crate) struct Conditions {
     zeros: Option<Encoded>,
     /// SDXL's sizes: `(1, 6)`.
     time_ids: Option<Tensor>,
+    /// What a distilled network takes as the strength of the guidance, `(1)`.
+    guidance: Option<Tensor>,
     /// The text of each row that was handed out last.
     current: Vec<Option<usize>>,
 }
 
 impl Conditions {
-    /// `encoded` are the steering's texts, all of one length; `time_ids` `(1, 6)` are there for SDXL.
-    pub(crate) fn new(steering: Steering, encoded: Vec<Encoded>, time_ids: Option<Tensor>) -> Result<Self> {
+    /// `encoded` are the steering's texts, all of one length; `time_ids` `(1, 6)` are there for SDXL, `guidance` `(1)` for
+    /// distilled networks.
+    pub(crate) fn new(
+        steering: Steering,
+        encoded: Vec<Encoded>,
+        time_ids: Option<Tensor>,
+        guidance: Option<Tensor>,
+    ) -> Result<Self> {
         let nothing = |like: &Encoded| -> Result<_> {
             Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })
         };
         let wanted = steering.rows.contains(&Row::Zeros);
         let zeros = encoded.first().filter(|_| wanted).map(nothing).transpose()?;
-        Ok(Self { steering, encoded, zeros, time_ids, current: Vec::new() })
+        Ok(Self { steering, encoded, zeros, time_ids, guidance, current: Vec::new() })
     }
 
     /// Whether the first rows are unconditional.
@@ -189,7 +197,8 @@ impl Conditions {
             let time_ids = time_ids.repeat((rows.len(), 1))?; // (b, 6)
             Ok(AddedConditions { text_embeds: joined(|encoded| &encoded.pooled)?, time_ids })
         });
-        let conditioning = Conditioning { context: joined(|encoded| &encoded.context)?, added: added.transpose()? };
+        let (context, guidance) = (joined(|encoded| &encoded.context)?, self.guidance.clone());
+        let conditioning = Conditioning { context, added: added.transpose()?, guidance };
         self.current = now;
         Ok(conditioning)
     }

@@ -9,7 +9,9 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Shadow, shadow};
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{Checkpoint, KeyRule, ParamSource, Placement, Renamed, Segments, open_component};
+use kiln_weights::{
+    Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
+};
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
@@ -184,7 +186,7 @@ fn blame(error: Error, taesd: Option<&Path>) -> Error {
 pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
     let config = if path.is_dir() {
         let file = path.join("config.json");
-        let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
+        let text = read_small_text(&file, MAX_CONFIG_BYTES).map_err(Error::read(&file))?;
         TinyConfig::from_json(&text).map_err(|error| Error::model(&file, error))?
     } else {
         TinyConfig::default()

@@ -220,8 +220,9 @@ impl Constants {
 
     /// All tensors, in one order.
     fn tensors(&self) -> Vec<&Tensor> {
-        let Conditioning { context, added } = &self.conditioning;
+        let Conditioning { context, added, guidance } = &self.conditioning;
         let mut tensors = vec![context];
+        tensors.extend(guidance);
         tensors.extend(&self.cfg_scale);
         tensors.extend(&self.weights);
         tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
@@ -243,12 +244,14 @@ impl Constants {
     }
 
     fn copy(&self) -> Result<Self> {
-        let Conditioning { context, added } = &self.conditioning;
+        let Conditioning { context, added, guidance } = &self.conditioning;
+        let guidance = guidance.as_ref().map(Tensor::force_contiguous).transpose()?;
         let added = added.as_ref().map(|added| -> Result<_> {
             let text_embeds = added.text_embeds.force_contiguous()?;
             Ok(AddedConditions { text_embeds, time_ids: added.time_ids.force_contiguous()? })
         });
-        let conditioning = Conditioning { context: context.force_contiguous()?, added: added.transpose()? };
+        let context = context.force_contiguous()?;
+        let conditioning = Conditioning { context, added: added.transpose()?, guidance };
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
         let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
         Ok(Self { conditioning, cfg_scale, weights })

@@ -164,6 +164,17 @@ pub enum Error {
     Candle(#[from] candle_core::Error),
 }
 
+/// Characters of a problem with a file that are shown: problems quote values, and a value may be a megabyte.
+const LONGEST_PROBLEM: usize = 1000;
+
+/// The first `most` characters of a text from a file, for a message.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.into(),
+    }
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
@@ -211,7 +222,7 @@ impl Error {
     }
 
     pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
-        Self::Model { path: path.to_path_buf(), problem: problem.to_string() }
+        Self::Model { path: path.to_path_buf(), problem: shortened(&problem.to_string(), LONGEST_PROBLEM) }
     }
 }
 

@@ -90,7 +90,9 @@ impl Guide {
         let both = job.sampler.needs_unconditional();
         let counted = (job.sampling.convention == Convention::Automatic1111)
             .then(|| if job.sampler.asks_twice() { 2 * job.steps } else { job.steps });
-        Self { scale: job.cfg_scale, options: job.guidance, both, guided, composed, evaluations, counted }
+        // What the network makes of the strength itself is not done again.
+        let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
+        Self { scale, options: job.guidance, both, guided, composed, evaluations, counted }
     }
 
     /// Whether an evaluation of the schedule is guided.

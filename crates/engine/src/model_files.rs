@@ -1,18 +1,22 @@
 //! Where a model's configurations and weights are: a folder in the diffusers layout, or one file, and other files for
 //! some of the parts.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, Tokenizer};
 use kiln_unet::{Unet, UnetConfig};
-use kiln_weights::{KeyRule, ParamSource, Renamed, misfits, open_component};
+use kiln_weights::ldm::ClipShape;
+use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, misfits, open_component, read_small_text};
 use serde_json::Value;
 
+use crate::convert::is_bare;
 use crate::error::{Error, Result};
-use crate::single_file::SingleFile;
-use crate::single_file::configs::{Configs, OPENAI_WIDTH, unet_config};
+use crate::single_file::configs::{Configs, is_openai, unet_config};
+use crate::single_file::kept::Kept;
 use crate::single_file::kind::Prediction;
+use crate::single_file::{self, SingleFile};
 
 /// What of a model is not what its folder or file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,7 +53,8 @@ pub(crate) struct ModelFiles {
 #[derive(Debug, Clone)]
 enum Base {
     Folder,
-    File(Arc<SingleFile>, Arc<Configs>),
+    /// With the configurations that are derived from it, or those that its notes have.
+    File(Arc<SingleFile>, Arc<Configs>, Arc<Kept>),
 }
 
 #[derive(Debug, Clone)]
@@ -87,18 +92,23 @@ impl ModelFiles {
             }
         };
         let text_files = options.text_encoders.iter().map(text_file).collect::<Result<Vec<_>>>()?;
-        let base = match path.is_file() {
-            false => Base::Folder,
-            true => {
+        let base = match path.is_dir() {
+            true => Base::Folder,
+            false => {
                 let file = SingleFile::open(path)?;
+                let kept = match &options.config {
+                    Some(_) => Kept::default(),
+                    None => Kept::of(file.checkpoint.metadata()),
+                };
                 let configs = match (&options.config, &vae) {
+                    _ if !kept.is_empty() => Configs::new(),
                     (Some(_), _) => Configs::new(),
                     (None, Some(Part::File(vae))) => {
                         file.configs(&[&text_files, std::slice::from_ref(vae)].concat())?
                     }
                     (None, _) => file.configs(&text_files)?,
                 };
-                Base::File(Arc::new(file), Arc::new(configs))
+                Base::File(Arc::new(file), Arc::new(configs), Arc::new(kept))
             }
         };
         let (path, config) = (path.to_path_buf(), options.config.clone());
@@ -117,17 +127,52 @@ impl ModelFiles {
     /// The text of a configuration, or `None` where a single file has no such.
     pub(crate) fn config(&self, name: &str) -> Result<String> {
         match &self.base {
-            Base::File(_, configs) if self.config.is_none() => {
-                let found = configs.get(name).map(Value::to_string);
+            Base::File(_, configs, kept) if self.config.is_none() => {
+                let found = kept.files.get(name).cloned().or_else(|| configs.get(name).map(Value::to_string));
                 found.ok_or_else(|| Error::model(&self.path, format!("has no part that `{name}` would be for")))
             }
             _ => read(&self.config_path(name)),
         }
     }
 
-    /// The file with defaults of the model's own, if it has one.
-    pub(crate) fn defaults(&self, name: &str) -> Option<PathBuf> {
-        Some(self.config_path(name)).filter(|path| path.ends_with(name) && path.exists())
+    /// The text with defaults of the model's own, if it has one, and the file in which it is.
+    pub(crate) fn defaults(&self, name: &str) -> Result<Option<(PathBuf, String)>> {
+        let path = self.config_path(name);
+        if let Base::File(_, _, kept) = &self.base
+            && self.config.is_none()
+        {
+            return Ok(kept.files.get(name).map(|text| (path, text.clone())));
+        }
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = read_small_text(&path, MAX_CONFIG_BYTES).map_err(Error::read(&path))?;
+        Ok(Some((path, text)))
+    }
+
+    /// Whether the configurations are a folder's, or come from one, rather than derived from tensors.
+    pub(crate) fn has_own_configs(&self) -> bool {
+        match &self.base {
+            Base::Folder => true,
+            Base::File(_, _, kept) => self.config.is_some() || !kept.is_empty(),
+        }
+    }
+
+    /// Whether the tensors of text encoder `i` have, or had in their folder, no `text_model.` in their names.
+    pub(crate) fn is_bare(&self, i: usize) -> Result<bool> {
+        match (&self.text[i], &self.base) {
+            (None, Base::Folder) => is_bare(&self.path.join(TEXT_FOLDERS[i].0)),
+            (None, Base::File(_, _, kept)) => Ok(kept.bare[i]),
+            (Some(_), _) => Ok(false),
+        }
+    }
+
+    /// The checkpoint, where the model is one.
+    pub(crate) fn single(&self) -> Option<&SingleFile> {
+        match &self.base {
+            Base::Folder => None,
+            Base::File(file, ..) => Some(file),
+        }
     }
 
     /// The configuration of the U-Net that is taken in the place of `base`'s: `base` itself where the tensors fit it,
@@ -177,7 +222,7 @@ impl ModelFiles {
     pub(crate) fn unet(&self) -> Result<Box<dyn ParamSource>> {
         match (&self.unet, &self.base) {
             (Some(Part::Folder(folder)), _) => Ok(open_component(folder)?),
-            (Some(Part::File(file)), _) | (None, Base::File(file, _)) => {
+            (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
                 file.unet().ok_or_else(|| no_part(&file.path, "U-Net"))
             }
             (None, Base::Folder) => Ok(open_component(&self.path.join("unet"))?),
@@ -188,7 +233,7 @@ impl ModelFiles {
     pub(crate) fn vae(&self) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.vae, &self.base) {
             (Some(Part::Folder(folder)), _) => open_component(folder)?,
-            (Some(Part::File(file)), _) | (None, Base::File(file, _)) => {
+            (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
                 file.vae().ok_or_else(|| no_part(&file.path, "autoencoder (VAE)"))?
             }
             (None, Base::Folder) => open_component(&self.path.join("vae"))?,
@@ -200,7 +245,7 @@ impl ModelFiles {
     pub(crate) fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.text[i], &self.base) {
             (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
-            (None, Base::File(file, _)) => file.text_encoder(i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
+            (None, Base::File(file, ..)) => file.text_encoder(i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
             (None, Base::Folder) => open_component(&self.path.join(TEXT_FOLDERS[i].0))?,
         };
         Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
@@ -210,22 +255,31 @@ impl ModelFiles {
     pub(crate) fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
         Ok(match self.tokenizer_files(i) {
             TokenizerFiles::Folder(folder) => Tokenizer::open(&folder)?,
+            TokenizerFiles::Kept(texts) => Tokenizer::from_texts(&self.path, &texts)?,
             TokenizerFiles::Clip(padding) => Tokenizer::clip(padding)?,
         })
     }
 
-    /// Where the tokenizer of text encoder `i` is: in a folder, or it is CLIP's own, whose padding depends on whose
+    /// Where the tokenizer of text encoder `i` is: in a folder or in the file's notes, or it is CLIP's own, whose padding depends on whose
     /// encoder it is.
     pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
         let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
         match &self.base {
-            Base::File(file, _) if !folder.is_dir() => {
+            Base::File(file, _, kept) if !folder.is_dir() => {
+                if let Some(texts) = kept.tokenizer(i).filter(|_| self.text[i].is_none()) {
+                    return TokenizerFiles::Kept(texts);
+                }
                 let part = match &self.text[i] {
                     Some((file, i)) => &file.text[*i],
                     None => &file.text[i],
                 };
-                let is_openai = part.as_ref().is_none_or(|part| part.shape.hidden_size == OPENAI_WIDTH);
-                TokenizerFiles::Clip(if is_openai { ClipPadding::End } else { ClipPadding::Zero })
+                let is_first =
+                    |part: &single_file::Part<ClipShape>| is_openai(part.shape.dialect, part.shape.hidden_size);
+                TokenizerFiles::Clip(if part.as_ref().is_none_or(is_first) {
+                    ClipPadding::End
+                } else {
+                    ClipPadding::Zero
+                })
             }
             _ => TokenizerFiles::Folder(folder),
         }
@@ -234,7 +288,9 @@ impl ModelFiles {
     /// Whether there is a configuration `name`.
     pub(crate) fn has_config(&self, name: &str) -> bool {
         match &self.base {
-            Base::File(_, configs) if self.config.is_none() => configs.contains_key(name),
+            Base::File(_, configs, kept) if self.config.is_none() => {
+                kept.files.contains_key(name) || configs.contains_key(name)
+            }
             _ => self.config_path(name).exists(),
         }
     }
@@ -243,7 +299,7 @@ impl ModelFiles {
     pub(crate) fn unexpected(&self) -> Vec<String> {
         match &self.base {
             Base::Folder => Vec::new(),
-            Base::File(file, _) => file.unexpected(),
+            Base::File(file, ..) => file.unexpected(),
         }
     }
 }
@@ -252,6 +308,8 @@ impl ModelFiles {
 pub(crate) enum TokenizerFiles {
     /// In a folder of its own.
     Folder(PathBuf),
+    /// In the file's notes: texts by their files' names.
+    Kept(BTreeMap<String, String>),
     /// In the program.
     Clip(ClipPadding),
 }
@@ -264,5 +322,5 @@ fn read(path: &Path) -> Result<String> {
             looked_for: format!("{name}, part of every model folder of the kind that model_index.json names"),
         });
     }
-    std::fs::read_to_string(path).map_err(Error::read(path))
+    read_small_text(path, MAX_CONFIG_BYTES).map_err(Error::read(path))
 }

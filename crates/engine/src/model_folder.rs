@@ -9,9 +9,9 @@ use kiln_vae::VaeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::model_files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
-use crate::request::{MAX_STEPS, guidance, in_range, side};
+use crate::request::{MAX_SIDE, MAX_STEPS, guidance, in_range, side};
 
 /// How the parts of a model work together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,17 @@ pub struct Defaults {
 }
 
 /// diffusers' classes of the models that can be run, with what they are.
-pub(crate) const PIPELINES: [(&str, Family); 2] =
-    [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl)];
+pub(crate) const PIPELINES: [(&str, Family); 3] =
+    [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl), (LCM_PIPELINE, Family::Sd)];
+/// The class of Stable Diffusion distilled into a latent consistency model.
+const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
+/// The steps and the guidance of that class where nothing is asked for.
+const LCM_STEPS: usize = 4;
+pub(crate) const LCM_GUIDANCE: f64 = 8.5;
+/// Characters of a value that a message shows.
+const SHOWN: usize = 100;
+/// `sample_size` where a configuration has none, in latents a side.
+const SAMPLE_SIZE: usize = 64;
 const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 /// The file with a model folder's own defaults; every key may be missing.
@@ -104,14 +113,15 @@ impl ModelFolder {
         let family = match PIPELINES.iter().find(|(known, _)| class == Some(known)) {
             Some((_, family)) => *family,
             None => {
-                let found = class.unwrap_or("missing");
-                let problem = match path.is_file() {
+                let found = class.map_or("missing".into(), |class| shortened(class, SHOWN));
+                let problem = match path.is_file() && !files.has_own_configs() {
                     true => format!(
                         "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
                          StableDiffusionXLPipeline: no other inputs than a prompt, and for XL both text encoders"
                     ),
                     false => format!(
-                        "`_class_name` is {found}, expected StableDiffusionPipeline or StableDiffusionXLPipeline"
+                        "`_class_name` is {found}, expected StableDiffusionPipeline, StableDiffusionXLPipeline or \
+                         {LCM_PIPELINE}"
                     ),
                 };
                 return Err(Error::model(&index_path, problem));
@@ -135,8 +145,10 @@ impl ModelFolder {
         if let Some(prediction) = options.prediction {
             scheduler.prediction_type = Some(prediction.id().into());
         }
-        let sample_size = parse::<Value>(&files, UNET_CONFIG)?["sample_size"].as_u64();
-        let defaults = defaults(&files, family, sample_size, vae.downscale())?;
+        let json: Value = parse(&files, UNET_CONFIG)?;
+        let size = sample_size(&json["sample_size"], vae.downscale())
+            .map_err(|problem| Error::model(&files.config_path(UNET_CONFIG), problem))?;
+        let defaults = defaults(&files, family, class == Some(LCM_PIPELINE), size, vae.downscale())?;
         let model = Self {
             path: path.to_path_buf(),
             options: options.clone(),
@@ -215,6 +227,12 @@ impl ModelFolder {
         &self.text_encoders
     }
 
+    /// Whether the denoiser takes the strength of the guidance as an input, because it was distilled together with
+    /// guidance: then it runs without an unconditional half, and a negative prompt means nothing.
+    pub fn has_guidance_inside(&self) -> bool {
+        self.unet.time_cond_proj_dim.is_some()
+    }
+
     /// Layers that all text encoders have.
     pub(crate) fn text_layers(&self) -> usize {
         self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
@@ -284,22 +302,90 @@ fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::model(path, format!("is no valid JSON: {error}")))
 }
 
-/// The folder's own defaults over those of its family.
-fn defaults(files: &ModelFiles, family: Family, sample_size: Option<u64>, downscale: usize) -> Result<Defaults> {
-    let own = match files.defaults(DEFAULTS_FILE) {
+/// Width and height in pixels that a U-Net's `sample_size` means: latents a side, or a list of height and width.
+fn sample_size(value: &Value, downscale: usize) -> std::result::Result<(usize, usize), String> {
+    let most = MAX_SIDE / downscale;
+    let side = |value: &Value| {
+        let latents = value.as_u64().and_then(|latents| usize::try_from(latents).ok());
+        latents.filter(|latents| (1..=most).contains(latents)).map(|latents| latents * downscale)
+    };
+    let size = match value {
+        Value::Null => Some((SAMPLE_SIZE * downscale, SAMPLE_SIZE * downscale)),
+        Value::Array(sides) => match sides.as_slice() {
+            [height, width] => side(width).zip(side(height)),
+            _ => None,
+        },
+        one => side(one).map(|side| (side, side)),
+    };
+    size.ok_or_else(|| {
+        let found = shortened(&value.to_string(), SHOWN);
+        format!("`sample_size` is {found}, expected a number from 1 to {most}, or a list of two: height and width")
+    })
+}
+
+/// The folder's own defaults over those of its family. `size` is width and height.
+fn defaults(
+    files: &ModelFiles,
+    family: Family,
+    is_lcm: bool,
+    size: (usize, usize),
+    downscale: usize,
+) -> Result<Defaults> {
+    let own = match files.defaults(DEFAULTS_FILE)? {
         None => DefaultsFile::default(),
-        Some(file) => {
-            let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
+        Some((file, text)) => {
             let own: DefaultsFile = json(&text, &file)?;
             own.check(downscale.max(8)).map_err(|error| Error::model(&file, error))?;
             own
         }
     };
-    let side = sample_size.map_or(64, |size| size.min(2048) as usize) * downscale;
+    let (steps, cfg_scale) = match family {
+        _ if is_lcm => (LCM_STEPS, LCM_GUIDANCE),
+        Family::Sd => (20, 7.0),
+        Family::Sdxl => (20, 5.0),
+    };
     Ok(Defaults {
-        width: own.width.unwrap_or(side),
-        height: own.height.unwrap_or(side),
-        steps: own.steps.unwrap_or(20),
-        cfg_scale: own.cfg_scale.unwrap_or(if family == Family::Sdxl { 5.0 } else { 7.0 }),
+        width: own.width.unwrap_or(size.0),
+        height: own.height.unwrap_or(size.1),
+        steps: own.steps.unwrap_or(steps),
+        cfg_scale: own.cfg_scale.unwrap_or(cfg_scale),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_sample_size_is_a_number_or_two() {
+        assert_eq!(sample_size(&Value::Null, 8), Ok((512, 512)));
+        assert_eq!(sample_size(&json!(96), 8), Ok((768, 768)));
+        assert_eq!(sample_size(&json!([32, 64]), 8), Ok((512, 256)), "height and width in latents");
+        assert_eq!(sample_size(&json!(2048), 8), Ok((16384, 16384)));
+        let wrong = [
+            json!(0),
+            json!(2049),
+            json!(1_000_000_000_000_000_000u64),
+            json!(-1),
+            json!(1e308),
+            json!("x"),
+            json!({}),
+            json!(true),
+            json!([]),
+            json!([64]),
+            json!([64, 64, 64]),
+            json!([64, "x"]),
+            json!([64, 0]),
+        ];
+        for value in wrong {
+            let message = sample_size(&value, 8).unwrap_err();
+            assert!(
+                message.starts_with(&format!("`sample_size` is {value}, expected a number from 1 to 2048")),
+                "{message}"
+            );
+        }
+        let message = sample_size(&json!("x".repeat(100_000)), 8).unwrap_err();
+        assert!(message.len() < 300, "a configuration is not printed back whole");
+    }
 }

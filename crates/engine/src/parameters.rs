@@ -142,6 +142,7 @@ mod tests {
             wildcards: Default::default(),
             literal_prompt: false,
             literal_negative_prompt: false,
+            guidance_inside: false,
         }
     }
 

@@ -98,6 +98,8 @@ impl Part {
         // All of their memory goes first: old and new weights need not fit at once.
         again.iter().for_each(Segment::unload);
         load(&again, self.source.as_ref(), &self.placement)?;
+        let added = self.source.added()?;
+        self.segments.iter().try_for_each(|segment| segment.set_added_biases(&added, &self.placement))?;
         Ok(!changed.is_empty())
     }
 

@@ -126,7 +126,7 @@ pub enum Rng {
 }
 
 /// Sizes over this many pixels a side are mistakes.
-const MAX_SIDE: usize = 16384;
+pub(crate) const MAX_SIDE: usize = 16384;
 /// More steps than any model was trained with are mistakes.
 pub(crate) const MAX_STEPS: usize = 1000;
 /// Tokens of a chunk's text.
@@ -193,6 +193,7 @@ impl Request {
             wildcards: self.wildcards()?,
             literal_prompt: self.literal_prompt,
             literal_negative_prompt: self.literal_negative_prompt,
+            guidance_inside: model.has_guidance_inside(),
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)

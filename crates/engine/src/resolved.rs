@@ -65,6 +65,9 @@ pub struct Job {
     pub literal_prompt: bool,
     /// The same for the negative prompt.
     pub literal_negative_prompt: bool,
+    /// [`ModelFolder::has_guidance_inside`]: the denoiser runs without an unconditional half whatever the strength.
+    #[serde(skip)]
+    pub(crate) guidance_inside: bool,
 }
 
 impl Job {
@@ -80,7 +83,7 @@ impl Job {
 
     /// Whether the denoiser runs without prompt too.
     pub(crate) fn is_guided(&self) -> bool {
-        self.cfg_scale != 1.0 || self.sampler.needs_unconditional()
+        !self.guidance_inside && (self.cfg_scale != 1.0 || self.sampler.needs_unconditional())
     }
 
     /// Whether pictures may have different prompts.

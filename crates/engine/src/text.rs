@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
 use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
+use kiln_unet::guidance_input;
 use kiln_weights::{Lora, Placement};
 
 use crate::conditioning::{Conditions, Row, Steering};
@@ -246,7 +247,9 @@ impl TextEncoders {
             }
         };
         let there = |encoded: Encoded| encoded.on(&self.device);
-        Conditions::new(steering, encoded.into_iter().map(there).collect::<Result<_>>()?, time_ids)
+        let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
+        let guidance = job.guidance_inside.then(|| Tensor::new(&[guidance_input(job.cfg_scale)], &self.device));
+        Conditions::new(steering, encoded, time_ids, guidance.transpose()?)
     }
 
     fn key(&self, job: &Job, text: &str) -> Key {

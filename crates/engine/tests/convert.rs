@@ -1,14 +1,25 @@
 //! Models from one layout into another and back.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use kiln_engine::{Converted, Error, ModelOptions, WeightType, convert};
+use kiln_engine::{
+    Converted, DTypeChoice, DeviceChoice, Engine, Error, Event, ModelFolder, ModelOptions, Request, Setup, WeightType,
+    convert,
+};
 use kiln_testkit::fixtures;
 use kiln_weights::{Checkpoint, ParamSource};
 
+fn go() -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
 fn to(input: &Path, output: &Path, config: Option<&Path>, weight_type: &str) -> Converted {
     let options = ModelOptions { config: config.map(Path::to_path_buf), ..ModelOptions::default() };
-    convert(input, output, &options, weight_type.parse().unwrap(), false).unwrap_or_else(|error| panic!("{error}"))
+    convert(input, output, &options, weight_type.parse().unwrap(), false, &go).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Shape, type and bytes of every tensor.
@@ -87,6 +98,9 @@ fn types_can_be_chosen() {
     let quantised = tensors(&folder.path().join("c.gguf"));
     let name = "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight";
     assert!(quantised.iter().any(|(key, _, dtype, _)| key == name && dtype == "Q8_0"));
+    // Tables of tokens are no matrices of products, here as in `--weight-type` of a run.
+    let table = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight";
+    assert!(quantised.iter().any(|(key, _, dtype, _)| key == table && dtype == "F16"));
     // What is quantised opens, and goes back into safetensors as f32.
     let back = folder.path().join("d.safetensors");
     to(&folder.path().join("c.gguf"), &back, Some(&original), "auto");
@@ -98,7 +112,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |output: &str, weight_type: &str| {
         let (options, weight_type) = (ModelOptions::default(), weight_type.parse::<WeightType>().unwrap());
-        convert(&fixtures("models/sd1"), &folder.path().join(output), &options, weight_type, false).unwrap_err()
+        convert(&fixtures("models/sd1"), &folder.path().join(output), &options, weight_type, false, &go).unwrap_err()
     };
     assert!(refused("a.ckpt", "auto").to_string().contains("pickles are read, not written"));
     assert!(refused("a.safetensors", "q4_k").to_string().contains("blocks are for .gguf files"));
@@ -107,4 +121,138 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     assert!("q9_9".parse::<WeightType>().unwrap_err().contains("q6_k"));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// Every file below a folder, by its path in it.
+fn all_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut files, mut waiting) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else {
+            let name = path.strip_prefix(folder).unwrap().display().to_string();
+            files.insert(name, std::fs::read(path).unwrap());
+        }
+    }
+    files
+}
+
+/// Without `--config`: configurations, tokenizers and defaults are in the file, and a folder comes back as it was.
+#[test]
+fn a_single_file_keeps_what_its_tensors_do_not_say() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in ["sd1", "sd2v", "sdxl"] {
+        let original = folder.path().join(kind);
+        let copied = Command::new("cp").arg("-r").arg(fixtures("models").join(kind)).arg(&original).status().unwrap();
+        assert!(copied.success());
+        std::fs::write(original.join("kiln.json"), "{\"steps\": 3}\n").unwrap();
+        for name in ["model.safetensors", "model.gguf"] {
+            let (single, back) =
+                (folder.path().join(format!("{kind}-{name}")), folder.path().join(format!("{kind}-{name} back")));
+            assert!(to(&original, &single, None, "auto").not_kept.is_empty());
+            to(&single, &back, None, "auto");
+            assert_eq!(ModelFolder::open(&single).unwrap().defaults().steps, 3);
+            let (expected, found) = (all_files(&original), all_files(&back));
+            assert_eq!(
+                found.keys().collect::<Vec<_>>(),
+                expected.keys().collect::<Vec<_>>(),
+                "{kind} by way of {name}"
+            );
+            for (path, bytes) in expected {
+                assert!(found[&path] == bytes, "{kind}: {path} by way of {name}");
+            }
+        }
+    }
+}
+
+/// The model that comes with Kiln has other heads, groups and tokens than official ones, and a schedule of its own: from one
+/// file it makes the same image, to the bit.
+#[test]
+fn a_single_file_makes_the_same_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let original = kiln_testkit::repository().join("models/emoji");
+    let image = |model: &Path| {
+        let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
+        let mut engine = Engine::load(ModelFolder::open(model).unwrap(), &setup, &mut |_| go()).unwrap();
+        let request = Request {
+            prompt: "a red apple".into(),
+            width: Some(64),
+            height: Some(64),
+            steps: Some(2),
+            seed: Some(7),
+            ..Request::default()
+        };
+        let job = request.resolve(engine.model()).unwrap();
+        let mut rgb = Vec::new();
+        let watch = &mut |event| {
+            if let Event::Picture(picture) = event {
+                rgb = picture.rgb.clone();
+            }
+            Ok(go())
+        };
+        engine.txt2img(&job, watch).unwrap();
+        rgb
+    };
+    let expected = image(&original);
+    assert_eq!(expected.len(), 64 * 64 * 3);
+    for name in ["a.safetensors", "a.gguf"] {
+        let path = folder.path().join(name);
+        to(&original, &path, None, "auto");
+        assert!(image(&path) == expected, "{name}");
+    }
+}
+
+/// From one file into another tensors are renamed, whatever their shapes mean.
+#[test]
+fn a_checkpoint_of_unusual_shapes_needs_no_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ckpt, path) = (fixtures("single/sd1.ckpt"), folder.path().join("a.safetensors"));
+    to(&ckpt, &path, None, "auto");
+    assert_eq!(tensors(&ckpt), tensors(&path));
+}
+
+#[test]
+fn what_is_stopped_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.safetensors", "a.gguf", "folder"] {
+        for after in [0, 1, 5, 20] {
+            let calls = Cell::new(0);
+            let proceed = || {
+                calls.set(calls.get() + 1);
+                if calls.get() <= after { go() } else { ControlFlow::Break(()) }
+            };
+            let (output, options) = (folder.path().join(name), ModelOptions::default());
+            let stopped = convert(&fixtures("models/sd1"), &output, &options, WeightType::Keep, false, &proceed);
+            assert!(
+                matches!(stopped, Err(Error::Interrupted)) || calls.get() <= after,
+                "{name} after {after}: {stopped:?}"
+            );
+            if stopped.is_err() {
+                assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{name} after {after}");
+            } else if output.is_dir() {
+                std::fs::remove_dir_all(output).unwrap();
+            } else {
+                std::fs::remove_file(output).unwrap();
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_place_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("pipe.gguf");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let refused = |output: &Path| {
+        let options = ModelOptions::default();
+        convert(&fixtures("models/sd1"), output, &options, WeightType::Keep, true, &go).unwrap_err().to_string()
+    };
+    assert!(refused(&fifo).contains("expected a regular file"));
+    let message = refused(&folder.path().join("no/such/a.gguf"));
+    assert!(message.contains("no/such: not found; looked for a folder for the model; make it first"), "{message}");
+    let options = ModelOptions::default();
+    let message = convert("/dev/null".as_ref(), &folder.path().join("x"), &options, WeightType::Keep, true, &go);
+    let message = message.unwrap_err().to_string();
+    assert_eq!(message, "/dev/null: is a device, expected a regular file");
 }

@@ -79,6 +79,7 @@ fn dry_runs_know_what_networks_hold() {
                         text_embeds: tensor(&[b, pooled], dtype),
                         time_ids: tensor(&[b, 6], DType::F32),
                     }),
+                    guidance: None,
                 };
                 let timestep = tensor(&[1], DType::F32);
                 let real = measured(|| unet.forward(&x, &timestep, &conditioning).unwrap());

@@ -174,7 +174,10 @@ fn a_files_blocks_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     for block in [BlockType::Q4_0, BlockType::Q5_K] {
         let path = folder.path().join("model.gguf");
-        convert(&emoji(), &path, &ModelOptions::default(), WeightType::Blocks(block), true).unwrap();
+        convert(&emoji(), &path, &ModelOptions::default(), WeightType::Blocks(block), true, &|| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         let name = MatrixType::Blocks(block).to_string();
         // The text encoders' tables of tokens are blocks in the file, too: of it only the U-Net is taken.
         let options = ModelOptions { unet: Some(path), ..ModelOptions::default() };

@@ -121,7 +121,9 @@ impl Attention {
     /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`: as parts of one product's rows where attention
     /// reads them there.
     fn project(&self, x: &Tensor, context: Option<&Tensor>) -> Result<[Tensor; 3]> {
-        let in_place = kiln_ops::attention_reads_parts(x);
+        // A stacked product has no biases.
+        let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());
+        let in_place = is_plain && kiln_ops::attention_reads_parts(x);
         match (&self.stacked, context) {
             (Some(Stacked::QueriesKeysValues(stacked)), None) if in_place => {
                 let qkv = kiln_ops::linear(x, &stacked.weight()?, None, None, None)?; // (b, s, 3 channels)

@@ -29,6 +29,7 @@ mod conv2d;
 mod embedding;
 mod error;
 mod feed_forward;
+pub mod limits;
 mod linear;
 mod norm;
 mod resample;

@@ -30,8 +30,13 @@ impl Linear {
 
     /// The same, with `residual` `(.., out_channels)` added to the result.
     pub fn forward_add(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
+        let bias = self.bias.as_ref().map(Param::tensor).transpose()?.or_else(|| self.added_bias());
         Ok(kiln_ops::linear(x, &self.weight.weight()?, bias.as_ref(), residual, None)?)
+    }
+
+    /// The bias that a LoRA gives a layer without one.
+    pub(crate) fn added_bias(&self) -> Option<Tensor> {
+        self.weight.added_bias().filter(|_| self.bias.is_none())
     }
 
     /// [`Linear::forward`] for shapes; a residual costs nothing.

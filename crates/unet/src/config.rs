@@ -1,5 +1,8 @@
 //! What a U-Net is made of.
 
+use std::ops::RangeInclusive;
+
+use kiln_nn::limits::{self, MAX_CHANNELS, MAX_KERNEL, MAX_TRANSFORMER_LAYERS};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -30,6 +33,9 @@ pub struct UnetConfig {
     pub use_linear_projection: bool,
     /// SDXL's second conditioning.
     pub added_embedding: Option<AddedEmbedding>,
+    /// Width of the embedding of the guidance's strength, in networks that were distilled together with guidance (LCM):
+    /// they run once a step, without an unconditional half.
+    pub time_cond_proj_dim: Option<usize>,
     /// The blocks on the way down, the largest feature map first.
     pub down: Vec<BlockConfig>,
     /// The block in the middle.
@@ -72,6 +78,11 @@ pub struct AddedEmbedding {
 /// The sizes among SDXL's conditions: original height and width, crop top and left, target height and width.
 pub(crate) const NUM_TIME_IDS: usize = 6;
 
+/// The narrowest embedding of a number that has two frequencies.
+const MIN_EMBEDDING: usize = 4;
+/// Widths of embeddings of numbers.
+const EMBEDDING: RangeInclusive<usize> = MIN_EMBEDDING..=MAX_CHANNELS;
+
 impl UnetConfig {
     /// Reads diffusers' `config.json`.
     ///
@@ -107,21 +118,48 @@ impl UnetConfig {
 
     pub(crate) fn validate(&self) -> Result<()> {
         let error = |key, found: String, expected: &str| Err(Error::Config { key, found, expected: expected.into() });
-        for (key, value) in [
-            ("in_channels", self.in_channels),
-            ("out_channels", self.out_channels),
-            ("norm_num_groups", self.norm_num_groups),
+        let added = self.added_embedding;
+        for (key, value, range) in [
+            ("in_channels", self.in_channels, 1..=MAX_CHANNELS),
+            ("out_channels", self.out_channels, 1..=MAX_CHANNELS),
+            ("norm_num_groups", self.norm_num_groups, 1..=MAX_CHANNELS),
+            ("downsample_padding", self.downsample_padding, 0..=MAX_KERNEL),
+            ("addition_time_embed_dim", added.map_or(MIN_EMBEDDING, |added| added.time_embed_dim), EMBEDDING),
+            ("projection_class_embeddings_input_dim", added.map_or(1, |added| added.input_dim), 1..=MAX_CHANNELS),
+            ("time_cond_proj_dim", self.time_cond_proj_dim.unwrap_or(MIN_EMBEDDING), EMBEDDING),
         ] {
-            if value == 0 {
-                return error(key, "0".into(), "at least 1");
+            if !range.contains(&value) {
+                return error(key, value.to_string(), &limits::expected(&range));
             }
         }
         for (key, kernel) in [("conv_in_kernel", self.conv_in_kernel), ("conv_out_kernel", self.conv_out_kernel)] {
-            if kernel % 2 == 0 {
-                return error(key, kernel.to_string(), "an odd number");
+            if kernel % 2 == 0 || kernel > MAX_KERNEL {
+                return error(key, kernel.to_string(), &format!("an odd number up to {MAX_KERNEL}"));
             }
         }
-        for block in self.down.iter().chain(&self.mid).chain(&self.up) {
+        if !limits::is_epsilon(self.norm_eps) {
+            return error("norm_eps", format!("{:?}", self.norm_eps), "more than 0 and at most 1");
+        }
+        let narrowest = added.map_or(usize::MAX, |added| added.time_embed_dim).min(self.model_channels());
+        if !(self.freq_shift.abs() <= 1.0 && self.freq_shift < (narrowest / 2) as f64) {
+            return error(
+                "freq_shift",
+                format!("{:?}", self.freq_shift),
+                "a number from -1 to 1, less than half a width",
+            );
+        }
+        let blocks = || self.down.iter().chain(&self.mid).chain(&self.up);
+        let depths =
+            blocks().filter_map(|block| block.transformer.as_ref()).flat_map(|transformer| &transformer.layers);
+        let depth = depths.fold(0usize, |sum, &layers| sum.saturating_add(layers));
+        if depth > MAX_TRANSFORMER_LAYERS {
+            let expected = format!("at most {MAX_TRANSFORMER_LAYERS}");
+            return error("transformer_layers_per_block", format!("{depth} layers in all blocks together"), &expected);
+        }
+        for block in blocks() {
+            if block.channels > MAX_CHANNELS {
+                return error("block_out_channels", block.channels.to_string(), &format!("at most {MAX_CHANNELS}"));
+            }
             if block.channels % self.norm_num_groups != 0 {
                 let groups = self.norm_num_groups;
                 return error(
@@ -139,8 +177,9 @@ impl UnetConfig {
                     let expected = format!("a divisor of {} channels", block.channels);
                     return error("attention_head_dim", heads.to_string(), &expected);
                 }
-                if transformer.context_dim == 0 {
-                    return error("cross_attention_dim", "0".into(), "at least 1");
+                let (dim, range) = (transformer.context_dim, 1..=MAX_CHANNELS);
+                if !range.contains(&dim) {
+                    return error("cross_attention_dim", dim.to_string(), &limits::expected(&range));
                 }
             }
         }
@@ -184,6 +223,39 @@ mod tests {
         assert_eq!(config.down[1].transformer.as_ref().unwrap().layers, [2, 4]);
         assert_eq!(config.up[0].transformer.as_ref().unwrap().layers, [4, 4, 10]);
         assert!(config.mid.is_none());
+    }
+
+    /// What used to take all memory, run on, or panic.
+    #[test]
+    fn numbers_that_no_network_has_are_refused() {
+        for number in ["10000", "1000000000", "9223372036854775808"] {
+            let message = message(&format!(r#"{{"layers_per_block": {number}}}"#));
+            assert!(
+                message.contains(&format!("`layers_per_block` is {number}, expected a number from 1 to 64")),
+                "{message}"
+            );
+            for key in ["transformer_layers_per_block", "reverse_transformer_layers_per_block"] {
+                let message = self::message(&format!(r#"{{"{key}": {number}}}"#));
+                assert!(message.contains("`transformer_layers_per_block` is "), "{message}");
+                assert!(message.contains("expected at most 1024"), "{message}");
+            }
+        }
+        let levels = |count: usize| {
+            let names = |name: &'static str| vec![name; count];
+            serde_json::json!({"block_out_channels": vec![64; count], "down_block_types": names("DownBlock2D"),
+                "up_block_types": names("UpBlock2D"), "mid_block_type": null})
+            .to_string()
+        };
+        assert!(UnetConfig::from_json(&levels(8)).is_ok());
+        assert!(message(&levels(1000)).contains("`block_out_channels` is a list of 1000, expected 1 to 8"));
+        assert!(message(r#"{"norm_eps": 1e308}"#).contains("`norm_eps` is 1e308, expected more than 0"));
+        assert!(message(r#"{"norm_eps": 0}"#).contains("`norm_eps` is 0.0"));
+        assert!(message(r#"{"freq_shift": 1e20}"#).contains("`freq_shift` is 1e20"));
+        assert!(message(r#"{"conv_in_kernel": 4294967297}"#).contains("`conv_in_kernel` is 4294967297"));
+        assert!(message(r#"{"cross_attention_dim": 4294967296}"#).contains("expected a number from 1 to 65536"));
+        assert!(
+            message(r#"{"time_cond_proj_dim": 2}"#).contains("`time_cond_proj_dim` is 2, expected a number from 4")
+        );
     }
 
     #[test]

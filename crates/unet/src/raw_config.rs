@@ -1,5 +1,6 @@
 //! `config.json` as diffusers writes it, and its translation into [`UnetConfig`].
 
+use kiln_nn::limits::{self, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -55,6 +56,7 @@ pub(crate) struct RawConfig {
     addition_embed_type: Option<String>,
     addition_time_embed_dim: Option<usize>,
     projection_class_embeddings_input_dim: Option<usize>,
+    time_cond_proj_dim: Option<usize>,
 }
 
 impl Default for RawConfig {
@@ -84,6 +86,7 @@ impl Default for RawConfig {
             addition_embed_type: None,
             addition_time_embed_dim: None,
             projection_class_embeddings_input_dim: None,
+            time_cond_proj_dim: None,
         }
     }
 }
@@ -96,7 +99,7 @@ const MID: &str = "UNetMidBlock2D";
 const CROSS_MID: &str = "UNetMidBlock2DCrossAttn";
 
 /// Keys whose every value but these means a part that Kiln does not have.
-const FIXED: [(&str, &[Value]); 13] = [
+const FIXED: [(&str, &[Value]); 12] = [
     ("center_input_sample", &[Value::Bool(false)]),
     ("class_embed_type", &[]),
     ("num_class_embeds", &[]),
@@ -106,7 +109,6 @@ const FIXED: [(&str, &[Value]); 13] = [
     ("encoder_hid_dim_type", &[]),
     ("encoder_hid_dim", &[]),
     ("resnet_skip_time_act", &[Value::Bool(false)]),
-    ("time_cond_proj_dim", &[]),
     ("time_embedding_act_fn", &[]),
     ("timestep_post_act", &[]),
     ("cross_attention_norm", &[]),
@@ -151,6 +153,10 @@ impl RawConfig {
     pub(crate) fn resolve(self) -> Result<UnetConfig> {
         let channels = &self.block_out_channels;
         let n = channels.len();
+        if n > MAX_LEVELS {
+            let expected = format!("1 to {MAX_LEVELS}");
+            return Err(Error::Config { key: "block_out_channels", found: format!("a list of {n}"), expected });
+        }
         if n == 0 || channels.contains(&0) {
             let expected = "at least one block, each with channels".into();
             return Err(Error::Config { key: "block_out_channels", found: format!("{channels:?}"), expected });
@@ -158,6 +164,11 @@ impl RawConfig {
         let cross_down = cross("down_block_types", &self.down_block_types, n, [DOWN, CROSS_DOWN])?;
         let cross_up = cross("up_block_types", &self.up_block_types, n, [UP, CROSS_UP])?;
         let layers = self.layers_per_block.each("layers_per_block", n)?;
+        let range = 1..=MAX_LAYERS;
+        if let Some(found) = layers.iter().find(|layers| !range.contains(layers)) {
+            let (found, expected) = (found.to_string(), limits::expected(&range));
+            return Err(Error::Config { key: "layers_per_block", found, expected });
+        }
         // diffusers calls the number of heads `attention_head_dim`, and keeps the mistake for its old files' sake.
         let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
         let heads = heads.each("attention_head_dim", n)?;
@@ -218,6 +229,7 @@ impl RawConfig {
             downsample_padding: self.downsample_padding,
             use_linear_projection: self.use_linear_projection,
             added_embedding: self.added_embedding()?,
+            time_cond_proj_dim: self.time_cond_proj_dim,
             down,
             mid,
             up,

@@ -36,6 +36,8 @@ impl EmbeddingMlp {
 pub(crate) struct TimeEmbedding {
     form: TimestepEmbedding,
     time: EmbeddingMlp,
+    /// The embedding of the guidance's strength and its projection, in distilled networks.
+    guidance: Option<(TimestepEmbedding, Linear)>,
     added: Option<(TimestepEmbedding, EmbeddingMlp)>,
 }
 
@@ -48,18 +50,35 @@ impl TimeEmbedding {
             let form = TimestepEmbedding { dim: time_embed_dim, ..form };
             (form, EmbeddingMlp::new(&p.pp("add_embedding"), input_dim, channels))
         });
-        Self { form, time: EmbeddingMlp::new(&p.pp("time_embedding"), dim, channels), added }
+        let p = p.pp("time_embedding");
+        let guidance = config.time_cond_proj_dim.map(|width| {
+            // `get_guidance_scale_embedding` of diffusers, whatever form the timestep's embedding has.
+            let form = TimestepEmbedding { dim: width, flip_sin_to_cos: false, freq_shift: 1.0 };
+            (form, Linear::new(&p.pp("cond_proj"), width, dim, false))
+        });
+        Self { form, time: EmbeddingMlp::new(&p, dim, channels), guidance, added }
     }
 
-    /// `timesteps` `(b or 1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, to
+    /// `timesteps` `(b or 1)`, for distilled networks `guidance` `(1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, to
     /// `(b or 1, temb_channels)` in `dtype`.
     pub(crate) fn forward(
         &self,
         timesteps: &Tensor,
+        guidance: Option<&Tensor>,
         added: Option<(&Tensor, &Tensor)>,
         dtype: DType,
     ) -> Result<Tensor> {
-        let temb = self.time.forward(&timestep_embedding(timesteps, self.form, dtype, None)?)?;
+        let mut embedded = timestep_embedding(timesteps, self.form, dtype, None)?; // (b or 1, dim)
+        if let (Some((form, projection)), Some(guidance)) = (&self.guidance, guidance) {
+            let strength = projection.forward(&timestep_embedding(guidance, *form, dtype, None)?)?; // (1, dim)
+            // A row for each timestep, as below.
+            let strength = match embedded.dim(0)? {
+                1 => strength,
+                rows => Tensor::cat(&vec![&strength; rows], 0)?,
+            };
+            embedded = (embedded + strength)?;
+        }
+        let temb = self.time.forward(&embedded)?;
         let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return Ok(temb) };
         let (b, sizes) = time_ids.dims2()?;
         let embedded = timestep_embedding(&time_ids.flatten_all()?, *form, dtype, None)?;

@@ -18,6 +18,15 @@ pub struct Conditioning {
     pub context: Tensor,
     /// What SDXL adds.
     pub added: Option<AddedConditions>,
+    /// What networks with [`UnetConfig::time_cond_proj_dim`] take as the strength of the guidance, [`guidance_input`],
+    /// `(1)` in f32 whatever the network's type. Others ignore it.
+    pub guidance: Option<Tensor>,
+}
+
+/// The number that distilled networks embed for the guidance of strength `scale`: 1000 times what it is over 1, as in
+/// diffusers' `LatentConsistencyModelPipeline`.
+pub fn guidance_input(scale: f64) -> f32 {
+    (scale - 1.0) as f32 * 1000.0
 }
 
 /// SDXL's second conditioning.
@@ -139,7 +148,8 @@ impl Unet {
         let dtype = x.dtype();
         let added = conditioning.added.as_ref().filter(|_| self.config.pooled_dim().is_some());
         let added = added.map(|added| (&added.text_embeds, &added.time_ids));
-        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, added, dtype))?;
+        let guidance = conditioning.guidance.as_ref();
+        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, guidance, added, dtype))?;
         observe("time_emb", &temb);
         let temb = activation(&temb, Activation::Silu, None)?;
         let tokens = conditioning.context.to_dtype(dtype)?;
@@ -217,6 +227,10 @@ impl Unet {
         {
             return fail("context", format!("({b}, s, {dim})"), conditioning.context.dims());
         }
+        let guidance = conditioning.guidance.as_ref().map(Tensor::dims).unwrap_or_default();
+        if self.config.time_cond_proj_dim.is_some() && guidance != [1] {
+            return fail("guidance", "(1), the strength that a distilled network takes".into(), guidance);
+        }
         match (self.config.pooled_dim(), &conditioning.added) {
             (None, _) => Ok(()),
             (Some(dim), None) => fail("text_embeds", format!("({b}, {dim})"), &[]),
@@ -234,11 +248,12 @@ impl Unet {
 }
 
 impl Conditioning {
-    /// The same conditions in another dtype; the sizes stay f32.
+    /// The same conditions in another dtype; the sizes and the guidance stay f32.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let added = self.added.as_ref().map(|added| -> Result<_> {
             Ok(AddedConditions { text_embeds: added.text_embeds.to_dtype(dtype)?, time_ids: added.time_ids.clone() })
         });
-        Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()? })
+        let guidance = self.guidance.clone();
+        Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()?, guidance })
     }
 }

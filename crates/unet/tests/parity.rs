@@ -35,7 +35,7 @@ fn conditioning(fixture: &Fixture, case: &str, target: &Target) -> Conditioning 
             .and_then(|ids| ids.reshape(((), 6)))
             .unwrap(),
     });
-    Conditioning { context: target.tensor(&fixture.tensor(&format!("{case}.context"))), added }
+    Conditioning { context: target.tensor(&fixture.tensor(&format!("{case}.context"))), added, guidance: None }
 }
 
 fn check(kind: &str, folder: &str) {
@@ -157,7 +157,7 @@ fn an_image_has_the_same_bits_in_any_batch() {
     let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
     let run = |x: &Tensor, context: Tensor| {
         let timestep = Tensor::new(&[981f32], x.device()).unwrap();
-        let out = unet.forward(x, &timestep, &Conditioning { context, added: None }).unwrap();
+        let out = unet.forward(x, &timestep, &Conditioning { context, added: None, guidance: None }).unwrap();
         out.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
     let both = run(&sample, context.clone());

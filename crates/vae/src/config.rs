@@ -1,6 +1,7 @@
 //! What an `AutoencoderKL` is made of.
 
 use candle_core::Tensor;
+use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -114,25 +115,26 @@ impl VaeConfig {
     fn validate(&self) -> Result<()> {
         let error = |key, found: String, expected: &str| Err(Error::Config { key, found, expected: expected.into() });
         let channels = &self.block_out_channels;
-        if channels.is_empty() || channels.len() > 8 {
-            return error("block_out_channels", format!("{channels:?}"), "one to eight blocks");
+        if channels.is_empty() || channels.len() > MAX_LEVELS {
+            let expected = format!("1 to {MAX_LEVELS}");
+            return error("block_out_channels", format!("a list of {}", channels.len()), &expected);
         }
-        if self.norm_num_groups == 0 {
-            return error("norm_num_groups", "0".into(), "at least 1");
+        for (key, value, most) in [
+            ("norm_num_groups", self.norm_num_groups, MAX_CHANNELS),
+            ("in_channels", self.in_channels, MAX_CHANNELS),
+            ("out_channels", self.out_channels, MAX_CHANNELS),
+            ("latent_channels", self.latent_channels, MAX_CHANNELS),
+            ("layers_per_block", self.layers_per_block, MAX_LAYERS),
+            ("block_out_channels", channels.iter().copied().max().unwrap_or_default(), MAX_CHANNELS),
+        ] {
+            let range = 1..=most;
+            if !range.contains(&value) {
+                return error(key, value.to_string(), &limits::expected(&range));
+            }
         }
         if let Some(odd) = channels.iter().find(|&&c| c == 0 || c % self.norm_num_groups != 0) {
             let expected = format!("a multiple of {} groups", self.norm_num_groups);
             return error("block_out_channels", odd.to_string(), &expected);
-        }
-        for (key, value) in [
-            ("in_channels", self.in_channels),
-            ("out_channels", self.out_channels),
-            ("latent_channels", self.latent_channels),
-            ("layers_per_block", self.layers_per_block),
-        ] {
-            if value == 0 {
-                return error(key, "0".into(), "at least 1");
-            }
         }
         if !self.scaling_factor.is_finite() || self.scaling_factor == 0.0 {
             return error("scaling_factor", self.scaling_factor.to_string(), "a number other than 0");
@@ -153,6 +155,9 @@ impl VaeConfig {
                 && values.len() != self.latent_channels
             {
                 return error(key, format!("a list of {}", values.len()), "one value for each latent channel");
+            }
+            if let Some(zero) = values.iter().flatten().find(|&&value| key == "latents_std" && value <= 0.0) {
+                return error(key, zero.to_string(), "numbers over 0");
             }
         }
         Ok(())
@@ -190,6 +195,17 @@ mod tests {
     fn what_is_wrong_is_named() {
         let message = |json| VaeConfig::from_json(json).unwrap_err().to_string();
         assert!(message(r#"{"norm_num_groups": 7}"#).contains("`block_out_channels` is 64, expected a multiple of 7"));
+        for number in ["0", "10000", "9223372036854775808"] {
+            let json = format!(r#"{{"layers_per_block": {number}}}"#);
+            let message = VaeConfig::from_json(&json).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("`layers_per_block` is {number}, expected a number from 1 to 64")),
+                "{message}"
+            );
+        }
+        let levels = format!(r#"{{"block_out_channels": {:?}}}"#, vec![64; 1000]);
+        assert!(VaeConfig::from_json(&levels).unwrap_err().to_string().contains("a list of 1000, expected 1 to 8"));
+        assert!(message(r#"{"latents_mean": [1,1,1,1], "latents_std": [1,1,0,1]}"#).contains("`latents_std` is 0"));
         assert!(message(r#"{"scaling_factor": 0}"#).contains("`scaling_factor` is 0"));
         assert!(message(r#"{"up_block_types": ["AttnUpDecoderBlock2D"]}"#).contains("expected UpDecoderBlock2D"));
     }

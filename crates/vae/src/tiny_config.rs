@@ -1,6 +1,7 @@
 //! What an `AutoencoderTiny` is made of.
 
 use candle_core::Tensor;
+use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -62,9 +63,6 @@ impl Default for TinyConfig {
     }
 }
 
-/// More blocks than this in a stage are mistakes.
-const MAX_BLOCKS: usize = 64;
-
 impl TinyConfig {
     /// Reads diffusers' `config.json`.
     ///
@@ -121,12 +119,22 @@ impl TinyConfig {
                 &self.num_decoder_blocks,
             ),
         ] {
-            if channels.is_empty() || channels.len() > 8 || channels.iter().any(|&c| c == 0 || c != channels[0]) {
-                return error(key, format!("{channels:?}"), "one to eight times the same number, at least 1");
+            let range = 1..=MAX_CHANNELS;
+            if channels.is_empty() || channels.len() > MAX_LEVELS {
+                return error(key, format!("a list of {}", channels.len()), &format!("1 to {MAX_LEVELS}"));
             }
-            if blocks.len() != channels.len() || blocks.iter().any(|&count| count > MAX_BLOCKS) {
-                let expected = format!("a list as long as `{key}` of numbers up to {MAX_BLOCKS}");
-                return error(blocks_key, format!("{blocks:?}"), &expected);
+            if channels.iter().any(|c| !range.contains(c) || *c != channels[0]) {
+                let expected = format!("one number in all places, {}", limits::expected(&range));
+                return error(key, format!("{channels:?}"), &expected);
+            }
+            if blocks.len() != channels.len() || blocks.iter().any(|&count| count > MAX_LAYERS) {
+                let expected = format!("a list as long as `{key}` of numbers up to {MAX_LAYERS}");
+                let found = if blocks.len() > MAX_LEVELS {
+                    format!("a list of {}", blocks.len())
+                } else {
+                    format!("{blocks:?}")
+                };
+                return error(blocks_key, found, &expected);
             }
         }
         for (key, value) in [
@@ -134,8 +142,9 @@ impl TinyConfig {
             ("out_channels", self.out_channels),
             ("latent_channels", self.latent_channels),
         ] {
-            if value == 0 {
-                return error(key, "0".into(), "at least 1");
+            let range = 1..=MAX_CHANNELS;
+            if !range.contains(&value) {
+                return error(key, value.to_string(), &limits::expected(&range));
             }
         }
         if !(1..=8).contains(&self.upsampling_scaling_factor) {

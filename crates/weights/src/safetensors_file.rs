@@ -5,16 +5,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-
 use crate::error::{Error, Result};
+use crate::mmap::Mapped;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::{header, mmap};
 
 /// A `.safetensors` file. Opening it reads and checks the header alone; elements are read from the mapping.
 pub struct SafetensorsFile {
     path: PathBuf,
-    map: Mmap,
+    map: Mapped,
     tensors: HashMap<String, (ParamInfo, Range<usize>)>,
     metadata: HashMap<String, String>,
 }
@@ -55,16 +54,12 @@ impl ParamSource for SafetensorsFile {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let Some((info, range)) = self.tensors.get(key) else { return Ok(None) };
-        let bytes = self.map.get(range.clone()).ok_or_else(|| Error::Format {
-            path: self.path.clone(),
-            problem: format!("tensor `{key}` lies past the end of the file"),
-        })?;
-        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
+        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(self.map.bytes(range.clone())?) }))
     }
 
     fn release(&self, key: &str) {
         if let Some((_, range)) = self.tensors.get(key) {
-            mmap::forget(&self.map, range.clone());
+            self.map.forget(range.clone());
         }
     }
 

@@ -1,13 +1,15 @@
 //! Segments: the parts of a network that are loaded, streamed and dropped as one.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use kiln_ops::{Packing, Weight};
 
 use crate::error::{Error, Result};
+use crate::load::Placement;
 use crate::param_spec::{ALIGNMENT, ParamSpec, SlabType};
 
 /// The memory of a loaded segment.
@@ -56,6 +58,9 @@ struct Cell {
     slab: RwLock<Option<Slab>>,
     /// `None` for a segment whose slab stays where it is.
     streamed: RwLock<Option<Streamed>>,
+    /// Biases of linear layers that have none by themselves, by the index of the layer's matrix. They are no part of the
+    /// slab, and stay while it comes and goes: a LoRA's few thousand numbers.
+    added_biases: RwLock<HashMap<usize, Tensor>>,
 }
 
 /// A part of a network whose parameters live in one contiguous slab: a residual block, a transformer layer, ...
@@ -117,6 +122,25 @@ impl Segment {
         self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Takes these biases in the place of those before: by the declared name of the bias that a linear layer of the
+    /// segment has not, its elements, which `placement` says where and in which type to keep. Names that belong to no such
+    /// layer are left alone.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn set_added_biases(&self, biases: &HashMap<String, Vec<f32>>, placement: &Placement) -> Result<()> {
+        let mut added = HashMap::new();
+        for (i, param) in self.params.iter().enumerate().filter(|_| !biases.is_empty()) {
+            let bias = param.key.strip_suffix("weight").and_then(|path| biases.get(&format!("{path}bias")));
+            if let Some(bias) = bias.filter(|_| param.packing == Packing::Linear) {
+                let bias = Tensor::from_slice(bias, bias.len(), &Device::Cpu)?.to_dtype(placement.dtype)?;
+                added.insert(i, bias.to_device(&placement.device)?);
+            }
+        }
+        *self.cell.added_biases.write().unwrap_or_else(PoisonError::into_inner) = added;
+        Ok(())
+    }
+
     /// Drops the slab: its memory is free once no operator uses it any more. A segment that was streamed no longer is.
     pub fn unload(&self) {
         self.set_streamed(None);
@@ -162,6 +186,11 @@ impl Param {
             View::Weight(weight) => Ok(weight.clone()),
             View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
         })
+    }
+
+    /// The bias that the linear layer with this matrix was given, though it has none by itself.
+    pub fn added_bias(&self) -> Option<Tensor> {
+        self.cell.added_biases.read().unwrap_or_else(PoisonError::into_inner).get(&self.index).cloned()
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
@@ -255,7 +284,12 @@ impl Segments {
     }
 
     fn declare<M>(&mut self, name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
-        let cell = Arc::new(Cell { name, slab: RwLock::default(), streamed: RwLock::default() });
+        let cell = Arc::new(Cell {
+            name,
+            slab: RwLock::default(),
+            streamed: RwLock::default(),
+            added_biases: RwLock::default(),
+        });
         let (params, stacks) = (RefCell::default(), RefCell::default());
         let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix: String::new() });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());

@@ -43,7 +43,7 @@ fn unet(channels: &[usize], depths: &[usize], middle: usize) -> UnetShape {
         context_dim: 768,
         linear_projection: false,
         added_dim: None,
-        guidance_embedding: false,
+        guidance_dim: None,
     }
 }
 

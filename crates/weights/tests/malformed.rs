@@ -118,3 +118,20 @@ fn what_is_no_regular_file_is_no_checkpoint() {
     let message = kiln_weights::open_component(folder.path()).err().unwrap().to_string();
     assert!(message.ends_with("index.json: is a device, expected a regular file"), "{message}");
 }
+
+/// Another program cuts a file that is open: an error, where reading would end the process.
+#[test]
+fn a_file_that_shrinks_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["fp8.safetensors", "comfy.gguf", "views.pt"] {
+        let path = folder.path().join(name);
+        std::fs::copy(kiln_testkit::fixtures("single").join(name), &path).unwrap();
+        let file = kiln_weights::Checkpoint::open(&path).unwrap();
+        let key = file.keys().into_iter().max_by_key(|key| file.info(key).unwrap().shape.iter().product::<usize>());
+        let key = key.unwrap();
+        assert!(file.data(&key).unwrap().is_some());
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16).unwrap();
+        let message = file.data(&key).err().unwrap_or_else(|| panic!("{name} was read")).to_string();
+        assert!(message.contains(name) && message.contains("has 16 bytes, and had "), "{message}");
+    }
+}

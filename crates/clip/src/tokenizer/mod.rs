@@ -5,9 +5,11 @@
 //! become their ids.
 
 mod clip;
+mod files;
 mod settings;
 mod vocabulary;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use tokenizers::models::bpe::BPE;
@@ -20,6 +22,7 @@ use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 use crate::error::{Error, Result, format_error};
 use crate::words::Words;
 pub use clip::ClipPadding;
+use files::Files;
 use settings::{Settings, Token};
 use vocabulary::{END_OF_WORD, Vocabulary};
 
@@ -28,6 +31,16 @@ const WORD: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[
 
 /// Far above every real vocabulary (CLIP's has 49408 tokens), far below where ids overflow.
 const LARGEST_ID: u32 = 1 << 24;
+
+/// The files of a tokenizer's folder that are read.
+pub const TOKENIZER_FILES: [&str; 6] = [
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+];
 
 /// A CLIP tokenizer.
 pub struct Tokenizer {
@@ -47,9 +60,28 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and what is wrong with it.
     pub fn open(folder: &Path) -> Result<Self> {
-        let vocabulary = Vocabulary::open(folder)?;
-        let settings = Settings::open(folder, &vocabulary)?;
+        Self::read(&Files::Folder(folder))
+    }
+
+    /// The same from the texts of these files, by their names. `origin` is what messages name as their place.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn from_texts(origin: &Path, texts: &BTreeMap<String, String>) -> Result<Self> {
+        Self::read(&Files::Texts { origin, texts })
+    }
+
+    fn read(files: &Files<'_>) -> Result<Self> {
+        let vocabulary = Vocabulary::open(files)?;
+        let settings = Settings::open(files, &vocabulary)?;
         Self::of(vocabulary, &settings)
+    }
+
+    /// Whether `other` gives the same ids and the same padding for every text.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let ends = |tokenizer: &Self| (tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.max_length);
+        let rules = |tokenizer: &Self| serde_json::to_value(&tokenizer.inner).ok();
+        ends(self) == ends(other) && rules(self).is_some_and(|rules_of_self| Some(rules_of_self) == rules(other))
     }
 
     /// CLIP's own tokenizer, which is part of the program: single-file checkpoints have none.

@@ -1,14 +1,16 @@
 //! What stands beside the vocabulary: special tokens and how text is prepared.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::files::Files;
 use super::vocabulary::{Extras, Vocabulary};
-use crate::error::{Result, format_error, read_text};
+use crate::error::{Result, format_error};
 
+/// The file with most settings.
+const CONFIG: &str = "tokenizer_config.json";
 /// The length to which CLIP's encoders were trained.
 const CLIP_LENGTH: usize = 77;
 /// A `model_max_length` above this means that its writer did not know: transformers writes 1e30 then.
@@ -102,11 +104,11 @@ impl Settings {
     /// As in transformers, `special_tokens_map.json` goes before `tokenizer_config.json`, unless the latter has an
     /// `added_tokens_decoder`, the mark of files that need the former no more; how a token is matched is said by
     /// `added_tokens_decoder` or by `tokenizer.json`'s `added_tokens`, if they have it.
-    pub(super) fn open(folder: &Path, vocabulary: &Vocabulary) -> Result<Self> {
-        let config_path = folder.join("tokenizer_config.json");
-        let config: SettingsFile = read(&config_path)?;
-        let map: SettingsFile = read(&folder.join("special_tokens_map.json"))?;
-        let added_by_name: BTreeMap<String, u32> = read(&folder.join("added_tokens.json"))?;
+    pub(super) fn open(files: &Files<'_>, vocabulary: &Vocabulary) -> Result<Self> {
+        let config: SettingsFile = read(files, CONFIG)?;
+        let map: SettingsFile = read(files, "special_tokens_map.json")?;
+        let added_by_name: BTreeMap<String, u32> = read(files, "added_tokens.json")?;
+        let config_path = files.path(CONFIG);
         Self::of(&config, &map, added_by_name, vocabulary).map_err(|problem| format_error(&config_path, problem))
     }
 
@@ -171,10 +173,10 @@ impl Settings {
 }
 
 /// Reads a file, or gives the default where there is none.
-fn read<T: DeserializeOwned + Default>(path: &Path) -> Result<T> {
-    if !path.exists() {
+fn read<T: DeserializeOwned + Default>(files: &Files<'_>, name: &str) -> Result<T> {
+    if !files.has(name) {
         return Ok(T::default());
     }
-    serde_json::from_str(&read_text(path)?)
-        .map_err(|error| format_error(path, format!("is not valid: {error}; download it again")))
+    serde_json::from_str(&files.text(name)?)
+        .map_err(|error| format_error(&files.path(name), format!("is not valid: {error}; download it again")))
 }

@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::files::Files;
 use super::settings::Token;
-use crate::error::{Error, Result, format_error, read_text};
+use crate::error::{Error, Result, format_error};
+
+const WHOLE: &str = "tokenizer.json";
+const VOCAB: &str = "vocab.json";
+const MERGES: &str = "merges.txt";
 
 /// What the last token of a word ends with.
 pub(super) const END_OF_WORD: &str = "</w>";
@@ -35,24 +40,24 @@ pub(super) struct Extras {
 
 impl Vocabulary {
     /// Reads `tokenizer.json`, which transformers prefers too, or else `vocab.json` and `merges.txt`.
-    pub(super) fn open(folder: &Path) -> Result<Self> {
-        let [whole, vocab, merges] = ["tokenizer.json", "vocab.json", "merges.txt"].map(|name| folder.join(name));
-        match (whole.exists(), vocab.exists(), merges.exists()) {
-            (true, ..) => Self::from_tokenizer_json(whole),
-            (_, true, true) => Self::from_two_files(vocab, &merges),
-            (_, false, false) => Err(Error::NoTokenizer { folder: folder.to_path_buf() }),
-            (_, has_vocab, _) => {
-                let missing = if has_vocab { merges } else { vocab };
+    pub(super) fn open(files: &Files<'_>) -> Result<Self> {
+        match [WHOLE, VOCAB, MERGES].map(|name| files.has(name)) {
+            [true, ..] => Self::from_tokenizer_json(files),
+            [_, true, true] => Self::from_two_files(files),
+            [_, false, false] => Err(Error::NoTokenizer { folder: files.folder().to_path_buf() }),
+            [_, has_vocab, _] => {
+                let missing = files.path(if has_vocab { MERGES } else { VOCAB });
                 Err(format_error(&missing, "not found; looked for tokenizer.json, or vocab.json with merges.txt"))
             }
         }
     }
 
-    fn from_two_files(path: PathBuf, merges_path: &Path) -> Result<Self> {
-        let ids: HashMap<String, u32> = serde_json::from_str(&read_text(&path)?).map_err(|error| {
+    fn from_two_files(files: &Files<'_>) -> Result<Self> {
+        let (path, merges_path) = (files.path(VOCAB), &files.path(MERGES));
+        let ids: HashMap<String, u32> = serde_json::from_str(&files.text(VOCAB)?).map_err(|error| {
             format_error(&path, format!("is no vocabulary, expected an object of tokens with their ids: {error}"))
         })?;
-        let text = read_text(merges_path)?;
+        let text = files.text(MERGES)?;
         let mut merges = Vec::new();
         for (number, line) in text.trim_end().lines().enumerate() {
             if line.starts_with("#version") {
@@ -67,8 +72,9 @@ impl Vocabulary {
         Ok(Self { path, ids, merges, extras: None })
     }
 
-    fn from_tokenizer_json(path: PathBuf) -> Result<Self> {
-        let file: TokenizerJson = serde_json::from_str(&read_text(&path)?)
+    fn from_tokenizer_json(files: &Files<'_>) -> Result<Self> {
+        let path = files.path(WHOLE);
+        let file: TokenizerJson = serde_json::from_str(&files.text(WHOLE)?)
             .map_err(|error| format_error(&path, format!("is no tokenizer of CLIP's kind: {error}")))?;
         let extras = file.extras();
         let Model { kind, vocab: ids, merges, end_of_word_suffix, .. } = file.model;

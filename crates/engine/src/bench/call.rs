@@ -111,6 +111,7 @@ impl Call<'_> {
         Ok(Conditioning {
             context: Tensor::cat(&contexts, 0)?,
             added: self.model.unet.pooled_dim().map(added).transpose()?,
+            guidance: super::stage::guidance(self.model, self.device)?,
         })
     }
 

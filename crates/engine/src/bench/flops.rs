@@ -27,6 +27,9 @@ pub fn unet_segment_flop(config: &UnetConfig, batch: usize, size: Size, tokens: 
         images.linear(1, added.input_dim, 4 * channels);
         images.linear(1, 4 * channels, 4 * channels);
     }
+    if let Some(width) = config.time_cond_proj_dim {
+        images.linear(1, width, channels);
+    }
     images.end_segment();
     images.conv(size, config.in_channels, channels, config.conv_in_kernel);
     images.end_segment();

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_scheduler::ImageNoise;
-use kiln_unet::{AddedConditions, Conditioning, Unet};
+use kiln_unet::{AddedConditions, Conditioning, Unet, guidance_input};
 use kiln_vae::Tiling;
 use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
@@ -248,13 +248,19 @@ impl Meter<'_, '_> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
         let added = unet.pooled_dim().map(|dim| added(self.model, self.normal(n, (1, 1, dim))?.reshape((n, dim))?));
-        Ok(Conditioning { context, added: added.transpose()? })
+        Ok(Conditioning { context, added: added.transpose()?, guidance: guidance(self.model, self.device)? })
     }
 
     /// Normal values `(n, ..)`, drawn as a picture's noise is.
     fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
     }
+}
+
+/// What a distilled network takes for the usual strength of guidance; nothing for others.
+pub(super) fn guidance(model: &BenchModel, device: &Device) -> Result<Option<Tensor>> {
+    let input = model.unet.time_cond_proj_dim.map(|_| guidance_input(crate::model_folder::LCM_GUIDANCE));
+    Ok(input.map(|input| Tensor::new(&[input], device)).transpose()?)
 }
 
 /// SDXL's sizes beside pooled texts `(n, d)`.

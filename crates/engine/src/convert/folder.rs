@@ -1,32 +1,59 @@
 //! Writing a model into a folder of diffusers.
 
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use kiln_clip::Tokenizer;
-use kiln_weights::{NewTensor, write_safetensors};
+use kiln_weights::{NewTensor, read_small, write_safetensors};
 
 use super::WeightType;
+use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{Part, Parts};
+use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
 use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
-use crate::output::{persist, temporary_beside};
 
-/// Writes the folder, and gives the number of its tensors.
-pub(super) fn write(files: &ModelFiles, parts: &Parts, folder: &Path, weight_type: WeightType) -> Result<usize> {
-    let mut count = 0;
-    let mut weights = |part: &Part, path: &str| -> Result<()> {
-        count += part.keys.len();
-        part_file(part, &folder.join(path), weight_type)
-    };
-    weights(&parts.unet, "unet/diffusion_pytorch_model.safetensors")?;
-    weights(&parts.vae, "vae/diffusion_pytorch_model.safetensors")?;
-    for ((part, _), (name, _)) in parts.text.iter().zip(TEXT_FOLDERS) {
-        weights(part, &format!("{name}/model.safetensors"))?;
+/// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
+/// appears with all of them.
+pub(super) fn write(
+    files: &ModelFiles,
+    parts: &Parts,
+    folder: &Path,
+    weight_type: WeightType,
+    proceed: Proceed<'_>,
+) -> Result<usize> {
+    if folder.exists() {
+        return write_into(files, parts, folder, weight_type, proceed);
     }
+    let new = NewFolder::beside(folder)?;
+    let count = write_into(files, parts, new.path(), weight_type, proceed)?;
+    new.finish()?;
+    Ok(count)
+}
+
+fn write_into(
+    files: &ModelFiles,
+    parts: &Parts,
+    folder: &Path,
+    weight_type: WeightType,
+    proceed: Proceed<'_>,
+) -> Result<usize> {
+    let mut count = 0;
+    let mut weights = |part: &Part, path: &str, is_bare: bool| -> Result<()> {
+        count += part.keys.len();
+        part_file(part, &folder.join(path), weight_type, is_bare, proceed)
+    };
+    weights(&parts.unet, "unet/diffusion_pytorch_model.safetensors", false)?;
+    weights(&parts.vae, "vae/diffusion_pytorch_model.safetensors", false)?;
+    for (i, (text, (name, _))) in parts.text.iter().zip(TEXT_FOLDERS).enumerate() {
+        weights(&text.part, &format!("{name}/model.safetensors"), files.is_bare(i)?)?;
+    }
+    let text_file = |path: &Path, text: &str| bytes_file(path, text.as_bytes(), proceed);
     for name in ["model_index.json", "unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"] {
         text_file(&folder.join(name), &pretty(files.config(name)?))?;
+    }
+    if let Some((_, text)) = files.defaults("kiln.json")? {
+        text_file(&folder.join("kiln.json"), &text)?;
     }
     for (i, (name, tokenizer)) in TEXT_FOLDERS.into_iter().enumerate().take(parts.text.len()) {
         let config = format!("{name}/config.json");
@@ -36,8 +63,13 @@ pub(super) fn write(files: &ModelFiles, parts: &Parts, folder: &Path, weight_typ
                 for entry in std::fs::read_dir(&from).map_err(Error::read(&from))? {
                     let from = entry.map_err(Error::read(&from))?.path();
                     let Some(name) = from.file_name().filter(|_| from.is_file()) else { continue };
-                    let text = std::fs::read(&from).map_err(Error::read(&from))?;
-                    bytes_file(&folder.join(tokenizer).join(name), &text)?;
+                    let text = read_small(&from, MAX_TOKENIZER_FILE).map_err(Error::read(&from))?;
+                    bytes_file(&folder.join(tokenizer).join(name), &text, proceed)?;
+                }
+            }
+            TokenizerFiles::Kept(texts) => {
+                for (name, text) in texts {
+                    text_file(&folder.join(tokenizer).join(name), &text)?;
                 }
             }
             TokenizerFiles::Clip(padding) => {
@@ -50,12 +82,12 @@ pub(super) fn write(files: &ModelFiles, parts: &Parts, folder: &Path, weight_typ
     Ok(count)
 }
 
-fn part_file(part: &Part, path: &Path, weight_type: WeightType) -> Result<()> {
+fn part_file(part: &Part, path: &Path, weight_type: WeightType, is_bare: bool, proceed: Proceed<'_>) -> Result<()> {
     let tensor = |key: &'_ String| -> Result<NewTensor<'_>> {
         let info = part.info(key)?;
-        let dtype = weight_type.of(info.dtype, &info.shape, false);
+        let dtype = weight_type.of(info.dtype, key, &info.shape, false);
         let key = key.clone();
-        let name = key.clone();
+        let name = if is_bare { key.strip_prefix("text_model.").unwrap_or(&key).to_string() } else { key.clone() };
         let bytes = move || {
             let bytes = part.bytes(&key, dtype);
             part.source.release(&key);
@@ -64,7 +96,9 @@ fn part_file(part: &Part, path: &Path, weight_type: WeightType) -> Result<()> {
         Ok(NewTensor { name, shape: info.shape, dtype, bytes: Box::new(bytes) })
     };
     let tensors = part.keys.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-    replace(path, |file| write_safetensors(file, tensors, &BTreeMap::from([("format".into(), "pt".into())])))
+    let notes = BTreeMap::from([("format".into(), "pt".into())]);
+    make_folder(path)?;
+    replace(path, proceed, |file| write_safetensors(file, tensors, &notes))
 }
 
 /// A configuration as diffusers indents it; the text itself where it is no JSON (Python's infinities).
@@ -75,24 +109,12 @@ fn pretty(text: String) -> String {
     }
 }
 
-fn text_file(path: &Path, text: &str) -> Result<()> {
-    bytes_file(path, text.as_bytes())
+/// Makes the folder of a file.
+fn make_folder(path: &Path) -> Result<()> {
+    path.parent().map_or(Ok(()), |folder| std::fs::create_dir_all(folder).map_err(Error::write(folder)))
 }
 
-fn bytes_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace(path, |file| file.write_all(bytes).map_err(kiln_weights::Error::Write))
-}
-
-/// Writes a file under another name beside its place and puts it there at the end, so that none is ever half written.
-pub(super) fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> kiln_weights::Result<()>) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
-    }
-    let mut file = BufWriter::with_capacity(1 << 20, temporary_beside(path)?);
-    write(&mut file).map_err(|error| match error {
-        kiln_weights::Error::Write(source) => Error::write(path)(source),
-        other => other.into(),
-    })?;
-    let file = file.into_inner().map_err(|error| Error::write(path)(error.into_error()))?;
-    persist(file, path)
+fn bytes_file(path: &Path, bytes: &[u8], proceed: Proceed<'_>) -> Result<()> {
+    make_folder(path)?;
+    replace(path, proceed, |file| file.write_all(bytes).map_err(kiln_weights::Error::Write))
 }

@@ -4,9 +4,12 @@
 //! cut, by its bytes; nothing is computed but where another type is asked for, or needed.
 
 mod folder;
+mod keep;
 mod parts;
 mod single;
+mod write;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -15,6 +18,8 @@ use safetensors::Dtype;
 
 use crate::error::{Error, Result};
 use crate::model_files::{ModelFiles, ModelOptions};
+use crate::output::remove_orphans;
+pub(crate) use keep::is_bare;
 use parts::Parts;
 
 /// The type of a converted model's weights.
@@ -24,7 +29,8 @@ pub enum WeightType {
     Keep,
     /// One type for everything that is no integer.
     Plain(Dtype),
-    /// Blocks for the matrices whose rows they divide, f16 for other weights. In GGUF files alone.
+    /// Blocks for the matrices whose rows they divide, f32 for vectors, f16 for other weights and for tables of tokens. In
+    /// GGUF files alone.
     Blocks(BlockType),
 }
 
@@ -64,19 +70,26 @@ pub struct Converted {
     pub tensors: usize,
     /// Tensors of the input that belong to no part of a model, and were left out.
     pub left_out: Vec<String>,
+    /// Tokenizers that a single file has no room for: who uses it needs `--config` with the folder that has them.
+    pub not_kept: Vec<String>,
 }
 
 /// Converts the model at `input` to `output`: a file that ends in `.safetensors` or `.gguf`, else a folder. What is there
-/// is replaced if `overwrite`.
+/// is replaced if `overwrite`. `proceed` is asked again and again whether to go on.
+///
+/// A single file has the model's configurations, its tokenizers where they are not CLIP's, and its `kiln.json` in its
+/// notes, where they come from a folder: opened by Kiln it is the same model.
 ///
 /// # Errors
-/// [`Error::Exists`], and what is wrong with the model: with a missing tensor nothing is written.
+/// [`Error::Exists`], [`Error::NotFound`] where the folder of `output` is missing, [`Error::Interrupted`], and what is wrong
+/// with the model: with a missing tensor nothing is written.
 pub fn convert(
     input: &Path,
     output: &Path,
     options: &ModelOptions,
     weight_type: WeightType,
     overwrite: bool,
+    proceed: &dyn Fn() -> ControlFlow<()>,
 ) -> Result<Converted> {
     let extension = output.extension().map(|extension| extension.to_ascii_lowercase());
     let layout = match extension.as_deref().and_then(|extension| extension.to_str()) {
@@ -95,22 +108,44 @@ pub fn convert(
     if output.exists() && !overwrite {
         return Err(Error::Exists(output.to_path_buf()));
     }
+    if output.exists() && (if layout == Layout::Folder { !output.is_dir() } else { !output.is_file() }) {
+        let expected = if layout == Layout::Folder { "a folder, or a name that is free" } else { "a regular file" };
+        return Err(Error::Value { name: "OUT", found: output.display().to_string(), expected: expected.into() });
+    }
+    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let looked_for = "a folder for the model; make it first".into();
+        return Err(Error::NotFound { path: parent.to_path_buf(), looked_for });
+    }
     if !input.exists() {
         let looked_for = "a model folder in the diffusers layout, or a checkpoint file".into();
         return Err(Error::NotFound { path: input.to_path_buf(), looked_for });
     }
     let files = ModelFiles::open(input, options)?;
-    let parts = Parts::open(&files)?;
-    let tensors = match layout {
-        Layout::Folder => folder::write(&files, &parts, output, weight_type)?,
-        Layout::Safetensors | Layout::Gguf => single::write(&parts, output, layout == Layout::Gguf, weight_type)?,
+    let parts = match (Parts::open(&files), layout) {
+        // From one file into another the tensors are renamed, which needs no configuration that makes sense.
+        (Err(error @ Error::Model { .. }), Layout::Safetensors | Layout::Gguf) => {
+            files.single().filter(|_| !files.has_own_configs()).and_then(Parts::of_names).ok_or(error)?
+        }
+        (parts, _) => parts?,
     };
-    Ok(Converted { path: output.to_path_buf(), tensors, left_out: files.unexpected() })
+    remove_orphans(parent);
+    let (mut tensors, mut not_kept) = (0, Vec::new());
+    match layout {
+        Layout::Folder => tensors += folder::write(&files, &parts, output, weight_type, proceed)?,
+        Layout::Safetensors | Layout::Gguf => {
+            let (kept, without_room) = keep::files_to_keep(&files, &parts)?;
+            not_kept.extend(without_room);
+            let is_gguf = layout == Layout::Gguf;
+            tensors += single::write(&parts, output, is_gguf, weight_type, kept.notes(), proceed)?;
+        }
+    }
+    Ok(Converted { path: output.to_path_buf(), tensors, left_out: files.unexpected(), not_kept })
 }
 
 impl WeightType {
-    /// The type in which a tensor is written that is stored as `stored`.
-    fn of(self, stored: StoredType, shape: &[usize], is_gguf: bool) -> StoredType {
+    /// The type in which the tensor `key` is written that is stored as `stored`.
+    fn of(self, stored: StoredType, key: &str, shape: &[usize], is_gguf: bool) -> StoredType {
         let is_float = match stored {
             StoredType::Plain(dtype) => {
                 use Dtype::{BF16, F8_E4M3, F8_E5M2, F16, F32, F64};
@@ -127,6 +162,8 @@ impl WeightType {
             Self::Blocks(block) => {
                 let blocks = StoredType::Blocks(block);
                 match shape {
+                    // Tables of tokens and positions are read row by row, and no run keeps them in blocks.
+                    [_, _] if key.contains(".embeddings.") => Dtype::F16.into(),
                     [_, _] if blocks.bytes(shape).is_some() => blocks,
                     [_] => Dtype::F32.into(), // vectors are small, and other programs want them so
                     _ => Dtype::F16.into(),

@@ -5,10 +5,14 @@ use std::borrow::Cow;
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
-use kiln_weights::{ParamInfo, ParamSource, Segments, StoredType, encode, misfits};
+use kiln_weights::ldm::UnetShape;
+use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, misfits};
 
 use crate::error::{Error, Result};
 use crate::model_files::{ModelFiles, TEXT_FOLDERS};
+use crate::single_file::SingleFile;
+use crate::single_file::configs::is_openai;
+use crate::single_file::shapes::unet_shape;
 
 /// A buffer that text encoders carried in files of 2022.
 const POSITION_IDS: &str = "text_model.embeddings.position_ids";
@@ -19,14 +23,23 @@ pub(super) struct Part {
     pub(super) keys: Vec<String>,
 }
 
-/// A model's parts.
+/// A text encoder.
+pub(super) struct TextPart {
+    pub(super) part: Part,
+    /// Channels of its tokens.
+    pub(super) width: usize,
+    /// Whether it is of OpenCLIP's kind.
+    pub(super) is_open: bool,
+}
+
+/// A model's parts, and what their names in a single file depend on.
 pub(super) struct Parts {
     pub(super) unet: Part,
-    pub(super) unet_config: UnetConfig,
+    pub(super) unet_shape: UnetShape,
     pub(super) vae: Part,
-    pub(super) vae_config: VaeConfig,
-    /// With their configurations: one or two.
-    pub(super) text: Vec<(Part, TextEncoderConfig)>,
+    pub(super) vae_levels: usize,
+    /// One or two.
+    pub(super) text: Vec<TextPart>,
 }
 
 impl Parts {
@@ -58,9 +71,32 @@ impl Parts {
                 part.keys.push(POSITION_IDS.into());
                 part.keys.sort();
             }
-            text.push((part, config));
+            // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
+            text.push(TextPart { part, width: config.hidden_size, is_open: config.hidden_act == "gelu" });
         }
-        Ok(Self { unet, unet_config, vae, vae_config, text })
+        let (unet_shape, vae_levels) = (unet_shape(&unet_config), vae_config.block_out_channels.len());
+        Ok(Self { unet, unet_shape, vae, vae_levels, text })
+    }
+
+    /// The parts of a single file by their names alone, whatever their shapes: enough where the new file's names are the
+    /// same. `None` where the file has not all parts of a model with CompVis' names.
+    pub(super) fn of_names(file: &SingleFile) -> Option<Self> {
+        let part = |source: Box<dyn ParamSource>| {
+            let mut keys = source.keys();
+            keys.retain(|key| source.info(key).is_some());
+            keys.sort();
+            keys.dedup();
+            Part { source, keys }
+        };
+        let text = file.text.iter().enumerate().filter_map(|(i, found)| {
+            let (shape, source) = (&found.as_ref()?.shape, file.text_encoder(i)?);
+            let is_open = !is_openai(shape.dialect, shape.hidden_size);
+            Some(TextPart { part: part(source), width: shape.hidden_size, is_open })
+        });
+        let text: Vec<TextPart> = text.collect();
+        let (unet_shape, vae_levels) = (file.unet_shape()?.clone(), file.vae.as_ref()?.shape.channels.len());
+        let (unet, vae) = (part(file.unet()?), part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION))));
+        (!text.is_empty()).then_some(Self { unet, unet_shape, vae, vae_levels, text })
     }
 }
 

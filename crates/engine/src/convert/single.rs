@@ -9,17 +9,14 @@ use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetenso
 use safetensors::Dtype;
 
 use super::WeightType;
-use super::folder::replace;
 use super::parts::{Part, Parts};
+use super::write::{Proceed, replace};
 use crate::error::Result;
-use crate::single_file::shapes::unet_shape;
 
 /// What a text encoder's tensors are called in a file: what stands before their names, and whose names.
-fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect) {
-    let is_xl = parts.unet_config.added_embedding.is_some();
-    // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
-    let is_open = parts.text[i].1.hidden_act == "gelu";
-    match (is_xl, parts.text.len(), i, is_open) {
+pub(super) fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect) {
+    let is_xl = parts.unet_shape.added_dim.is_some();
+    match (is_xl, parts.text.len(), i, parts.text[i].is_open) {
         (false, _, _, false) => ("cond_stage_model.transformer.", ClipDialect::Transformers),
         (false, _, _, true) => ("cond_stage_model.model.", ClipDialect::OpenClip),
         (true, 1, ..) => ("conditioner.embedders.0.model.", ClipDialect::OpenClip),
@@ -28,28 +25,33 @@ fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect) {
     }
 }
 
-/// Writes the file, and gives the number of its tensors.
-pub(super) fn write(parts: &Parts, path: &Path, is_gguf: bool, weight_type: WeightType) -> Result<usize> {
+/// Writes the file with `notes`, and gives the number of its tensors.
+pub(super) fn write(
+    parts: &Parts,
+    path: &Path,
+    is_gguf: bool,
+    weight_type: WeightType,
+    mut notes: BTreeMap<String, String>,
+    proceed: Proceed<'_>,
+) -> Result<usize> {
     let mut tensors = Vec::new();
     let mut add = |part, prefix, names: &Names| -> Result<()> {
         tensors.extend(stored(part, prefix, names, is_gguf, weight_type)?);
         Ok(())
     };
-    add(&parts.unet, "model.diffusion_model.", &unet_shape(&parts.unet_config).names())?;
-    add(&parts.vae, "first_stage_model.", &VaeShape::ldm_names(parts.vae_config.block_out_channels.len()))?;
-    for (i, (part, _)) in parts.text.iter().enumerate() {
+    add(&parts.unet, "model.diffusion_model.", &parts.unet_shape.names())?;
+    add(&parts.vae, "first_stage_model.", &VaeShape::ldm_names(parts.vae_levels))?;
+    for (i, text) in parts.text.iter().enumerate() {
         let (prefix, dialect) = text_place(parts, i);
-        add(part, prefix, &dialect.names())?;
+        add(&text.part, prefix, &dialect.names())?;
     }
     let count = tensors.len();
-    let is_xl = parts.unet_config.added_embedding.is_some();
-    replace(path, |file| match is_gguf {
-        true => {
-            let architecture = if is_xl { "sdxl" } else { "sd1" };
-            let notes = BTreeMap::from([("general.architecture".to_string(), architecture.to_string())]);
-            write_gguf(file, tensors, &notes)
-        }
-        false => write_safetensors(file, tensors, &BTreeMap::from([("format".to_string(), "pt".to_string())])),
+    let architecture = if parts.unet_shape.added_dim.is_some() { "sdxl" } else { "sd1" };
+    let (key, value) = if is_gguf { ("general.architecture", architecture) } else { ("format", "pt") };
+    notes.insert(key.into(), value.into());
+    replace(path, proceed, |file| match is_gguf {
+        true => write_gguf(file, tensors, &notes),
+        false => write_safetensors(file, tensors, &notes),
     })?;
     Ok(count)
 }
@@ -79,7 +81,7 @@ fn stored<'a>(
             (Piece::Pointwise, [_, _]) => shape.extend([1, 1]),
             _ => {}
         }
-        let mut dtype = weight_type.of(dtype, &shape, is_gguf);
+        let mut dtype = weight_type.of(dtype, first, &shape, is_gguf);
         if piece == Piece::Transposed && matches!(dtype, StoredType::Blocks(_)) {
             dtype = Dtype::F16.into();
         }

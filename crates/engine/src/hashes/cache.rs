@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use kiln_weights::read_small;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Scope;
@@ -111,9 +112,7 @@ impl Cache {
     }
 
     fn read(&self) -> Vec<Entry> {
-        let known = self.path.metadata().is_ok_and(|file| file.len() <= MAX_BYTES);
-        let text = known.then(|| std::fs::read(&self.path).ok()).flatten();
-        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+        read_small(&self.path, MAX_BYTES).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 }
 

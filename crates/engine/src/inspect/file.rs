@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{FileKind, Stored, stored};
 use crate::error::{Error, Result};
 use crate::single_file::SingleFile;
-use crate::single_file::configs::Configs;
+use crate::single_file::kept::{self, Kept};
 use crate::single_file::kind::{ModelInput, ModelKind, Prediction};
 
 /// What a checkpoint file holds.
@@ -36,6 +36,8 @@ pub struct FileReport {
     pub stored: Vec<Stored>,
     /// The file's own notes.
     pub metadata: BTreeMap<String, String>,
+    /// The files of a model folder that `kiln convert` kept in the notes: configurations and tokenizers.
+    pub kept: Vec<String>,
 }
 
 /// A model in a file.
@@ -59,18 +61,23 @@ pub struct FileModel {
 
 pub(crate) fn report(path: &Path) -> Result<FileReport> {
     let file = SingleFile::open(path)?;
-    let keys = file.checkpoint.keys();
+    let (keys, notes) = (file.checkpoint.keys(), file.checkpoint.metadata());
     let stored = stored(keys.iter().filter_map(|key| file.checkpoint.info(key)));
     Ok(FileReport {
         path: path.to_path_buf(),
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
         format: file.checkpoint.format().label(),
-        kind: FileKind::of(&keys),
+        kind: match FileKind::of(&keys) {
+            // With a whole model's names for it, but alone.
+            FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
+            kind => kind,
+        },
         model: model(&file),
         tensors: keys.len(),
         parameters: stored.iter().map(|stored| stored.parameters).sum(),
         stored,
-        metadata: file.checkpoint.metadata().clone(),
+        metadata: notes.clone().into_iter().filter(|(key, _)| !kept::is_note(key)).collect(),
+        kept: Kept::of(notes).files.into_keys().collect(),
     })
 }
 
@@ -83,8 +90,10 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         (text(0), "text encoder"),
         (text(1), "second text encoder"),
     ];
+    let kept = Kept::of(file.checkpoint.metadata());
     let problems = match file.configs(&[]) {
-        Ok(configs) => problems(file, &configs),
+        _ if !kept.is_empty() => problems(file, &|name| kept.files.get(name).cloned()),
+        Ok(configs) => problems(file, &|name| configs.get(name).map(|config| config.to_string())),
         Err(_) => Vec::new(), // a U-Net alone
     };
     Some(FileModel {
@@ -99,9 +108,8 @@ fn model(file: &SingleFile) -> Option<FileModel> {
 }
 
 /// What does not fit the networks that the file's shapes describe; where one cannot be built, why.
-fn problems(file: &SingleFile, configs: &Configs) -> Vec<String> {
+fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut problems = Vec::new();
-    let json = |name: &str| configs.get(name).map(|config| config.to_string());
     let fit = |segments: &Segments, source: Option<Box<dyn ParamSource>>| -> Vec<String> {
         let misfits = source.map(|source| misfits(segments, &source)).unwrap_or_default();
         misfits.iter().map(ToString::to_string).collect()

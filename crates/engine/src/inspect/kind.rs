@@ -12,7 +12,7 @@ pub enum FileKind {
     Lora,
     /// A ControlNet.
     ControlNet,
-    /// A U-Net with the names of diffusers.
+    /// A U-Net alone, with the names of diffusers or of CompVis' code.
     Unet,
     /// An autoencoder, both halves or one.
     Vae,
@@ -55,10 +55,11 @@ const PARTS: [(FileKind, &[&str]); 2] = [
 ];
 
 /// Names that only one kind has: all of a group must be there.
-const WHOLE: [(FileKind, &[&str]); 14] = [
+const WHOLE: [(FileKind, &[&str]); 15] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
     (FileKind::Unet, &["conv_in.weight", "time_embedding.linear_1.weight"]),
+    (FileKind::Unet, &["input_blocks.0.0.weight", "time_embed.0.weight", "out.2.weight"]), // CompVis' names
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
     (FileKind::Vae, &["encoder.conv_in.weight", "encoder.conv_norm_out.weight"]),
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.norm_out.weight"]), // CompVis' names
@@ -118,6 +119,7 @@ mod tests {
         assert_eq!(kind(&["text_encoder:0:down"]), FileKind::Lora);
         assert_eq!(kind(&["<cat-toy>"]), FileKind::TextualInversion);
         assert_eq!(kind(&["conv_first.weight", "body.0.rdb1.conv1.weight", "conv_last.weight"]), FileKind::Upscaler);
+        assert_eq!(kind(&["input_blocks.0.0.weight", "time_embed.0.weight", "out.2.weight"]), FileKind::Unet);
         assert_eq!(kind(&["conv_in.weight"]), FileKind::Unknown);
         assert_eq!(kind(&[]), FileKind::Unknown);
     }

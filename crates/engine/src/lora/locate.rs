@@ -1,5 +1,6 @@
 //! Files by name in a folder.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::{LoraName, stem};
@@ -8,6 +9,8 @@ use crate::hub;
 
 /// How deep folders are looked through: links in circles end somewhere.
 const MAX_DEPTH: usize = 8;
+/// Entries that are looked at: a folder that leads to the whole disk ends in an error rather than in minutes of scanning.
+const MAX_ENTRIES: usize = 200_000;
 
 /// What LoRA files end with.
 const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
@@ -15,13 +18,30 @@ const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
 /// All files of a folder and those below with one of these endings, sorted by path.
 ///
 /// # Errors
-/// [`Error::Read`] where the folder itself cannot be read; what is below and cannot be is left out.
+/// [`Error::Read`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Model`]
+/// where there are more than [`MAX_ENTRIES`] files and folders.
 pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
+    files_among(folder, endings, MAX_ENTRIES)
+}
+
+/// [`files`] of at most `most` entries. A folder that several links lead to is looked through once.
+fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
+    let (mut entries_seen, mut folders_seen) =
+        (0, HashSet::from([folder.canonicalize().map_err(Error::read(folder))?]));
     let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
     let mut waiting: Vec<(PathBuf, usize)> = entries.flatten().map(|entry| (entry.path(), 1)).collect();
     while let Some((path, depth)) = waiting.pop() {
+        entries_seen += 1;
+        if entries_seen > most {
+            let problem =
+                format!("has more than {most} files and folders in it; give the folder with the files itself");
+            return Err(Error::model(folder, problem));
+        }
         if path.is_dir() {
+            if path.canonicalize().is_ok_and(|path| !folders_seen.insert(path)) {
+                continue;
+            }
             let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
             waiting.extend(below.map(|entry| (entry.path(), depth + 1)).filter(|(_, depth)| *depth <= MAX_DEPTH));
         } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
@@ -80,6 +100,22 @@ mod tests {
         let message = find("oil").unwrap_err().to_string();
         assert!(message.contains("looked for oil.safetensors in that folder or below, for <lora:oil>"), "{message}");
         assert_eq!(files(folder.path(), &["safetensors"]).unwrap().len(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_in_circles_and_crowded_folders_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for i in 0..10 {
+            std::fs::create_dir(path.join(format!("f{i}"))).unwrap();
+            std::os::unix::fs::symlink(path, path.join(format!("f{i}/up"))).unwrap();
+        }
+        std::fs::write(path.join("f0/ink.safetensors"), "").unwrap();
+        assert_eq!(files(path, &["safetensors"]).unwrap().len(), 1, "each folder is looked through once");
+        assert_eq!(files_among(path, &["safetensors"], 21).unwrap().len(), 1);
+        let message = files_among(path, &["safetensors"], 20).unwrap_err().to_string();
+        assert!(message.contains("has more than 20 files and folders in it"), "{message}");
     }
 
     #[test]

@@ -11,4 +11,6 @@ pub use images::Output;
 pub(crate) use images::png;
 pub use planned::PlannedFile;
 pub(crate) use planned::{FileRules, check_folder};
-pub(crate) use temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
+pub(crate) use temporary::{
+    folder_of, persist, persist_new, remove_orphans, temporary_beside, temporary_folder_beside,
+};

@@ -1,14 +1,15 @@
-//! Files under temporary names, and what a killed process left of them.
+//! Files and folders under temporary names, and what a killed process left of them.
 //!
 //! A file is written as `.kiln-XXXXXX.part` in the folder of its target, so that the target may be on any file system,
 //! and renamed when it is whole. While it is written it is locked. The lock ends with the process, however that ends: a
-//! temporary file without a lock is an orphan, and [`remove_orphans`] deletes it.
+//! temporary file without a lock is an orphan, and [`remove_orphans`] deletes it. A folder has no lock: it is an orphan a day
+//! after the last change in it.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, Metadata, Permissions, TryLockError};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 
@@ -16,7 +17,7 @@ const PREFIX: &str = ".kiln-";
 const SUFFIX: &str = ".part";
 /// Random letters and digits between the two.
 const RANDOM: usize = 6;
-/// How old an orphan is on a file system without locks: no file takes a day to write.
+/// How old an orphan without a lock is: no file takes a day to write.
 const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a temporary file may be taken for an orphan by another process before that is an error.
 const ATTEMPTS: usize = 16;
@@ -45,6 +46,18 @@ fn create(folder: &Path) -> std::io::Result<NamedTempFile> {
         builder.permissions(permissions);
     }
     builder.tempfile_in(folder)
+}
+
+/// An empty folder in the folder of `path`. It is deleted when the value is dropped.
+///
+/// # Errors
+/// [`Error::Write`] with `path`, where the folder takes no folders.
+pub(crate) fn temporary_folder_beside(path: &Path) -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    builder.tempdir_in(folder_of(path)).map_err(Error::write(path))
 }
 
 /// What other programs give new files (the umask is applied to it). Temporary files would be private otherwise.
@@ -79,19 +92,22 @@ pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> Result<()> {
     })
 }
 
-/// Deletes the temporary files in `folder`, not below it, that no running process is writing. What cannot be read or
+/// Deletes the temporary files and folders in `folder`, not below it, that no running process is writing. What cannot be read or
 /// deleted stays: this is tidying, and no reason for a run to fail.
 pub(crate) fn remove_orphans(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(is_temporary_name);
-        if is_ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            let path = entry.path();
-            match remove_orphan(&path) {
-                Ok(true) => tracing::info!("{}: removed; a run that was killed left it", path.display()),
-                Ok(false) => {}
-                Err(error) => tracing::info!("{}: left by a killed run; not removed: {error}", path.display()),
-            }
+        let Some(kind) = entry.file_type().ok().filter(|kind| is_ours && (kind.is_file() || kind.is_dir())) else {
+            continue;
+        };
+        let path = entry.path();
+        let removed =
+            if kind.is_dir() { remove_orphaned_folder(&path, SystemTime::now()) } else { remove_orphan(&path) };
+        match removed {
+            Ok(true) => tracing::info!("{}: removed; a run that was killed left it", path.display()),
+            Ok(false) => {}
+            Err(error) => tracing::info!("{}: left by a killed run; not removed: {error}", path.display()),
         }
     }
 }
@@ -102,15 +118,27 @@ fn remove_orphan(path: &Path) -> std::io::Result<bool> {
     let is_orphan = match file.try_lock() {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => {
-            let age = SystemTime::now().duration_since(file.metadata()?.modified()?);
-            age.is_ok_and(|age| age > ORPHAN_AGE)
-        }
+        Err(TryLockError::Error(_)) => is_old(&file.metadata()?, SystemTime::now())?,
     };
     if is_orphan {
         std::fs::remove_file(path)?; // with the lock held: see `temporary_beside`
     }
     Ok(is_orphan)
+}
+
+/// Deletes a temporary folder in which nothing has changed for [`ORPHAN_AGE`].
+fn remove_orphaned_folder(path: &Path, now: SystemTime) -> std::io::Result<bool> {
+    let mut entries = std::fs::read_dir(path)?;
+    let is_orphan = is_old(&path.metadata()?, now)?
+        && entries.try_fold(true, |old, entry| Ok::<_, std::io::Error>(old && is_old(&entry?.metadata()?, now)?))?;
+    if is_orphan {
+        std::fs::remove_dir_all(path)?;
+    }
+    Ok(is_orphan)
+}
+
+fn is_old(metadata: &Metadata, now: SystemTime) -> std::io::Result<bool> {
+    Ok(now.duration_since(metadata.modified()?).is_ok_and(|age| age > ORPHAN_AGE))
 }
 
 fn is_temporary_name(name: &str) -> bool {
@@ -151,5 +179,15 @@ mod tests {
         persist_new(written, &folder.path().join("a.png")).unwrap();
         let second = temporary_beside(&folder.path().join("a.png")).unwrap();
         assert!(matches!(persist_new(second, &folder.path().join("a.png")), Err(Error::Exists(_))));
+    }
+
+    #[test]
+    fn a_folder_is_an_orphan_a_day_after_its_last_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = temporary_folder_beside(&folder.path().join("model")).unwrap().keep();
+        std::fs::create_dir(path.join("unet")).unwrap();
+        let later = SystemTime::now() + ORPHAN_AGE * 2;
+        assert!(!remove_orphaned_folder(&path, SystemTime::now()).unwrap() && path.exists());
+        assert!(remove_orphaned_folder(&path, later).unwrap() && !path.exists());
     }
 }

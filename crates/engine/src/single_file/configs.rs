@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kiln_weights::ldm::{ClipShape, UnetLevel, UnetShape, VaeShape};
+use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
-use super::kind::{ModelInput, Prediction};
+use super::kind::{ModelInput, ModelKind, Prediction};
 use super::{Part, SingleFile};
 use crate::error::{Error, Result};
 
@@ -24,6 +24,8 @@ const SD1_HEADS: usize = 8;
 const OPENCLIP_H_LAYERS: usize = 24;
 /// Channels of CLIP's first text encoder (OpenAI's ViT-L), which has an activation of its own.
 pub(crate) const OPENAI_WIDTH: usize = 768;
+/// Channels of OpenCLIP's ViT-H and ViT-bigG, which some files have under the names of transformers.
+const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 
 impl SingleFile {
     /// The configurations of the model, some of whose parts may be in `others`.
@@ -55,7 +57,10 @@ impl SingleFile {
         if let Some(second) = second {
             configs.insert("text_encoder_2/config.json", text_config(second, true, false));
         }
-        let scheduler = scheduler(is_xl, prediction, self.zero_terminal_snr());
+        let scheduler = match unet.guidance_dim {
+            Some(_) => lcm_scheduler(prediction),
+            None => scheduler(is_xl, prediction, self.zero_terminal_snr()),
+        };
         let mut index = model_index(unet, second.is_some());
         index["scheduler"] = json!(["diffusers", scheduler["_class_name"]]);
         configs.insert("scheduler/scheduler_config.json", scheduler);
@@ -98,6 +103,7 @@ fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {
         (false, _, ModelInput::Inpainting) => "StableDiffusionInpaintPipeline",
         (false, _, ModelInput::Depth) => "StableDiffusionDepth2ImgPipeline",
         (false, _, ModelInput::Edit) => "StableDiffusionInstructPix2PixPipeline",
+        (false, ..) if unet.guidance_dim.is_some() => "LatentConsistencyModelPipeline",
         (false, ..) => "StableDiffusionPipeline",
         (true, false, _) => "StableDiffusionXLImg2ImgPipeline",
         (true, true, ModelInput::Inpainting) => "StableDiffusionXLInpaintPipeline",
@@ -195,8 +201,12 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
         config["addition_time_embed_dim"] = json!(256);
         config["projection_class_embeddings_input_dim"] = json!(dim);
     }
-    if unet.guidance_embedding {
-        config["time_cond_proj_dim"] = json!(256);
+    if let Some(dim) = unet.guidance_dim {
+        config["time_cond_proj_dim"] = json!(dim);
+    }
+    if ModelKind::of(unet) == ModelKind::Sd2 && prediction == Prediction::V {
+        // Stable Diffusion 2.1's own: in f16 its attention overflows without. Kiln always computes so.
+        config["upcast_attention"] = json!(true);
     }
     config
 }
@@ -232,10 +242,20 @@ pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
     config
 }
 
+/// Whether a text encoder is of OpenAI's kind (another activation, another padding than OpenCLIP's): by the widths of the
+/// official ones, and of other widths by whose names it has.
+pub(crate) fn is_openai(dialect: ClipDialect, width: usize) -> bool {
+    match width {
+        OPENAI_WIDTH => true,
+        _ if OPENCLIP_WIDTHS.contains(&width) => false,
+        _ => matches!(dialect, ClipDialect::Transformers | ClipDialect::Bare),
+    }
+}
+
 /// `without_last`: Stable Diffusion 2 takes the last layer but one of its encoder, OpenCLIP's ViT-H, so its folders have
 /// one layer less.
 pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool) -> Value {
-    let is_open = text.hidden_size != OPENAI_WIDTH;
+    let is_open = !is_openai(text.dialect, text.hidden_size);
     let layers = text.layers - usize::from(without_last && text.layers == OPENCLIP_H_LAYERS);
     json!({
         "architectures": [if projected { "CLIPTextModelWithProjection" } else { "CLIPTextModel" }],
@@ -253,6 +273,25 @@ pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool)
         "pad_token_id": 1,
         "projection_dim": text.projection_dim.filter(|_| projected).unwrap_or(text.hidden_size),
         "vocab_size": text.vocab_size,
+    })
+}
+
+/// The schedule of SimianLuo/LCM_Dreamshaper_v7, the first model of the kind.
+fn lcm_scheduler(prediction: Prediction) -> Value {
+    json!({
+        "_class_name": "LCMScheduler",
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "clip_sample": false,
+        "num_train_timesteps": 1000,
+        "original_inference_steps": 50,
+        "prediction_type": prediction.id(),
+        "set_alpha_to_one": true,
+        "steps_offset": 0,
+        "timestep_scaling": 10.0,
+        "timestep_spacing": "leading",
+        "trained_betas": null,
     })
 }
 

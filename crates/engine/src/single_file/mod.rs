@@ -1,6 +1,7 @@
 //! A checkpoint in one file: which parts it has, under which names, and what kind of model they are.
 
 pub(crate) mod configs;
+pub(crate) mod kept;
 pub(crate) mod kind;
 pub(crate) mod shapes;
 #[cfg(test)]

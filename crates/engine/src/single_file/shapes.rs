@@ -21,6 +21,6 @@ pub(crate) fn unet_shape(config: &UnetConfig) -> UnetShape {
         context_dim: config.context_dim().unwrap_or(0),
         linear_projection: config.use_linear_projection,
         added_dim: config.added_embedding.map(|added| added.input_dim),
-        guidance_embedding: false,
+        guidance_dim: config.time_cond_proj_dim,
     }
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, LoraName, LoraUse, MemoryOptions, ModeChoice, ModelFolder, Request, Setup,
+    DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, LoraName, LoraUse, MemoryOptions, ModeChoice, ModelFolder,
+    Request, Setup,
 };
 use kiln_testkit::fixtures;
 
@@ -153,4 +154,47 @@ fn a_lora_brings_its_words() {
     let gone = pixels(&mut engine, "a photo of <s1>");
     assert_ne!(with, gone);
     assert_eq!(pixels(&mut engine, "a photo of <s1><lora:cloneofsimo:0.8>"), with);
+}
+
+/// PEFT's `lora_bias` in projections that have no bias, against diffusers with the adapter in its layers; the image
+/// without is the one from before again.
+#[test]
+fn biases_of_layers_without_any() {
+    use kiln_testkit::{Fixture, Parity};
+    let fixture = Fixture::open("lora/bias/pipeline.safetensors");
+    let parity = Parity::new("lora", "bias");
+    for mode in [ModeChoice::Full, ModeChoice::Lowvram] {
+        let mut engine = engine_in("sd1", mode, None, None);
+        let file = fixtures("lora/bias").join("adapter_model.safetensors");
+        let mut latents = |loras: Vec<LoraUse>| {
+            let request = Request {
+                prompt: "a red apple".into(),
+                width: Some(64),
+                height: Some(64),
+                steps: Some(3),
+                cfg_scale: Some(3.0),
+                seed: Some(42),
+                sampler: Some("ddim".parse().unwrap()),
+                loras,
+                ..Request::default()
+            };
+            let job = request.resolve(engine.model()).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("latents.safetensors");
+            let mut file = LatentsFile::plan(&path).unwrap();
+            let watch = &mut |event| {
+                if let Event::Picture(picture) = event {
+                    file.push(&picture);
+                }
+                Ok(ControlFlow::Continue(()))
+            };
+            engine.txt2img(&job, watch).unwrap();
+            file.write().unwrap();
+            Fixture::read("latents", &path).tensor("latents")
+        };
+        let with = LoraUse { lora: LoraName::File(file), text: 1.0, unet: 1.0 };
+        parity.check("without", &latents(Vec::new()), &fixture.tensor("without"), 1e-3);
+        parity.check("with", &latents(vec![with]), &fixture.tensor("with"), 1e-3);
+        parity.check("without again", &latents(Vec::new()), &fixture.tensor("without"), 1e-3);
+    }
 }

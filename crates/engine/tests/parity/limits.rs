@@ -44,11 +44,11 @@ pub fn steps(model: &str, fixture: &Fixture, dtype: DType) -> BTreeMap<String, L
 /// random models amplify the rounding of early steps, the trained one does not.
 pub fn run(model: &str, dtype: DType) -> Limits {
     let (cosine, error) = match (dtype, model) {
-        (DType::F16, "sd1") => (0.99998, 5e-3),
+        (DType::F16, "sd1" | "lcm") => (0.99998, 5e-3),
         (DType::F16, "sd2v") => (0.9990, 3.5e-2),
         (DType::F16, "sdxl") => (0.9975, 7e-2),
         (DType::F16, EMOJI) => (0.999_999, 6.5e-4),
-        (DType::BF16, "sd1") => (0.9985, 4.8e-2),
+        (DType::BF16, "sd1" | "lcm") => (0.9985, 4.8e-2),
         (DType::BF16, "sd2v") => (0.985, 0.17),
         (DType::BF16, "sdxl") => (0.96, 0.26),
         (DType::BF16, EMOJI) => (0.99998, 6e-3),

@@ -1,6 +1,7 @@
 //! The engine against diffusers: single steps and whole runs, in the type and on the device that the environment asks for.
 
 mod cases;
+mod lcm;
 mod limits;
 mod negative;
 mod runs;

@@ -9,13 +9,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kiln_ops::BlockType;
-use memmap2::Mmap;
 use safetensors::Dtype;
 
 use super::bytes::Reader;
 use crate::error::{Error, Result};
 use crate::limits::MAX_TENSORS;
-use crate::mmap;
+use crate::mmap::{self, Mapped};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
 
@@ -33,7 +32,7 @@ const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 /// A `.gguf` file. Opening it reads and checks the header alone; elements are read from the mapping.
 pub struct GgufFile {
     path: PathBuf,
-    map: Mmap,
+    map: Mapped,
     tensors: HashMap<String, (ParamInfo, Range<usize>)>,
     metadata: BTreeMap<String, String>,
 }
@@ -64,13 +63,13 @@ impl ParamSource for GgufFile {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let Some((info, range)) = self.tensors.get(key) else { return Ok(None) };
-        let bytes = self.map.get(range.clone()).unwrap_or_default(); // checked when the file was opened
+        let bytes = self.map.bytes(range.clone())?;
         Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
     }
 
     fn release(&self, key: &str) {
         if let Some((_, range)) = self.tensors.get(key) {
-            mmap::forget(&self.map, range.clone());
+            self.map.forget(range.clone());
         }
     }
 

@@ -64,8 +64,8 @@ pub struct UnetShape {
     pub linear_projection: bool,
     /// Width of what is added to the timestep's embedding, of SDXL and its relatives.
     pub added_dim: Option<usize>,
-    /// Whether the timestep's embedding takes the strength of the guidance too, as in distilled models (LCM).
-    pub guidance_embedding: bool,
+    /// Width of the embedding of the guidance's strength that joins the timestep's, in distilled models (LCM).
+    pub guidance_dim: Option<usize>,
 }
 
 impl UnetShape {
@@ -118,7 +118,7 @@ impl UnetShape {
             context_dim,
             linear_projection: projection.is_some_and(|shape| shape.len() == 2),
             added_dim: dim("label_emb.0.0.weight", 1),
-            guidance_embedding: shape("time_embed.cond_proj.weight").is_some(),
+            guidance_dim: dim("time_embed.cond_proj.weight", 1),
         })
     }
 

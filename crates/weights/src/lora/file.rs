@@ -82,8 +82,8 @@ impl Lora {
     /// where it lies, for the settings that may lie beside it.
     ///
     /// # Errors
-    /// [`Error::Format`] where nothing of the model is changed, or a scale is no number; [`Error::Shape`] where a
-    /// change is for a layer of another size.
+    /// [`Error::Format`] where nothing of the model is changed, a scale is no number, or PEFT's settings are damaged;
+    /// [`Error::Shape`] where a change is for a layer of another size.
     pub fn read(
         source: Arc<dyn ParamSource>,
         metadata: &BTreeMap<String, String>,
@@ -92,7 +92,7 @@ impl Lora {
     ) -> Result<Self> {
         let mut keys = source.keys();
         keys.sort_unstable(); // the same order every time
-        let reader = Reader { source: &source, settings: Settings::read(metadata, path), targets };
+        let reader = Reader { source: &source, settings: Settings::read(metadata, path)?, targets };
         let mut lora = Self { patches: Vec::new(), vectors: Vec::new(), unused: Vec::new(), tensors: keys.len() };
 
         let mut groups: BTreeMap<String, Factors> = numbered::groups(&source, &keys, targets).into_iter().collect();
@@ -249,11 +249,20 @@ impl Reader<'_> {
         Err(self.misfit(values.key(), layer, Some(values.shape().to_vec())))
     }
 
-    /// The change of a layer's bias.
+    /// The change of a layer's bias. A linear layer without one gets it: PEFT's `lora_bias` does that to the
+    /// projections of attention.
     fn bias(&self, name: &str, layer: &Layer, values: Factor, scale: f64) -> Result<Arc<Patch>> {
         let change = Change::Add(super::change::Matrix::Whole(values));
-        let Some(bias) = &layer.bias else { return Err(self.misfit(name, layer, None)) };
-        change.check(bias).map_err(|found| self.misfit(name, layer, found))?;
+        let bias = match &layer.bias {
+            Some(bias) => bias.clone(),
+            None if layer.linear => layer.weight[..1].to_vec(),
+            None => {
+                let problem =
+                    format!("has a bias for `{name}`, and the model's layer has none; is it from another model?");
+                return Err(Error::Format { path: PathBuf::from(self.source.origin(name)), problem });
+            }
+        };
+        change.check(&bias).map_err(|found| self.misfit(name, layer, found))?;
         let key = format!("{}.bias", layer.path);
         Ok(Arc::new(Patch { network: layer.network, key, change, scale, magnitude: None }))
     }

@@ -29,7 +29,7 @@ pub(super) fn names<'a>(paths: &[&'a str]) -> Vec<(&'a str, String)> {
         context_dim: 0,
         linear_projection: false,
         added_dim: None,
-        guidance_embedding: false,
+        guidance_dim: None,
     };
     let names = shape.names();
     let name = |path: &&'a str| Some((*path, names.place(&format!("{path}.weight"))?.name));

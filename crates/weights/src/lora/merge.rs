@@ -41,6 +41,14 @@ impl Patch {
         &self.key
     }
 
+    /// How many elements a bias has that this patch makes.
+    pub(super) fn elements(&self) -> usize {
+        match &self.change {
+            Change::Add(Matrix::Whole(factor)) => factor.elements(),
+            _ => 0,
+        }
+    }
+
     /// The weight `(out, ..)` in f32 with this change, in its own shape. `strength` 0 gives the same weight, 1 what was
     /// trained.
     ///
@@ -209,13 +217,22 @@ fn towards_identity(rotations: &mut [f32], n: usize, strength: f64) {
     }
 }
 
-/// The elements of a parameter with patches merged in, one after another, as little-endian bytes.
-pub(super) fn merge_all(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<u8>> {
+fn merged(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Tensor> {
     let mut weight = Tensor::from_vec(values, shape, &Device::Cpu)?;
     for (patch, strength) in patches {
         weight = patch.merge(&weight, *strength)?;
     }
-    let weight = weight.contiguous()?;
+    Ok(weight.contiguous()?)
+}
+
+/// The elements of a parameter with patches merged in, one after another.
+pub(super) fn merge_values(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<f32>> {
+    Ok(merged(values, shape, patches)?.flatten_all()?.to_vec1()?)
+}
+
+/// [`merge_values`] as little-endian bytes.
+pub(super) fn merge_all(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<u8>> {
+    let weight = merged(values, shape, patches)?;
     let (storage, layout) = weight.storage_and_layout();
     let values = match &*storage {
         Storage::Cpu(CpuStorage::F32(values)) => values.as_slice(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use safetensors::Dtype;
 
-use super::merge::{Patch, merge_all};
+use super::merge::{Patch, merge_all, merge_values};
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
@@ -41,6 +41,21 @@ impl<S: ParamSource> Patched<S> {
         drop(current);
         let keys: HashSet<&String> = old.keys().chain(new.keys()).collect();
         keys.into_iter().filter(|key| !same(old.get(*key), new.get(*key))).cloned().collect()
+    }
+
+    /// The elements of the parameters that the source has not and patches make: biases of layers without.
+    ///
+    /// # Errors
+    /// [`Error::StoredDType`] where a file's factors are no numbers.
+    pub fn added(&self) -> Result<HashMap<String, Vec<f32>>> {
+        let patches = self.patches();
+        let missing = patches.iter().filter(|(key, _)| self.source.info(key).is_none());
+        missing
+            .map(|(key, patches)| {
+                let elements = patches.first().map_or(0, |(patch, _)| patch.elements());
+                Ok((key.clone(), merge_values(vec![0.0; elements], &[elements], patches)?))
+            })
+            .collect()
     }
 
     fn patches(&self) -> Arc<Patches> {

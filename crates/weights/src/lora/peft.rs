@@ -2,14 +2,20 @@
 //! wrote. Its files have no `alpha`s.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::targets::Network;
+use crate::error::{Error, Result};
+use crate::small_file::{MAX_CONFIG_BYTES, read_small};
 
 /// The note of diffusers' files.
 const NOTE: &str = "lora_adapter_metadata";
+
+/// The file beside PEFT's tensors.
+const CONFIG: &str = "adapter_config.json";
 
 /// Settings of adapters. Empty where there are none: then a change is not scaled.
 #[derive(Debug, Default)]
@@ -18,16 +24,47 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the notes of a file, or the configuration beside it. What cannot be read counts as missing, as in
-    /// diffusers.
-    pub(super) fn read(metadata: &BTreeMap<String, String>, path: Option<&Path>) -> Self {
-        let parse = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
-        let beside = || {
-            let config = path?.parent()?.join("adapter_config.json");
-            parse(&std::fs::read_to_string(config).ok()?)
-        };
-        let values = metadata.get(NOTE).and_then(|text| parse(text)).or_else(beside).unwrap_or_default();
-        Self { values }
+    /// Reads the notes of a file, or the configuration beside it; without either the settings are empty.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the configuration cannot be read, [`Error::Format`] where it, or the note, is damaged: a
+    /// scale that cannot be read must not become 1.
+    pub(super) fn read(metadata: &BTreeMap<String, String>, path: Option<&Path>) -> Result<Self> {
+        if let Some(note) = metadata.get(NOTE) {
+            let problem = |problem| Error::Format {
+                path: path.map_or_else(|| "LoRA".into(), PathBuf::from),
+                problem: format!("the note `{NOTE}` {problem}"),
+            };
+            return Self::parse(note.as_bytes()).map_err(problem);
+        }
+        let Some(config) = path.and_then(|path| Some(path.parent()?.join(CONFIG))) else { return Ok(Self::default()) };
+        match read_small(&config, MAX_CONFIG_BYTES) {
+            Ok(text) => Self::parse(&text).map_err(|problem| Error::Format { path: config, problem }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(Error::Io { path: config, source }),
+        }
+    }
+
+    fn parse(text: &[u8]) -> std::result::Result<Self, String> {
+        let values = serde_json::from_slice::<Map<String, Value>>(text)
+            .map_err(|error| format!("is no valid JSON object: {error}; download it again"))?;
+        for (key, value) in &values {
+            let name = key.rsplit('.').next().unwrap_or(key);
+            let expected = match name {
+                "r" | "lora_alpha" | "alpha" if !value.is_number() => "a number",
+                "use_rslora" if !value.is_boolean() => "true or false",
+                "rank_pattern" | "alpha_pattern"
+                    if !value.as_object().is_some_and(|map| map.values().all(Value::is_number)) =>
+                {
+                    "numbers by names of layers"
+                }
+                _ => continue,
+            };
+            if !value.is_null() {
+                return Err(format!("has another kind of value for `{key}` than expected: {expected}"));
+            }
+        }
+        Ok(Self { values })
     }
 
     /// The setting `name` of a network.

@@ -5,9 +5,12 @@
 
 use std::collections::HashMap;
 
+use kiln_ops::Packing;
+
 use super::file::UnusedReason;
 use super::ldm;
 use super::role::{self, Role};
+use crate::param_spec::ParamSpec;
 use crate::segment::Segment;
 
 /// A network that LoRA files change.
@@ -52,6 +55,8 @@ pub(super) struct Layer {
     pub(super) weight: Vec<usize>,
     /// The bias' declared shape.
     pub(super) bias: Option<Vec<usize>>,
+    /// Whether the weight is the matrix of a linear layer.
+    pub(super) linear: bool,
 }
 
 /// The layers of a model's networks.
@@ -68,17 +73,17 @@ impl Targets {
             let params = || segments.iter().flat_map(Segment::params);
             let biases: HashMap<&str, &[usize]> =
                 params().filter_map(|param| Some((param.key.strip_suffix(".bias")?, param.shape.as_slice()))).collect();
-            let weights: Vec<(&str, &[usize])> = params()
-                .filter_map(|param| Some((param.key.strip_suffix(".weight")?, param.shape.as_slice())))
-                .collect();
+            let weights: Vec<(&str, &ParamSpec)> =
+                params().filter_map(|param| Some((param.key.strip_suffix(".weight")?, param))).collect();
             let paths: Vec<&str> = weights.iter().map(|(path, _)| *path).collect();
             let ldm: HashMap<&str, String> = match network {
                 Network::Unet => ldm::names(&paths).into_iter().collect(),
                 Network::TextEncoder | Network::TextEncoder2 => HashMap::new(),
             };
-            for (path, shape) in weights {
+            for (path, ParamSpec { shape, packing, .. }) in weights {
                 let bias = biases.get(path).map(|shape| shape.to_vec());
-                let layer = Layer { network, path: path.to_string(), weight: shape.to_vec(), bias };
+                let linear = *packing == Packing::Linear;
+                let layer = Layer { network, path: path.to_string(), weight: shape.clone(), bias, linear };
                 targets.add(layer, ldm.get(path).map(String::as_str));
             }
         }

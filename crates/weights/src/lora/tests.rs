@@ -195,3 +195,79 @@ fn patches_come_and_go_and_only_what_they_touch_changes() {
     assert_eq!(loaded(), before);
     assert!(patched.set(all(0.0)).is_empty(), "strength 0 is none");
 }
+
+/// A scale that cannot be read must not become 1.
+#[test]
+fn damaged_settings_of_peft_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, config) = (folder.path().join("a.safetensors"), folder.path().join("adapter_config.json"));
+    let tensors: &[(&str, &[usize])] = &[
+        ("base_model.model.mid_block.resnets.0.time_emb_proj.lora_A.weight", &[2, 6]),
+        ("base_model.model.mid_block.resnets.0.time_emb_proj.lora_B.weight", &[4, 2]),
+    ];
+    let read = || Lora::read(source(tensors), &BTreeMap::new(), Some(&file), &targets());
+    let weight = tensor(&[4, 6], 3);
+    let merged = |lora: &Lora| lora.patches()[0].merge(&weight, 1.0).unwrap().to_vec2::<f32>().unwrap();
+    let plain = merged(&read().unwrap());
+    std::fs::write(&config, r#"{"lora_alpha": 64, "r": 2, "rank_pattern": {}, "alpha_pattern": null}"#).unwrap();
+    assert_ne!(merged(&read().unwrap()), plain);
+    for damaged in [
+        r#"{"lora_alpha":64,"r":2"#,
+        "[]",
+        "",
+        r#"{"lora_alpha":"64","r":2}"#,
+        r#"{"r":[2]}"#,
+        r#"{"use_rslora":1}"#,
+        r#"{"rank_pattern":{"a":"4"}}"#,
+    ] {
+        std::fs::write(&config, damaged).unwrap();
+        let message = read().err().unwrap_or_else(|| panic!("{damaged} was read")).to_string();
+        assert!(message.contains("adapter_config.json: "), "{damaged}: {message}");
+    }
+    std::fs::write(&config, " ".repeat((crate::MAX_CONFIG_BYTES + 1) as usize)).unwrap();
+    assert!(read().err().unwrap().to_string().contains("adapter_config.json: is larger than 1 MiB"));
+    std::fs::remove_file(&config).unwrap();
+    let note = |text: &str| BTreeMap::from([("lora_adapter_metadata".to_string(), text.to_string())]);
+    let read = |text| Lora::read(source(tensors), &note(text), Some(&file), &targets());
+    assert!(read(r#"{"unet.lora_alpha": 4, "unet.r": 2}"#).is_ok());
+    let message = read(r#"{"unet.lora_alpha": "#).err().unwrap().to_string();
+    assert!(message.contains("a.safetensors: the note `lora_adapter_metadata` is no valid JSON"), "{message}");
+}
+
+/// PEFT's `lora_bias`: a bias for a linear layer that has none, and an error for a layer that cannot have one.
+#[test]
+fn a_linear_layer_without_a_bias_may_get_one() {
+    let mut segments = Segments::default();
+    let block = segments.add("attn1", |p| {
+        let p = p.pp("attn1");
+        [p.pp("to_q").param("weight", &[4, 6], Packing::Linear), p.pp("conv").param("weight", &[4], Packing::AsStored)]
+    });
+    let targets = Targets::new(&[(Network::Unet, &segments)]);
+    let keys = segments[0].params().iter().map(|param| (param.key.clone(), tensor(&param.shape, 1)));
+    let patched = Patched::new(MapSource::from_iter(keys));
+    let tensors: &[(&str, &[usize])] = &[
+        ("attn1.to_q.lora_A.weight", &[2, 6]),
+        ("attn1.to_q.lora_B.bias", &[4]),
+        ("attn1.to_q.lora_B.weight", &[4, 2]),
+    ];
+    let notes = BTreeMap::from([("lora_adapter_metadata".into(), r#"{"lora_alpha": 6, "r": 2}"#.to_string())]);
+    let lora = Lora::read(source(tensors), &notes, None, &targets).unwrap();
+    let placement = Placement::new(Device::Cpu, DType::F32);
+    let set = |strength: f32| {
+        let changed = patched.set(lora.patches().iter().map(|patch| (patch.clone(), strength)));
+        segments[0].set_added_biases(&patched.added().unwrap(), &placement).unwrap();
+        changed.len()
+    };
+    assert_eq!(set(0.5), 2);
+    load(&segments, &patched, &placement).unwrap();
+    let bias =
+        |block: &Staged<[Param; 2]>| block.enter().unwrap()[0].added_bias().map(|bias| bias.to_vec1::<f32>().unwrap());
+    let expected: Vec<f32> = tensor(&[4], 1).to_vec1::<f32>().unwrap().iter().map(|value| value * 3.0 * 0.5).collect();
+    assert_eq!(bias(&block), Some(expected), "times alpha over the rank, and the strength");
+    set(0.0);
+    assert_eq!(bias(&block), None);
+    let wrong = Lora::read(source(&[("attn1.conv.diff_b", &[4])]), &BTreeMap::new(), None, &targets).err().unwrap();
+    assert!(wrong.to_string().contains("has a bias for `attn1.conv`, and the model's layer has none"), "{wrong}");
+    let wrong = Lora::read(source(&[("attn1.to_q.diff_b", &[5])]), &BTreeMap::new(), None, &targets).err().unwrap();
+    assert!(wrong.to_string().contains("is it from another model?"), "{wrong}");
+}

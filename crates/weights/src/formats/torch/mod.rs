@@ -14,12 +14,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-
 use super::bytes::Reader;
 use crate::error::{Error, Result};
 use crate::limits::{MAX_NAME_BYTES, MAX_TENSORS};
-use crate::mmap;
+use crate::mmap::{self, Mapped};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use pickle::Machine;
 use strided::Layout;
@@ -38,7 +36,7 @@ const MAX_DEPTH: usize = 3;
 /// A file of `torch.save`. Opening it reads the descriptions of its tensors alone.
 pub struct TorchFile {
     path: PathBuf,
-    map: Mmap,
+    map: Mapped,
     tensors: HashMap<String, Stored>,
     metadata: BTreeMap<String, String>,
 }
@@ -76,7 +74,7 @@ impl ParamSource for TorchFile {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let Some(Stored { info, range, layout }) = self.tensors.get(key) else { return Ok(None) };
-        let bytes = self.map.get(range.clone()).unwrap_or_default(); // checked when the file was opened
+        let bytes = self.map.bytes(range.clone())?;
         let bytes = match layout {
             Layout::RowMajor => Cow::Borrowed(bytes),
             Layout::Strided { strides, size } => Cow::Owned(strided::gather(bytes, &info.shape, strides, *size)),
@@ -86,7 +84,7 @@ impl ParamSource for TorchFile {
 
     fn release(&self, key: &str) {
         if let Some(Stored { range, .. }) = self.tensors.get(key) {
-            mmap::forget(&self.map, range.clone());
+            self.map.forget(range.clone());
         }
     }
 

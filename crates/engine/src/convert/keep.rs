@@ -1,0 +1,74 @@
+//! What of a model a single file keeps beside its tensors.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kiln_clip::{ClipPadding, TOKENIZER_FILES, Tokenizer};
+use kiln_weights::{ParamSource, open_component, read_small_text};
+
+use super::parts::Parts;
+use super::single::text_place;
+use crate::error::{Error, Result};
+use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::single_file::configs::is_openai;
+use crate::single_file::kept::{Kept, configurations};
+
+/// Bytes of a tokenizer's file. CLIP's largest has 3.6 MB.
+pub(super) const MAX_TOKENIZER_FILE: u64 = 32 << 20;
+/// Bytes of all files together. Headers of safetensors files end at 100 MB, and readers take them whole.
+const MAX_KEPT: usize = 16 << 20;
+
+/// The files to keep, and the names of those that have no room.
+pub(super) fn files_to_keep(files: &ModelFiles, parts: &Parts) -> Result<(Kept, Vec<String>)> {
+    if !files.has_own_configs() {
+        return Ok((Kept::default(), Vec::new())); // they are derived from the tensors, and will be again
+    }
+    let mut kept = Kept::default();
+    for name in configurations().filter(|name| *name != "kiln.json" && files.has_config(name)) {
+        kept.files.insert(name.into(), files.config(name)?);
+    }
+    if let Some((_, text)) = files.defaults("kiln.json")? {
+        kept.files.insert("kiln.json".into(), text);
+    }
+    let mut without_room = Vec::new();
+    for (i, (folder, tokenizer)) in TEXT_FOLDERS.into_iter().enumerate().take(parts.text.len()) {
+        kept.bare[i] = files.is_bare(i)?;
+        let texts = match files.tokenizer_files(i) {
+            TokenizerFiles::Clip(_) => continue,
+            TokenizerFiles::Kept(texts) => texts,
+            TokenizerFiles::Folder(from) => texts(&from)?,
+        };
+        if texts.is_empty() {
+            continue; // a folder without a tokenizer has none to keep
+        }
+        // Files that say nothing but what a file without any means need not be kept.
+        let (_, dialect) = text_place(parts, i);
+        let padding = if is_openai(dialect, parts.text[i].width) { ClipPadding::End } else { ClipPadding::Zero };
+        let own = Tokenizer::from_texts(Path::new(folder), &texts)?;
+        if own.is_same_as(&Tokenizer::clip(padding)?) {
+            continue;
+        }
+        let bytes = |texts: &BTreeMap<String, String>| texts.values().map(String::len).sum::<usize>();
+        if bytes(&kept.files) + bytes(&texts) > MAX_KEPT {
+            without_room.push(tokenizer.to_string());
+            continue;
+        }
+        kept.files.extend(texts.into_iter().map(|(name, text)| (format!("{tokenizer}/{name}"), text)));
+    }
+    Ok((kept, without_room))
+}
+
+/// The texts of a tokenizer's files.
+fn texts(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let there = TOKENIZER_FILES.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.exists());
+    there
+        .map(|(name, path)| {
+            Ok((name.to_string(), read_small_text(&path, MAX_TOKENIZER_FILE).map_err(Error::read(&path))?))
+        })
+        .collect()
+}
+
+/// Whether the text encoder in `folder` has the names of transformers 5, without `text_model.`.
+pub(crate) fn is_bare(folder: &Path) -> Result<bool> {
+    Ok(open_component(folder)?.info("embeddings.token_embedding.weight").is_some())
+}
