@@ -8,7 +8,7 @@ use kiln_engine::Error;
 
 use crate::output;
 use crate::tell::{self, LogFormat};
-use crate::terminal::shown;
+use crate::terminal::is_shown;
 
 /// Prints what clap says, and gives the exit status.
 pub fn report(error: &clap::Error) -> ExitCode {
@@ -30,8 +30,8 @@ pub fn report(error: &clap::Error) -> ExitCode {
         ErrorKind::InvalidUtf8 => not_utf8(&arguments),
         _ => error.render().to_string(),
     };
-    // clap writes in colors, which only its own text may have.
-    let is_plain = error.kind() != ErrorKind::InvalidUtf8 && shown(&text) == text;
+    // clap writes in colors, between which it repeats what it was given as it is.
+    let is_plain = arguments.iter().all(|argument| argument.to_str().is_some_and(|text| text.chars().all(is_shown)));
     if tell::is_json() || !is_plain {
         tell!("{}", text.trim_end());
     } else {
