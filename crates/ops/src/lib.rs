@@ -37,6 +37,7 @@ mod conversion;
 mod cuda;
 pub mod device;
 mod error;
+mod flop;
 mod geglu;
 pub mod graph;
 mod group_norm;
@@ -65,6 +66,7 @@ pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_works
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
 pub use error::{Error, Result, is_out_of_memory};
+pub use flop::{attention_flop, conv2d_flop, linear_flop};
 pub use geglu::geglu;
 pub use group_norm::{
     GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,

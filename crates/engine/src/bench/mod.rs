@@ -5,7 +5,6 @@
 //! apart.
 
 mod call;
-mod flops;
 mod model;
 mod report;
 mod stage;
@@ -17,7 +16,6 @@ use std::str::FromStr;
 use kiln_mempool::ProcessMemory;
 use serde::Serialize;
 
-pub use flops::{decoder_flop, text_flop, unet_flop, unet_segment_flop};
 pub use model::{BenchModel, Preset};
 pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};

@@ -11,6 +11,7 @@ mod workspace;
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+use crate::flop::attention_flop;
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
@@ -48,10 +49,7 @@ pub(crate) struct Shapes {
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(q, k, v, config)?;
     let Shapes { b, s, t, c, .. } = shapes;
-    let work = || {
-        let products = Work::new(&[("q", q), ("k", k), ("v", v)]).product(b * s, t, c).product(b * s, c, t);
-        products.config(config)
-    };
+    let work = || Work::new(&[("q", q), ("k", k), ("v", v)]).config(config).flop(attention_flop([b, s, c], t));
     trace::operator(OP, work, || match q.device() {
         Device::Cpu => cpu::forward(q, k, v, config, shapes, out),
         _ => match cuda::attention(q, k, v, config, shapes, out)? {

@@ -12,6 +12,7 @@ mod workspace;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect_shape};
+use crate::flop;
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
@@ -64,15 +65,15 @@ pub struct Conv2dInputs<'a> {
 /// The shapes of a convolution that has been checked, of a whole map or of a strip.
 #[derive(Clone, Copy)]
 pub(crate) struct Shapes {
-    b: usize,
+    pub(crate) b: usize,
     h: usize,
     w: usize,
-    c_in: usize,
-    kh: usize,
-    kw: usize,
-    h_out: usize,
-    w_out: usize,
-    c_out: usize,
+    pub(crate) c_in: usize,
+    pub(crate) kh: usize,
+    pub(crate) kw: usize,
+    pub(crate) h_out: usize,
+    pub(crate) w_out: usize,
+    pub(crate) c_out: usize,
     /// Rows of zeros above `x`: those of the configuration, unless `x` begins inside of the map.
     pad_top: usize,
     /// Rows of zeros below `x`.
@@ -83,7 +84,7 @@ pub(crate) struct Shapes {
 
 impl Shapes {
     /// `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw, c_in)`; `None` where the kernel does not fit.
-    fn of(
+    pub(crate) fn of(
         [b, h, w, c_in]: [usize; 4],
         [c_out, kh, kw, _]: [usize; 4],
         config: Conv2d,
@@ -122,8 +123,7 @@ fn run(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Te
     let work = || {
         let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
         let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("image_bias", image_bias);
-        let Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. } = shapes;
-        operands.and("residual", residual).config(config).product(b * h_out * w_out, c_out, kh * kw * c_in)
+        operands.and("residual", residual).config(config).flop(flop::of_shapes(shapes))
     };
     trace::operator(OP, work, || match inputs.x.device() {
         Device::Cpu => cpu::forward(inputs, config, shapes, out),

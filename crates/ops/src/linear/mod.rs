@@ -10,6 +10,7 @@ use candle_core::{Device, Tensor};
 
 use crate::conv2d::{Conv2d, Conv2dInputs, conv2d};
 use crate::error::{Error, Result, expect_shape};
+use crate::flop::linear_flop;
 #[cfg(not(feature = "cuda"))]
 use crate::no_cuda as cuda;
 use crate::output::store;
@@ -57,7 +58,7 @@ pub fn linear(
     }
     let work = || {
         let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("residual", residual);
-        operands.product(rows, n, k)
+        operands.flop(linear_flop(rows, [n, k]))
     };
     trace::operator(OP, work, || {
         if !matches!(x.device(), Device::Cpu) {
