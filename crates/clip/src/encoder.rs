@@ -5,8 +5,8 @@
 //!
 //! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
 
-use candle_core::{DType, Device, Tensor};
-use kiln_nn::{At, DryRun, Embedding, LayerNorm, Linear, Shadow, shadow};
+use candle_core::{Device, Tensor};
+use kiln_nn::{At, Embedding, LayerNorm, Linear, TensorLike};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::TextEncoderConfig;
@@ -39,12 +39,12 @@ impl HiddenLayer {
 
 /// What an encoder makes of chunks of tokens, in the weights' dtype.
 #[derive(Debug, Clone)]
-pub struct TextOutput {
+pub struct TextOutput<T = Tensor> {
     /// The hidden state that was asked for, `(chunks, tokens, hidden_size)`.
-    pub hidden: Tensor,
+    pub hidden: T,
     /// The last layer's normalised row at the end token, projected where the encoder has a projection: `(chunks,
     /// pooled_size)`. It does not depend on the layer that was asked for.
-    pub pooled: Tensor,
+    pub pooled: T,
 }
 
 struct Embeddings {
@@ -61,15 +61,20 @@ impl Embeddings {
         }
     }
 
-    /// `b` chunks of `s` ids each to `(b, s, hidden_size)`.
-    fn forward(&self, chunks: &[Vec<u32>], s: usize, words: &Words) -> kiln_nn::Result<Tensor> {
+    /// `b` chunks of `s` ids each to `(b, s, hidden_size)`, on the host.
+    fn forward<T: TensorLike>(
+        &self,
+        chunks: &[Vec<u32>],
+        s: usize,
+        words: &Words,
+        device: &T::Device,
+    ) -> kiln_nn::Result<T> {
         let ids = chunks.concat();
         let rows: Vec<u32> = ids.iter().map(|&id| if words.contains(id) { 0 } else { id }).collect();
-        let tokens = words.fill(self.token.forward(&rows)?, &ids)?; // (b*s, c)
-        let positions: Vec<u32> = (0..s as u32).collect();
-        let positions = self.position.forward(&positions)?; // (s, c)
-        let tokens = tokens.reshape((chunks.len(), s, ()))?;
-        Ok(tokens.broadcast_add(&positions)?)
+        let tokens = words.fill(self.token.forward::<T>(&rows, device)?, &ids)?; // (b*s, c)
+        let positions = self.position.first_rows::<T>(s, device)?; // (s, c)
+        let [_, c] = positions.size2()?;
+        tokens.reshape(&[chunks.len(), s, c])?.broadcast_add(&positions)
     }
 }
 
@@ -90,11 +95,10 @@ impl Head {
     }
 
     /// Row `rows[i]` of chunk `i` of `last` `(b, s, hidden_size)`, projected: `(b, pooled_size)`.
-    fn pool(&self, last: &Tensor, rows: &[usize]) -> kiln_nn::Result<Tensor> {
-        let (_, s, _) = last.dims3()?;
+    fn pool<T: TensorLike>(&self, last: &T, rows: &[usize]) -> kiln_nn::Result<T> {
+        let [b, s, c] = last.size3()?;
         let rows: Vec<u32> = rows.iter().enumerate().map(|(chunk, row)| (chunk * s + row) as u32).collect();
-        let rows = Tensor::new(rows, &Device::Cpu)?.to_device(last.device())?;
-        let pooled = last.flatten(0, 1)?.index_select(&rows, 0)?; // (b, hidden_size)
+        let pooled = last.reshape(&[b * s, c])?.index_select(&rows)?; // (b, hidden_size)
         match &self.text_projection {
             None => Ok(pooled),
             Some(projection) => projection.forward(&pooled).at(TEXT_PROJECTION),
@@ -147,7 +151,7 @@ impl TextEncoder {
     /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
     /// fit, [`Error::Nn`] where a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.run(chunks, None, layer, device, &Words::default(), &mut |_, _| ())
+        self.forward(chunks, None, layer, device, &Words::default(), &mut |_, _| ())
     }
 
     /// The same with words that have vectors of their own.
@@ -161,7 +165,7 @@ impl TextEncoder {
         device: &Device,
         words: &Words,
     ) -> Result<TextOutput> {
-        self.run(chunks, None, layer, device, words, &mut |_, _| ())
+        self.forward(chunks, None, layer, device, words, &mut |_, _| ())
     }
 
     /// No words yet, for vectors of this encoder.
@@ -178,7 +182,7 @@ impl TextEncoder {
         device: &Device,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
-        self.run(chunks, None, layer, device, &Words::default(), observe)
+        self.forward(chunks, None, layer, device, &Words::default(), observe)
     }
 
     /// Encodes one chunk in which no token sees those whose `seen` is 0; the others' is 1.
@@ -192,70 +196,50 @@ impl TextEncoder {
     ) -> Result<TextOutput> {
         let seen = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).and_then(|seen| seen.to_device(device));
         let seen = seen.map_err(kiln_nn::Error::from)?;
-        self.run(&[ids.to_vec()], Some(&seen), layer, device, words, &mut |_, _| ())
+        self.forward(&[ids.to_vec()], Some(&seen), layer, device, words, &mut |_, _| ())
     }
 
-    fn run(
+    /// What [`Self::encode`] does, for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to find bytes and
+    /// operations. `seen` `(chunks, tokens)` is 0 for tokens that no token sees; `observe` gets every stage.
+    ///
+    /// # Errors
+    /// Those of [`Self::encode`].
+    pub fn forward<T: TensorLike>(
         &self,
         chunks: &[Vec<u32>],
-        seen: Option<&Tensor>,
+        seen: Option<&T>,
         layer: HiddenLayer,
-        device: &Device,
+        device: &T::Device,
         words: &Words,
-        observe: &mut dyn FnMut(&str, &Tensor),
-    ) -> Result<TextOutput> {
+        observe: &mut dyn FnMut(&str, &T),
+    ) -> Result<TextOutput<T>> {
         let s = self.check(chunks, layer, words)?;
         let taken = self.layers.len() - layer.from_end; // counted from 0
-        let embedded = self.embeddings.enter().at(EMBEDDINGS)?.forward(chunks, s, words);
-        let mut x = embedded.and_then(|x| Ok(x.to_device(device)?)).at(EMBEDDINGS)?;
+        let embed = |embeddings: &Embeddings| embeddings.forward::<T>(chunks, s, words, device)?.to_device(device);
+        let mut x = T::run(&self.embeddings, embed)?;
         observe("hidden.0", &x);
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
-            let name = staged.segment().name();
-            x = staged.enter().at(name)?.forward(&x, seen).at(name)?;
+            x = T::run(staged, |staged| staged.forward(&x, seen))?;
             observe(&format!("hidden.{}", i + 1), &x);
             if i == taken {
                 hidden = x.clone();
             }
         }
-        let head = self.head.enter().at(FINAL_LAYER_NORM)?;
-        let last = head.final_layer_norm.forward(&x).at(FINAL_LAYER_NORM)?;
-        observe("last", &last);
         let rows: Vec<usize> = chunks.iter().map(|ids| self.config.pool_at(ids)).collect();
-        let pooled = head.pool(&last, &rows)?;
-        observe("pooled", &pooled);
-        let hidden = match layer {
-            HiddenLayer { final_layer_norm: false, .. } => hidden,
-            HiddenLayer { from_end: 1, .. } => last,
-            _ => head.final_layer_norm.forward(&hidden).at(FINAL_LAYER_NORM)?,
-        };
-        Ok(TextOutput { hidden, pooled })
-    }
-
-    /// [`TextEncoder::encode`] for shapes, in `dtype`: the hidden state and the pooled vectors.
-    pub fn shadow(&self, run: &DryRun, chunks: usize, layer: HiddenLayer, dtype: DType) -> [Shadow; 2] {
-        let (s, c) = (self.config.max_position_embeddings, self.config.hidden_size);
-        let tokens = run.tensor(&[chunks * s, c], dtype);
-        let mut x = shadow::elementwise(&tokens).view(&[chunks, s, c]); // with the positions added
-        drop(tokens);
-        let taken = self.layers.len().saturating_sub(layer.from_end);
-        let mut hidden = x.clone();
-        for (i, staged) in self.layers.iter().enumerate() {
-            x = staged.module().shadow(&x);
-            if i == taken {
-                hidden = x.clone();
-            }
-        }
-        let head = self.head.module();
-        let last = head.final_layer_norm.shadow(&x);
-        let rows = last.another(&[chunks, c]);
-        let pooled = head.text_projection.as_ref().map_or(rows.clone(), |projection| projection.shadow(&rows));
-        let hidden = match layer {
-            HiddenLayer { final_layer_norm: false, .. } => hidden,
-            HiddenLayer { from_end: 1, .. } => last,
-            _ => head.final_layer_norm.shadow(&hidden),
-        };
-        [hidden, pooled]
+        let output = T::run(&self.head, |head| {
+            let last = head.final_layer_norm.forward(&x)?;
+            observe("last", &last);
+            let pooled = head.pool(&last, &rows)?;
+            observe("pooled", &pooled);
+            let hidden = match layer {
+                HiddenLayer { final_layer_norm: false, .. } => hidden,
+                HiddenLayer { from_end: 1, .. } => last,
+                _ => head.final_layer_norm.forward(&hidden)?,
+            };
+            Ok(TextOutput { hidden, pooled })
+        })?;
+        Ok(output)
     }
 
     /// Checks the arguments and gives the chunks' length.
@@ -284,6 +268,8 @@ impl TextEncoder {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::DType;
+
     use super::*;
 
     fn built(hidden_size: usize, num_hidden_layers: usize, num_attention_heads: usize, class: &str) -> TextEncoder {

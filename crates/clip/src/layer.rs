@@ -1,8 +1,7 @@
 //! One layer of a text encoder.
 
-use candle_core::Tensor;
-use kiln_nn::ops::{Activation, activation};
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result, Shadow, shadow};
+use kiln_nn::ops::Activation;
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result, TensorLike};
 use kiln_weights::ParamBuilder;
 
 use crate::config::TextEncoderConfig;
@@ -43,20 +42,13 @@ impl EncoderLayer {
     }
 
     /// `x` `(b, s, hidden_size)`, same shape. With `seen` `(b, s)`, tokens are seen by none where it is 0.
-    pub(crate) fn forward(&self, x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, seen: Option<&T>) -> Result<T> {
         let normed = self.layer_norm1.forward(x)?;
         let x = match seen {
             None => self.self_attn.forward(&normed, None, x)?,
             Some(seen) => self.self_attn.forward_seeing(&normed, seen, x)?,
         };
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)
-        self.fc2.forward_add(&activation(&hidden, self.activation, None)?, Some(&x))
-    }
-
-    /// [`EncoderLayer::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow) -> Shadow {
-        let x = self.self_attn.shadow(&self.layer_norm1.shadow(x), None);
-        let hidden = self.fc1.shadow(&self.layer_norm2.shadow(&x));
-        self.fc2.shadow(&shadow::activation(&hidden))
+        self.fc2.forward_add(&hidden.activation(self.activation)?, Some(&x))
     }
 }

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
+use kiln_nn::TensorLike;
 
 use crate::error::{Error, Result};
 
@@ -71,16 +72,16 @@ impl Words {
     }
 
     /// Puts the words' vectors into the rows `(ids.len(), channels)` of tokens.
-    pub(crate) fn fill(&self, tokens: Tensor, ids: &[u32]) -> candle_core::Result<Tensor> {
+    pub(crate) fn fill<T: TensorLike>(&self, tokens: T, ids: &[u32]) -> kiln_nn::Result<T> {
         let Some(vectors) = self.vectors.as_ref().filter(|_| ids.iter().any(|&id| self.contains(id))) else {
             return Ok(tokens);
         };
         let rows = ids.len() as u32;
         let row = |(i, &id): (usize, &u32)| if self.contains(id) { rows + (id - self.first) } else { i as u32 };
         let wanted: Vec<u32> = ids.iter().enumerate().map(row).collect();
-        let vectors = vectors.to_dtype(tokens.dtype())?.to_device(tokens.device())?;
-        let all = Tensor::cat(&[&tokens, &vectors], 0)?; // (ids.len() + n, channels)
-        all.index_select(&Tensor::new(wanted, &Device::Cpu)?.to_device(tokens.device())?, 0)
+        let vectors = tokens.new_constant(vectors)?;
+        let all = T::cat(&[&tokens, &vectors], 0)?; // (ids.len() + n, channels)
+        all.index_select(&wanted)
     }
 }
 

@@ -104,16 +104,19 @@ impl Arrangement {
     }
 
     /// How much of the network of `stage` is kept while it runs.
-    pub(crate) fn keep(&self, stage: Stage) -> Keep {
-        let Mode::Lowvram { resident } = self.plan.mode else { return Keep::Whole };
+    ///
+    /// # Errors
+    /// What the U-Net's dry run reports.
+    pub(crate) fn keep(&self, stage: Stage) -> Result<Keep> {
+        let Mode::Lowvram { resident } = self.plan.mode else { return Ok(Keep::Whole) };
         let [encode, denoise, decode] = &self.plan.stages;
         let (planned, resident, estimate) = match stage {
-            Stage::Denoise => (denoise, resident, self.planner.unet_estimate(&self.work, self.on)),
+            Stage::Denoise => (denoise, resident, self.planner.unet_estimate(&self.work, self.on)?),
             Stage::Decode => (decode, 0, self.on.rates.estimate(&[])),
             _ => (encode, 0, self.on.rates.estimate(&[])),
         };
         let room = self.budget().map_or(usize::MAX, |_| planned.weights + planned.ring);
-        Keep::Streamed(Share { resident, room }, estimate)
+        Ok(Keep::Streamed(Share { resident, room }, estimate))
     }
 
     /// The next smaller way to run `stage`: with smaller strips where it decodes, else in a smaller mode. `None` where

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_nn::{Shadow, shadow};
+use kiln_nn::TensorLike;
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
@@ -131,23 +131,26 @@ impl Network {
 
     /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked. A TAESD, whose
     /// maps are small, is never tiled.
-    pub(crate) fn decode(&self, latents: &Tensor, dtype: DType, tiling: Tiling) -> Result<Tensor> {
-        let image = match self {
-            Self::Kl(config, decoder) => decoder.decode_with(&config.unscale(latents)?.to_dtype(dtype)?, tiling)?,
-            Self::Tiny(config, decoder) => decoder.decode(&config.unscale(latents)?.to_dtype(dtype)?)?,
+    pub(crate) fn decode<T: TensorLike>(&self, latents: &T, dtype: DType, tiling: Tiling) -> Result<T> {
+        let unscaled = match self {
+            Self::Kl(config, _) => config.unscale(latents)?,
+            Self::Tiny(config, _) => config.unscale(latents)?,
         };
-        Ok(image.to_dtype(DType::F32)?)
+        let mut x = unscaled.to_dtype(dtype)?;
+        drop(unscaled);
+        x = match self {
+            Self::Kl(_, decoder) => decoder.decode_with(&x, tiling)?,
+            Self::Tiny(_, decoder) => decoder.decode(&x)?,
+        };
+        Ok(x.to_dtype(DType::F32)?)
     }
 
-    /// [`Network::decode`] for shapes.
-    pub(crate) fn shadow(&self, latents: &Shadow, dtype: DType, tiling: Tiling) -> Result<Shadow> {
-        let unscaled = shadow::elementwise(latents).to_dtype(dtype);
-        let image = match self {
-            Self::Kl(_, decoder) => decoder.shadow_with(&unscaled, tiling)?,
-            Self::Tiny(_, decoder) => decoder.shadow(&unscaled),
-        };
-        drop(unscaled);
-        Ok(image.to_dtype(DType::F32))
+    /// Channels of the latents.
+    pub(crate) fn latent_channels(&self) -> usize {
+        match self {
+            Self::Kl(config, _) => config.latent_channels,
+            Self::Tiny(config, _) => config.latent_channels,
+        }
     }
 
     /// Channels of the feature maps at the picture's size.

@@ -1,10 +1,10 @@
 //! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
 
 use candle_core::{DType, Device, Tensor};
-use kiln_nn::{Shadow, shadow};
+use kiln_nn::TensorLike;
 use kiln_ops::graph::{Graph, Prepared, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::{AddedConditions, Conditioning, ConditioningShadow, Unet};
+use kiln_unet::{Conditioning, Unet};
 
 use crate::error::Result;
 
@@ -28,14 +28,14 @@ pub(crate) struct GuidedUnet<'a> {
 }
 
 /// What stays the same from step to step, besides the weights.
-struct Constants {
+pub(crate) struct Constants<T = Tensor> {
     /// The unconditional half first, where there is guidance.
-    conditioning: Conditioning,
+    pub(crate) conditioning: Conditioning<T>,
     /// Strength of the guidance `(1)` in f32, where there is any.
-    cfg_scale: Option<Tensor>,
+    pub(crate) cfg_scale: Option<T>,
     /// How strongly each conditional part of an image steers, `(k n, c, h, w)` in f32, where there is more to say than that
     /// there is one, of weight 1. A value for each element: candle sends strides to the card, which cannot be recorded.
-    weights: Option<Tensor>,
+    pub(crate) weights: Option<T>,
 }
 
 /// What a step reads besides the weights.
@@ -116,7 +116,7 @@ impl<'a> GuidedUnet<'a> {
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
         let recordable = is_recordable(device) && !self.unet.segments().is_streamed();
         let Some(place) = self.recorded.as_deref_mut().filter(|_| recordable) else {
-            let run = || run(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
+            let run = || guided_step(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
         };
         let fits = |recorded: &Recorded| {
@@ -140,7 +140,7 @@ impl<'a> GuidedUnet<'a> {
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
                 // As it will be recorded: with the same requests for memory.
-                let halves = inputs.constants.halves(inputs.latents.dim(0)?)?;
+                let halves = inputs.constants.halves(inputs.latents.dim(0)?);
                 let output = Tensor::cat(&vec![&inputs.latents; halves], 0)?.zeros_like()?;
                 let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
                 let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
@@ -197,7 +197,7 @@ impl Recorded {
 
 impl Inputs {
     fn run(&self, unet: &Unet, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
-        run(unet, &self.latents, &self.timestep, &self.constants, dtype, out)
+        guided_step(unet, &self.latents, &self.timestep, &self.constants, dtype, out)
     }
 }
 
@@ -208,14 +208,9 @@ impl Constants {
         Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale, weights: None })
     }
 
-    /// How many times the network sees each of `n` images: as often as there are conditions for it.
-    fn copies(&self, n: usize) -> Result<usize> {
-        Ok(self.conditioning.context.dim(0)? / n.max(1))
-    }
-
     /// How many halves the step gives for each of `n` images: both where no strength joins them.
-    fn halves(&self, n: usize) -> Result<usize> {
-        Ok(if self.cfg_scale.is_none() { self.copies(n)?.min(2) } else { 1 })
+    fn halves(&self, n: usize) -> usize {
+        if self.cfg_scale.is_none() { self.copies(n).min(2) } else { 1 }
     }
 
     /// All tensors, in one order.
@@ -244,17 +239,17 @@ impl Constants {
     }
 
     fn copy(&self) -> Result<Self> {
-        let Conditioning { context, added, guidance } = &self.conditioning;
-        let guidance = guidance.as_ref().map(Tensor::force_contiguous).transpose()?;
-        let added = added.as_ref().map(|added| -> Result<_> {
-            let text_embeds = added.text_embeds.force_contiguous()?;
-            Ok(AddedConditions { text_embeds, time_ids: added.time_ids.force_contiguous()? })
-        });
-        let context = context.force_contiguous()?;
-        let conditioning = Conditioning { context, added: added.transpose()?, guidance };
+        let conditioning = self.conditioning.copy()?;
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
         let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
         Ok(Self { conditioning, cfg_scale, weights })
+    }
+}
+
+impl<T: TensorLike> Constants<T> {
+    /// How many times the network sees each of `n` images: as often as there are conditions for it.
+    fn copies(&self, n: usize) -> usize {
+        self.conditioning.context.dims().first().map_or(0, |conditions| conditions / n.max(1))
     }
 }
 
@@ -268,17 +263,18 @@ fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() 
 
 /// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output, of both halves
 /// where there are conditions for both.
-fn run(
+pub(crate) fn guided_step<T: TensorLike>(
     unet: &Unet,
-    latents: &Tensor,
-    timestep: &Tensor,
-    constants: &Constants,
+    latents: &T,
+    timestep: &T,
+    constants: &Constants<T>,
     dtype: DType,
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
+    out: Option<&T>,
+) -> Result<T> {
     let x = latents.to_dtype(dtype)?;
-    let copies = constants.copies(x.dim(0)?)?;
-    let x = if copies == 1 { x } else { Tensor::cat(&vec![&x; copies], 0)? };
+    let [n, ..] = x.size4()?;
+    let copies = constants.copies(n);
+    let x = if copies == 1 { x } else { T::cat(&vec![&x; copies], 0)? };
     let mut y = unet.forward(&x, timestep, &constants.conditioning)?;
     if let Some(weights) = &constants.weights {
         y = compose(&y, weights)?;
@@ -290,46 +286,24 @@ fn run(
         out.slice_set(&y, 0, 0)?;
         return Ok(out.clone());
     };
-    Ok(kiln_ops::guidance(&y, scale, out)?)
+    Ok(y.guidance(scale, out)?)
 }
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
 /// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
 /// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`.
-fn compose(all: &Tensor, weights: &Tensor) -> Result<Tensor> {
-    let parts = weights.dim(0)?;
-    let n = all.dim(0)? - parts;
+fn compose<T: TensorLike>(all: &T, weights: &T) -> Result<T> {
+    let ([parts, ..], [batch, ..]) = (weights.size4()?, all.size4()?);
+    let n = batch - parts;
     let all = all.to_dtype(DType::F32)?;
     let uncond = all.narrow(0, 0, n)?;
     let mut composed = uncond.clone();
     for start in (0..parts).step_by(n) {
-        let step = (all.narrow(0, n + start, n)? - &uncond)?;
-        composed = (composed + (step * weights.narrow(0, start, n)?)?)?;
+        let mut step = all.narrow(0, n + start, n)?.sub(&uncond)?;
+        step = step.mul(&weights.narrow(0, start, n)?)?;
+        composed = composed.add(&step)?;
     }
-    Ok(Tensor::cat(&[&uncond, &composed], 0)?)
-}
-
-/// [`run`] for shapes, with `guided` parts of the conditional half.
-pub(crate) fn shadow(
-    unet: &Unet,
-    latents: &Shadow,
-    conditioning: &ConditioningShadow,
-    guided: Option<usize>,
-    dtype: DType,
-) -> Shadow {
-    let timestep = latents.another(&[1]);
-    let x = latents.to_dtype(dtype);
-    let Some(parts) = guided else {
-        return unet.shadow(&x, &timestep, conditioning).to_dtype(DType::F32);
-    };
-    if parts == 1 {
-        return shadow::guidance(&unet.shadow(&shadow::cat(&[&x, &x]), &timestep, conditioning));
-    }
-    let times = |count: usize| [&[count * x.dim(0)], &x.dims()[1..]].concat();
-    let all = unet.shadow(&x.another(&times(1 + parts)), &timestep, conditioning);
-    let all = all.to_dtype(DType::F32);
-    let (_composed, _step) = (latents.copy(), latents.copy());
-    shadow::guidance(&all.another(&times(2)))
+    Ok(T::cat(&[&uncond, &composed], 0)?)
 }
 
 /// How many values of a tensor are infinite or no numbers.

@@ -144,6 +144,9 @@ pub enum Error {
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
+    /// A layer, or an operator of a run, failed.
+    #[error(transparent)]
+    Nn(#[from] kiln_nn::Error),
     /// An operator, or a recorded run, failed.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
@@ -203,6 +206,7 @@ impl Error {
             Self::Clip(error) => error.is_out_of_memory(),
             Self::Unet(error) => error.is_out_of_memory(),
             Self::Vae(error) => error.is_out_of_memory(),
+            Self::Nn(error) => error.is_out_of_memory(),
             Self::Ops(error) => error.is_out_of_memory(),
             Self::Pool(error) => error.is_out_of_memory(),
             Self::Weights(error) => error.is_out_of_memory(),

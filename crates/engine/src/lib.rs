@@ -77,7 +77,7 @@ pub use batch::{
 };
 pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
-    StageReport, StreamPlan, StreamStage, Summary, decoder_flop, text_flop, unet_flop, unet_segment_flop,
+    StageReport, StreamPlan, StreamStage, Summary,
 };
 pub use byte_size::ByteSize;
 pub use convert::{Converted, WeightType, convert};

@@ -2,9 +2,9 @@
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder};
+use kiln_clip::{HiddenLayer, TextEncoder, Words};
 use kiln_engine::{HostPool, ModelFolder};
-use kiln_nn::DryRun;
+use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_ops::Target;
 use kiln_testkit::{fixtures, repository};
 use kiln_unet::{AddedConditions, Conditioning, Unet};
@@ -35,8 +35,8 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
 }
 
 /// The same of a dry run with `inputs`.
-fn predicted<I, T>(inputs: impl Fn(&DryRun) -> I, run: impl Fn(&I) -> T) -> f64 {
-    let dry = DryRun::new(Target::of(&Device::Cpu));
+fn predicted<I, T>(dtype: DType, inputs: impl Fn(&MetaDevice) -> I, run: impl Fn(&I) -> T) -> f64 {
+    let dry = MetaDevice::new(Target::of(&Device::Cpu), dtype);
     let inputs = inputs(&dry);
     drop(run(&inputs));
     dry.ledger().reset_peak();
@@ -83,11 +83,12 @@ fn dry_runs_know_what_networks_hold() {
                 };
                 let timestep = tensor(&[1], DType::F32);
                 let real = measured(|| unet.forward(&x, &timestep, &conditioning).unwrap());
-                let inputs = |run: &DryRun| {
+                let inputs = |run: &MetaDevice| {
                     let (x, timestep) = (run.tensor(&dims, dtype), run.tensor(&[1], DType::F32));
-                    (x, timestep, unet.conditioning_shadow(run, b, 77, dtype))
+                    (x, timestep, unet.meta_conditioning(run, b, 77, dtype))
                 };
-                let dry = predicted(inputs, |(x, timestep, conditioning)| unet.shadow(x, timestep, conditioning));
+                let forward = |(x, timestep, conditioning): &_| unet.forward(x, timestep, conditioning).unwrap();
+                let dry = predicted(dtype, inputs, forward);
                 check(&format!("{name} {dtype:?} U-Net of {b}"), dry, real);
             }
             unet.segments().unload();
@@ -97,7 +98,7 @@ fn dry_runs_know_what_networks_hold() {
             let dims = [1, model.vae_config().latent_channels, h, w];
             let z = tensor(&dims, dtype);
             let real = measured(|| decoder.decode(&z).unwrap());
-            let dry = predicted(|run| run.tensor(&dims, dtype), |z| decoder.shadow(z));
+            let dry = predicted(dtype, |run| run.tensor(&dims, dtype), |z| decoder.decode(z).unwrap());
             check(&format!("{name} {dtype:?} decoder"), dry, real);
 
             let encoder = Encoder::new(model.vae_config());
@@ -105,7 +106,7 @@ fn dry_runs_know_what_networks_hold() {
             let dims = [1, 3, height, width];
             let image = tensor(&dims, dtype);
             let real = measured(|| encoder.encode(&image).unwrap());
-            let dry = predicted(|run| run.tensor(&dims, dtype), |image| encoder.shadow(image));
+            let dry = predicted(dtype, |run| run.tensor(&dims, dtype), |image| encoder.encode(image).unwrap());
             check(&format!("{name} {dtype:?} encoder"), dry, real);
 
             for config in model.text_encoder_configs() {
@@ -114,7 +115,11 @@ fn dry_runs_know_what_networks_hold() {
                 let chunks = vec![vec![1; config.max_position_embeddings]; 2];
                 let layer = HiddenLayer::PENULTIMATE;
                 let real = measured(|| text.encode(&chunks, layer, &Device::Cpu).unwrap());
-                let dry = predicted(DryRun::clone, |run| text.shadow(run, 2, layer, dtype));
+                let encode = |run: &MetaDevice| {
+                    let words = Words::default();
+                    text.forward::<MetaTensor>(&chunks, None, layer, run, &words, &mut |_, _| ()).unwrap()
+                };
+                let dry = predicted(dtype, MetaDevice::clone, encode);
                 check(&format!("{name} {dtype:?} text"), dry, real);
             }
         }
@@ -123,13 +128,13 @@ fn dry_runs_know_what_networks_hold() {
     let (decoder, encoder) = (TinyDecoder::new(&config), TinyEncoder::new(&config));
     fill(decoder.segments(), DType::F32);
     fill(encoder.segments(), DType::F32);
-    let run = |dims: [usize; 4]| move |run: &DryRun| run.tensor(&dims, DType::F32);
+    let run = |dims: [usize; 4]| move |run: &MetaDevice| run.tensor(&dims, DType::F32);
     let latents = [1, 4, 16, 16];
     let z = tensor(&latents, DType::F32);
-    let dry = predicted(run(latents), |z| decoder.shadow(z));
+    let dry = predicted(DType::F32, run(latents), |z| decoder.decode(z).unwrap());
     check("TAESD decoder", dry, measured(|| decoder.decode(&z).unwrap()));
     let pixels = [1, 3, 128, 128];
     let image = tensor(&pixels, DType::F32);
-    let dry = predicted(run(pixels), |image| encoder.shadow(image));
+    let dry = predicted(DType::F32, run(pixels), |image| encoder.encode(image).unwrap());
     check("TAESD encoder", dry, measured(|| encoder.encode(&image).unwrap()));
 }

@@ -1,11 +1,10 @@
 //! Attention with its projections.
 
-use candle_core::Tensor;
 use kiln_weights::{ParamBuilder, StackedParam};
 
 use crate::error::Result;
 use crate::linear::Linear;
-use crate::shadow::{self, Shadow};
+use crate::tensor::TensorLike;
 
 /// How a family of checkpoints names the projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,62 +76,35 @@ impl Attention {
 
     /// `x` `(b, s, channels)`, `context` `(b, t, context_dim)` or nothing for self-attention, `residual`
     /// `(b, s, channels)` added to the result `(b, s, channels)`.
-    pub fn forward(&self, x: &Tensor, context: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T, context: Option<&T>, residual: &T) -> Result<T> {
         let [q, k, v] = self.project(x, context)?;
-        let y = kiln_ops::attention(&q, &k, &v, self.op, None)?;
+        let y = q.attention(&k, &v, self.op)?;
         self.to_out.forward_add(&y, Some(residual))
     }
 
     /// Self-attention in which no token sees those of `x` `(b, s, channels)` whose `seen` `(b, s)`, in f32, is 0; the
     /// others' is 1. `residual` as in [`Attention::forward`].
-    pub fn forward_seeing(&self, x: &Tensor, seen: &Tensor, residual: &Tensor) -> Result<Tensor> {
+    pub fn forward_seeing<T: TensorLike>(&self, x: &T, seen: &T, residual: &T) -> Result<T> {
         let [q, k, v] = self.project(x, None)?;
-        let y = kiln_ops::attention_seeing(&q, &k, &v, seen, self.op)?;
+        let y = q.attention_seeing(&k, &v, seen, self.op)?;
         self.to_out.forward_add(&y, Some(residual))
-    }
-
-    /// [`Attention::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow, context: Option<&Shadow>) -> Shadow {
-        let [q, k, _v] = self.project_shadow(x, context);
-        let y = shadow::attention(&q, &k, self.op);
-        self.to_out.shadow(&y)
-    }
-
-    /// [`Attention::project`] for shapes.
-    fn project_shadow(&self, x: &Shadow, context: Option<&Shadow>) -> [Shadow; 3] {
-        let in_place = x.run().target().attention_reads_parts(x.dtype());
-        let c = x.channels();
-        match (&self.stacked, context) {
-            (Some(Stacked::QueriesKeysValues(_)), None) if in_place => {
-                let qkv = shadow::linear(x, 3 * c);
-                [0, 1, 2].map(|_| shadow::chunk(&qkv, 3, 2))
-            }
-            (Some(Stacked::KeysValues(_)), Some(context)) if in_place => {
-                let kv = shadow::linear(context, 2 * c);
-                [self.to_q.shadow(x), shadow::chunk(&kv, 2, 2), shadow::chunk(&kv, 2, 2)]
-            }
-            _ => {
-                let context = context.unwrap_or(x);
-                [self.to_q.shadow(x), self.to_k.shadow(context), self.to_v.shadow(context)]
-            }
-        }
     }
 
     /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`: as parts of one product's rows where attention
     /// reads them there.
-    fn project(&self, x: &Tensor, context: Option<&Tensor>) -> Result<[Tensor; 3]> {
+    fn project<T: TensorLike>(&self, x: &T, context: Option<&T>) -> Result<[T; 3]> {
         // A stacked product has no biases.
         let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());
-        let in_place = is_plain && kiln_ops::attention_reads_parts(x);
+        let in_place = is_plain && x.attention_reads_parts();
         match (&self.stacked, context) {
             (Some(Stacked::QueriesKeysValues(stacked)), None) if in_place => {
-                let qkv = kiln_ops::linear(x, &stacked.weight()?, None, None, None)?; // (b, s, 3 channels)
-                let c = qkv.dim(2)? / 3;
+                let qkv = x.linear(&x.stacked_weight(stacked)?, None, None)?; // (b, s, 3 channels)
+                let c = qkv.size3()?[2] / 3;
                 Ok([qkv.narrow(2, 0, c)?, qkv.narrow(2, c, c)?, qkv.narrow(2, 2 * c, c)?])
             }
             (Some(Stacked::KeysValues(stacked)), Some(context)) if in_place => {
-                let kv = kiln_ops::linear(context, &stacked.weight()?, None, None, None)?; // (b, t, 2 channels)
-                let c = kv.dim(2)? / 2;
+                let kv = context.linear(&context.stacked_weight(stacked)?, None, None)?; // (b, t, 2 channels)
+                let c = kv.size3()?[2] / 2;
                 Ok([self.to_q.forward(x)?, kv.narrow(2, 0, c)?, kv.narrow(2, c, c)?])
             }
             _ => {

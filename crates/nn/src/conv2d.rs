@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use candle_core::Tensor;
-use kiln_ops::{Conv2dInputs, Strip, conv2d_workspace};
+use kiln_ops::Strip;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
-use crate::shadow::{self, Shadow};
+use crate::tensor::TensorLike;
 
 /// A two-dimensional convolution with a square kernel.
 pub struct Conv2d {
@@ -51,31 +50,29 @@ impl Conv2d {
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         self.forward_add(x, None, None)
     }
 
     /// The same, with `image_bias` `(b or 1, out_channels)` and `residual`, of the result's shape, added.
-    pub fn forward_add(&self, x: &Tensor, image_bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
-        let weight = self.weight.weight()?;
-        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
-        let inputs = Conv2dInputs { x, weight: &weight, bias: bias.as_ref(), image_bias, residual };
-        Ok(kiln_ops::conv2d(inputs, self.config, None)?)
+    pub fn forward_add<T: TensorLike>(&self, x: &T, image_bias: Option<&T>, residual: Option<&T>) -> Result<T> {
+        let weight = x.weight(&self.weight)?;
+        let bias = x.optional_param(self.bias.as_ref())?;
+        x.conv2d(&weight, bias.as_ref(), image_bias, residual, self.config)
     }
 
     /// Rows `strip.rows` of what [`Conv2d::forward_add`] gives for a whole map, from the rows of it that they read
     /// ([`Conv2d::input_rows`]), `x` `(1, n, w, in_channels)`; written to `out` where it is given.
-    pub fn forward_strip(
+    pub fn forward_strip<T: TensorLike>(
         &self,
-        x: &Tensor,
+        x: &T,
         strip: &Strip,
-        residual: Option<&Tensor>,
-        out: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let weight = self.weight.weight()?;
-        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
-        let inputs = Conv2dInputs { x, weight: &weight, bias: bias.as_ref(), image_bias: None, residual };
-        Ok(kiln_ops::conv2d_strip(inputs, self.config, strip, out)?)
+        residual: Option<&T>,
+        out: Option<&T>,
+    ) -> Result<T> {
+        let weight = x.weight(&self.weight)?;
+        let bias = x.optional_param(self.bias.as_ref())?;
+        x.conv2d_strip(&weight, bias.as_ref(), residual, (self.config, strip), out)
     }
 
     /// The rows of the input that a strip of the result reads.
@@ -96,22 +93,5 @@ impl Conv2d {
             return self.output_shape([height, self.shape[1]])[0];
         }
         (seen + self.config.pad_before).checked_sub(self.shape[1]).map_or(0, |room| room / self.config.stride + 1)
-    }
-
-    /// [`Conv2d::forward_strip`] for shapes: what it takes besides operands and result.
-    pub fn shadow_strip(&self, x: &Shadow, strip: &Strip) {
-        let dims = [x.dim(0), x.dim(1), x.dim(2), x.dim(3)];
-        let target = x.run().target();
-        x.run().takes(conv2d_workspace(target, x.dtype(), dims, self.shape, self.config, Some(strip), false));
-    }
-
-    /// [`Conv2d::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow) -> Shadow {
-        self.shadow_add(x, false)
-    }
-
-    /// [`Conv2d::forward_add`] for shapes: whether there is an `image_bias` matters, a residual costs nothing.
-    pub fn shadow_add(&self, x: &Shadow, image_bias: bool) -> Shadow {
-        shadow::conv2d(x, self.shape, self.config, image_bias)
     }
 }

@@ -1,9 +1,9 @@
 //! A table of vectors.
 
-use candle_core::{Device, Tensor};
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::{Error, Result};
+use crate::tensor::TensorLike;
 
 /// A table whose rows are looked up by index: tokens, positions.
 pub struct Embedding {
@@ -17,16 +17,22 @@ impl Embedding {
         Self { weight: p.param("weight", &[rows, channels], Packing::AsStored), rows }
     }
 
-    /// The rows `indices`, `(indices.len(), channels)`, on the device where the table is.
+    /// The rows `indices`, `(indices.len(), channels)`, in the host's memory beside `device`, where the table is.
     ///
     /// # Errors
     /// [`Error::Index`] where an index is outside of the table.
-    pub fn forward(&self, indices: &[u32]) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, indices: &[u32], device: &T::Device) -> Result<T> {
         if let Some(&index) = indices.iter().find(|&&index| index as usize >= self.rows) {
             return Err(Error::Index { index: index as usize, rows: self.rows });
         }
-        let table = self.weight.tensor()?;
-        let indices = Tensor::new(indices, &Device::Cpu)?.to_device(table.device())?;
-        Ok(table.index_select(&indices, 0)?)
+        T::table(&self.weight, device)?.index_select(indices)
+    }
+
+    /// The first `rows` rows, `(rows, channels)`: a part of the table, in the table's memory.
+    ///
+    /// # Errors
+    /// What [`TensorLike::narrow`] reports where there are fewer.
+    pub fn first_rows<T: TensorLike>(&self, rows: usize, device: &T::Device) -> Result<T> {
+        T::table(&self.weight, device)?.narrow(0, 0, rows)
     }
 }

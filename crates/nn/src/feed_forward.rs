@@ -1,11 +1,10 @@
 //! The feed-forward layer of the U-Net's transformer blocks.
 
-use candle_core::Tensor;
 use kiln_weights::ParamBuilder;
 
 use crate::error::Result;
 use crate::linear::Linear;
-use crate::shadow::{self, Shadow};
+use crate::tensor::TensorLike;
 
 /// How much wider the hidden layer is.
 const EXPANSION: usize = 4;
@@ -28,20 +27,11 @@ impl FeedForward {
 
     /// `x` `(.., channels)`, `residual` of the same shape added to the result. The input is taken, and the values and
     /// gates go before the result is there: they are the largest map of a network with transformers.
-    pub fn forward(&self, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: T, residual: &T) -> Result<T> {
         let wide = self.proj.forward(&x)?;
         drop(x);
-        let hidden = kiln_ops::geglu(&wide, None)?;
+        let hidden = wide.geglu()?;
         drop(wide);
         self.out.forward_add(&hidden, Some(residual))
-    }
-
-    /// [`FeedForward::forward`] for shapes.
-    pub fn shadow(&self, x: Shadow) -> Shadow {
-        let wide = self.proj.shadow(&x);
-        drop(x);
-        let hidden = shadow::geglu(&wide);
-        drop(wide);
-        self.out.shadow(&hidden)
     }
 }

@@ -4,7 +4,8 @@
 //! streamed or patched by a LoRA. A layer is built from numbers alone; building declares its parameters
 //! ([`kiln_weights::ParamBuilder`]), whose names are those of diffusers and transformers.
 //!
-//! Beside `forward` a layer has `shadow`, the same for shapes without values: see [`shadow`].
+//! `forward` of a layer or a network is written once, for every [`TensorLike`]: with tensors it computes, with
+//! [`MetaTensor`]s it gives shapes and counts bytes and floating-point operations.
 //!
 //! This crate knows no files and no whole network.
 //!
@@ -31,13 +32,13 @@ mod error;
 mod feed_forward;
 pub mod limits;
 mod linear;
+mod meta;
 mod norm;
 mod resample;
 mod resnet;
 mod resnet_strips;
-mod run;
-pub mod shadow;
 pub mod strips;
+mod tensor;
 
 pub use attention::{Attention, AttentionConfig, AttentionKeys};
 pub use conv2d::Conv2d;
@@ -46,8 +47,8 @@ pub use error::{At, Error, Result};
 pub use feed_forward::FeedForward;
 pub use kiln_ops as ops;
 pub use linear::Linear;
+pub use meta::{FlopCount, MetaDevice, MetaTensor, MetaWeight};
 pub use norm::{GroupNorm, LayerNorm};
 pub use resample::{Downsample, Upsample};
 pub use resnet::{ResnetBlock, ResnetConfig, ResnetIn, ResnetOut};
-pub use run::Run;
-pub use shadow::{DryRun, Shadow};
+pub use tensor::TensorLike;

@@ -1,11 +1,9 @@
 //! Normalisation layers.
 
-use candle_core::Tensor;
-use kiln_ops::{GroupNormMoments, GroupNormStatistics, group_norm_workspace};
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
-use crate::shadow::{self, Shadow};
+use crate::tensor::TensorLike;
 
 /// Group normalisation, with or without SiLU.
 pub struct GroupNorm {
@@ -25,29 +23,18 @@ impl GroupNorm {
     }
 
     /// `x` `(b, .., num_channels)`, same shape.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(kiln_ops::group_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.config, None)?)
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        x.group_norm(&x.param(&self.weight)?, &x.param(&self.bias)?, self.config)
     }
 
     /// Moments of an image of which no pixel was seen yet.
-    pub fn moments(&self) -> GroupNormMoments {
-        GroupNormMoments::new(self.config)
+    pub fn moments<T: TensorLike>(&self) -> T::Moments {
+        T::moments(self.config)
     }
 
-    /// The normalisation by all pixels that `moments` has seen: [`kiln_ops::group_norm_apply`] makes it.
-    pub fn statistics(&self, moments: GroupNormMoments) -> Result<GroupNormStatistics> {
-        Ok(moments.finish(&self.weight.tensor()?, &self.bias.tensor()?)?)
-    }
-
-    /// Adding `x` `(1, .., num_channels)` to moments, for shapes: what it takes besides operands.
-    pub fn shadow_moments(&self, x: &Shadow) {
-        let (pixels, c) = (x.elem_count() / x.channels().max(1), x.channels());
-        x.run().takes(group_norm_workspace(x.run().target(), 1, pixels, c, self.config.num_groups));
-    }
-
-    /// [`GroupNorm::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow) -> Shadow {
-        shadow::group_norm(x, self.config)
+    /// The normalisation by all pixels that `moments` has seen: [`TensorLike::group_norm_apply`] makes it.
+    pub fn statistics<T: TensorLike>(&self, moments: T::Moments) -> Result<T::Statistics> {
+        T::statistics(moments, &self.weight, &self.bias)
     }
 }
 
@@ -69,12 +56,7 @@ impl LayerNorm {
     }
 
     /// `x` `(.., num_channels)`, same shape.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(kiln_ops::layer_norm(x, &self.weight.tensor()?, &self.bias.tensor()?, self.eps, None)?)
-    }
-
-    /// [`LayerNorm::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow) -> Shadow {
-        shadow::layer_norm(x)
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        x.layer_norm(&x.param(&self.weight)?, &x.param(&self.bias)?, self.eps)
     }
 }

@@ -1,12 +1,11 @@
 //! Halving and doubling the size of feature maps.
 
-use candle_core::Tensor;
 use kiln_weights::ParamBuilder;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
-use crate::shadow::{self, Shadow};
-use crate::strips::{Convolved, Map, Prepare, Stored, rows_of_strip};
+use crate::strips::{Convolved, Prepare, Stored, rows_of_strip, size};
+use crate::tensor::TensorLike;
 
 /// A 3x3 convolution with stride 2.
 pub struct Downsample {
@@ -21,19 +20,9 @@ impl Downsample {
         Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
     }
 
-    /// The convolution.
-    pub fn conv(&self) -> &Conv2d {
-        &self.conv
-    }
-
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         self.conv.forward(x)
-    }
-
-    /// [`Downsample::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow) -> Shadow {
-        self.conv.shadow(x)
     }
 }
 
@@ -53,34 +42,21 @@ impl Upsample {
     }
 
     /// `x` `(b, h, w, c)` to `(b, 2 h, 2 w, c)`.
-    pub fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let (_, h, w, _) = x.dims4()?;
+    pub fn forward<T: TensorLike>(&self, x: T) -> Result<T> {
+        let [_, h, w, _] = x.size4()?;
         self.forward_to(x, (2 * h, 2 * w))
     }
 
     /// `x` `(b, h, w, c)` to `(b, size.0, size.1, c)`: a skip connection's size, where it is odd.
-    pub fn forward_to(&self, x: Tensor, size: (usize, usize)) -> Result<Tensor> {
-        let wide = kiln_ops::upsample_nearest(&x, size, None)?;
+    pub fn forward_to<T: TensorLike>(&self, x: T, size: (usize, usize)) -> Result<T> {
+        let wide = x.upsample_nearest(size, None)?;
         drop(x);
         self.conv.forward(&wide)
     }
 
     /// The strips of [`Upsample::forward`] of `x` `(1, h, w, c)`, of about `pixels` pixels each.
-    pub fn strips<'a, M: Map>(&'a self, x: &'a M, pixels: usize) -> Convolved<'a, Stored<'a, M>, M> {
-        let rows = rows_of_strip(pixels, 2 * x.shape()[1]) / 2;
+    pub fn strips<'a, T: TensorLike>(&'a self, x: &'a T, pixels: usize) -> Convolved<'a, Stored<'a, T>, T> {
+        let rows = rows_of_strip(pixels, 2 * size(x)[1]) / 2;
         Convolved::new(Stored::new(x, rows), Prepare::Upsample, &self.conv)
-    }
-
-    /// [`Upsample::forward`] for shapes.
-    pub fn shadow(&self, x: Shadow) -> Shadow {
-        let size = (2 * x.dim(1), 2 * x.dim(2));
-        self.shadow_to(x, size)
-    }
-
-    /// [`Upsample::forward_to`] for shapes.
-    pub fn shadow_to(&self, x: Shadow, size: (usize, usize)) -> Shadow {
-        let wide = shadow::upsample_nearest(&x, size);
-        drop(x);
-        self.conv.shadow(&wide)
     }
 }

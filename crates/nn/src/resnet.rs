@@ -1,6 +1,5 @@
 //! The residual block of the U-Net and the autoencoder.
 
-use candle_core::Tensor;
 use kiln_ops::GroupNorm as GroupNormConfig;
 use kiln_weights::ParamBuilder;
 
@@ -8,7 +7,7 @@ use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::norm::GroupNorm;
-use crate::shadow::Shadow;
+use crate::tensor::TensorLike;
 
 /// The configuration of [`ResnetBlock`].
 #[derive(Debug, Clone, Copy)]
@@ -60,13 +59,8 @@ impl ResnetBlock {
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`; `temb` as in [`ResnetIn::forward`].
-    pub fn forward(&self, x: &Tensor, temb: Option<&Tensor>) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T, temb: Option<&T>) -> Result<T> {
         self.second.forward(self.first.forward(x, temb)?, x)
-    }
-
-    /// [`ResnetBlock::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
-        self.second.shadow(self.first.shadow(x, temb), x)
     }
 }
 
@@ -84,21 +78,12 @@ impl ResnetIn {
 
     /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`. `temb` is the time embedding after its SiLU,
     /// `(b or 1, temb_channels)`: the same for all blocks, so it is activated once, outside.
-    pub fn forward(&self, x: &Tensor, temb: Option<&Tensor>) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T, temb: Option<&T>) -> Result<T> {
         let image_bias = match (&self.time_emb_proj, temb) {
             (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
             _ => None,
         };
         self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)
-    }
-
-    /// [`ResnetIn::forward`] for shapes.
-    pub fn shadow(&self, x: &Shadow, temb: Option<&Shadow>) -> Shadow {
-        let image_bias = match (&self.time_emb_proj, temb) {
-            (Some(proj), Some(temb)) => Some(proj.shadow(temb)),
-            _ => None,
-        };
-        self.conv1.shadow_add(&self.norm1.shadow(x), image_bias.is_some())
     }
 }
 
@@ -116,16 +101,9 @@ impl ResnetOut {
 
     /// What the first half gave, `(b, h, w, out_channels)`, and the block's input `x` to the block's result. `h` is taken:
     /// what is not needed any more goes at once, since these are the largest maps of a decoder.
-    pub fn forward(&self, mut h: Tensor, x: &Tensor) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, mut h: T, x: &T) -> Result<T> {
         h = self.norm2.forward(&h)?;
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
         self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
-    }
-
-    /// [`ResnetOut::forward`] for shapes.
-    pub fn shadow(&self, mut h: Shadow, x: &Shadow) -> Shadow {
-        h = self.norm2.shadow(&h);
-        let _shortcut = self.conv_shortcut.as_ref().map(|conv| conv.shadow(x));
-        self.conv2.shadow(&h)
     }
 }

@@ -38,6 +38,7 @@ mod conversion;
 mod cuda;
 pub mod device;
 mod error;
+mod flop;
 mod geglu;
 pub mod graph;
 mod group_norm;
@@ -66,6 +67,7 @@ pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
 pub use device::unwritten;
 pub use error::{Error, Result};
+pub use flop::{attention_flop, conv2d_flop, linear_flop};
 pub use geglu::geglu;
 pub use group_norm::{
     GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,

@@ -1,8 +1,6 @@
 //! The blocks of the U-Net: down, middle, up.
 
-use candle_core::Tensor;
-use kiln_nn::ops::concat_channels;
-use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, Run, Shadow, Upsample, shadow};
+use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, TensorLike, Upsample};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{BlockConfig, UnetConfig};
@@ -45,17 +43,11 @@ impl Builder<'_> {
 }
 
 /// What every block is told besides its feature map.
-pub(crate) struct BlockContext<'a> {
+pub(crate) struct BlockContext<'a, T> {
     /// The time embedding after its SiLU, `(b or 1, temb_channels)`.
-    pub(crate) temb: &'a Tensor,
+    pub(crate) temb: &'a T,
     /// The text's tokens, `(b, s, context_dim)`.
-    pub(crate) tokens: &'a Tensor,
-}
-
-/// [`BlockContext`] for shapes.
-pub(crate) struct ShadowContext<'a> {
-    pub(crate) temb: &'a Shadow,
-    pub(crate) tokens: &'a Shadow,
+    pub(crate) tokens: &'a T,
 }
 
 /// A residual block, a segment for each half.
@@ -66,15 +58,9 @@ struct Resnet {
 
 impl Resnet {
     /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`.
-    fn forward(&self, x: &Tensor, temb: &Tensor) -> Result<Tensor> {
-        let h = self.first.run(|first| first.forward(x, Some(temb)))?;
-        self.second.run(|second| second.forward(h, x))
-    }
-
-    /// [`Resnet::forward`] for shapes.
-    fn shadow(&self, x: &Shadow, temb: &Shadow) -> Shadow {
-        let h = self.first.module().shadow(x, Some(temb));
-        self.second.module().shadow(h, x)
+    fn forward<T: TensorLike>(&self, x: &T, temb: &T) -> Result<T> {
+        let h = T::run(&self.first, |first| first.forward(x, Some(temb)))?;
+        T::run(&self.second, |second| second.forward(h, x))
     }
 }
 
@@ -87,20 +73,11 @@ struct Layer {
 impl Layer {
     /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`. It is taken, here and in the blocks: beside a transformer's maps, in
     /// the last blocks the peak of a step, there is no room for what was concatenated before.
-    fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+    fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
         x = self.resnet.forward(&x, context.temb)?;
         match &self.transformer {
             Some(transformer) => transformer.forward(&x, context.tokens),
             None => Ok(x),
-        }
-    }
-
-    /// [`Layer::forward`] for shapes.
-    fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
-        x = self.resnet.shadow(&x, context.temb);
-        match &self.transformer {
-            Some(transformer) => transformer.shadow(&x, context.tokens),
-            None => x,
         }
     }
 }
@@ -127,29 +104,21 @@ impl DownBlock {
     }
 
     /// `x` `(b, h, w, c_in)`; every result on the way is pushed to `skips`, the last one is returned too.
-    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
+    pub(crate) fn forward<T: TensorLike>(
+        &self,
+        mut x: T,
+        context: &BlockContext<'_, T>,
+        skips: &mut Vec<T>,
+    ) -> Result<T> {
         for layer in &self.layers {
             x = layer.forward(x, context)?;
             skips.push(x.clone());
         }
         if let Some(downsample) = &self.downsample {
-            x = downsample.run(|downsample| downsample.forward(&x))?;
+            x = T::run(downsample, |downsample| downsample.forward(&x))?;
             skips.push(x.clone());
         }
         Ok(x)
-    }
-
-    /// [`DownBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
-        for layer in &self.layers {
-            x = layer.shadow(x, context);
-            skips.push(x.clone());
-        }
-        if let Some(downsample) = &self.downsample {
-            x = downsample.module().shadow(&x);
-            skips.push(x.clone());
-        }
-        x
     }
 }
 
@@ -167,15 +136,9 @@ impl MidBlock {
         }
     }
 
-    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>) -> Result<Tensor> {
+    pub(crate) fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
         x = self.layer.forward(x, context)?;
         self.resnet.forward(&x, context.temb)
-    }
-
-    /// [`MidBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>) -> Shadow {
-        x = self.layer.shadow(x, context);
-        self.resnet.shadow(&x, context.temb)
     }
 }
 
@@ -206,34 +169,24 @@ impl UpBlock {
 
     /// `x` `(b, h, w, c_in)`; takes its skip connections off the end of `skips`, and doubles the size to that of the
     /// skip connection after them, which is one less where that size was odd.
-    pub(crate) fn forward(&self, mut x: Tensor, context: &BlockContext<'_>, skips: &mut Vec<Tensor>) -> Result<Tensor> {
+    pub(crate) fn forward<T: TensorLike>(
+        &self,
+        mut x: T,
+        context: &BlockContext<'_, T>,
+        skips: &mut Vec<T>,
+    ) -> Result<T> {
         for layer in &self.layers {
             if let Some(skip) = skips.pop() {
-                x = concat_channels(&x, &skip, None)?;
+                x = x.concat_channels(&skip)?;
             }
             x = layer.forward(x, context)?;
         }
         if let Some(upsample) = &self.upsample {
-            x = upsample.run(|upsample| match skips.last() {
-                Some(skip) => upsample.forward_to(x, (skip.dim(1)?, skip.dim(2)?)),
+            x = T::run(upsample, |upsample| match skips.last().map(T::size4).transpose()? {
+                Some([_, h, w, _]) => upsample.forward_to(x, (h, w)),
                 None => upsample.forward(x),
             })?;
         }
         Ok(x)
-    }
-
-    /// [`UpBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, mut x: Shadow, context: &ShadowContext<'_>, skips: &mut Vec<Shadow>) -> Shadow {
-        for layer in &self.layers {
-            if let Some(skip) = skips.pop() {
-                x = shadow::concat_channels(&x, &skip);
-            }
-            x = layer.shadow(x, context);
-        }
-        match (&self.upsample, skips.last()) {
-            (None, _) => x,
-            (Some(upsample), Some(skip)) => upsample.module().shadow_to(x, (skip.dim(1), skip.dim(2))),
-            (Some(upsample), None) => upsample.module().shadow(x),
-        }
     }
 }

@@ -40,12 +40,6 @@ pub enum Error {
     /// A part of the network failed; the message has its path.
     #[error("U-Net: {0}")]
     Nn(#[from] kiln_nn::Error),
-    /// An operator outside of any layer failed.
-    #[error("U-Net: {0}")]
-    Ops(#[from] kiln_nn::ops::Error),
-    /// candle reported an error.
-    #[error("U-Net: {0}")]
-    Candle(#[from] candle_core::Error),
 }
 
 impl Error {
@@ -53,8 +47,6 @@ impl Error {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),
-            Self::Ops(error) => error.is_out_of_memory(),
-            Self::Candle(error) => kiln_nn::ops::is_out_of_memory(error),
             _ => false,
         }
     }

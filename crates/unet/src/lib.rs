@@ -30,4 +30,4 @@ mod unet;
 
 pub use config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
 pub use error::{Error, Result};
-pub use unet::{AddedConditions, Conditioning, ConditioningShadow, Unet, guidance_input};
+pub use unet::{AddedConditions, Conditioning, Unet, guidance_input};

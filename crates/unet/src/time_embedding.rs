@@ -1,8 +1,8 @@
 //! The embedding of the timestep, and of SDXL's pooled text and sizes.
 
-use candle_core::{DType, Tensor};
-use kiln_nn::ops::{Activation, TimestepEmbedding, activation, concat_channels, timestep_embedding};
-use kiln_nn::{Linear, Result, Shadow, shadow};
+use candle_core::DType;
+use kiln_nn::ops::{Activation, TimestepEmbedding};
+use kiln_nn::{Linear, Result, TensorLike};
 use kiln_weights::ParamBuilder;
 
 use crate::config::{AddedEmbedding, UnetConfig};
@@ -22,13 +22,8 @@ impl EmbeddingMlp {
     }
 
     /// `x` `(b, in_channels)` to `(b, channels)`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.linear_2.forward(&activation(&self.linear_1.forward(x)?, Activation::Silu, None)?)
-    }
-
-    /// [`EmbeddingMlp::forward`] for shapes.
-    fn shadow(&self, x: &Shadow) -> Shadow {
-        self.linear_2.shadow(&shadow::activation(&self.linear_1.shadow(x)))
+    fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        self.linear_2.forward(&self.linear_1.forward(x)?.activation(Activation::Silu)?)
     }
 }
 
@@ -61,46 +56,34 @@ impl TimeEmbedding {
 
     /// `timesteps` `(b or 1)`, for distilled networks `guidance` `(1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, to
     /// `(b or 1, temb_channels)` in `dtype`.
-    pub(crate) fn forward(
+    pub(crate) fn forward<T: TensorLike>(
         &self,
-        timesteps: &Tensor,
-        guidance: Option<&Tensor>,
-        added: Option<(&Tensor, &Tensor)>,
+        timesteps: &T,
+        guidance: Option<&T>,
+        added: Option<(&T, &T)>,
         dtype: DType,
-    ) -> Result<Tensor> {
-        let mut embedded = timestep_embedding(timesteps, self.form, dtype, None)?; // (b or 1, dim)
+    ) -> Result<T> {
+        let mut embedded = timesteps.timestep_embedding(self.form, dtype)?; // (b or 1, dim)
         if let (Some((form, projection)), Some(guidance)) = (&self.guidance, guidance) {
-            let strength = projection.forward(&timestep_embedding(guidance, *form, dtype, None)?)?; // (1, dim)
+            let strength = projection.forward(&guidance.timestep_embedding(*form, dtype)?)?; // (1, dim)
             // A row for each timestep, as below.
-            let strength = match embedded.dim(0)? {
+            let strength = match embedded.size2()?[0] {
                 1 => strength,
-                rows => Tensor::cat(&vec![&strength; rows], 0)?,
+                rows => T::cat(&vec![&strength; rows], 0)?,
             };
-            embedded = (embedded + strength)?;
+            embedded = embedded.add(&strength)?;
         }
         let temb = self.time.forward(&embedded)?;
         let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return Ok(temb) };
-        let (b, sizes) = time_ids.dims2()?;
-        let embedded = timestep_embedding(&time_ids.flatten_all()?, *form, dtype, None)?;
-        let sizes = embedded.reshape((b, sizes * form.dim))?; // (b, 6 * time_embed_dim)
-        let added = mlp.forward(&concat_channels(&pooled.to_dtype(dtype)?, &sizes, None)?)?;
+        let [b, sizes] = time_ids.size2()?;
+        let embedded = time_ids.reshape(&[b * sizes])?.timestep_embedding(*form, dtype)?;
+        let sizes = embedded.reshape(&[b, sizes * form.dim])?; // (b, 6 * time_embed_dim)
+        let added = mlp.forward(&pooled.to_dtype(dtype)?.concat_channels(&sizes)?)?;
         // A row for each: broadcasting would send strides to a card, behind the weights that are streamed there.
-        let temb = match b / temb.dim(0)?.max(1) {
+        let temb = match b / temb.size2()?[0].max(1) {
             1 => temb,
-            images => Tensor::cat(&vec![&temb; images], 0)?,
+            images => T::cat(&vec![&temb; images], 0)?,
         };
-        Ok((added + temb)?)
-    }
-
-    /// [`TimeEmbedding::forward`] for shapes.
-    pub(crate) fn shadow(&self, timesteps: &Shadow, added: Option<(&Shadow, &Shadow)>, dtype: DType) -> Shadow {
-        let temb = self.time.shadow(&shadow::timestep_embedding(timesteps, self.form, dtype));
-        let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return temb };
-        let (b, sizes) = (time_ids.dim(0), time_ids.dim(1));
-        let embedded = shadow::timestep_embedding(time_ids, *form, dtype);
-        let sizes = embedded.view(&[b, sizes * form.dim]);
-        let added = mlp.shadow(&shadow::concat_channels(&pooled.to_dtype(dtype), &sizes));
-        let _rows = (temb.dim(0) != b).then(|| added.copy());
-        shadow::elementwise(&added)
+        added.add(&temb)
     }
 }

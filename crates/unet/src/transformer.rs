@@ -1,8 +1,7 @@
 //! The transformer after a residual block: every pixel is a token that looks at the others and at the text.
 
-use candle_core::Tensor;
 use kiln_nn::{
-    Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, Run, Shadow,
+    Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, TensorLike,
 };
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
@@ -53,28 +52,15 @@ impl Transformer {
 
     /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer takes its tokens: beside its
     /// hidden maps they would be one more.
-    pub(crate) fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
-        let (b, h, w, c) = x.dims4()?;
-        let x = x.reshape((b, h * w, c))?; // the same memory: a pixel is a token
-        let mut tokens = self.entry.run(|entry| entry.proj_in.forward(&entry.norm.forward(&x)?))?;
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, context: &T) -> Result<T> {
+        let [b, h, w, c] = x.size4()?;
+        let x = x.reshape(&[b, h * w, c])?; // the same memory: a pixel is a token
+        let mut tokens = T::run(&self.entry, |entry| entry.proj_in.forward(&entry.norm.forward(&x)?))?;
         for layer in &self.layers {
-            tokens = layer.run(|layer| layer.forward(tokens, context))?;
+            tokens = T::run(layer, |layer| layer.forward(tokens, context))?;
         }
-        let y = self.proj_out.run(|proj| proj.forward_add(&tokens, Some(&x)))?;
-        Ok(y.reshape((b, h, w, c))?)
-    }
-
-    /// [`Transformer::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow, context: &Shadow) -> Shadow {
-        let [b, h, w, c] = [0, 1, 2, 3].map(|i| x.dim(i));
-        let x = x.view(&[b, h * w, c]);
-        let entry = self.entry.module();
-        let mut tokens = entry.proj_in.shadow(&entry.norm.shadow(&x));
-        for layer in &self.layers {
-            tokens = layer.module().shadow(tokens, context);
-        }
-        let y = self.proj_out.module().shadow(&tokens);
-        y.view(&[b, h, w, c])
+        let y = T::run(&self.proj_out, |proj| proj.forward_add(&tokens, Some(&x)))?;
+        y.reshape(&[b, h, w, c])
     }
 }
 
@@ -110,16 +96,9 @@ impl TransformerLayer {
     }
 
     /// `x` `(b, h*w, c)`, `context` `(b, s, context_dim)`.
-    fn forward(&self, mut x: Tensor, context: &Tensor) -> Result<Tensor> {
+    fn forward<T: TensorLike>(&self, mut x: T, context: &T) -> Result<T> {
         x = self.attn1.forward(&self.norm1.forward(&x)?, None, &x)?;
         x = self.attn2.forward(&self.norm2.forward(&x)?, Some(context), &x)?;
         self.ff.forward(self.norm3.forward(&x)?, &x)
-    }
-
-    /// [`TransformerLayer::forward`] for shapes.
-    fn shadow(&self, mut x: Shadow, context: &Shadow) -> Shadow {
-        x = self.attn1.shadow(&self.norm1.shadow(&x), None);
-        x = self.attn2.shadow(&self.norm2.shadow(&x), Some(context));
-        self.ff.shadow(self.norm3.shadow(&x))
     }
 }

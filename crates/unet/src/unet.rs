@@ -1,26 +1,25 @@
 //! The whole network.
 
 use candle_core::{DType, Tensor};
-use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::ops::{Activation, activation};
-use kiln_nn::{Conv2d, DryRun, GroupNorm, Run, Shadow, shadow};
+use kiln_nn::ops::Activation;
+use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{Segments, Staged};
 
-use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, ShadowContext, UpBlock};
+use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
 use crate::config::{NUM_TIME_IDS, UnetConfig};
 use crate::error::{Error, Result};
 use crate::time_embedding::TimeEmbedding;
 
 /// What steers the denoiser besides latents and timestep.
 #[derive(Debug, Clone)]
-pub struct Conditioning {
+pub struct Conditioning<T = Tensor> {
     /// The text's tokens, `(b, s, context_dim)`.
-    pub context: Tensor,
+    pub context: T,
     /// What SDXL adds.
-    pub added: Option<AddedConditions>,
+    pub added: Option<AddedConditions<T>>,
     /// What networks with [`UnetConfig::time_cond_proj_dim`] take as the strength of the guidance, [`guidance_input`],
     /// `(1)` in f32 whatever the network's type. Others ignore it.
-    pub guidance: Option<Tensor>,
+    pub guidance: Option<T>,
 }
 
 /// The number that distilled networks embed for the guidance of strength `scale`: 1000 times what it is over 1, as in
@@ -31,35 +30,12 @@ pub fn guidance_input(scale: f64) -> f32 {
 
 /// SDXL's second conditioning.
 #[derive(Debug, Clone)]
-pub struct AddedConditions {
+pub struct AddedConditions<T = Tensor> {
     /// The pooled text, `(b, pooled_dim)`.
-    pub text_embeds: Tensor,
+    pub text_embeds: T,
     /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
     /// f32 whatever the network's type.
-    pub time_ids: Tensor,
-}
-
-/// [`Conditioning`] for shapes.
-#[derive(Clone)]
-pub struct ConditioningShadow {
-    /// The text's tokens, `(b, s, context_dim)`.
-    pub context: Shadow,
-    /// What SDXL adds: the pooled text `(b, pooled_dim)` and the sizes `(b, 6)`.
-    pub added: Option<(Shadow, Shadow)>,
-}
-
-impl ConditioningShadow {
-    /// Its bytes.
-    pub fn bytes(&self) -> usize {
-        let added = self.added.iter().map(|(pooled, time_ids)| pooled.bytes() + time_ids.bytes());
-        self.context.bytes() + added.sum::<usize>()
-    }
-
-    /// A copy of all tensors.
-    pub fn copy(&self) -> Self {
-        let added = self.added.as_ref().map(|(pooled, time_ids)| (pooled.copy(), time_ids.copy()));
-        Self { context: self.context.copy(), added }
-    }
+    pub time_ids: T,
 }
 
 /// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
@@ -131,32 +107,32 @@ impl Unet {
     ///
     /// # Errors
     /// [`Error::Input`] where an input does not fit the configuration; what a layer reports, with the layer's path.
-    pub fn forward(&self, x: &Tensor, timesteps: &Tensor, conditioning: &Conditioning) -> Result<Tensor> {
+    pub fn forward<T: TensorLike>(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
         self.forward_observed(x, timesteps, conditioning, &mut |_, _| {})
     }
 
     /// [`Unet::forward`] that shows the results on the way: `time_emb` `(b or 1, temb_channels)`, and the feature maps
     /// `conv_in`, `down.{i}`, `mid`, `up.{i}`, `(b, h, w, c)`.
-    pub fn forward_observed(
+    pub fn forward_observed<T: TensorLike>(
         &self,
-        x: &Tensor,
-        timesteps: &Tensor,
-        conditioning: &Conditioning,
-        observe: &mut dyn FnMut(&str, &Tensor),
-    ) -> Result<Tensor> {
+        x: &T,
+        timesteps: &T,
+        conditioning: &Conditioning<T>,
+        observe: &mut dyn FnMut(&str, &T),
+    ) -> Result<T> {
         self.check(x, timesteps, conditioning)?;
         let dtype = x.dtype();
         let added = conditioning.added.as_ref().filter(|_| self.config.pooled_dim().is_some());
         let added = added.map(|added| (&added.text_embeds, &added.time_ids));
         let guidance = conditioning.guidance.as_ref();
-        let temb = self.time_embedding.run(|embedding| embedding.forward(timesteps, guidance, added, dtype))?;
+        let temb = T::run(&self.time_embedding, |embedding| embedding.forward(timesteps, guidance, added, dtype))?;
         observe("time_emb", &temb);
-        let temb = activation(&temb, Activation::Silu, None)?;
+        let temb = temb.activation(Activation::Silu)?;
         let tokens = conditioning.context.to_dtype(dtype)?;
         let context = BlockContext { temb: &temb, tokens: &tokens };
 
-        let x = to_channels_last(x)?;
-        let mut x = self.conv_in.run(|conv| conv.forward(&x))?;
+        let x = x.to_channels_last()?;
+        let mut x = T::run(&self.conv_in, |conv| conv.forward(&x))?;
         observe("conv_in", &x);
         let mut skips = vec![x.clone()];
         for (i, block) in self.down_blocks.iter().enumerate() {
@@ -171,48 +147,29 @@ impl Unet {
             x = block.forward(x, &context, &mut skips)?;
             observe(&format!("up.{i}"), &x);
         }
-        let y = self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
-        Ok(to_channels_first(&y)?)
+        let y = T::run(&self.head, |head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
+        Ok(y.to_channels_first()?)
     }
 
-    /// [`Unet::forward`] for shapes: what it holds on the way is in the dry run's ledger.
-    pub fn shadow(&self, x: &Shadow, timesteps: &Shadow, conditioning: &ConditioningShadow) -> Shadow {
-        let dtype = x.dtype();
-        let added = conditioning.added.as_ref().map(|(pooled, time_ids)| (pooled, time_ids));
-        let temb = self.time_embedding.module().shadow(timesteps, added, dtype);
-        let temb = shadow::activation(&temb);
-        let tokens = conditioning.context.to_dtype(dtype);
-        let context = ShadowContext { temb: &temb, tokens: &tokens };
-
-        let x = shadow::to_channels_last(x);
-        let mut x = self.conv_in.module().shadow(&x);
-        let mut skips = vec![x.clone()];
-        for block in &self.down_blocks {
-            x = block.shadow(x, &context, &mut skips);
-        }
-        if let Some(block) = &self.mid_block {
-            x = block.shadow(x, &context);
-        }
-        for block in &self.up_blocks {
-            x = block.shadow(x, &context, &mut skips);
-        }
-        let head = self.head.module();
-        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
-        shadow::to_channels_first(&y)
-    }
-
-    /// What steers `b` images with `tokens` tokens of text each, in `dtype`, for [`Unet::shadow`].
-    pub fn conditioning_shadow(&self, run: &DryRun, b: usize, tokens: usize, dtype: DType) -> ConditioningShadow {
-        let added = self
-            .config
-            .pooled_dim()
-            .map(|dim| (run.tensor(&[b, dim], dtype), run.tensor(&[b, NUM_TIME_IDS], DType::F32)));
-        let context = run.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
-        ConditioningShadow { context, added }
+    /// Shapes of the conditions of `b` images with `tokens` tokens of text each, in `dtype`.
+    pub fn meta_conditioning(
+        &self,
+        device: &MetaDevice,
+        b: usize,
+        tokens: usize,
+        dtype: DType,
+    ) -> Conditioning<MetaTensor> {
+        let added = self.config.pooled_dim().map(|dim| AddedConditions {
+            text_embeds: device.tensor(&[b, dim], dtype),
+            time_ids: device.tensor(&[b, NUM_TIME_IDS], DType::F32),
+        });
+        let guidance = self.config.time_cond_proj_dim.map(|_| device.tensor(&[1], DType::F32));
+        let context = device.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
+        Conditioning { context, added, guidance }
     }
 
     /// Refuses inputs that do not fit.
-    fn check(&self, x: &Tensor, timesteps: &Tensor, conditioning: &Conditioning) -> Result<()> {
+    fn check<T: TensorLike>(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<()> {
         let fail =
             |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
         let b = match *x.dims() {
@@ -247,7 +204,7 @@ impl Unet {
     }
 }
 
-impl Conditioning {
+impl<T: TensorLike> Conditioning<T> {
     /// The same conditions in another dtype; the sizes and the guidance stay f32.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let added = self.added.as_ref().map(|added| -> Result<_> {
@@ -255,5 +212,23 @@ impl Conditioning {
         });
         let guidance = self.guidance.clone();
         Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()?, guidance })
+    }
+
+    /// The same conditions in memory of their own.
+    pub fn copy(&self) -> Result<Self> {
+        let added = self.added.as_ref().map(|added| -> Result<_> {
+            Ok(AddedConditions { text_embeds: added.text_embeds.copy()?, time_ids: added.time_ids.copy()? })
+        });
+        let guidance = self.guidance.as_ref().map(T::copy).transpose()?;
+        Ok(Self { context: self.context.copy()?, added: added.transpose()?, guidance })
+    }
+}
+
+impl Conditioning<MetaTensor> {
+    /// The bytes of all tensors.
+    pub fn bytes(&self) -> usize {
+        let added = self.added.iter().map(|added| added.text_embeds.bytes() + added.time_ids.bytes());
+        let guidance = self.guidance.as_ref().map_or(0, MetaTensor::bytes);
+        self.context.bytes() + added.sum::<usize>() + guidance
     }
 }

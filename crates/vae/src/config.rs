@@ -1,6 +1,7 @@
 //! What an `AutoencoderKL` is made of.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
+use kiln_nn::TensorLike;
 use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 
@@ -87,9 +88,10 @@ impl VaeConfig {
     }
 
     /// Latents as the U-Net sees them, `(b, c, h, w)`, to latents as the decoder takes them.
-    pub fn unscale(&self, latents: &Tensor) -> Result<Tensor> {
+    pub fn unscale<T: TensorLike>(&self, latents: &T) -> Result<T> {
         if let Some((mean, std)) = self.channel_statistics(latents)? {
-            return Ok((latents.broadcast_mul(&std)? / self.scaling_factor)?.broadcast_add(&mean)?);
+            let scaled = latents.broadcast_mul(&std)?.affine(1.0 / self.scaling_factor, 0.0)?;
+            return Ok(scaled.broadcast_add(&mean)?);
         }
         Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
     }
@@ -104,10 +106,10 @@ impl VaeConfig {
     }
 
     /// Mean and standard deviation of every channel, `(c, 1, 1)`, where the configuration has them.
-    fn channel_statistics(&self, latents: &Tensor) -> Result<Option<(Tensor, Tensor)>> {
+    fn channel_statistics<T: TensorLike>(&self, latents: &T) -> Result<Option<(T, T)>> {
         let (Some(mean), Some(std)) = (&self.latents_mean, &self.latents_std) else { return Ok(None) };
-        let column = |values: &[f64]| {
-            Tensor::new(values, latents.device())?.to_dtype(latents.dtype())?.reshape((values.len(), 1, 1))
+        let column = |values: &[f64]| -> Result<T> {
+            Ok(latents.new_constant(&Tensor::from_slice(values, (values.len(), 1, 1), &Device::Cpu)?)?)
         };
         Ok(Some((column(mean)?, column(std)?)))
     }

@@ -1,10 +1,9 @@
 //! From latents to pixels.
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use kiln_nn::ops::Target;
-use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::strips::{Map, collect, normalise_and_convolve};
-use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, Run, Shadow, Upsample, shadow};
+use kiln_nn::strips::{collect, normalise_and_convolve};
+use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, TensorLike, Upsample};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -86,7 +85,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
-    pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
+    pub fn decode<T: TensorLike>(&self, latents: &T) -> Result<T> {
         self.decode_with(latents, Tiling::Whole)
     }
 
@@ -94,41 +93,45 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::decode`].
-    pub fn decode_with(&self, latents: &Tensor, tiling: Tiling) -> Result<Tensor> {
+    pub fn decode_with<T: TensorLike>(&self, latents: &T, tiling: Tiling) -> Result<T> {
         if !matches!(*latents.dims(), [_, c, _, _] if c == self.latent_channels) {
             let expected = format!("(b, {}, h, w)", self.latent_channels);
             return Err(Error::Input { expected, found: latents.dims().to_vec() });
         }
         tiling.over_images(latents, |latents| {
-            let mut x = to_channels_last(latents)?;
-            x = self.conv_in.run(|entry| match &entry.post_quant_conv {
+            let mut x = latents.to_channels_last()?;
+            x = T::run(&self.conv_in, |entry| match &entry.post_quant_conv {
                 Some(conv) => entry.conv_in.forward(&conv.forward(&x)?),
                 None => entry.conv_in.forward(&x),
             })?;
             x = self.mid_block.forward(&x)?;
-            let y = match tiling.strips(self.upscale() * latents.dim(3)?) {
+            let y = match tiling.strips(self.upscale() * latents.size4()?[3]) {
                 Some(plan) => self.enlarge_in_strips(x, plan)?,
                 None => self.enlarge(x)?,
             };
-            Ok(to_channels_first(&y)?)
+            Ok(y.to_channels_first()?)
         })
     }
 
     /// What the middle block gives, `(b, h, w, c)`, to images `(b, f h, f w, 3)`.
-    fn enlarge(&self, mut x: Tensor) -> kiln_nn::Result<Tensor> {
+    fn enlarge<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
         for block in &self.up_blocks {
             for resnet in &block.resnets {
-                x = resnet.run(|resnet| resnet.forward(&x, None))?;
+                x = T::run(resnet, |resnet| resnet.forward(&x, None))?;
             }
             if let Some(upsample) = &block.upsample {
-                x = upsample.run(|upsample| upsample.forward(x))?;
+                x = T::run(upsample, |upsample| upsample.forward(x))?;
             }
         }
-        self.head.run(|head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))
+        T::run(&self.head, |head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))
     }
 
     /// [`Decoder::enlarge`] of one image in strips.
-    fn enlarge_in_strips<M: Map>(&self, mut x: M, StripPlan { pixels, recompute }: StripPlan) -> kiln_nn::Result<M> {
+    fn enlarge_in_strips<T: TensorLike>(
+        &self,
+        mut x: T,
+        StripPlan { pixels, recompute }: StripPlan,
+    ) -> kiln_nn::Result<T> {
         let mut upsample: Option<&Staged<Upsample>> = None;
         for block in &self.up_blocks {
             let is_largest = block.upsample.is_none();
@@ -136,81 +139,40 @@ impl Decoder {
             match upsample {
                 Some(upsample) if recompute && is_largest => {
                     if let Some(first) = resnets.next() {
-                        x = M::run(upsample, |upsample| {
-                            M::run(first, |first| first.forward_strips_of(|| upsample.strips(&x, pixels), pixels))
+                        x = T::run(upsample, |upsample| {
+                            T::run(first, |first| first.forward_strips_of(|| upsample.strips(&x, pixels), pixels))
                         })?;
                     }
                 }
-                Some(upsample) => x = M::run(upsample, |upsample| collect(upsample.strips(&x, pixels)))?,
+                Some(upsample) => x = T::run(upsample, |upsample| collect(upsample.strips(&x, pixels)))?,
                 None => (),
             }
             for resnet in resnets {
-                x = M::run(resnet, |resnet| match recompute && is_largest {
+                x = T::run(resnet, |resnet| match recompute && is_largest {
                     true => resnet.forward_in_place(x, pixels),
                     false => resnet.forward_strips(&x, pixels),
                 })?;
             }
             upsample = block.upsample.as_ref();
         }
-        M::run(&self.head, |head| normalise_and_convolve(&head.conv_norm_out, &head.conv_out, &x, pixels))
-    }
-
-    /// [`Decoder::decode`] for shapes.
-    pub fn shadow(&self, latents: &Shadow) -> Shadow {
-        shadow::to_channels_first(&self.enlarge_shadow(self.middle_shadow(latents)))
-    }
-
-    /// [`Decoder::decode_with`] for shapes.
-    ///
-    /// # Errors
-    /// None: shapes alone cannot fail.
-    pub fn shadow_with(&self, latents: &Shadow, tiling: Tiling) -> Result<Shadow> {
-        tiling.over_shadows(latents, |latents| match tiling.strips(self.upscale() * latents.dim(3)) {
-            Some(plan) => Ok(shadow::to_channels_first(&self.enlarge_in_strips(self.middle_shadow(latents), plan)?)),
-            None => Ok(self.shadow(latents)),
-        })
-    }
-
-    /// What the middle block gives, for shapes.
-    fn middle_shadow(&self, latents: &Shadow) -> Shadow {
-        let mut x = shadow::to_channels_last(latents);
-        let entry = self.conv_in.module();
-        x = match &entry.post_quant_conv {
-            Some(conv) => entry.conv_in.shadow(&conv.shadow(&x)),
-            None => entry.conv_in.shadow(&x),
-        };
-        self.mid_block.shadow(&x)
-    }
-
-    /// [`Decoder::enlarge`] for shapes.
-    fn enlarge_shadow(&self, mut x: Shadow) -> Shadow {
-        for block in &self.up_blocks {
-            for resnet in &block.resnets {
-                x = resnet.module().shadow(&x, None);
-            }
-            if let Some(upsample) = &block.upsample {
-                x = upsample.module().shadow(x);
-            }
-        }
-        let head = self.head.module();
-        head.conv_out.shadow(&head.conv_norm_out.shadow(&x))
+        T::run(&self.head, |head| normalise_and_convolve(&head.conv_norm_out, &head.conv_out, &x, pixels))
     }
 
     /// The most bytes that decoding latents `(b, h, w)` in `dtype` takes at once besides the weights, the latents and
     /// the images counted.
     ///
     /// # Errors
-    /// As [`Decoder::shadow_with`].
+    /// As [`Decoder::decode_with`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
         footprint(target, &[b, self.latent_channels, h, w], dtype, |latents| {
-            self.shadow_with(latents, tiling).map(drop)
+            self.decode_with(latents, tiling).map(drop)
         })
     }
 
     /// The fastest tiling whose [`Decoder::footprint`] is at most `bytes`; nothing where none is.
     ///
     /// # Errors
-    /// As [`Decoder::shadow_with`].
+    /// As [`Decoder::decode_with`].
     pub fn fitting(&self, latents: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(latents, dtype, target, tiling))
     }

@@ -2,9 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Target;
-use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::strips::Map;
-use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, Run, Shadow, shadow};
+use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, TensorLike};
 use kiln_weights::{Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -36,11 +34,11 @@ struct Head {
 
 /// What the encoder says of an image: a normal distribution over latents, unscaled ([`VaeConfig::scale`]).
 #[derive(Debug, Clone)]
-pub struct Posterior {
+pub struct Posterior<T = Tensor> {
     /// The means, `(b, latent_channels, h, w)`.
-    pub mean: Tensor,
+    pub mean: T,
     /// The logarithms of the variances, clamped to -30..20, of the same shape.
-    pub log_variance: Tensor,
+    pub log_variance: T,
 }
 
 impl Posterior {
@@ -103,7 +101,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
-    pub fn encode(&self, image: &Tensor) -> Result<Posterior> {
+    pub fn encode<T: TensorLike>(&self, image: &T) -> Result<Posterior<T>> {
         self.encode_with(image, Tiling::Whole)
     }
 
@@ -111,40 +109,38 @@ impl Encoder {
     ///
     /// # Errors
     /// As [`Encoder::encode`].
-    pub fn encode_with(&self, image: &Tensor, tiling: Tiling) -> Result<Posterior> {
+    pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<Posterior<T>> {
         let (c, f) = (self.in_channels, self.downscale);
         if !matches!(*image.dims(), [_, found, h, w] if found == c && h % f == 0 && w % f == 0 && h * w > 0) {
             let expected = format!("(b, {c}, h, w) with h and w multiples of {f}");
             return Err(Error::Input { expected, found: image.dims().to_vec() });
         }
         let moments = tiling.over_images(image, |image| {
-            let mut x = self.conv_in.run(|conv| conv.forward(&to_channels_last(image)?))?;
-            x = match tiling.strips(image.dim(3)?) {
+            let mut x = T::run(&self.conv_in, |conv| conv.forward(&image.to_channels_last()?))?;
+            x = match tiling.strips(image.size4()?[3]) {
                 Some(plan) => self.reduce_in_strips(x, plan)?,
                 None => self.reduce(x)?,
             };
             x = self.mid_block.forward(&x)?;
-            let y = self.head.run(|head| {
+            let y = T::run(&self.head, |head| {
                 let y = head.conv_out.forward(&head.conv_norm_out.forward(&x)?)?;
                 head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))
             })?;
-            Ok(to_channels_first(&y)?)
+            Ok(y.to_channels_first()?)
         })?;
-        let moments = moments.chunk(2, 1)?;
-        let [mean, log_variance] = &moments[..] else {
-            return Err(Error::Input { expected: "two moments".into(), found: vec![moments.len()] });
-        };
+        let channels = moments.size4()?[1] / 2;
+        let [mean, log_variance] = [moments.narrow(1, 0, channels)?, moments.narrow(1, channels, channels)?];
         Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
     }
 
     /// What the first convolution gives, `(b, f h, f w, c)`, to the middle block's input `(b, h, w, c)`.
-    fn reduce(&self, mut x: Tensor) -> kiln_nn::Result<Tensor> {
+    fn reduce<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
         for block in &self.down_blocks {
             for resnet in &block.resnets {
-                x = resnet.run(|resnet| resnet.forward(&x, None))?;
+                x = T::run(resnet, |resnet| resnet.forward(&x, None))?;
             }
             if let Some(downsample) = &block.downsample {
-                x = downsample.run(|downsample| downsample.forward(&x))?;
+                x = T::run(downsample, |downsample| downsample.forward(&x))?;
             }
         }
         Ok(x)
@@ -152,86 +148,39 @@ impl Encoder {
 
     /// [`Encoder::reduce`] of one image in strips. A map and its half are less than a block's two maps, so the halving
     /// is whole.
-    fn reduce_in_strips<M: Map>(&self, mut x: M, StripPlan { pixels, recompute }: StripPlan) -> kiln_nn::Result<M> {
+    fn reduce_in_strips<T: TensorLike>(
+        &self,
+        mut x: T,
+        StripPlan { pixels, recompute }: StripPlan,
+    ) -> kiln_nn::Result<T> {
         for (i, block) in self.down_blocks.iter().enumerate() {
             for resnet in &block.resnets {
-                x = M::run(resnet, |resnet| match recompute && i == 0 {
+                x = T::run(resnet, |resnet| match recompute && i == 0 {
                     true => resnet.forward_in_place(x, pixels),
                     false => resnet.forward_strips(&x, pixels),
                 })?;
             }
             if let Some(downsample) = &block.downsample {
-                x = M::run(downsample, |downsample| x.convolve(downsample.conv()))?;
+                x = T::run(downsample, |downsample| downsample.forward(&x))?;
             }
         }
         Ok(x)
-    }
-
-    /// [`Encoder::encode`] for shapes: means and logarithms of variances.
-    pub fn shadow(&self, image: &Shadow) -> [Shadow; 2] {
-        halves(&self.finish_shadow(self.reduce_shadow(self.entry_shadow(image))))
-    }
-
-    /// [`Encoder::encode_with`] for shapes.
-    ///
-    /// # Errors
-    /// None: shapes alone cannot fail.
-    pub fn shadow_with(&self, image: &Shadow, tiling: Tiling) -> Result<[Shadow; 2]> {
-        let moments = tiling.over_shadows(image, |image| {
-            let x = self.entry_shadow(image);
-            Ok(self.finish_shadow(match tiling.strips(image.dim(3)) {
-                Some(plan) => self.reduce_in_strips(x, plan)?,
-                None => self.reduce_shadow(x),
-            }))
-        })?;
-        Ok(halves(&moments))
-    }
-
-    fn entry_shadow(&self, image: &Shadow) -> Shadow {
-        self.conv_in.module().shadow(&shadow::to_channels_last(image))
-    }
-
-    /// [`Encoder::reduce`] for shapes.
-    fn reduce_shadow(&self, mut x: Shadow) -> Shadow {
-        for block in &self.down_blocks {
-            for resnet in &block.resnets {
-                x = resnet.module().shadow(&x, None);
-            }
-            if let Some(downsample) = &block.downsample {
-                x = downsample.module().shadow(&x);
-            }
-        }
-        x
-    }
-
-    /// The middle block and the head, for shapes.
-    fn finish_shadow(&self, mut x: Shadow) -> Shadow {
-        x = self.mid_block.shadow(&x);
-        let head = self.head.module();
-        let y = head.conv_out.shadow(&head.conv_norm_out.shadow(&x));
-        shadow::to_channels_first(&head.quant_conv.as_ref().map_or(y.clone(), |conv| conv.shadow(&y)))
     }
 
     /// The most bytes that encoding images `(b, h, w)` in `dtype` takes at once besides the weights, images and results
     /// counted.
     ///
     /// # Errors
-    /// As [`Encoder::shadow_with`].
+    /// As [`Encoder::encode_with`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
-        footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.shadow_with(image, tiling).map(drop))
+        footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
     }
 
     /// The fastest tiling whose [`Encoder::footprint`] is at most `bytes`; nothing where none is.
     ///
     /// # Errors
-    /// As [`Encoder::shadow_with`].
+    /// As [`Encoder::encode_with`].
     pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
     }
-}
-
-/// Means and logarithms of variances, for shapes.
-fn halves(moments: &Shadow) -> [Shadow; 2] {
-    let half = shadow::chunk(moments, 2, 1);
-    [half.copy(), half.copy()]
 }

@@ -28,9 +28,6 @@ pub enum Error {
     /// A part of the network failed; the message has its path.
     #[error("VAE: {0}")]
     Nn(#[from] kiln_nn::Error),
-    /// An operator outside of any layer failed.
-    #[error("VAE: {0}")]
-    Ops(#[from] kiln_nn::ops::Error),
     /// candle reported an error.
     #[error("VAE: {0}")]
     Candle(#[from] candle_core::Error),
@@ -41,7 +38,6 @@ impl Error {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),
-            Self::Ops(error) => error.is_out_of_memory(),
             Self::Candle(error) => kiln_nn::ops::is_out_of_memory(error),
             _ => false,
         }

@@ -1,7 +1,6 @@
 //! The block in the middle of both halves, at the latents' size.
 
-use candle_core::Tensor;
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, Run, Shadow};
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, TensorLike};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::config::{EPS, VaeConfig};
@@ -38,21 +37,12 @@ impl MidBlock {
     }
 
     /// `x` `(b, h, w, c)`, same shape.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut x = self.resnet_0.run(|resnet| resnet.forward(x, None))?;
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        let mut x = T::run(&self.resnet_0, |resnet| resnet.forward(x, None))?;
         if let Some(attention) = &self.attention {
-            x = attention.run(|attention| attention.forward(&x))?;
+            x = T::run(attention, |attention| attention.forward(&x))?;
         }
-        self.resnet_1.run(|resnet| resnet.forward(&x, None))
-    }
-
-    /// [`MidBlock::forward`] for shapes.
-    pub(crate) fn shadow(&self, x: &Shadow) -> Shadow {
-        let mut x = self.resnet_0.module().shadow(x, None);
-        if let Some(attention) = &self.attention {
-            x = attention.module().shadow(&x);
-        }
-        self.resnet_1.module().shadow(&x, None)
+        T::run(&self.resnet_1, |resnet| resnet.forward(&x, None))
     }
 }
 
@@ -79,18 +69,10 @@ impl PixelAttention {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (b, h, w, c) = x.dims4()?;
-        let tokens = x.reshape((b, h * w, c))?;
+    fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        let [b, h, w, c] = x.size4()?;
+        let tokens = x.reshape(&[b, h * w, c])?;
         let y = self.attention.forward(&self.group_norm.forward(&tokens)?, None, &tokens)?;
-        Ok(y.reshape((b, h, w, c))?)
-    }
-
-    /// [`PixelAttention::forward`] for shapes.
-    fn shadow(&self, x: &Shadow) -> Shadow {
-        let [b, h, w, c] = [0, 1, 2, 3].map(|i| x.dim(i));
-        let tokens = x.view(&[b, h * w, c]);
-        let y = self.attention.shadow(&self.group_norm.shadow(&tokens), None);
-        y.view(&[b, h, w, c])
+        y.reshape(&[b, h, w, c])
     }
 }

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use kiln_nn::ops::Target;
-use kiln_nn::{DryRun, Shadow};
+use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 
 use crate::error::Result;
 
@@ -105,24 +105,13 @@ impl Tiling {
     }
 
     /// Runs `f` over the images of `batch` `(b, ..)`, one after another unless they run as one.
-    pub(crate) fn over_images(self, batch: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    pub(crate) fn over_images<T: TensorLike>(self, batch: &T, f: impl Fn(&T) -> Result<T>) -> Result<T> {
         let b = batch.dims().first().copied().unwrap_or(0);
         if self == Self::Whole || b <= 1 {
             return f(batch);
         }
         let images = (0..b).map(|image| f(&batch.narrow(0, image, 1)?)).collect::<Result<Vec<_>>>()?;
-        Ok(Tensor::cat(&images, 0)?)
-    }
-
-    /// [`Tiling::over_images`] for shapes.
-    pub(crate) fn over_shadows(self, batch: &Shadow, f: impl Fn(&Shadow) -> Result<Shadow>) -> Result<Shadow> {
-        let b = batch.dim(0);
-        if self == Self::Whole || b <= 1 {
-            return f(batch);
-        }
-        let with_images = |shadow: &Shadow, count| [&[count], &shadow.dims()[1..]].concat();
-        let images = (0..b).map(|_| f(&batch.view(&with_images(batch, 1)))).collect::<Result<Vec<_>>>()?;
-        Ok(images.first().map_or_else(|| batch.clone(), |image| image.another(&with_images(image, b))))
+        Ok(T::cat(&images.iter().collect::<Vec<_>>(), 0)?)
     }
 }
 
@@ -131,9 +120,9 @@ pub(crate) fn footprint(
     target: Target,
     shape: &[usize],
     dtype: DType,
-    run: impl FnOnce(&Shadow) -> Result<()>,
+    run: impl FnOnce(&MetaTensor) -> Result<()>,
 ) -> Result<usize> {
-    let dry = DryRun::new(target);
-    run(&dry.tensor(shape, dtype))?;
-    Ok(dry.ledger().peak())
+    let device = MetaDevice::new(target, dtype);
+    run(&device.tensor(shape, dtype))?;
+    Ok(device.ledger().peak())
 }

@@ -4,10 +4,8 @@
 //! map them from and to -1 to 1 here. diffusers numbers all layers of a half in one row, layers without parameters
 //! too: `decoder.layers.5` is an upsampling.
 
-use candle_core::Tensor;
-use kiln_nn::ops::layout::{to_channels_first, to_channels_last};
-use kiln_nn::ops::{self, Activation, activation, upsample_nearest};
-use kiln_nn::{Conv2d, Run, Shadow, shadow};
+use kiln_nn::ops::{self, Activation};
+use kiln_nn::{Conv2d, TensorLike};
 use kiln_weights::{ParamBuilder, Segments, Staged};
 
 use crate::error::{Error, Result};
@@ -71,39 +69,24 @@ impl TinyDecoder {
     ///
     /// # Errors
     /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
-    pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
+    pub fn decode<T: TensorLike>(&self, latents: &T) -> Result<T> {
         check(latents, self.latent_channels)?;
-        let x = ((to_channels_last(latents)? / LATENT_LIMIT)?.tanh()? * LATENT_LIMIT)?;
-        let mut x = self.conv_in.run(|conv| relu(&conv.forward(&x)?))?;
+        let mut x = latents.to_channels_last()?;
+        x = x.affine(1.0 / LATENT_LIMIT, 0.0)?;
+        x = x.tanh()?;
+        x = x.affine(LATENT_LIMIT, 0.0)?;
+        x = T::run(&self.conv_in, |conv| relu(&conv.forward(&x)?))?;
         for (i, Stage { blocks, conv }) in self.stages.iter().enumerate() {
             for block in blocks {
-                x = block.run(|block| block.forward(&x))?;
+                x = T::run(block, |block| block.forward(&x))?;
             }
             if i + 1 < self.stages.len() {
-                let (_, h, w, _) = x.dims4()?;
-                x = upsample_nearest(&x, (self.step * h, self.step * w), None)?;
+                let [_, h, w, _] = x.size4()?;
+                x = x.upsample_nearest((self.step * h, self.step * w), None)?;
             }
-            x = conv.run(|conv| conv.forward(&x))?;
+            x = T::run(conv, |conv| conv.forward(&x))?;
         }
-        Ok(to_channels_first(&x)?.affine(2.0, -1.0)?)
-    }
-
-    /// [`TinyDecoder::decode`] for shapes.
-    pub fn shadow(&self, latents: &Shadow) -> Shadow {
-        let squeezed = shadow::elementwise(&shadow::elementwise(&shadow::to_channels_last(latents)));
-        let x = shadow::elementwise(&squeezed);
-        drop(squeezed);
-        let mut x = shadow::activation(&self.conv_in.module().shadow(&x));
-        for (i, Stage { blocks, conv }) in self.stages.iter().enumerate() {
-            for block in blocks {
-                x = block.module().shadow(&x);
-            }
-            if i + 1 < self.stages.len() {
-                x = shadow::upsample_nearest(&x, (self.step * x.dim(1), self.step * x.dim(2)));
-            }
-            x = conv.module().shadow(&x);
-        }
-        shadow::elementwise(&shadow::to_channels_first(&x))
+        Ok(x.to_channels_first()?.affine(2.0, -1.0)?)
     }
 }
 
@@ -136,28 +119,16 @@ impl TinyEncoder {
     ///
     /// # Errors
     /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
-    pub fn encode(&self, image: &Tensor) -> Result<Tensor> {
+    pub fn encode<T: TensorLike>(&self, image: &T) -> Result<T> {
         check(image, self.in_channels)?;
-        let mut x = to_channels_last(image)?.affine(0.5, 0.5)?;
+        let mut x = image.to_channels_last()?.affine(0.5, 0.5)?;
         for Stage { conv, blocks } in &self.stages {
-            x = conv.run(|conv| conv.forward(&x))?;
+            x = T::run(conv, |conv| conv.forward(&x))?;
             for block in blocks {
-                x = block.run(|block| block.forward(&x))?;
+                x = T::run(block, |block| block.forward(&x))?;
             }
         }
-        Ok(to_channels_first(&self.conv_out.run(|conv| conv.forward(&x))?)?)
-    }
-
-    /// [`TinyEncoder::encode`] for shapes.
-    pub fn shadow(&self, image: &Shadow) -> Shadow {
-        let mut x = shadow::elementwise(&shadow::to_channels_last(image));
-        for Stage { conv, blocks } in &self.stages {
-            x = conv.module().shadow(&x);
-            for block in blocks {
-                x = block.module().shadow(&x);
-            }
-        }
-        shadow::to_channels_first(&self.conv_out.module().shadow(&x))
+        Ok(T::run(&self.conv_out, |conv| conv.forward(&x))?.to_channels_first()?)
     }
 }
 
@@ -200,28 +171,20 @@ impl Block {
     }
 
     /// `x` `(b, h, w, c)`, same shape.
-    fn forward(&self, x: &Tensor) -> kiln_nn::Result<Tensor> {
+    fn forward<T: TensorLike>(&self, x: &T) -> kiln_nn::Result<T> {
         let [first, second, third] = &self.convs;
         let y = relu(&first.forward(x)?)?;
         let y = relu(&second.forward(&y)?)?;
         relu(&third.forward_add(&y, None, Some(x))?)
     }
-
-    /// [`Block::forward`] for shapes.
-    fn shadow(&self, x: &Shadow) -> Shadow {
-        let [first, second, third] = &self.convs;
-        let y = shadow::activation(&first.shadow(x));
-        let y = shadow::activation(&second.shadow(&y));
-        shadow::activation(&third.shadow(&y))
-    }
 }
 
-fn relu(x: &Tensor) -> kiln_nn::Result<Tensor> {
-    Ok(activation(x, Activation::Relu, None)?)
+fn relu<T: TensorLike>(x: &T) -> kiln_nn::Result<T> {
+    x.activation(Activation::Relu)
 }
 
 /// Refuses what is not `(b, channels, h, w)`, or has no pixels.
-fn check(input: &Tensor, channels: usize) -> Result<()> {
+fn check<T: TensorLike>(input: &T, channels: usize) -> Result<()> {
     if matches!(*input.dims(), [_, c, h, w] if c == channels && h * w > 0) {
         return Ok(());
     }

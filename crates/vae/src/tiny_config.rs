@@ -1,6 +1,7 @@
 //! What an `AutoencoderTiny` is made of.
 
 use candle_core::Tensor;
+use kiln_nn::TensorLike;
 use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 
@@ -85,7 +86,7 @@ impl TinyConfig {
     }
 
     /// Latents as the U-Net sees them, `(b, c, h, w)`, to latents as the decoder takes them.
-    pub fn unscale(&self, latents: &Tensor) -> Result<Tensor> {
+    pub fn unscale<T: TensorLike>(&self, latents: &T) -> Result<T> {
         Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
     }
 

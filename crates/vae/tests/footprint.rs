@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::HostPool;
-use kiln_nn::{DryRun, Shadow};
+use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_vae::{Decoder, Encoder, Target, Tiling, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
@@ -31,8 +31,8 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
 }
 
 /// The same of a dry run, once the buffer that a thread keeps is there.
-fn predicted(input: &Tensor, run: impl Fn(&Shadow)) -> f64 {
-    let dry = DryRun::new(Target::of(&Device::Cpu));
+fn predicted(input: &Tensor, run: impl Fn(&MetaTensor)) -> f64 {
+    let dry = MetaDevice::new(Target::of(&Device::Cpu), input.dtype());
     let input = dry.tensor(input.dims(), input.dtype());
     run(&input);
     dry.ledger().reset_peak();
@@ -60,11 +60,11 @@ fn a_tiling_takes_what_it_is_said_to() {
             let image = Tensor::zeros((b, 3, f * h, f * w), dtype, &Device::Cpu).unwrap();
             let [decoded, encoded] = [
                 (
-                    predicted(&latents, |latents| drop(decoder.shadow_with(latents, tiling).unwrap())),
+                    predicted(&latents, |latents| drop(decoder.decode_with(latents, tiling).unwrap())),
                     measured(|| decoder.decode_with(&latents, tiling).unwrap()),
                 ),
                 (
-                    predicted(&image, |image| drop(encoder.shadow_with(image, tiling).unwrap())),
+                    predicted(&image, |image| drop(encoder.encode_with(image, tiling).unwrap())),
                     measured(|| encoder.encode_with(&image, tiling).unwrap()),
                 ),
             ];

@@ -163,9 +163,20 @@ impl Segment {
 pub struct Param {
     cell: Arc<Cell>,
     index: usize,
+    shape: Arc<[usize]>,
 }
 
 impl Param {
+    /// The shape in the checkpoint.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The name of the segment whose slab it is in.
+    pub fn segment(&self) -> &str {
+        &self.cell.name
+    }
+
     /// A parameter that was declared [`Packing::AsStored`], a view into the slab.
     ///
     /// # Errors
@@ -203,9 +214,20 @@ impl Param {
 pub struct StackedParam {
     cell: Arc<Cell>,
     index: usize,
+    shape: [usize; 2],
 }
 
 impl StackedParam {
+    /// The shape `(layers * n, k)`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The name of the segment whose slab it is in.
+    pub fn segment(&self) -> &str {
+        &self.cell.name
+    }
+
     /// `(layers * n, k)`, a view into the slab.
     ///
     /// # Errors
@@ -241,7 +263,7 @@ impl ParamBuilder<'_> {
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
         params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing });
-        Param { cell: self.cell.clone(), index: params.len() - 1 }
+        Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
     /// Takes the last `count` parameters that were declared, matrices `(n, k)` of linear layers with the same input, as
@@ -251,6 +273,7 @@ impl ParamBuilder<'_> {
         let params = self.params.borrow();
         let first = params.len().checked_sub(count)?;
         let shape = &params.get(first)?.shape;
+        let [n, k] = *shape.as_slice() else { return None };
         let alike = params[first..].iter().all(|param| param.packing == Packing::Linear && param.shape == *shape);
         // In the narrowest type; a wider one keeps what is aligned.
         let elements = params[first].packed_elements();
@@ -260,7 +283,7 @@ impl ParamBuilder<'_> {
         }
         let mut stacks = self.stacks.borrow_mut();
         stacks.push(Stack { first, count });
-        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1 })
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, shape: [count * n, k] })
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {

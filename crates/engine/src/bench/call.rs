@@ -16,14 +16,15 @@ use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode};
-use super::{BenchModel, BenchStage, decoder_flop, text_flop, unet_flop};
+use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode, texts_flop};
+use super::{BenchModel, BenchStage};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
 use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
+use crate::plan::{decoder_flop, unet_flop};
 
 /// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is nothing beside the U-Net's.
 const SCHEDULE: &str = r#"{
@@ -66,9 +67,10 @@ impl Meter<'_, '_> {
         let loaded = self.load("the model", &networks)?;
 
         let size = model.latent_size();
-        let texts: f64 = model.text_encoders.iter().map(|config| 2.0 * text_flop(config, TOKENS)).sum();
-        let steps = call.schedule.points().len() as f64 * unet_flop(&model.unet, 2 * n, size, TOKENS);
-        let flop = texts + steps + n as f64 * decoder_flop(&model.vae, size);
+        let texts = 2.0 * texts_flop(&call.encoders)?;
+        let step: f64 = unet_flop(&call.unet, 2 * n, size, TOKENS)?.iter().sum();
+        let steps = call.schedule.points().len() as f64 * step;
+        let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
         let mut recorded = RecordedStep::default();
         if self.device.is_cuda() && self.plan.warmup == 0 {
             call.run(&mut recorded)?; // records the step

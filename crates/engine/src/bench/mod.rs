@@ -6,7 +6,6 @@
 
 mod call;
 mod fits;
-mod flops;
 mod model;
 mod report;
 mod stage;
@@ -19,7 +18,6 @@ use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_ops::Target;
 use serde::Serialize;
 
-pub use flops::{decoder_flop, text_flop, unet_flop, unet_segment_flop};
 pub use model::{BenchModel, Preset};
 pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};

@@ -96,7 +96,7 @@ pub struct StageReport {
     pub seconds: Summary,
     /// The median for each picture: of a step, one step of it. `None` where a run makes none.
     pub seconds_per_picture: Option<f64>,
-    /// Floating-point operations of a run ([`super::unet_flop`]).
+    /// Floating-point operations of a run ([`kiln_nn::FlopCount`]).
     pub flop: f64,
     /// Those of the median run in a second, in thousands of millions.
     pub gflop_per_second: f64,

@@ -13,12 +13,13 @@ use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
-use super::{BenchEvent, BenchModel, BenchPlan, BenchStage, decoder_flop, text_flop, unet_segment_flop};
+use super::{BenchEvent, BenchModel, BenchPlan, BenchStage};
 use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
 use crate::model_folder::Family;
+use crate::plan::{decoder_flop, text_flop, unet_flop};
 use crate::trace::StepTrace;
 
 /// Tokens of a text: one chunk.
@@ -80,7 +81,7 @@ impl Meter<'_, '_> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = Unet::new(model.unet.clone());
         let (h, w) = model.latent_size();
-        let flop = unet_segment_flop(&model.unet, 2 * n, (h, w), TOKENS);
+        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
@@ -142,7 +143,7 @@ impl Meter<'_, '_> {
         let loaded = self.load("the VAE's decoder", &[weights])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
-        let flop = decoder_flop(&model.vae, (h, w));
+        let flop = decoder_flop(&decoder, (h, w))?;
         self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype, Tiling::Whole).map(drop))
     }
 
@@ -152,7 +153,7 @@ impl Meter<'_, '_> {
         let segments = encoders.iter().map(TextEncoder::segments);
         let weights: Vec<_> = segments.map(|segments| Weights { segments, dtype: self.dtype, flop: &[] }).collect();
         let loaded = self.load("the text encoders", &weights)?;
-        let flop = model.text_encoders.iter().map(|config| text_flop(config, TOKENS)).sum();
+        let flop = texts_flop(&encoders)?;
         self.time(BenchStage::Text, &loaded, flop, &mut || encode(&encoders, model.family, 0, device).map(drop))
     }
 
@@ -263,6 +264,16 @@ pub(super) fn guidance(model: &BenchModel, device: &Device) -> Result<Option<Ten
     Ok(input.map(|input| Tensor::new(&[input], device)).transpose()?)
 }
 
+/// Floating-point operations of one text through all encoders.
+pub(super) fn texts_flop(encoders: &[TextEncoder]) -> Result<f64> {
+    encoders.iter().map(|encoder| text_flop(encoder, tokens(encoder))).sum()
+}
+
+/// Tokens of a text.
+fn tokens(encoder: &TextEncoder) -> usize {
+    TOKENS.min(encoder.config().max_position_embeddings)
+}
+
 /// SDXL's sizes beside pooled texts `(n, d)`.
 pub(super) fn added(model: &BenchModel, text_embeds: Tensor) -> Result<AddedConditions> {
     let (width, height) = (model.width as f32, model.height as f32);
@@ -284,8 +295,7 @@ pub(super) fn encode(
     };
     let one = |encoder: &TextEncoder| {
         let config = encoder.config();
-        let tokens = TOKENS.min(config.max_position_embeddings);
-        let chunk = (0..tokens).map(|i| ((i + text) % config.vocab_size) as u32).collect();
+        let chunk = (0..tokens(encoder)).map(|i| ((i + text) % config.vocab_size) as u32).collect();
         Ok(encoder.encode(&[chunk], layer, device)?)
     };
     encoders.iter().map(one).collect()

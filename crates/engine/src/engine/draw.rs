@@ -132,7 +132,7 @@ impl Engine {
             self.make_room_for(Stage::Encode);
         }
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
-        let keep = self.arrangement.keep(Stage::Encode);
+        let keep = self.arrangement.keep(Stage::Encode)?;
         let mut proceed = |done, total| tell(Event::Text { done, total });
         let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept, &mut proceed)?;
         let CacheCounts { encoded, known } = self.text().counts();
@@ -141,7 +141,7 @@ impl Engine {
         let guide = Guide::new(job, &conditions, schedule.points().len());
         let mut on = guide.is_on(0);
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise)?)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let (conditioning, scale) = (conditions.at(0, on)?, guide.scale_within_step(on));
@@ -231,7 +231,7 @@ impl Engine {
         tell(Stage::Decode.begin())?;
         let start = Instant::now();
         let image = self.attempt(Stage::Decode, tell, |engine, tell| {
-            let (keep, tiling) = (engine.arrangement.keep(Stage::Decode), engine.arrangement.plan().tiling);
+            let (keep, tiling) = (engine.arrangement.keep(Stage::Decode)?, engine.arrangement.plan().tiling);
             let mut decoder = engine.decoder();
             let widened = &mut |news| tell(picture.again(news));
             engine.recorded.lend(|| decoder.decode(&picture.latents, &keep, tiling, widened))

@@ -1,13 +1,13 @@
 //! How much memory a run will have at most, before it runs: per stage and mode, from configurations alone.
 //!
-//! Weights are exact: segments know their bytes. All else is counted by walking through the networks with shapes in the
-//! place of tensors ([`kiln_nn::shadow`]), in the order and with the lifetimes of a run. What is counted is what pools
-//! count: on a card the tensors and the libraries' workspace, on the processor slabs, tensors and buffers. Code, the
+//! Weights are exact: segments know their bytes. All else is counted by a dry run: the networks' own code runs with
+//! tensors that have no elements ([`kiln_nn::MetaTensor`]), in the order of a run. What is counted is what pools count: on a card the tensors and the libraries' workspace, on the processor slabs, tensors and buffers. Code, the
 //! driver's context and mapped files are not in it.
 
 mod batch_size;
 mod choice;
-mod dry;
+mod dry_run;
+mod flop;
 mod planner;
 mod runs_on;
 #[cfg(test)]
@@ -25,6 +25,7 @@ use crate::mode::Mode;
 use crate::resolved::Job;
 
 pub use batch_size::BatchSize;
+pub(crate) use flop::{decoder_flop, text_flop, unet_flop};
 pub use planner::Planner;
 pub use runs_on::RunsOn;
 pub use time::Rates;

@@ -9,9 +9,9 @@ use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
-use super::dry::{Beside, Decoding, Networks, TOKENS};
-use super::{Plan, RunsOn, StagePlan, Work};
-use crate::bench::{BenchModel, decoder_flop, unet_segment_flop};
+use super::dry_run::{DryRun, Networks, StageBytes, TOKENS};
+use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
+use crate::bench::BenchModel;
 use crate::decoder::{Network, first_dtype, tiny};
 use crate::error::Result;
 use crate::event::Stage;
@@ -37,9 +37,10 @@ pub struct Planner {
 
 /// What is known of a batch before a mode is chosen.
 pub(super) struct Measures {
-    /// Encoding and denoising beside the weights.
-    beside: [Beside; 2],
-    decoding: Decoding,
+    /// Encoding and denoising besides weights.
+    beside: [StageBytes; 2],
+    /// Decoding in every tiling, the fastest first.
+    decoding: Vec<(Tiling, StageBytes)>,
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
@@ -151,10 +152,13 @@ impl Planner {
     }
 
     /// What streaming the U-Net goes by.
-    pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Estimate {
+    ///
+    /// # Errors
+    /// What the network's dry run reports.
+    pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        on.rates.estimate(&unet_segment_flop(&self.model.unet, work.images(), size, work.context * TOKENS))
+        Ok(on.rates.estimate(&unet_flop(&self.unet, work.images(), size, work.context * TOKENS)?))
     }
 
     /// Bytes of the U-Net's weights.
@@ -184,17 +188,16 @@ impl Planner {
         };
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let step_flop = unet_segment_flop(&model.unet, work.images(), size, work.context * TOKENS);
-        let (beside, decoding) = networks.beside_weights(on, work)?;
+        let DryRun { stages, decoding, step_flop } = networks.dry_run(on, work)?;
         Ok(Measures {
-            beside,
+            beside: stages,
             decoding,
             map,
             text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             step_flop: step_flop.iter().sum::<f64>() / work.batch_size.max(1) as f64,
-            decode_flop: decoder_flop(&model.vae, size),
+            decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
             on,
         })
@@ -207,7 +210,7 @@ impl Measures {
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { unet, decoder, work, on, .. } = self;
         let [encode, denoise] = self.beside;
-        let room = |beside: Beside| self.room(budget, beside);
+        let room = |beside: StageBytes| self.room(budget, beside);
         let resident = match mode {
             Mode::Lowvram { resident } => resident,
             _ => 0,
@@ -228,12 +231,12 @@ impl Measures {
                 [(0, largest(&|weights| least(weights).ring)), (unet_streams.resident, unet_streams.ring)]
             }
         };
-        let stage = |stage, beside: Beside, (weights, ring)| {
-            let Beside { activations, workspace, conditions, waiting } = beside;
+        let stage = |stage, beside: StageBytes, (weights, ring)| {
+            let StageBytes { activations, workspace, conditions, waiting } = beside;
             StagePlan { stage, weights, ring, activations, workspace, conditions, waiting }
         };
         let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
-        let decode = |beside: Beside| match mode {
+        let decode = |beside: StageBytes| match mode {
             Mode::Full => stage(Stage::Decode, self.beside_recorded(beside), denoising),
             Mode::Medvram => stage(Stage::Decode, beside, (decoder.all(), 0)),
             Mode::Lowvram { .. } => {
@@ -245,7 +248,7 @@ impl Measures {
         let (tiling, decoding) = self.tiling(budget, if mode.streams() { before } else { usize::MAX }, decode);
         let n = work.batch_size;
         // Per step, per picture that is decoded, and once.
-        let decoder_streams = streamed(decoder, 0, Beside::default()).copied;
+        let decoder_streams = streamed(decoder, 0, StageBytes::default()).copied;
         let (copied_per_step, per_picture, once) = match mode {
             Mode::Full => (0, 0, 0),
             Mode::Medvram => (0, 0, texts + unet.all() + decoder.all()),
@@ -268,15 +271,15 @@ impl Measures {
     }
 
     /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
-    fn beside_recorded(&self, decode: Beside) -> Beside {
+    fn beside_recorded(&self, decode: StageBytes) -> StageBytes {
         let block = if self.on.target.is_card() { self.beside[1].activations } else { 0 };
         let lent = (block / self.map.max(1) * self.map).min(decode.activations);
-        Beside { activations: block + decode.activations - lent, ..decode }
+        StageBytes { activations: block + decode.activations - lent, ..decode }
     }
 
     /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
     /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
-    fn tiling(&self, budget: usize, before: usize, decode: impl Fn(Beside) -> StagePlan) -> (Tiling, StagePlan) {
+    fn tiling(&self, budget: usize, before: usize, decode: impl Fn(StageBytes) -> StagePlan) -> (Tiling, StagePlan) {
         let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
         let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
         let smallest = || ways.iter().min_by_key(|(_, stage)| stage.total());
@@ -286,7 +289,7 @@ impl Measures {
             _ => ways.iter().find(within(budget)),
         };
         let found = found.or_else(smallest);
-        found.copied().unwrap_or_else(|| (Tiling::Whole, decode(Beside::default())))
+        found.copied().unwrap_or_else(|| (Tiling::Whole, decode(StageBytes::default())))
     }
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
@@ -296,7 +299,7 @@ impl Measures {
     }
 
     /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
-    fn room(&self, budget: usize, beside: Beside) -> usize {
+    fn room(&self, budget: usize, beside: StageBytes) -> usize {
         let room = budget.saturating_sub(beside.total());
         room - room / ROUNDING
     }

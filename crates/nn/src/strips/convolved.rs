@@ -4,14 +4,15 @@ use std::ops::Range;
 
 use kiln_ops::Strip;
 
-use super::{Map, Residual, Strips};
+use super::{Residual, Strips, size};
 use crate::conv2d::Conv2d;
 use crate::error::Result;
+use crate::tensor::TensorLike;
 
 /// What is done to a map on its way into a convolution.
-pub enum Prepare<'a, M: Map> {
+pub enum Prepare<'a, T: TensorLike> {
     /// Group normalisation, with its activation.
-    Normalise(&'a M::Statistics),
+    Normalise(&'a T::Statistics),
     /// Every pixel is taken four times.
     Upsample,
 }
@@ -21,27 +22,27 @@ pub enum Prepare<'a, M: Map> {
 /// A strip of the source goes, prepared, into a window, below the rows of the one before that are read once more; then
 /// all rows of the result are computed whose windows are complete. So the result's strips lag some rows behind: a result
 /// may overwrite a map in memory that its source reads.
-pub struct Convolved<'a, S, M: Map> {
+pub struct Convolved<'a, S, T: TensorLike> {
     source: S,
-    prepare: Prepare<'a, M>,
+    prepare: Prepare<'a, T>,
     conv: &'a Conv2d,
-    residual: Option<Residual<'a, M>>,
+    residual: Option<Residual<'a, T>>,
     /// The rows of the prepared map, up to `seen`, that are still to be read.
-    kept: Option<M>,
+    kept: Option<T>,
     /// Rows of the prepared map that were in a window.
     seen: usize,
     /// Rows of the result that were given.
     done: usize,
 }
 
-impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
+impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
     /// What `conv` makes of `source` once it is prepared.
-    pub fn new(source: S, prepare: Prepare<'a, M>, conv: &'a Conv2d) -> Self {
+    pub fn new(source: S, prepare: Prepare<'a, T>, conv: &'a Conv2d) -> Self {
         Self { source, prepare, conv, residual: None, kept: None, seen: 0, done: 0 }
     }
 
     /// Adds the rows that `residual` gives to those of the result. It is asked for all rows in their order, once.
-    pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<M> + 'a) -> Self {
+    pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<T> + 'a) -> Self {
         Self { residual: Some(Box::new(residual)), ..self }
     }
 
@@ -51,7 +52,7 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
     }
 
     /// The next strip, written to its rows of `map`, the whole result, where that is given.
-    pub fn next_into(&mut self, map: Option<&M>) -> Result<Option<M>> {
+    pub fn next_into(&mut self, map: Option<&T>) -> Result<Option<T>> {
         let (height, rows) = (self.prepared()[0], self.shape()[0]);
         while self.done < rows {
             let Some((window, first)) = self.window()? else { break };
@@ -80,48 +81,48 @@ impl<'a, M: Map, S: Strips<M>> Convolved<'a, S, M> {
     }
 
     /// The rows that were kept and a further strip, prepared, and which row is the first; nothing where all were seen.
-    fn window(&mut self) -> Result<Option<(M, usize)>> {
+    fn window(&mut self) -> Result<Option<(T, usize)>> {
         let Some(strip) = self.source.next()? else { return Ok(None) };
-        let ([height, w, c], [rows, ..]) = (self.prepared(), strip.shape());
+        let ([height, w, c], [rows, ..]) = (self.prepared(), size(&strip));
         let new = rows * height / self.source.shape()[0].max(1);
         let kept = self.kept.take();
-        let old = kept.as_ref().map_or(0, |kept| kept.shape()[0]);
-        let window = self.source.unwritten([old + new, w, c])?;
+        let old = kept.as_ref().map_or(0, |kept| size(kept)[0]);
+        let window = self.source.new_empty([old + new, w, c])?;
         if let Some(kept) = &kept {
-            window.put(0, kept)?;
+            window.slice_set(kept, 1, 0)?;
         }
         let place = window.rows(old..old + new)?;
         match &self.prepare {
-            Prepare::Normalise(statistics) => strip.normalise_into(statistics, &place)?,
-            Prepare::Upsample => strip.upsample_into(&place)?,
-        }
+            Prepare::Normalise(statistics) => strip.group_norm_apply(statistics, Some(&place))?,
+            Prepare::Upsample => strip.upsample_nearest((new, w), Some(&place))?,
+        };
         let first = self.seen - old;
         self.seen += new;
         Ok(Some((window, first)))
     }
 
     /// Rows `rows` of the result, of a window that begins at row `first`.
-    fn convolve(&mut self, window: &M, first: usize, rows: Range<usize>, map: Option<&M>) -> Result<M> {
+    fn convolve(&mut self, window: &T, first: usize, rows: Range<usize>, map: Option<&T>) -> Result<T> {
         let out = map.map(|map| map.rows(rows.clone())).transpose()?;
         let residual = self.residual.as_mut().map(|residual| residual(rows.clone())).transpose()?;
         let strip = Strip { height: self.prepared()[0], rows };
         let read = self.conv.input_rows(&strip);
         let x = window.rows(read.start - first..read.end - first)?;
-        x.convolve_strip(self.conv, &strip, residual.as_ref(), out)
+        self.conv.forward_strip(&x, &strip, residual.as_ref(), out.as_ref())
     }
 }
 
-impl<M: Map, S: Strips<M>> Strips<M> for Convolved<'_, S, M> {
+impl<T: TensorLike, S: Strips<T>> Strips<T> for Convolved<'_, S, T> {
     fn shape(&self) -> [usize; 3] {
         let [h, w, _] = self.prepared();
         self.conv.output_shape([h, w])
     }
 
-    fn next(&mut self) -> Result<Option<M>> {
+    fn next(&mut self) -> Result<Option<T>> {
         self.next_into(None)
     }
 
-    fn unwritten(&self, shape: [usize; 3]) -> Result<M> {
-        self.source.unwritten(shape)
+    fn new_empty(&self, shape: [usize; 3]) -> Result<T> {
+        self.source.new_empty(shape)
     }
 }

@@ -6,30 +6,36 @@
 //! in a pass; a normalisation needs a pass of its own before, for its statistics ([`moments`]).
 //!
 //! What a strip holds has the bits that it has in the whole map, on the processor, whatever the strips' size.
-//! All of it runs with tensors, or for the shapes alone: see [`Map`].
 
 mod convolved;
-mod map;
 
 use std::ops::Range;
 
 pub use convolved::{Convolved, Prepare};
-pub use map::Map;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::norm::GroupNorm;
+use crate::tensor::TensorLike;
 
 /// A map's rows, strip by strip.
-pub trait Strips<M: Map> {
+pub trait Strips<T: TensorLike> {
     /// Height, width and channels of the whole map.
     fn shape(&self) -> [usize; 3];
 
     /// The next rows, `(1, n, w, c)`, an even number unless they are the last; nothing after these.
-    fn next(&mut self) -> Result<Option<M>>;
+    fn next(&mut self) -> Result<Option<T>>;
 
-    /// A new map of the same type on the same device, which holds anything.
-    fn unwritten(&self, shape: [usize; 3]) -> Result<M>;
+    /// A new map `(1, h, w, c)` of the same type on the same device, whose pixels have any values.
+    fn new_empty(&self, shape: [usize; 3]) -> Result<T>;
+}
+
+/// Height, width and channels of a feature map of one image, `(1, h, w, c)`, or of some rows of one.
+pub fn size<T: TensorLike>(map: &T) -> [usize; 3] {
+    match *map.dims() {
+        [.., h, w, c] => [h, w, c],
+        _ => [0; 3],
+    }
 }
 
 /// The rows of strips of `pixels` pixels of a map that is `w` wide: even, as convolutions on the processor work.
@@ -38,60 +44,60 @@ pub fn rows_of_strip(pixels: usize, w: usize) -> usize {
 }
 
 /// The strips of a map in memory: views of it. Rows that were given may be overwritten.
-pub struct Stored<'a, M> {
-    map: &'a M,
+pub struct Stored<'a, T> {
+    map: &'a T,
     rows: usize,
     next: usize,
 }
 
-impl<'a, M: Map> Stored<'a, M> {
+impl<'a, T: TensorLike> Stored<'a, T> {
     /// `map` `(1, h, w, c)`, `rows` rows at a time.
-    pub fn new(map: &'a M, rows: usize) -> Self {
+    pub fn new(map: &'a T, rows: usize) -> Self {
         Self { map, rows, next: 0 }
     }
 }
 
-impl<M: Map> Strips<M> for Stored<'_, M> {
+impl<T: TensorLike> Strips<T> for Stored<'_, T> {
     fn shape(&self) -> [usize; 3] {
-        self.map.shape()
+        size(self.map)
     }
 
-    fn next(&mut self) -> Result<Option<M>> {
+    fn next(&mut self) -> Result<Option<T>> {
         let start = self.next;
         self.next = (start + self.rows).min(self.shape()[0]);
         (start < self.next).then(|| self.map.rows(start..self.next)).transpose()
     }
 
-    fn unwritten(&self, shape: [usize; 3]) -> Result<M> {
-        self.map.unwritten(shape)
+    fn new_empty(&self, [h, w, c]: [usize; 3]) -> Result<T> {
+        self.map.new_empty(&[1, h, w, c])
     }
 }
 
 /// Strips dealt out anew: as many rows at a time as one asks for.
-pub struct Dealt<S, M> {
+pub struct Dealt<S, T> {
     strips: S,
     /// What was not asked for yet, if anything.
-    rest: Option<M>,
+    rest: Option<T>,
 }
 
-impl<M: Map, S: Strips<M>> Dealt<S, M> {
+impl<T: TensorLike, S: Strips<T>> Dealt<S, T> {
     /// All rows of `strips`.
     pub fn new(strips: S) -> Self {
         Self { strips, rest: None }
     }
 
     /// The next `n` rows, or those that are left.
-    pub fn take(&mut self, n: usize) -> Result<M> {
+    pub fn take(&mut self, n: usize) -> Result<T> {
         let [h, w, c] = self.strips.shape();
-        let taken = self.strips.unwritten([n.min(h), w, c])?;
+        let taken = self.strips.new_empty([n.min(h), w, c])?;
         let mut done = 0;
         while done < n {
             let Some(strip) = self.rest.take().map_or_else(|| self.strips.next(), |rest| Ok(Some(rest)))? else {
                 break;
             };
-            let rows = strip.shape()[0];
+            let [rows, ..] = size(&strip);
             let used = rows.min(n - done);
-            taken.put(done, &strip.rows(0..used)?)?;
+            taken.slice_set(&strip.rows(0..used)?, 1, done)?;
             self.rest = (used < rows).then(|| strip.rows(used..rows)).transpose()?;
             done += used;
         }
@@ -100,34 +106,34 @@ impl<M: Map, S: Strips<M>> Dealt<S, M> {
 }
 
 /// The statistics of a map in strips: a pass over it.
-pub fn moments<M: Map>(norm: &GroupNorm, mut strips: impl Strips<M>) -> Result<M::Statistics> {
-    let mut moments = M::moments(norm);
+pub fn moments<T: TensorLike>(norm: &GroupNorm, mut strips: impl Strips<T>) -> Result<T::Statistics> {
+    let mut moments = norm.moments::<T>();
     while let Some(strip) = strips.next()? {
-        strip.add_to(&mut moments, norm)?;
+        strip.add_to_moments(&mut moments)?;
     }
-    M::statistics(norm, moments)
+    norm.statistics::<T>(moments)
 }
 
 /// The statistics of a map in memory.
-pub fn statistics<M: Map>(norm: &GroupNorm, map: &M) -> Result<M::Statistics> {
-    let mut moments = M::moments(norm);
-    map.add_to(&mut moments, norm)?;
-    M::statistics(norm, moments)
+pub fn statistics<T: TensorLike>(norm: &GroupNorm, map: &T) -> Result<T::Statistics> {
+    let mut moments = norm.moments::<T>();
+    map.add_to_moments(&mut moments)?;
+    norm.statistics::<T>(moments)
 }
 
 /// All strips as a map in memory.
-pub fn collect<M: Map, S: Strips<M>>(mut strips: Convolved<'_, S, M>) -> Result<M> {
-    let map = strips.unwritten(strips.shape())?;
+pub fn collect<T: TensorLike, S: Strips<T>>(mut strips: Convolved<'_, S, T>) -> Result<T> {
+    let map = strips.new_empty(strips.shape())?;
     while strips.next_into(Some(&map))?.is_some() {}
     Ok(map)
 }
 
 /// `map` normalised and convolved, in strips of about `pixels` pixels: only it and the result are whole.
-pub fn normalise_and_convolve<M: Map>(norm: &GroupNorm, conv: &Conv2d, map: &M, pixels: usize) -> Result<M> {
+pub fn normalise_and_convolve<T: TensorLike>(norm: &GroupNorm, conv: &Conv2d, map: &T, pixels: usize) -> Result<T> {
     let statistics = statistics(norm, map)?;
-    let strips = Stored::new(map, rows_of_strip(pixels, map.shape()[1]));
+    let strips = Stored::new(map, rows_of_strip(pixels, size(map)[1]));
     collect(Convolved::new(strips, Prepare::Normalise(&statistics), conv))
 }
 
 /// Where the rows that a convolution's result is added to come from.
-pub type Residual<'a, M> = Box<dyn FnMut(Range<usize>) -> Result<M> + 'a>;
+pub type Residual<'a, T> = Box<dyn FnMut(Range<usize>) -> Result<T> + 'a>;

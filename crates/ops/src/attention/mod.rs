@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
+use crate::flop::attention_flop;
 use crate::trace::Work;
 pub use workspace::attention_workspace;
 
@@ -68,7 +69,7 @@ impl Operator for Call<'_> {
     fn work(&self) -> Work {
         let Shapes { b, s, t, c, .. } = self.shapes;
         let operands = Work::new(&[("q", self.q), ("k", self.k), ("v", self.v)]).config(self.config);
-        operands.product(b * s, t, c).product(b * s, c, t)
+        operands.flop(attention_flop([b, s, c], t))
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -13,6 +13,7 @@ use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
+use crate::flop;
 use crate::packing::Weight;
 use crate::trace::Work;
 pub use strip::{Strip, conv2d_strip};
@@ -62,15 +63,15 @@ pub struct Conv2dInputs<'a> {
 /// The shapes of a convolution that has been checked, of a whole map or of a strip.
 #[derive(Clone, Copy)]
 pub(crate) struct Shapes {
-    b: usize,
+    pub(crate) b: usize,
     h: usize,
     w: usize,
-    c_in: usize,
-    kh: usize,
-    kw: usize,
-    h_out: usize,
-    w_out: usize,
-    c_out: usize,
+    pub(crate) c_in: usize,
+    pub(crate) kh: usize,
+    pub(crate) kw: usize,
+    pub(crate) h_out: usize,
+    pub(crate) w_out: usize,
+    pub(crate) c_out: usize,
     /// Rows of zeros above `x`: those of the configuration, unless `x` begins inside of the map.
     pad_top: usize,
     /// Rows of zeros below `x`.
@@ -82,7 +83,7 @@ pub(crate) struct Shapes {
 
 impl Shapes {
     /// `x` `(b, h, w, c_in)` and a weight `(c_out, kh, kw, c_in)`; `None` where the kernel does not fit.
-    fn of(
+    pub(crate) fn of(
         [b, h, w, c_in]: [usize; 4],
         [c_out, kh, kw, _]: [usize; 4],
         config: Conv2d,
@@ -136,8 +137,7 @@ impl Operator for Call<'_> {
     fn work(&self) -> Work {
         let Conv2dInputs { x, weight, bias, image_bias, residual } = self.inputs;
         let operands = Work::new(&[("x", x)]).weight(weight).and("bias", bias).and("image_bias", image_bias);
-        let Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. } = self.shapes;
-        operands.and("residual", residual).config(self.config).product(b * h_out * w_out, c_out, kh * kw * c_in)
+        operands.and("residual", residual).config(self.config).flop(flop::of_shapes(self.shapes))
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -11,6 +11,7 @@ use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result, expect_shape};
+use crate::flop::linear_flop;
 use crate::packing::Weight;
 use crate::trace::Work;
 
@@ -79,7 +80,7 @@ impl Operator for Call<'_> {
     fn work(&self) -> Work {
         let [n, _, _, k] = self.weight.shape();
         let operands = Work::new(&[("x", self.x)]).weight(self.weight).and("bias", self.bias);
-        operands.and("residual", self.residual).product(self.rows, n, k)
+        operands.and("residual", self.residual).flop(linear_flop(self.rows, [n, k]))
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -46,8 +46,8 @@ impl Work {
         Self { config: Some(format!("{config:?}")), ..self }
     }
 
-    /// Adds a matrix product of `m` rows and `n` columns over `k`.
-    pub(crate) fn product(self, m: usize, n: usize, k: usize) -> Self {
-        Self { flop: self.flop + 2.0 * m as f64 * n as f64 * k as f64, ..self }
+    /// The floating-point operations of its products.
+    pub(crate) fn flop(self, flop: f64) -> Self {
+        Self { flop, ..self }
     }
 }

@@ -1,0 +1,140 @@
+//! The device of tensors without elements.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use candle_core::DType;
+use kiln_mempool::{Held, Ledger, Rounding};
+use kiln_ops::{MatrixType, Target, Workspace};
+
+use super::{FlopCount, MetaTensor};
+
+/// Counts what its tensors hold and what operators compute. Clones are the same device.
+///
+/// ```
+/// use candle_core::DType;
+/// use kiln_nn::ops::Target;
+/// use kiln_nn::{MetaDevice, TensorLike};
+///
+/// let device = MetaDevice::new(Target::Card, DType::F16);
+/// let x = device.tensor(&[2, 64, 64, 320], DType::F16);
+/// let y = x.upsample_nearest((128, 128), None)?;
+/// drop(x);
+/// assert_eq!(device.ledger().now(), 2 * 128 * 128 * 320 * 2);
+/// assert_eq!(device.ledger().peak(), 5 * 2 * 64 * 64 * 320 * 2);
+/// # drop(y);
+/// # Ok::<(), kiln_nn::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct MetaDevice(Rc<State>);
+
+struct State {
+    target: Target,
+    /// The type of the weights of the networks that run here.
+    dtype: DType,
+    /// The type of the matrices of linear layers, where it is another one.
+    matrices: Option<MatrixType>,
+    ledger: Ledger,
+    /// The buffer that the calling thread keeps ([`Workspace::kept`]).
+    kept: RefCell<Option<Held>>,
+    flop: RefCell<FlopCount>,
+}
+
+impl MetaDevice {
+    /// A device without tensors, for networks whose weights are of `dtype`. Sizes are rounded as the target's pool rounds
+    /// them.
+    pub fn new(target: Target, dtype: DType) -> Self {
+        Self::with_matrices(target, dtype, None)
+    }
+
+    /// The same for networks whose matrices of linear layers are of another type.
+    pub fn with_matrices(target: Target, dtype: DType, matrices: Option<MatrixType>) -> Self {
+        let rounding = if target.is_card() { Rounding::Card } else { Rounding::HostPool };
+        Self::with_ledger(target, dtype, matrices, Ledger::new(rounding))
+    }
+
+    fn with_ledger(target: Target, dtype: DType, matrices: Option<MatrixType>, ledger: Ledger) -> Self {
+        let (kept, flop) = (RefCell::default(), RefCell::default());
+        Self(Rc::new(State { target, dtype, matrices, ledger, kept, flop }))
+    }
+
+    /// Where a network would run.
+    pub fn target(&self) -> Target {
+        self.0.target
+    }
+
+    /// The bytes of all tensors.
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// Bytes of the buffer that the calling thread keeps ([`Workspace::kept`]).
+    pub fn kept(&self) -> usize {
+        self.0.kept.borrow().as_ref().map_or(0, Held::bytes)
+    }
+
+    /// The floating-point operations since the last call.
+    pub fn take_flop(&self) -> FlopCount {
+        self.0.flop.take()
+    }
+
+    /// A new tensor.
+    pub fn tensor(&self, shape: &[usize], dtype: DType) -> MetaTensor {
+        let bytes = shape.iter().product::<usize>() * dtype.size_in_bytes();
+        let held = Some(Rc::new(self.0.ledger.hold(bytes)));
+        MetaTensor { device: self.clone(), shape: shape.to_vec(), dtype, contiguous: true, held }
+    }
+
+    /// A tensor whose memory is counted elsewhere, or is too small to count.
+    pub fn uncounted(&self, shape: &[usize], dtype: DType) -> MetaTensor {
+        MetaTensor { device: self.clone(), shape: shape.to_vec(), dtype, contiguous: true, held: None }
+    }
+
+    /// The host beside this device. It is this device itself where networks run on the host; the host's memory beside a
+    /// card is not counted.
+    pub(super) fn host(&self) -> Self {
+        match self.0.target {
+            Target::Processor { .. } => self.clone(),
+            Target::Card => {
+                let ledger = Ledger::new(Rounding::Exact);
+                Self::with_ledger(Target::Processor { threads: 1 }, self.0.dtype, self.0.matrices, ledger)
+            }
+        }
+    }
+
+    /// Whether both are one device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The type of weights.
+    pub(super) fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// The type of the matrices of linear layers, where it is not that of the weights.
+    pub(super) fn matrices(&self) -> Option<MatrixType> {
+        self.0.matrices
+    }
+
+    /// Counts what an operator takes besides operands and result, while these are there.
+    pub(super) fn takes(&self, workspace: Workspace) {
+        let Workspace { call, kept } = workspace;
+        let mut buffer = self.0.kept.borrow_mut();
+        if kept > buffer.as_ref().map_or(0, Held::bytes) {
+            *buffer = None; // it is freed before the larger one is allocated
+            *buffer = Some(self.0.ledger.hold(kept));
+        }
+        self.0.ledger.touch(call);
+    }
+
+    /// Counts operations, to the segment whose parameters were used last.
+    pub(super) fn computes(&self, flop: f64) {
+        self.0.flop.borrow_mut().add(flop);
+    }
+
+    /// A parameter of `segment` is used.
+    pub(super) fn uses(&self, segment: &str) {
+        self.0.flop.borrow_mut().enter(segment);
+    }
+}

@@ -1,0 +1,435 @@
+//! The operators on tensors without elements: each gives its result's shape, holds the result's memory and, for a moment,
+//! what it takes besides, and counts its arithmetic. Shapes that the operator refuses are refused here too.
+
+use candle_core::{DType, Tensor};
+use kiln_ops::{
+    Activation, Attention, Conv2d, Error as OpsError, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop,
+    attention_workspace, conv2d_flop, conv2d_workspace, group_norm_workspace, linear_flop, linear_workspace,
+};
+use kiln_weights::{Param, StackedParam, Staged};
+
+use super::{MetaDevice, MetaTensor};
+use crate::error::{At, Result};
+use crate::tensor::TensorLike;
+
+/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaWeight([usize; 4]);
+
+impl TensorLike for MetaTensor {
+    type Device = MetaDevice;
+    type Weight = MetaWeight;
+    type Moments = GroupNorm;
+    type Statistics = ();
+
+    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
+        f(module.module()).at(module.segment().name())
+    }
+
+    fn param(&self, param: &Param) -> Result<Self> {
+        self.device.uses(param.segment());
+        Ok(self.device.uncounted(param.shape(), self.dtype))
+    }
+
+    fn weight(&self, param: &Param) -> Result<MetaWeight> {
+        self.device.uses(param.segment());
+        match *param.shape() {
+            [n, k] => Ok(MetaWeight([n, 1, 1, k])),
+            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in])),
+            _ => Err(refused("weight", "param", "(n, k) or (c_out, c_in, kh, kw)", param.shape())),
+        }
+    }
+
+    fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
+        self.device.uses(param.segment());
+        let [n, k] = param.shape();
+        Ok(MetaWeight([n, 1, 1, k]))
+    }
+
+    fn table(param: &Param, device: &MetaDevice) -> Result<Self> {
+        Ok(device.host().uncounted(param.shape(), device.dtype()))
+    }
+
+    fn dims(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn new_empty(&self, dims: &[usize]) -> Result<Self> {
+        Ok(self.another(dims))
+    }
+
+    fn new_constant(&self, constant: &Tensor) -> Result<Self> {
+        Ok(self.another(constant.dims()))
+    }
+
+    fn reshape(&self, dims: &[usize]) -> Result<Self> {
+        if dims.iter().product::<usize>() != self.elem_count() {
+            return Err(refused("reshape", "x", &format!("as many elements as {dims:?}"), &self.shape));
+        }
+        let same = if self.contiguous { self.clone() } else { self.copy()? };
+        Ok(Self { shape: dims.to_vec(), ..same })
+    }
+
+    fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
+        let mut part = self.clone();
+        match part.shape.get_mut(dim) {
+            Some(size) if start.checked_add(len).is_some_and(|end| end <= *size) => {
+                // Elements of outer dimensions are apart, unless these have one alone.
+                part.contiguous &= *size == len || self.shape[..dim].iter().all(|&outer| outer == 1);
+                *size = len;
+                Ok(part)
+            }
+            _ => {
+                let expected = format!("{len} elements from {start} on in dimension {dim}");
+                Err(refused("narrow", "x", &expected, &self.shape))
+            }
+        }
+    }
+
+    fn contiguous(&self) -> Result<Self> {
+        if self.contiguous { Ok(self.clone()) } else { self.copy() }
+    }
+
+    fn copy(&self) -> Result<Self> {
+        Ok(self.another(&self.shape))
+    }
+
+    fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        if dtype == self.dtype { Ok(self.clone()) } else { Ok(self.device.tensor(&self.shape, dtype)) }
+    }
+
+    fn to_device(&self, device: &MetaDevice) -> Result<Self> {
+        if self.device.is(device) { Ok(self.clone()) } else { Ok(device.tensor(&self.shape, self.dtype)) }
+    }
+
+    fn slice_set(&self, source: &Self, dim: usize, offset: usize) -> Result<()> {
+        let len = source.shape.get(dim).copied().unwrap_or(0);
+        let part = self.narrow(dim, offset, len)?;
+        part.same_shape("slice_set", source)
+    }
+
+    fn cat(parts: &[&Self], dim: usize) -> Result<Self> {
+        let Some(first) = parts.first().filter(|first| dim < first.shape.len()) else {
+            return Err(refused("cat", "parts", &format!("a dimension {dim}"), &[]));
+        };
+        let mut shape = first.shape.clone();
+        shape[dim] = 0;
+        for part in parts {
+            let size = part.shape.get(dim).copied().unwrap_or(0);
+            part.narrow(dim, 0, size)?;
+            let mut others = part.shape.clone();
+            others[dim] = shape[dim];
+            if others != shape {
+                return Err(refused(
+                    "cat",
+                    "parts",
+                    &format!("{:?} but for dimension {dim}", first.shape),
+                    &part.shape,
+                ));
+            }
+            shape[dim] += size;
+        }
+        Ok(first.another(&shape))
+    }
+
+    fn index_select(&self, rows: &[u32]) -> Result<Self> {
+        match self.shape.split_first() {
+            Some((&size, inner)) if rows.iter().all(|&row| (row as usize) < size) => {
+                Ok(self.another(&[&[rows.len()], inner].concat()))
+            }
+            _ => Err(refused("index_select", "x", "a row for every index", &self.shape)),
+        }
+    }
+
+    fn affine(&self, _mul: f64, _add: f64) -> Result<Self> {
+        self.copy()
+    }
+
+    fn tanh(&self) -> Result<Self> {
+        self.copy()
+    }
+
+    fn clamp(&self, _min: f64, _max: f64) -> Result<Self> {
+        self.copy()?.copy() // one limit after the other
+    }
+
+    fn add(&self, other: &Self) -> Result<Self> {
+        self.same_shape("add", other)?;
+        self.copy()
+    }
+
+    fn sub(&self, other: &Self) -> Result<Self> {
+        self.same_shape("sub", other)?;
+        self.copy()
+    }
+
+    fn mul(&self, other: &Self) -> Result<Self> {
+        self.same_shape("mul", other)?;
+        self.copy()
+    }
+
+    fn broadcast_add(&self, other: &Self) -> Result<Self> {
+        self.repeats("broadcast_add", other)?;
+        self.copy()
+    }
+
+    fn broadcast_mul(&self, other: &Self) -> Result<Self> {
+        self.repeats("broadcast_mul", other)?;
+        self.copy()
+    }
+
+    fn activation(&self, _function: Activation) -> Result<Self> {
+        self.copy()
+    }
+
+    fn attention(&self, k: &Self, v: &Self, config: Attention) -> Result<Self> {
+        let (shape, t) = self.attention_shapes(k, v, config)?;
+        let y = self.another(&shape);
+        self.device.takes(attention_workspace(self.device.target(), self.dtype, shape, t, config));
+        self.device.computes(attention_flop(shape, t));
+        Ok(y)
+    }
+
+    fn attention_seeing(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
+        let (shape, t) = self.attention_shapes(k, v, config)?;
+        if seen.shape != [shape[0], t] {
+            return Err(refused("attention", "seen", &format!("{:?}", [shape[0], t]), &seen.shape));
+        }
+        let [_q, _k, _v] = [self.to_dtype(DType::F32)?, k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?];
+        let y = self.device.tensor(&shape, DType::F32);
+        // candle's primitives on every device, which a card has no kernel for in f32 either.
+        self.device.takes(attention_workspace(Target::Card, DType::F32, shape, t, config));
+        self.device.computes(attention_flop(shape, t));
+        y.to_dtype(self.dtype)
+    }
+
+    fn attention_reads_parts(&self) -> bool {
+        self.device.target().attention_reads_parts(self.dtype)
+    }
+
+    fn concat_channels(&self, other: &Self) -> Result<Self> {
+        match (self.shape.split_last(), other.shape.split_last()) {
+            (Some((m, outer)), Some((n, same))) if outer == same => Ok(self.with_channels(m + n)),
+            _ => {
+                let expected = format!("the outer dimensions of {:?}", self.shape);
+                Err(refused("concat_channels", "b", &expected, &other.shape))
+            }
+        }
+    }
+
+    fn conv2d(
+        &self,
+        &MetaWeight(weight): &MetaWeight,
+        bias: Option<&Self>,
+        image_bias: Option<&Self>,
+        residual: Option<&Self>,
+        config: Conv2d,
+    ) -> Result<Self> {
+        let x @ [b, h, w, _] = self.convolved(weight, bias)?;
+        let [c_out, kh, kw, _] = weight;
+        let (Some(h_out), Some(w_out)) = (config.output_size(h, kh), config.output_size(w, kw)) else {
+            return Err(does_not_fit(weight, x, config));
+        };
+        let shape = [b, h_out, w_out, c_out];
+        if let Some(image_bias) = image_bias.filter(|bias| bias.shape != [1, c_out] && bias.shape != [b, c_out]) {
+            return Err(refused("conv2d", "image_bias", &format!("{:?}", [b, c_out]), &image_bias.shape));
+        }
+        expect("conv2d", "residual", residual, &shape)?;
+        let y = self.another(&shape);
+        let (target, image_bias) = (self.device.target(), image_bias.is_some());
+        self.device.takes(conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias));
+        self.device.computes(conv2d_flop(x, weight, config, None));
+        Ok(y)
+    }
+
+    fn conv2d_strip(
+        &self,
+        &MetaWeight(weight): &MetaWeight,
+        bias: Option<&Self>,
+        residual: Option<&Self>,
+        (config, strip): (Conv2d, &Strip),
+        out: Option<&Self>,
+    ) -> Result<Self> {
+        let x @ [b, h, w, _] = self.convolved(weight, bias)?;
+        let [c_out, kh, kw, _] = weight;
+        let Some(w_out) = config.output_size(w, kw) else { return Err(does_not_fit(weight, x, config)) };
+        let shape = [b, strip.rows.len(), w_out, c_out];
+        let read = strip.input_rows(config, kh);
+        if h != read.len() {
+            let expected = format!("(b, {}, w, c_in): rows {read:?} of {}", read.len(), strip.height);
+            return Err(refused("conv2d", "x", &expected, &self.shape));
+        }
+        expect("conv2d", "residual", residual, &shape)?;
+        expect("conv2d", "out", out, &shape)?;
+        let y = out.cloned().unwrap_or_else(|| self.another(&shape));
+        self.device.takes(conv2d_workspace(self.device.target(), self.dtype, x, weight, config, Some(strip), false));
+        self.device.computes(conv2d_flop(x, weight, config, Some(strip)));
+        Ok(y)
+    }
+
+    fn geglu(&self) -> Result<Self> {
+        match self.channels() {
+            odd if odd % 2 == 1 => Err(refused("geglu", "x", "(.., 2n)", &self.shape)),
+            even => Ok(self.with_channels(even / 2)),
+        }
+    }
+
+    fn group_norm(&self, gamma: &Self, beta: &Self, config: GroupNorm) -> Result<Self> {
+        let c = self.channels();
+        expect("group_norm", "gamma", Some(gamma), &[c])?;
+        expect("group_norm", "beta", Some(beta), &[c])?;
+        let y = self.copy()?;
+        self.sum_groups(self.shape.first().copied().unwrap_or(1), config)?;
+        Ok(y)
+    }
+
+    fn moments(config: GroupNorm) -> GroupNorm {
+        config
+    }
+
+    fn add_to_moments(&self, moments: &mut GroupNorm) -> Result<()> {
+        self.sum_groups(1, *moments)
+    }
+
+    fn statistics(_moments: GroupNorm, _gamma: &Param, _beta: &Param) -> Result<()> {
+        Ok(())
+    }
+
+    fn group_norm_apply(&self, _statistics: &(), out: Option<&Self>) -> Result<Self> {
+        expect("group_norm", "out", out, &self.shape)?;
+        out.cloned().map_or_else(|| self.copy(), Ok)
+    }
+
+    fn guidance(&self, scale: &Self, out: Option<&Self>) -> Result<Self> {
+        expect("guidance", "scale", Some(scale), &[1])?;
+        let shape = match self.shape.split_first() {
+            Some((&batch, inner)) if batch % 2 == 0 => [&[batch / 2], inner].concat(),
+            _ => return Err(refused("guidance", "both", "(2 n, ..)", &self.shape)),
+        };
+        expect("guidance", "out", out, &shape)?;
+        let result = |device: &MetaDevice| out.cloned().unwrap_or_else(|| device.tensor(&shape, DType::F32));
+        if self.device.target().is_card() {
+            return Ok(result(&self.device)); // one kernel
+        }
+        let halves = self.to_dtype(DType::F32)?;
+        let _difference = halves.another(&shape);
+        let _scaled = halves.another(&shape);
+        Ok(result(&self.device))
+    }
+
+    fn layer_norm(&self, gamma: &Self, beta: &Self, _eps: f64) -> Result<Self> {
+        expect("layer_norm", "gamma", Some(gamma), &[self.channels()])?;
+        expect("layer_norm", "beta", Some(beta), &[self.channels()])?;
+        self.copy()
+    }
+
+    fn linear(&self, &MetaWeight(weight): &MetaWeight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
+        let [n, _, _, k] = weight;
+        if self.shape.last() != Some(&k) {
+            return Err(refused("linear", "x", &format!("(.., {k})"), &self.shape));
+        }
+        expect("linear", "bias", bias, &[n])?;
+        let y = self.with_channels(n);
+        expect("linear", "residual", residual, &y.shape)?;
+        let (target, matrices) = (self.device.target(), self.device.matrices());
+        self.device.takes(linear_workspace(target, self.dtype, matrices, [n, k]));
+        self.device.computes(linear_flop(self.elem_count() / k.max(1), [n, k]));
+        Ok(y)
+    }
+
+    fn timestep_embedding(&self, config: TimestepEmbedding, dtype: DType) -> Result<Self> {
+        match *self.shape {
+            [n] => Ok(self.device.tensor(&[n, config.dim], dtype)),
+            _ => Err(refused("timestep_embedding", "values", "(n)", &self.shape)),
+        }
+    }
+
+    fn to_channels_first(&self) -> Result<Self> {
+        let [b, h, w, c] = self.size4()?;
+        Ok(self.another(&[b, c, h, w]))
+    }
+
+    fn to_channels_last(&self) -> Result<Self> {
+        let [b, c, h, w] = self.size4()?;
+        Ok(self.another(&[b, h, w, c]))
+    }
+
+    fn upsample_nearest(&self, (h, w): (usize, usize), out: Option<&Self>) -> Result<Self> {
+        let [b, _, _, c] = self.size4()?;
+        let shape = [b, h, w, c];
+        expect("upsample_nearest", "out", out, &shape)?;
+        Ok(out.cloned().unwrap_or_else(|| self.another(&shape)))
+    }
+}
+
+impl MetaTensor {
+    /// Refuses another shape.
+    fn same_shape(&self, op: &'static str, other: &Self) -> Result<()> {
+        expect(op, "other", Some(other), &self.shape)
+    }
+
+    /// Refuses what does not repeat to this shape.
+    fn repeats(&self, op: &'static str, other: &Self) -> Result<()> {
+        let pairs = self.shape.iter().rev().zip(other.shape.iter().rev());
+        match other.shape.len() <= self.shape.len() && pairs.into_iter().all(|(a, b)| a == b || *b == 1) {
+            true => Ok(()),
+            false => Err(refused(op, "other", &format!("to repeat to {:?}", self.shape), &other.shape)),
+        }
+    }
+
+    /// The shape of this operand of a convolution.
+    fn convolved(&self, weight: [usize; 4], bias: Option<&Self>) -> Result<[usize; 4]> {
+        let [c_out, _, _, c_in] = weight;
+        let x = self.size4()?;
+        if x[3] != c_in {
+            return Err(refused("conv2d", "x", &format!("(b, h, w, {c_in})"), &self.shape));
+        }
+        expect("conv2d", "bias", bias, &[c_out])?;
+        Ok(x)
+    }
+
+    /// The shape of these queries, and how many keys there are.
+    fn attention_shapes(&self, k: &Self, v: &Self, config: Attention) -> Result<([usize; 3], usize)> {
+        let (shape @ [b, s, c], [_, t, _]) = (self.size3()?, k.size3()?);
+        expect("attention", "k", Some(k), &[b, t, c])?;
+        expect("attention", "v", Some(v), &[b, t, c])?;
+        if config.num_heads == 0 || !c.is_multiple_of(config.num_heads) || (config.causal && s != t) {
+            let message = format!("{config:?} does not fit {s} queries and {t} keys of {c} channels");
+            return Err(OpsError::Config { op: "attention", message }.into());
+        }
+        Ok((shape, t))
+    }
+
+    /// What the sums of `b` images' groups take.
+    fn sum_groups(&self, b: usize, config: GroupNorm) -> Result<()> {
+        let c = self.channels();
+        if config.num_groups == 0 || !c.is_multiple_of(config.num_groups) {
+            let message = format!("{} groups do not divide {c} channels", config.num_groups);
+            return Err(OpsError::Config { op: "group_norm", message }.into());
+        }
+        let pixels = self.elem_count() / (b * c).max(1);
+        self.device.takes(group_norm_workspace(self.device.target(), b, pixels, c, config.num_groups));
+        Ok(())
+    }
+}
+
+fn refused(op: &'static str, operand: &'static str, expected: &str, found: &[usize]) -> crate::Error {
+    OpsError::Shape { op, operand, expected: expected.into(), found: found.to_vec() }.into()
+}
+
+/// Refuses an operand of another shape, where there is one.
+fn expect(op: &'static str, operand: &'static str, found: Option<&MetaTensor>, shape: &[usize]) -> Result<()> {
+    match found.filter(|found| found.shape != shape) {
+        Some(found) => Err(refused(op, operand, &format!("{shape:?}"), &found.shape)),
+        None => Ok(()),
+    }
+}
+
+fn does_not_fit([_, kh, kw, _]: [usize; 4], [_, h, w, _]: [usize; 4], config: Conv2d) -> crate::Error {
+    let message = format!("a {kh}x{kw} kernel does not fit into a {h}x{w} input with {config:?}");
+    OpsError::Config { op: "conv2d", message }.into()
+}
