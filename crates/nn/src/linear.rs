@@ -1,5 +1,6 @@
 //! A linear layer.
 
+use candle_core::Tensor;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;

@@ -184,7 +184,7 @@ impl Unet {
         {
             return fail("context", format!("({b}, s, {dim})"), conditioning.context.dims());
         }
-        let guidance = conditioning.guidance.as_ref().map(Tensor::dims).unwrap_or_default();
+        let guidance = conditioning.guidance.as_ref().map(T::dims).unwrap_or_default();
         if self.config.time_cond_proj_dim.is_some() && guidance != [1] {
             return fail("guidance", "(1), the strength that a distilled network takes".into(), guidance);
         }

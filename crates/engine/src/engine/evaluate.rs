@@ -35,12 +35,12 @@ impl Engine {
         let together = Together::of_job(job, 0);
         let steering = self.text().steering(&together);
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
-        let keep = self.arrangement.keep(Stage::Encode);
+        let keep = self.arrangement.keep(Stage::Encode)?;
         let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept, &mut |_, _| Ok(()))?;
         let guide = Guide::new(job, &conditions, count);
         let on = guide.is_on(index);
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise))?;
+        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise)?)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let conditioning = conditions.at(step_of(index, count, job.steps), on)?;

@@ -145,9 +145,6 @@ fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
     to.flush()
 }
 
-/// Bytes of a trace. A step of Stable Diffusion XL writes some 200 KB.
-const MAX_BYTES: u64 = 1 << 30;
-
 fn read_trace(path: &Path) -> Result<MemoryTrace> {
     let text = read_small_text(path, MAX_BYTES).map_err(Error::read(path))?;
     let wrong = |line: usize, problem: String| Error::model(path, format!("line {}: {problem}", line + 1));
