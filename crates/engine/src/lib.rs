@@ -93,7 +93,7 @@ pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener
 pub use kiln_mempool::HostPool;
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
-    UniPcScale,
+    UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;

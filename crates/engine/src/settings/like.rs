@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::origin::TAESD;
 use super::own::{NamedFile, OwnSettings, PartFile};
-use super::{ImageReport, Infotext, from_infotext, labels};
+use super::{ImageReport, Infotext, from_infotext, labels, programs};
 use crate::error::{Error, Result};
 use crate::hashes::{Hashes, Scope, old_hash};
 use crate::locate::{locate_model, locate_named};
@@ -161,7 +161,7 @@ impl Like {
     /// [`Error::Value`] names the file and the field.
     pub fn check_names(&self, sampler: bool, schedule: bool) -> Result<()> {
         let Source::Text(text) = &self.source else { return Ok(()) };
-        let [unknown_sampler, unknown_schedule] = from_infotext::unknown_names(text);
+        let [unknown_sampler, unknown_schedule] = programs::unknown_names(text);
         for (error, field, flag, given) in [
             (unknown_sampler, labels::SAMPLER, "--sampler", sampler),
             // A schedule of a sampler that Kiln does not have means nothing.

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use kiln_scheduler::{Convention, Error, SamplerChoice, SamplerKind, SigmaSchedule, UniPcScale};
 
+use super::{Infotext, labels};
 use crate::request::Request;
 
 /// Takes the sampler and the schedule of ComfyUI's KSampler: its inputs `sampler_name` and `scheduler`. Gives what of them
@@ -52,6 +53,22 @@ pub(super) fn a1111_schedule(
     }
 }
 
+/// What is wrong with the names of the sampler and of the schedule in `info`, if something is: which one, and an error.
+pub(super) fn unknown_names(info: &Infotext) -> [Option<Error>; 2] {
+    let sampler = info.get(labels::SAMPLER).map(|name| SamplerChoice::from_str(name.trim()).map(drop));
+    let schedule = info.get(labels::SCHEDULE_TYPE).map(|name| SigmaSchedule::from_str(name.trim()).map(drop));
+    [sampler, schedule].map(|found| found.and_then(Result::err))
+}
+
+/// Python's words.
+pub(super) fn truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +90,15 @@ mod tests {
         let error = comfyui(&mut Request::default(), "sa_solver", "karras").unwrap_err();
         assert!(matches!(error, Error::UnknownSampler { .. }), "{error}");
         assert!(comfyui(&mut Request::default(), "euler", "linear_quadratic").is_err());
+    }
+
+    #[test]
+    fn unknown_names_are_errors() {
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Nobody's, Schedule type: Own, Seed: 1").unwrap();
+        let [sampler, schedule] = unknown_names(&info).map(|error| error.unwrap().to_string());
+        assert!(sampler.starts_with("unknown sampler \"Nobody's\""), "{sampler}");
+        assert!(schedule.starts_with("unknown sigma schedule \"Own\""), "{schedule}");
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Euler a, Seed: 1").unwrap();
+        assert!(unknown_names(&info).iter().all(Option::is_none));
     }
 }
