@@ -88,7 +88,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_seed,
           visible_alias = "variation-seed")]
     subseed: Option<Seed>,
-    /// How much of the second noise, 0 to 1. The pictures are then variations of one.
+    /// How much of the second noise, 0 to 1, for variations.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_number,
           visible_alias = "variation-strength")]
     subseed_strength: Option<f64>,

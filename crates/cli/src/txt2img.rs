@@ -2,7 +2,7 @@
 
 use kiln_engine::{
     BatchSize, Engine, Event, LatentsFile, Like, MemoryTraceFile, ModelFolder, Output, PlannedFile, Planner, Result,
-    TraceFile, locate_model,
+    TraceFile, locate_model, number_text,
 };
 
 use crate::interrupt;
@@ -60,7 +60,7 @@ pub fn run(mut args: Txt2img) -> Result<()> {
         job.height,
         job.steps,
         job.sampler,
-        job.cfg_scale,
+        number_text(job.cfg_scale),
         job.seed
     );
     let mut on_load = |event| {

@@ -97,7 +97,7 @@ pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
-    UniPcScale,
+    UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
 pub use locate::locate_model;

@@ -65,6 +65,7 @@ pub use convention::Convention;
 pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
+pub use names::number_text;
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions};
 pub use point::Point;

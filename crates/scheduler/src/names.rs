@@ -14,8 +14,8 @@ fn plain(name: &str) -> String {
     bare.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// A number for a message: with an exponent where it would have dozens of zeros.
-pub(crate) fn shown(value: f64) -> String {
+/// A number as text: with an exponent where it would have dozens of zeros.
+pub fn number_text(value: f64) -> String {
     if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
 }
 
@@ -56,6 +56,12 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let found = [7.0, 0.5, 0.0, 1e-320, 1e308, 1e-5, 123_456_789.5].map(number_text);
+        assert_eq!(found, ["7", "0.5", "0", "1e-320", "1e308", "0.00001", "123456789.5"]);
+    }
 
     #[test]
     fn spelling_does_not_matter() {

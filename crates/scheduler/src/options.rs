@@ -101,7 +101,7 @@ impl Resolved {
             format!("none with {sampler}: it is for {}", ids.join(", "))
         };
         let checked = |option, value: f64, range: (f64, f64), applies: bool, otherwise: &dyn Fn() -> String| {
-            let shown = || crate::names::shown(value);
+            let shown = || crate::names::number_text(value);
             if !applies {
                 return Err(Error::Option { option, value: shown(), expected: otherwise() });
             }
@@ -216,8 +216,8 @@ fn custom(sigmas: &[f64]) -> Result<Vec<f64>> {
     if falls && possible && (1..=MAX_SIGMAS).contains(&levels.len()) {
         return Ok(levels.to_vec());
     }
-    let value = sigmas.iter().take(8).map(|&level| crate::names::shown(level)).collect::<Vec<_>>().join(",");
-    let expected = "noise levels that fall, from 1e5 at most to 1e-5 at least, as in 14.6,6.5,2.7,1,0.4,0".into();
+    let value = sigmas.iter().take(8).map(|&level| crate::names::number_text(level)).collect::<Vec<_>>().join(",");
+    let expected = "noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0, from 1e5 at most to 1e-5 at least".into();
     Err(Error::Option { option: "sigmas", value, expected })
 }
 

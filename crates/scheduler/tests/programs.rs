@@ -45,9 +45,9 @@ fn model(x: &Tensor, t: f64) -> Result<Answer> {
 /// in f32: a last bit of a level is a millionth of the Brownian path, and a thousandth of its size.
 fn bound(case: &Case) -> f64 {
     match case.sampler {
-        SamplerKind::DpmppSde => 5e-3,
-        SamplerKind::Dpmpp2mSde | SamplerKind::Dpmpp2mSdeHeun | SamplerKind::Dpmpp3mSde => 1e-3,
-        _ => 2e-4,
+        SamplerKind::DpmppSde => 1e-2,
+        SamplerKind::Dpmpp2mSde | SamplerKind::Dpmpp2mSdeHeun | SamplerKind::Dpmpp3mSde => 3e-4,
+        _ => 1e-4,
     }
 }
 

@@ -325,9 +325,8 @@ fn options_of_noise_levels_come_back() {
     sandbox.txt2img(&[&["an apple", "-s", "7", "-o", "a.png"], &flags[..]].concat()).succeeds();
     like(&sandbox, "a.png", &["-m", &model(), "-o", "b.png"]).succeeds();
     assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "b.png"));
-    // AUTOMATIC1111's text alone says it, too.
     let text = sandbox.kiln(&["inspect", "a.png"]).succeeds().stdout;
-    for field in ["Sampling convention: comfyui", "Sigma range: table", "Schedule min sigma: 0.05"] {
+    for field in ["convention: comfyui", "sigma range: table", "sigma min: 0.05", "initial noise: sigma"] {
         assert!(text.contains(field), "{field}: {text}");
     }
 }

@@ -63,9 +63,9 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         sigma_range: fields.parsed(l::SIGMA_RANGE),
         sigma_min: fields.bound(l::SIGMA_MIN),
         sigma_max: fields.bound(l::SIGMA_MAX),
-        discard_penultimate_sigma: fields.read(l::DISCARD, truth),
+        discard_penultimate_sigma: fields.read(l::DISCARD, programs::truth),
         initial_noise: fields
-            .read(l::SGM_NOISE, truth)
+            .read(l::SGM_NOISE, programs::truth)
             .map(|is_variance| if is_variance { InitialNoise::Variance } else { InitialNoise::Sigma }),
         unipc_variant: fields.parsed(l::UNIPC_VARIANT),
         s_churn: fields.parsed(l::S_CHURN),
@@ -145,24 +145,6 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
         if fields.info.get(name).is_some_and(|value| value.trim() == "0.6") {
             fields.skip(name);
         }
-    }
-}
-
-/// The names of the sampler and of the schedule in `info` that stand for nothing here: whether it is a schedule's, its
-/// field, and the name.
-pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, String)>; 2] {
-    let sampler = info.get(l::SAMPLER).filter(|name| SamplerChoice::from_str(name.trim()).is_err());
-    let schedule = info.get(l::SCHEDULE_TYPE).filter(|name| SigmaSchedule::from_str(name.trim()).is_err());
-    let [sampler, schedule] = [sampler, schedule].map(|name| name.map(String::from));
-    [sampler.map(|name| (false, l::SAMPLER, name)), schedule.map(|name| (true, l::SCHEDULE_TYPE, name))]
-}
-
-/// Python's words.
-fn truth(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" => Some(true),
-        "false" => Some(false),
-        _ => None,
     }
 }
 
@@ -364,16 +346,6 @@ mod tests {
         let (found, warnings) = read("Steps: 20, Sampler: uni_pc, Schedule type: karras, Seed: 1, Version: ComfyUI");
         assert_eq!((found.convention, warnings), (Convention::ComfyUi, vec![]));
         assert_eq!(found.unipc_variant.map(|variant| variant.to_string()).as_deref(), Some("bh1"));
-    }
-
-    #[test]
-    fn unknown_names_are_errors() {
-        let info = Infotext::parse("a\nSteps: 20, Sampler: Nobody's, Schedule type: Own, Seed: 1").unwrap();
-        let [sampler, schedule] = unknown_names(&info).map(|error| error.unwrap().to_string());
-        assert!(sampler.starts_with("unknown sampler \"Nobody's\""), "{sampler}");
-        assert!(schedule.starts_with("unknown sigma schedule \"Own\""), "{schedule}");
-        let info = Infotext::parse("a\nSteps: 20, Sampler: Euler a, Seed: 1").unwrap();
-        assert!(unknown_names(&info).iter().all(Option::is_none));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! A picture again: which model, which files and which request made it.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
 use super::formats::{self, Taken, Unknown};
 use super::origin::TAESD;
 use super::own::{NamedFile, OwnSettings, PartFile, is_hash};
-use super::{ImageReport, Infotext, from_infotext, labels};
+use super::{ImageReport, Infotext, from_infotext, labels, programs};
 use crate::error::{Error, Result};
 use crate::hashes::{Hashes, Scope, old_hash};
 use crate::locate::{locate_model, locate_named};
@@ -180,7 +183,7 @@ impl Like {
     pub fn check_names(&self, sampler: bool, schedule: bool) -> Result<()> {
         let names = match &self.source {
             Source::Own(_) => Vec::new(),
-            Source::Text(text) => from_infotext::unknown_names(text).into_iter().flatten().collect(),
+            Source::Text(text) => programs::unknown_names(text).into_iter().flatten().collect(),
             Source::Program(taken) => {
                 let told = |unknown: &Unknown| (unknown.is_schedule, unknown.field, unknown.name.clone());
                 taken.unknown.iter().map(told).collect()
@@ -191,11 +194,13 @@ impl Like {
             let (flag, given) = if is_schedule { ("--scheduler", schedule || sampler) } else { ("--sampler", sampler) };
             if !given {
                 let found = format!("{}, with {field}: {name}", self.path.display());
-                return Err(Error::Value {
-                    name: "--like",
-                    found,
-                    expected: format!("settings that Kiln has, or {flag} too"),
-                });
+                let unknown = match is_schedule {
+                    true => SigmaSchedule::from_str(&name).err(),
+                    false => SamplerChoice::from_str(&name).err(),
+                };
+                let why = unknown.map(|error| format!(" ({error})")).unwrap_or_default();
+                let expected = format!("settings that Kiln has, or {flag} too{why}");
+                return Err(Error::Value { name: "--like", found, expected });
             }
         }
         Ok(())

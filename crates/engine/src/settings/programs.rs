@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use kiln_scheduler::{Convention, Error, SamplerChoice, SamplerKind, SigmaSchedule, UniPcScale};
 
+use super::{Infotext, labels};
 use crate::request::Request;
 
 /// Takes the sampler of ComfyUI's KSampler, its input `sampler_name`, and ComfyUI's rules. Returns what of it Kiln does in
@@ -69,6 +70,24 @@ pub(super) fn a1111_schedule(
     }
 }
 
+/// The names of the sampler and of the schedule in `info` that stand for nothing here: whether it is a schedule's, its
+/// field, and the name.
+pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, String)>; 2] {
+    let sampler = info.get(labels::SAMPLER).filter(|name| SamplerChoice::from_str(name.trim()).is_err());
+    let schedule = info.get(labels::SCHEDULE_TYPE).filter(|name| SigmaSchedule::from_str(name.trim()).is_err());
+    let [sampler, schedule] = [sampler, schedule].map(|name| name.map(String::from));
+    [sampler.map(|name| (false, labels::SAMPLER, name)), schedule.map(|name| (true, labels::SCHEDULE_TYPE, name))]
+}
+
+/// Python's words.
+pub(super) fn truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +109,14 @@ mod tests {
         let error = comfyui(&mut Request::default(), "sa_solver", "karras").unwrap_err();
         assert!(matches!(error, Error::UnknownSampler { .. }), "{error}");
         assert!(comfyui(&mut Request::default(), "euler", "linear_quadratic").is_err());
+    }
+
+    #[test]
+    fn unknown_names_are_errors() {
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Nobody's, Schedule type: Own, Seed: 1").unwrap();
+        let expected = [(false, "Sampler", "Nobody's".into()), (true, "Schedule type", "Own".into())];
+        assert_eq!(unknown_names(&info), expected.map(Some));
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Euler a, Seed: 1").unwrap();
+        assert!(unknown_names(&info).iter().all(Option::is_none));
     }
 }
