@@ -213,3 +213,51 @@ fn every_text_has_a_reading() {
         }
     }
 }
+
+/// The batches that ComfyUI makes of words of so many tokens: the loop of `SDTokenizer.tokenize_with_weights` in
+/// comfy/sd1_clip.py, without begin and end tokens. A batch is the words' numbers.
+fn batches_of_comfyui(words: &[usize]) -> Vec<Vec<usize>> {
+    const MAX_WORD_LENGTH: usize = 8;
+    let mut batches = vec![Vec::new()];
+    for (number, &length) in words.iter().enumerate() {
+        let is_large = length >= MAX_WORD_LENGTH;
+        let mut left = length;
+        while left > 0 {
+            let last = batches.last_mut().unwrap();
+            // Its batch has the begin token already: len(t_group) + len(batch) > max_length - 1.
+            if left + last.len() + 1 > 77 - 1 {
+                if is_large {
+                    let remaining = 77 - (last.len() + 1) - 1;
+                    last.extend(vec![number; remaining]);
+                    left -= remaining;
+                }
+                batches.push(Vec::new());
+            } else {
+                last.extend(vec![number; left]);
+                left = 0;
+            }
+        }
+    }
+    batches
+}
+
+#[test]
+fn words_are_not_cut_as_in_comfyui() {
+    let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
+    let of = |word: &str| tokenizer.encode_with(word, &Words::default()).unwrap().len();
+    let chars = |length: usize| "0123456789".chars().cycle().take(length).collect::<String>();
+    for lengths in [&[1, 3, 2][..], &[7], &[5, 1], &[9, 2, 30], &[200, 1], &[8, 8, 3], &[75], &[76], &[]] {
+        let words: Vec<String> = lengths.iter().cycle().take(lengths.len() * 40).map(|&length| chars(length)).collect();
+        let counts: Vec<usize> = words.iter().map(|word| of(word)).collect();
+        let expected = batches_of_comfyui(&counts);
+        // Two weights, so that words are of several spans.
+        let (first, second) = words.split_at(words.len() / 2);
+        let span = |words: &[String], weight| Span { text: words.join(" "), weight };
+        let spans = [span(first, 1.0), span(second, 1.5)];
+        let found = chunks(&tokenizer, &spans, ChunkCut::Word, 20, &Words::default()).unwrap();
+        let tokens = |chunk: &Chunk| chunk.spans.iter().flatten().count();
+        let found: Vec<usize> = found.iter().map(tokens).collect();
+        let expected: Vec<usize> = expected.iter().map(Vec::len).collect();
+        assert_eq!(found, expected, "{lengths:?}");
+    }
+}

@@ -236,6 +236,11 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", WHOLE),
         ],
     ),
+    (
+        "--chunk-cut",
+        &[("Comma", "expected comma or word"), ("8", "expected comma or word"), ("", "expected comma or word")],
+    ),
+    ("--pad-conds", &[("yes", "expected on or off"), ("1", "expected on or off"), ("", "expected on or off")]),
     ("--comma-backtrack", &[("76", "a number from 0 to 75"), ("-1", WHOLE), ("near", WHOLE), ("", WHOLE)]),
     ("--wildcards-dir", &[("", REQUIRED)]),
     (
@@ -315,6 +320,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("--prompt", "any text is a prompt"),
     ("--negative-prompt", "any text is a prompt"),
     ("--overwrite", "a switch"),
+    ("--keep-comments", "a switch"),
     ("--offline", "a switch"),
     ("--medvram", "a switch"),
     ("--lowvram", "a switch"),
@@ -483,6 +489,8 @@ fn a_flag_that_is_given_twice_is_refused() {
         let value = match &*flag.long {
             "--sampler" => "euler",
             "--emphasis" => "original",
+            "--chunk-cut" => "word",
+            "--pad-conds" => "off",
             "--scheduler" => "default",
             "--convention" => "diffusers",
             "--sigma-range" => "table",

@@ -286,7 +286,8 @@ pub(in super::super) fn overview(graph: &Graph) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for sampler in samplers.take(8) {
         for (what, name) in [("prompt", "positive"), ("negative prompt", "negative")] {
-            let texts = reader.texts_behind(sampler, name);
+            let mut texts = reader.texts_behind(sampler, name);
+            texts.retain(|text| !text.is_empty());
             if !texts.is_empty() {
                 found.push((format!("{what} of {}", shortened(sampler.0)), texts.join(" | ")));
             }
