@@ -13,8 +13,6 @@ use tempfile::TempDir;
 
 use crate::support::{cpu, images, request};
 
-mod support;
-
 fn single(name: &str) -> PathBuf {
     fixtures("single").join(name)
 }

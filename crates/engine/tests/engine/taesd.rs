@@ -10,8 +10,6 @@ use kiln_weights::{Placement, load, open_component};
 
 use crate::support::{cpu, images, latents, request, try_load};
 
-mod support;
-
 fn open(model: &Path, taesd: PathBuf) -> kiln_engine::Result<Engine> {
     try_load(model, &Setup { taesd: Some(taesd), ..cpu() })
 }

@@ -6,8 +6,6 @@ use kiln_testkit::fixtures;
 
 use crate::support::{cpu, images, load, tiny};
 
-mod support;
-
 const MODELS: [&str; 2] = ["models/sd1", "models/sdxl"];
 
 fn engine(model: &str) -> Engine {

@@ -20,8 +20,6 @@ use kiln_weights::{BlockType, Checkpoint, MatrixType, NewTensor, ParamSource, Se
 
 use crate::support::{images, latents, request};
 
-mod support;
-
 /// Its rows are long enough for every type: a block of 256 divides the second layers of its feed-forward networks.
 fn emoji() -> std::path::PathBuf {
     repository().join("models/emoji")

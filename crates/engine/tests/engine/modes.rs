@@ -4,8 +4,6 @@ use kiln_engine::{DTypeChoice, Engine, MemoryOptions, ModeChoice, Request, Setup
 
 use crate::support::{cpu, pixels, request, tiny};
 
-mod support;
-
 fn engine(model: &str, dtype: DTypeChoice, memory: MemoryOptions) -> Engine {
     tiny(model, &Setup { dtype, memory, ..cpu() })
 }

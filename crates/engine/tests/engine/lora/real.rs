@@ -95,7 +95,7 @@ fn processor_seconds() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Prints how much longer weights take to load with LoRAs. `cargo test -p kiln-engine --release --test lora -- --ignored
+/// Prints how much longer weights take to load with LoRAs. `cargo test -p kiln-engine --release --test engine -- --ignored
 /// --nocapture measure_`
 #[test]
 #[ignore = "a measurement, needs ../shared/data"]

@@ -5,8 +5,6 @@ use kiln_testkit::{psnr, repository};
 
 use crate::support::{cpu, load, pixels};
 
-mod support;
-
 /// The least peak signal-to-noise ratio in dB; differences over 8 of 255 nearly everywhere would be 30.
 const LEAST: f64 = 40.0;
 

@@ -11,10 +11,8 @@ use kiln_testkit::{fixtures, repository, similarity};
 
 use crate::support::{cpu, images, latents, load, tiny};
 
-mod support;
-
 /// What was computed when the file was made, for each `{sampler} {schedule}`; see `measure_samplers`.
-const STORED: &str = "crates/engine/tests/samplers.json";
+const STORED: &str = "crates/engine/tests/engine/samplers.json";
 /// How far a value may be from the stored one, in parts of the mean absolute latent: three steps enlarge the differences in
 /// f32 between processors to less than a tenth of this.
 const TOLERANCE: f64 = 1e-3;
@@ -118,9 +116,9 @@ fn every_sampler_gives_its_latents_on_every_schedule() {
 }
 
 /// Writes the file of stored values: for a new sampler, or where one changes on purpose.
-/// `cargo test -p kiln-engine --release --test sampling -- --ignored measure_samplers`
+/// `cargo test -p kiln-engine --release --test engine -- --ignored measure_samplers`
 #[test]
-#[ignore = "writes crates/engine/tests/samplers.json"]
+#[ignore = "writes crates/engine/tests/engine/samplers.json"]
 fn measure_samplers() {
     let mut engine = engine();
     let rows: BTreeMap<String, [f64; 3]> = pairs()

@@ -5,5 +5,3 @@ mod names;
 mod networks;
 mod pictures;
 mod real;
-#[path = "../support/mod.rs"]
-mod support;
