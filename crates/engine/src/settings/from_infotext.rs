@@ -55,7 +55,7 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         literal_prompt: true,
         literal_negative_prompt: true,
         keep_comments: true, // they were removed before the text was written
-        pad_conds: fields.read(l::PAD_CONDS, truth).or((!by_kiln).then_some(false)),
+        pad_conds: fields.read(l::PAD_CONDS, programs::truth).or((!by_kiln).then_some(false)),
         steps: fields.parsed(l::STEPS),
         cfg_scale: fields.parsed(l::CFG_SCALE),
         seed: fields.parsed(l::SEED),
@@ -149,7 +149,7 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
 }
 
 fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
-    let enabled = fields.read(l::THRESHOLDING, truth);
+    let enabled = fields.read(l::THRESHOLDING, programs::truth);
     let (mimic_scale, percentile) = (fields.parsed(l::MIMIC_SCALE), fields.parsed::<f64>(l::PERCENTILE));
     if enabled == Some(true) {
         // The extension counts in percent.
