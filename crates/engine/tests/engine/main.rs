@@ -3,6 +3,7 @@
 
 mod convert;
 mod half;
+mod lengths;
 mod lora;
 mod modes;
 mod prompts;
