@@ -28,7 +28,7 @@ fn main() -> Outcome {
     if let Some(threads) = words.iter().find_map(|word| word.parse().ok()) {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
-    let processor = kiln_ops::device::processor();
+    let processor = kiln_ops::device::cpu_info();
     let dtypes = [("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)];
     let dtype = dtypes.into_iter().find(|(name, _)| words.iter().any(|word| word == name));
     let dtype = dtype.map_or(processor.fastest_dtype, |(_, dtype)| dtype);

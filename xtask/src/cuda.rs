@@ -18,7 +18,7 @@ const ARCHIVE: &str = "kiln-cuda.tar.xz";
 /// The test programs that run on a card, wherever the environment says: those that compare with diffusers, those that
 /// compare streamed weights with resident ones and tiled pictures with whole ones, the operators' own, which compare
 /// kernels with references, and those of the pools and of memory that is missing.
-const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "card", "memory", "beside"];
+const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "gpu", "memory", "beside"];
 /// Always the whole workspace with this feature: another selection would resolve other features and build all again.
 const FEATURES: &str = "kiln-cli/cuda";
 

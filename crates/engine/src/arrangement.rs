@@ -219,7 +219,7 @@ mod tests {
 
     fn arrangement(free: u64, total: u64, options: MemoryOptions, expected: Option<Work>) -> Arrangement {
         let planner = Planner::of_configurations(&BenchModel::preset(Preset::Emoji).unwrap()).unwrap();
-        let on = RunsOn::new(Target::Processor { threads: 2 }, DType::F32);
+        let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         Arrangement::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
     }
 

@@ -160,7 +160,7 @@ impl RecordedStep {
     /// between two steps. What `run` makes on the card must be gone at its end.
     pub(crate) fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
         match &self.0 {
-            Some(Recorded { state: State::Replayed(graph), .. }) => graph.lend(run),
+            Some(Recorded { state: State::Replayed(graph), .. }) => graph.with_arena(run),
             _ => run(),
         }
     }

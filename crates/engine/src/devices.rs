@@ -1,7 +1,7 @@
 //! What this machine has, and what Kiln would do with it.
 
 use kiln_mempool::SystemMemory;
-use kiln_ops::device::Processor;
+use kiln_ops::device::CpuInfo;
 use serde::Serialize;
 
 use crate::setup::Setup;
@@ -62,9 +62,9 @@ pub struct AutoChoice {
 
 /// Looks at the machine.
 pub fn devices() -> Devices {
-    let processor = kiln_ops::device::processor();
+    let processor = kiln_ops::device::cpu_info();
     let memory = SystemMemory::now();
-    let (cards, cuda) = match kiln_ops::device::cards() {
+    let (cards, cuda) = match kiln_ops::device::gpus() {
         Ok(found) => {
             let versions = format!(
                 "driver for CUDA {}.{}, cuBLAS {}",
@@ -72,12 +72,12 @@ pub fn devices() -> Devices {
                 found.driver_version % 1000 / 10,
                 found.cublas_version
             );
-            (found.cards, versions)
+            (found.gpus, versions)
         }
         Err(error) => (Vec::new(), format!("{error} ({})", driver())),
     };
     let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda, &processor);
-    let info = |card: kiln_ops::device::Card| CardInfo {
+    let info = |card: kiln_ops::device::Gpu| CardInfo {
         ordinal: card.ordinal,
         name: card.name,
         compute_capability: format!("{}.{}", card.compute_capability.0, card.compute_capability.1),
@@ -98,7 +98,7 @@ pub fn devices() -> Devices {
     }
 }
 
-fn auto(card: Option<&str>, cuda: &str, processor: &Processor) -> AutoChoice {
+fn auto(card: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
     let dtype = format!("{:?}", Setup::auto_dtype(card.is_some())).to_lowercase();
     match card {
         Some(name) => AutoChoice {

@@ -39,7 +39,7 @@ pub(crate) fn residency(
 
 /// The segments whose slabs are on a target's device: a card's tables of tokens stay on the host.
 pub(crate) fn on_device(segments: &[Segment], target: Target) -> Vec<Segment> {
-    segments.iter().filter(|segment| !(target.is_card() && segment.on_host())).cloned().collect()
+    segments.iter().filter(|segment| !(target.is_gpu() && segment.on_host())).cloned().collect()
 }
 
 /// A placement for plans, which need no device.

@@ -5,7 +5,7 @@ use std::fmt;
 use candle_core::{Device, DeviceLocation};
 use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
-use kiln_ops::device::{Card, cards};
+use kiln_ops::device::{Gpu, gpus};
 
 use crate::byte_size::ByteSize;
 use crate::memory::MemoryOptions;
@@ -50,7 +50,7 @@ impl Room {
     /// The budget of `options`, where there is one. What plans are wrong by stays free, and on a GPU what lies between
     /// tensors in the driver's pieces.
     pub(crate) fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
-        let pieces = if target.is_card() { 2 * PIECE } else { 0 };
+        let pieces = if target.is_gpu() { 2 * PIECE } else { 0 };
         let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
         options.budget.map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
     }
@@ -90,7 +90,7 @@ impl DeviceMemory {
     pub(crate) fn of(device: &Device) -> Option<Self> {
         match device.location() {
             DeviceLocation::Cuda { gpu_id } => {
-                let card = cards().ok()?.cards.into_iter().find(|card| card.ordinal == gpu_id)?;
+                let card = gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == gpu_id)?;
                 Some(Self::of_card(&card))
             }
             _ => Self::of_processor(),
@@ -108,7 +108,7 @@ impl DeviceMemory {
     }
 
     /// Of a GPU.
-    pub(crate) fn of_card(card: &Card) -> Self {
+    pub(crate) fn of_card(card: &Gpu) -> Self {
         Self::new((card.memory_free as u64).saturating_sub(LIBRARIES), card.memory_total as u64)
     }
 
@@ -138,9 +138,9 @@ mod tests {
     fn a_budget_keeps_a_margin() {
         let options = MemoryOptions { budget: Some(ByteSize(320 << 20)), ..MemoryOptions::default() };
         let on = |target| Room::of_budget(&options, target).unwrap();
-        assert_eq!(on(Target::Processor { threads: 2 }).bytes, 310 << 20);
-        assert_eq!(on(Target::Card).bytes, 246 << 20);
-        assert_eq!(on(Target::Card).asked(), 320 << 20);
-        assert_eq!(on(Target::Card).to_string(), "246.0 MiB of the budget of 320.0 MiB can be used");
+        assert_eq!(on(Target::Cpu { threads: 2 }).bytes, 310 << 20);
+        assert_eq!(on(Target::Gpu).bytes, 246 << 20);
+        assert_eq!(on(Target::Gpu).asked(), 320 << 20);
+        assert_eq!(on(Target::Gpu).to_string(), "246.0 MiB of the budget of 320.0 MiB can be used");
     }
 }

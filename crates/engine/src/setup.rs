@@ -102,10 +102,10 @@ impl Beside {
     /// The device that encodes and decodes, where it is beside `device`.
     ///
     /// # Errors
-    /// Those of [`kiln_ops::device::open_beside`].
+    /// Those of [`kiln_ops::device::open_second_stream`].
     pub(crate) fn device(self, device: &Device) -> Result<Option<Device>> {
         let wanted = self == Self::Always || self == Self::OnCards && device.is_cuda();
-        Ok(wanted.then(|| kiln_ops::device::open_beside(device)).transpose()?)
+        Ok(wanted.then(|| kiln_ops::device::open_second_stream(device)).transpose()?)
     }
 }
 
@@ -166,7 +166,7 @@ fn whole_pieces(budget: usize) -> usize {
 impl Setup {
     /// What `auto` means: f16 on a card, on the processor what is fastest there.
     pub(crate) fn auto_dtype(on_card: bool) -> DType {
-        if on_card { DType::F16 } else { kiln_ops::device::processor().fastest_dtype }
+        if on_card { DType::F16 } else { kiln_ops::device::cpu_info().fastest_dtype }
     }
 
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
@@ -210,11 +210,11 @@ impl Setup {
         threads::start(self.threads)?;
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
-            DeviceChoice::Auto => kiln_ops::device::open_card(0).unwrap_or_else(|error| {
+            DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
                 tracing::info!("running on the processor: {error}");
                 Device::Cpu
             }),
-            DeviceChoice::Cuda(number) => kiln_ops::device::open_card(number)
+            DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
                 .map_err(|error| Error::Device(format!("--device cuda:{number}: {error}")))?,
         };
         let dtype = self.dtype.resolve(device.is_cuda());

@@ -43,11 +43,11 @@ pub enum Rounding {
     /// As [`HostPool`]: to a size class of its policy. Small requests are not the pool's.
     HostPool,
     /// As CUDA's driver: to multiples of 512 bytes.
-    Card,
+    Gpu,
 }
 
 /// The driver's allocation unit in bytes.
-const CARD_UNIT: usize = 512;
+const GPU_UNIT: usize = 512;
 
 /// The maximum of blocks at a time: a run has some hundred tensors.
 type HostArena = Arena<2048>;
@@ -60,7 +60,7 @@ impl Rounding {
         match self {
             Self::Exact => bytes,
             Self::HostPool => HostPool::block_size(bytes),
-            Self::Card => bytes.next_multiple_of(CARD_UNIT),
+            Self::Gpu => bytes.next_multiple_of(GPU_UNIT),
         }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_like_the_pools_round_them() {
-        assert_eq!(Rounding::Card.of(513), 1024);
+        assert_eq!(Rounding::Gpu.of(513), 1024);
         assert_eq!(Rounding::HostPool.of(100), 0, "the system's");
         let class = Rounding::HostPool.of((1 << 20) + 1);
         assert!(class > 1 << 20 && class < (1 << 20) + (1 << 14), "{class}");

@@ -43,9 +43,9 @@ mod system;
 mod trace;
 
 pub use arena::{Allocation, Arena};
-pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
 #[cfg(feature = "cuda")]
-pub use device::{Rehearsal, Scratch, ScratchPlan, manage_stream, rehearse};
+pub use device::{AllocationTrace, Scratch, ScratchPlan, manage_stream, trace_allocations};
+pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
 pub use error::{Error, Result};
 pub use faults::Faults;
 pub use host::{HostPool, LIMIT};
@@ -58,4 +58,4 @@ pub use replay::{ReplayPolicy, Replayed, TorchOptions, replay};
 pub use signal::ignore_file_size_signal;
 pub use statistics::Statistics;
 pub use system::SystemMemory;
-pub use trace::{Category, CategoryScope, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, mark_stage};
+pub use trace::{Category, CategoryScope, EventKind, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, mark_stage};

@@ -86,7 +86,7 @@ impl Attention {
     /// others' is 1. `residual` as in [`Attention::forward`].
     pub fn forward_seeing<T: TensorLike>(&self, x: &T, seen: &T, residual: &T) -> Result<T> {
         let [q, k, v] = self.project(x, None)?;
-        let y = q.attention_seeing(&k, &v, seen, self.op)?;
+        let y = q.attention_masked(&k, &v, seen, self.op)?;
         self.to_out.forward_add(&y, Some(residual))
     }
 
@@ -95,7 +95,7 @@ impl Attention {
     fn project<T: TensorLike>(&self, x: &T, context: Option<&T>) -> Result<[T; 3]> {
         // A stacked product has no biases.
         let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());
-        let in_place = is_plain && x.attention_reads_parts();
+        let in_place = is_plain && x.supports_strided_qkv();
         match (&self.stacked, context) {
             (Some(Stacked::QueriesKeysValues(stacked)), None) if in_place => {
                 let qkv = x.linear(&x.stacked_weight(stacked)?, None, None)?; // (b, s, 3 channels)

@@ -184,7 +184,7 @@ fn shapes_between_layers() {
             x.guidance(&other.narrow(0, 0, 1)?, None)?,
         ])
     }
-    let device = MetaDevice::new(Target::Processor { threads: 1 }, DType::F32);
+    let device = MetaDevice::new(Target::Cpu { threads: 1 }, DType::F32);
     let tensors = run(&tensor(&[2, 8, 6], DType::F32), &tensor(&[6], DType::F32));
     let shapes = run(&device.tensor(&[2, 8, 6], DType::F32), &device.tensor(&[6], DType::F32));
     let found: Vec<_> = shapes.unwrap().iter().map(|x| (x.dims().to_vec(), x.dtype())).collect();
@@ -225,7 +225,7 @@ fn what_does_not_fit_is_refused_alike() {
             message(x.size4().and_then(|_| x.copy())),
         ]
     }
-    let device = MetaDevice::new(Target::Processor { threads: 1 }, DType::F32);
+    let device = MetaDevice::new(Target::Cpu { threads: 1 }, DType::F32);
     let messages = refused(|shape| tensor(shape, DType::F32));
     assert_eq!(refused(|shape| device.tensor(shape, DType::F32)), messages);
     assert!(messages.iter().all(|message| message != "taken"), "{messages:#?}");
@@ -251,7 +251,7 @@ fn what_does_not_fit_is_refused_alike() {
 /// A clone is the same memory, a part holds all of it, and parameters hold none.
 #[test]
 fn memory_is_held_while_a_clone_lives() {
-    let device = MetaDevice::new(Target::Card, DType::F16);
+    let device = MetaDevice::new(Target::Gpu, DType::F16);
     let x = device.tensor(&[1, 4, 1024], DType::F16);
     assert_eq!((x.bytes(), device.ledger().now()), (8192, 8192));
     let part = x.narrow(2, 0, 8).unwrap();
@@ -280,7 +280,7 @@ fn operations_belong_to_segments() {
     let first = segments.add("first", |p| Attention::new(&p.pp("first"), attention(false, 128, false)));
     let idle = segments.add("idle", |p| Linear::new(&p.pp("idle"), 128, 8, false));
     let last = segments.add("last", |p| Linear::new(&p.pp("last"), 128, 8, false));
-    let device = MetaDevice::new(Target::Card, DType::F16);
+    let device = MetaDevice::new(Target::Gpu, DType::F16);
     let x = device.tensor(&[1, 10, 128], DType::F16);
     for _ in 0..2 {
         MetaTensor::run(&first, |first| first.forward(&x, None, &x)).unwrap();

@@ -60,12 +60,12 @@ mod upsample_nearest;
 mod workspace;
 
 pub use activation::{Activation, activation};
-pub use attention::{Attention, attention, attention_reads_parts, attention_seeing, attention_workspace};
+pub use attention::{Attention, attention, attention_masked, attention_workspace, supports_strided_qkv};
 pub use concat::concat_channels;
 pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
-pub use device::unwritten;
+pub use device::uninit;
 pub use error::{Error, Result};
 pub use flop::{attention_flop, conv2d_flop, linear_flop};
 pub use geglu::geglu;

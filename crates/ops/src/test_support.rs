@@ -19,7 +19,7 @@ thread_local! {
 pub(crate) static TARGET: LazyLock<(Device, DType)> = LazyLock::new(|| {
     let value = |name| std::env::var(name).unwrap_or_default();
     let device = match value("KILN_TEST_DEVICE").as_str() {
-        "cuda" => crate::device::open_card(0).unwrap(),
+        "cuda" => crate::device::open_gpu(0).unwrap(),
         _ => Device::Cpu,
     };
     let dtype = match value("KILN_TEST_DTYPE").as_str() {

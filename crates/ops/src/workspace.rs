@@ -10,12 +10,12 @@ use candle_core::{DType, Device};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The CPU.
-    Processor {
+    Cpu {
         /// Worker threads.
         threads: usize,
     },
     /// A CUDA GPU, with cuDNN.
-    Card,
+    Gpu,
 }
 
 /// Bytes of the buffers of one CPU thread: the blocks that matrix products, Winograd's tiles and attention gather and
@@ -30,28 +30,28 @@ impl Target {
     /// The kind of a tensor's device.
     pub fn of(device: &Device) -> Self {
         match device {
-            Device::Cpu => Self::Processor { threads: rayon::current_num_threads() },
-            _ => Self::Card,
+            Device::Cpu => Self::Cpu { threads: rayon::current_num_threads() },
+            _ => Self::Gpu,
         }
     }
 
     /// Whether this is a GPU.
-    pub fn is_card(self) -> bool {
-        self == Self::Card
+    pub fn is_gpu(self) -> bool {
+        self == Self::Gpu
     }
 
     /// Bytes that operators allocate on their first use and keep while the process lives: buffers of threads, or the
     /// workspace of CUDA's libraries.
     pub fn kept(self) -> usize {
         match self {
-            Self::Processor { threads } => threads * BUFFERS_OF_A_THREAD,
-            Self::Card => LIBRARIES,
+            Self::Cpu { threads } => threads * BUFFERS_OF_A_THREAD,
+            Self::Gpu => LIBRARIES,
         }
     }
 
-    /// [`crate::attention_reads_parts`] for tensors of `dtype` on this device.
-    pub fn attention_reads_parts(self, dtype: DType) -> bool {
-        self.is_card() && dtype != DType::F32
+    /// [`crate::supports_strided_qkv`] for tensors of `dtype` on this device.
+    pub fn supports_strided_qkv(self, dtype: DType) -> bool {
+        self.is_gpu() && dtype != DType::F32
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_mempool::{PinnedConfig, PinnedPool};
-use kiln_nn::ops::device::open_card;
+use kiln_nn::ops::device::open_gpu;
 use kiln_testkit::{Target, fixtures};
 use kiln_unet::{AddedConditions, Conditioning, Unet, UnetConfig};
 use kiln_weights::{ParamSource, Placement, Residency, Stream, StreamConfig, load, open_component};
@@ -22,7 +22,7 @@ impl Case {
     fn open(name: &str) -> Self {
         let mut target = Target::from_env();
         if target.device.is_cuda() {
-            target.device = open_card(0).unwrap(); // as the engine opens it: nobody but a stream orders its copies
+            target.device = open_gpu(0).unwrap(); // as the engine opens it: nobody but a stream orders its copies
         }
         let folder = fixtures("models").join(name).join("unet");
         let config = UnetConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();

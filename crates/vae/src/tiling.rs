@@ -61,7 +61,7 @@ impl Tiling {
     /// Whether it takes a device at most a fifth longer or so: nothing is computed twice, and on a card strips fill it.
     pub fn is_cheap(self, target: Target) -> bool {
         match self {
-            Self::Strips { rows, recompute } => !recompute && (rows >= ROWS_OF_A_CARD || !target.is_card()),
+            Self::Strips { rows, recompute } => !recompute && (rows >= ROWS_OF_A_CARD || !target.is_gpu()),
             _ => true,
         }
     }
@@ -69,7 +69,7 @@ impl Tiling {
     /// All that one picture may need, about the fastest first. On a card strips of few rows cost more than computing
     /// twice.
     pub fn of_a_picture(target: Target) -> impl Iterator<Item = Self> {
-        let least = if target.is_card() { ROWS_OF_A_CARD } else { 0 };
+        let least = if target.is_gpu() { ROWS_OF_A_CARD } else { 0 };
         let strips = |recompute, low: bool| {
             let rows = ROWS.into_iter().filter(move |&rows| (rows < least) == low);
             rows.map(move |rows| Self::Strips { rows, recompute })

@@ -132,7 +132,7 @@ fn every_tiling_gives_the_same_picture_with_every_instruction_set() {
 #[test]
 fn strips_take_less_and_a_budget_finds_them() {
     let decoder = Decoder::new(&VaeConfig::from_json(WIDE).unwrap());
-    let target = kiln_vae::Target::Processor { threads: 2 };
+    let target = kiln_vae::Target::Cpu { threads: 2 };
     let (latents, dtype) = ([2, 64, 64], DType::F32);
     let footprint = |tiling| decoder.footprint(latents, dtype, target, tiling).unwrap();
     let strips = |rows, recompute| Tiling::Strips { rows, recompute };
@@ -160,7 +160,7 @@ fn strips_take_less_and_a_budget_finds_them() {
 fn measure_images_of_full_size() {
     let mut target = Target::from_env();
     if target.device.is_cuda() {
-        target.device = kiln_nn::ops::device::open_card(0).unwrap(); // the pool serves devices that Kiln opens
+        target.device = kiln_nn::ops::device::open_gpu(0).unwrap(); // the pool serves devices that Kiln opens
     }
     let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;

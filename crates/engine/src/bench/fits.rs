@@ -14,7 +14,7 @@ use crate::plan::{Planner, RunsOn, Work};
 /// # Errors
 /// [`Error::Memory`] with the numbers.
 pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Option<SystemMemory>) -> Result<()> {
-    let Some(memory) = memory.filter(|_| !on.target.is_card()) else { return Ok(()) };
+    let Some(memory) = memory.filter(|_| !on.target.is_gpu()) else { return Ok(()) };
     let planner = Planner::of_configurations(model)?;
     let BenchModel { name, width, height, .. } = model;
     let work = Work {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {
-        let on = RunsOn::new(Target::Processor { threads: 2 }, DType::F32);
+        let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         let check = |side: usize, stages: &[BenchStage], target| {
             let model = BenchModel { width: side, height: side, ..BenchModel::preset(Preset::Emoji).unwrap() };
             let plan = BenchPlan { stages: stages.to_vec(), ..BenchPlan::default() };
@@ -66,7 +66,7 @@ mod tests {
         };
         check(256, &BenchStage::ALL, on.target).unwrap();
         check(16384, &[BenchStage::Text], on.target).unwrap();
-        check(16384, &BenchStage::ALL, Target::Card).unwrap();
+        check(16384, &BenchStage::ALL, Target::Gpu).unwrap();
         for stage in [BenchStage::Step, BenchStage::Vae, BenchStage::Call] {
             let message = check(16384, &[stage], on.target).unwrap_err().to_string();
             let expected = format!("emoji: the stage {} with 1 of 16384x16384 needs ", stage.id());

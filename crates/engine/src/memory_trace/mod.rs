@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use kiln_mempool::{
-    Category, Happened, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
+    Category, EventKind, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
 };
 use kiln_weights::read_small_text;
 use serde::{Deserialize, Serialize};
@@ -134,12 +134,12 @@ fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
     for MemoryEvent { nanos, what } in &trace.events {
         let ns = *nanos;
         line(&match what {
-            Happened::Allocated { pool, id, bytes, category } => {
+            EventKind::Allocated { pool, id, bytes, category } => {
                 let (pool, category) = (pool.id().into(), category.id().into());
                 Line::Allocated { ns, alloc: *id, pool, bytes: *bytes, category }
             }
-            Happened::Freed { id } => Line::Freed { ns, free: *id },
-            Happened::Stage { name } => Line::Stage { ns, stage: name.clone() },
+            EventKind::Freed { id } => Line::Freed { ns, free: *id },
+            EventKind::Stage { name } => Line::Stage { ns, stage: name.clone() },
         })?;
     }
     to.flush()
@@ -173,10 +173,10 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
                     .into_iter()
                     .find(|known| known.id() == category)
                     .ok_or_else(|| unknown("use of memory", &category))?;
-                (ns, Happened::Allocated { pool, id: alloc, bytes, category })
+                (ns, EventKind::Allocated { pool, id: alloc, bytes, category })
             }
-            Line::Freed { ns, free } => (ns, Happened::Freed { id: free }),
-            Line::Stage { ns, stage } => (ns, Happened::Stage { name: stage }),
+            Line::Freed { ns, free } => (ns, EventKind::Freed { id: free }),
+            Line::Stage { ns, stage } => (ns, EventKind::Stage { name: stage }),
             Line::Head { .. } | Line::Other {} => continue,
         };
         trace.events.push(MemoryEvent { nanos, what });
@@ -265,18 +265,18 @@ mod tests {
 
     use super::*;
 
-    fn event(nanos: u64, what: Happened) -> MemoryEvent {
+    fn event(nanos: u64, what: EventKind) -> MemoryEvent {
         MemoryEvent { nanos, what }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let allocated = |id, pool, category| Happened::Allocated { pool, id, bytes: 5 << 30, category };
+        let allocated = |id, pool, category| EventKind::Allocated { pool, id, bytes: 5 << 30, category };
         let events = vec![
-            event(0, Happened::Stage { name: "load".into() }),
+            event(0, EventKind::Stage { name: "load".into() }),
             event(1, allocated(7, Pool::Device, Category::Weights)),
             event(u64::MAX, allocated(8, Pool::Host, Category::Ring)),
-            event(u64::MAX, Happened::Freed { id: 7 }),
+            event(u64::MAX, EventKind::Freed { id: 7 }),
         ];
         let trace = MemoryTrace { events, lost: 3 };
         let folder = tempfile::tempdir().unwrap();

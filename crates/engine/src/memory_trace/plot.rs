@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use kiln_mempool::{Category, Happened, MemoryTrace, Pool};
+use kiln_mempool::{Category, EventKind, MemoryTrace, Pool};
 
 /// The drawing's width, and what is left of and right of the area.
 const WIDTH: f64 = 1120.0;
@@ -66,12 +66,12 @@ fn panel(trace: &MemoryTrace, pool: Pool) -> Option<Panel> {
     let (mut now, mut peak, mut levels) = (Levels::default(), 0, vec![(0, Levels::default())]);
     for event in &trace.events {
         match event.what {
-            Happened::Allocated { pool: of, id, bytes, category } if of == pool => {
+            EventKind::Allocated { pool: of, id, bytes, category } if of == pool => {
                 let index = Category::ALL.iter().position(|&known| known == category).unwrap_or(0);
                 live.insert(id, (index, bytes));
                 now[index] = now[index].saturating_add(bytes);
             }
-            Happened::Freed { id } => {
+            EventKind::Freed { id } => {
                 let Some((index, bytes)) = live.remove(&id) else { continue };
                 now[index] = now[index].saturating_sub(bytes);
             }
@@ -87,7 +87,7 @@ fn panel(trace: &MemoryTrace, pool: Pool) -> Option<Panel> {
 fn stages(trace: &MemoryTrace, end: u64) -> Vec<(u64, u64, &str)> {
     let mut stages: Vec<(u64, u64, &str)> = Vec::new();
     for event in &trace.events {
-        let Happened::Stage { name } = &event.what else { continue };
+        let EventKind::Stage { name } = &event.what else { continue };
         match stages.last_mut() {
             Some(last) if last.2 == name => continue,
             Some(last) => last.1 = event.nanos,
@@ -255,15 +255,15 @@ mod tests {
 
     fn trace() -> MemoryTrace {
         let allocated =
-            |id, category, mib: u64| Happened::Allocated { pool: Pool::Device, id, bytes: mib << 20, category };
-        let stage = |name: &str| Happened::Stage { name: name.into() };
+            |id, category, mib: u64| EventKind::Allocated { pool: Pool::Device, id, bytes: mib << 20, category };
+        let stage = |name: &str| EventKind::Stage { name: name.into() };
         let what = [
             stage("load <x>"),
             allocated(1, Category::Weights, 300),
             stage("denoise"),
             allocated(2, Category::Activations, 100),
-            Happened::Freed { id: 2 },
-            Happened::Freed { id: 77 },
+            EventKind::Freed { id: 2 },
+            EventKind::Freed { id: 77 },
         ];
         let events =
             what.into_iter().enumerate().map(|(i, what)| MemoryEvent { nanos: i as u64 * 1_000_000_000, what });

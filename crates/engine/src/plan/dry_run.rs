@@ -111,7 +111,7 @@ impl Networks<'_> {
         let latents = device.tensor(&[n, c, h, w], DType::F32);
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
         // A recorded step has inputs of its own.
-        let _recorded = device.target().is_card().then(|| conditioning.copy()).transpose()?;
+        let _recorded = device.target().is_gpu().then(|| conditioning.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
         let constants = Constants {
             conditioning: conditioning.clone(),
@@ -125,7 +125,7 @@ impl Networks<'_> {
     /// One picture, up to its bytes.
     fn decode(&self, latents: &MetaTensor, tiling: Tiling) -> Result<()> {
         let image = self.decoder.decode(&latents.narrow(0, 0, 1)?, self.decoder_dtype, tiling)?;
-        if !image.device().target().is_card() {
+        if !image.device().target().is_gpu() {
             picture::count_rgb(&image.copy()?)?;
         }
         Ok(())

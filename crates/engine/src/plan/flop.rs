@@ -12,7 +12,7 @@ use crate::decoder::Network;
 use crate::error::Result;
 
 /// Arithmetic does not depend on the device or the type; those of a card have the least to count besides.
-const TARGET: Target = Target::Card;
+const TARGET: Target = Target::Gpu;
 const DTYPE: DType = DType::F16;
 
 /// Operations of each of the U-Net's segments, in one call for `images` latents of `(height, width)` with `tokens` tokens

@@ -77,7 +77,7 @@ impl Weights {
             segments: on_device(segments, on.target),
             placement: planned(dtype).with_matrices(on.matrices),
             estimate: on.rates.estimate(flop),
-            rounding: if on.target.is_card() { Rounding::Card } else { Rounding::HostPool },
+            rounding: if on.target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool },
         }
     }
 
@@ -224,7 +224,7 @@ impl Measures {
         let [encoding, denoising] = match mode {
             Mode::Full => {
                 let all = unet.all() + decoder.all();
-                [(texts + all, 0), (all + if on.target.is_card() { texts } else { 0 }, 0)]
+                [(texts + all, 0), (all + if on.target.is_gpu() { texts } else { 0 }, 0)]
             }
             Mode::Medvram => [(largest(&Weights::all), 0), (unet.all(), 0)],
             Mode::Lowvram { .. } => {
@@ -272,7 +272,7 @@ impl Measures {
 
     /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
     fn beside_recorded(&self, decode: StageBytes) -> StageBytes {
-        let block = if self.on.target.is_card() { self.beside[1].activations } else { 0 };
+        let block = if self.on.target.is_gpu() { self.beside[1].activations } else { 0 };
         let lent = (block / self.map.max(1) * self.map).min(decode.activations);
         StageBytes { activations: block + decode.activations - lent, ..decode }
     }

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_ops::Target;
-use kiln_ops::device::{Card, cards};
+use kiln_ops::device::{Gpu, gpus};
 use kiln_weights::MatrixType;
 
 use super::time::Rates;
@@ -43,8 +43,8 @@ impl RunsOn {
     /// The device in words.
     pub fn device(&self) -> String {
         match self.target {
-            Target::Card => "a card".into(),
-            Target::Processor { threads } => format!("the processor ({threads} threads)"),
+            Target::Gpu => "a card".into(),
+            Target::Cpu { threads } => format!("the processor ({threads} threads)"),
         }
     }
 
@@ -52,21 +52,20 @@ impl RunsOn {
     /// what is free. A GPU that is asked for and is not here is planned for all the same, with nothing known of its
     /// memory.
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
-        let card =
-            |number: usize| -> Option<Card> { cards().ok()?.cards.into_iter().find(|card| card.ordinal == number) };
+        let card = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == number) };
         let on = |target: Target| {
-            let dtype = setup.dtype.resolve(target.is_card());
+            let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
         };
         let on_processor = || {
             let threads = threads::count(setup.threads);
-            (on(Target::Processor { threads }), DeviceMemory::of_processor())
+            (on(Target::Cpu { threads }), DeviceMemory::of_processor())
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Cuda(number) => (on(Target::Card), card(number).map(|card| DeviceMemory::of_card(&card))),
+            DeviceChoice::Cuda(number) => (on(Target::Gpu), card(number).map(|card| DeviceMemory::of_card(&card))),
             DeviceChoice::Auto => {
-                card(0).map_or_else(on_processor, |card| (on(Target::Card), Some(DeviceMemory::of_card(&card))))
+                card(0).map_or_else(on_processor, |card| (on(Target::Gpu), Some(DeviceMemory::of_card(&card))))
             }
         };
         (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))

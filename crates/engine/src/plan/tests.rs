@@ -14,7 +14,7 @@ fn planner(preset: Preset) -> Planner {
 
 /// A planner, one picture of the preset's size, and both kinds of device.
 fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
-    let on = [RunsOn::new(Target::Card, DType::F16), RunsOn::new(Target::Processor { threads: 2 }, DType::BF16)];
+    let on = [RunsOn::new(Target::Gpu, DType::F16), RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16)];
     Preset::ALL.into_iter().flat_map(move |preset| {
         on.map(|on| {
             let planner = planner(preset);
@@ -55,7 +55,7 @@ fn what_is_chosen_fits_and_more_memory_is_never_slower() {
 fn what_does_not_fit_is_refused_with_the_numbers() {
     let planner = planner(Preset::Sdxl);
     let work = planner.work([None; 2], None, 1).unwrap();
-    let error = planner.choose(&work, RunsOn::new(Target::Card, DType::F16), 64 << 20).unwrap_err();
+    let error = planner.choose(&work, RunsOn::new(Target::Gpu, DType::F16), 64 << 20).unwrap_err();
     assert!(error.is_usage());
     let message = error.to_string();
     for part in ["1 of 1024x1024 needs", "activations", "workspace 32.0 MiB", "64.0 MiB are allowed"] {
@@ -66,7 +66,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
 #[test]
 fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     let planner = planner(Preset::Sd15);
-    let on = RunsOn::new(Target::Card, DType::F16);
+    let on = RunsOn::new(Target::Gpu, DType::F16);
     let work = planner.work([None; 2], None, 1).unwrap();
     let batch = |budget| {
         let plan = planner.batch_size(&work, on, Room::given(budget), usize::MAX).unwrap();
@@ -90,7 +90,7 @@ fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
 /// SDXL's goals: an ordinary card's memory is enough for the mode that keeps everything, a small card's for streaming.
 #[test]
 fn small_cards_need_no_flags() {
-    let on = RunsOn::new(Target::Card, DType::F16);
+    let on = RunsOn::new(Target::Gpu, DType::F16);
     let choose = |preset, budget| {
         let planner = planner(preset);
         let work = planner.work([None; 2], None, 1).unwrap();

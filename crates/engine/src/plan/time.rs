@@ -36,11 +36,11 @@ impl Rates {
     pub fn of(target: Target, dtype: DType) -> Self {
         let half = dtype != DType::F32;
         match target {
-            Target::Card => {
+            Target::Gpu => {
                 let flop = if half { CARD_FLOP } else { CARD_FLOP / 16.0 }; // f32 without tensor cores
                 Self { flop, copy: CARD_COPY, overhead: 0.5, overlap: true }
             }
-            Target::Processor { threads } => {
+            Target::Cpu { threads } => {
                 let (cores, fast) = (threads as f64, dtype == DType::BF16);
                 let flop = cores * CORE_FLOP * if fast { 2.0 } else { 1.0 };
                 let copy = cores * CORE_WEIGHTS * dtype.size_in_bytes() as f64;
@@ -77,7 +77,7 @@ mod tests {
     /// The measured times are those of `benches/runs/2026-11.md`.
     #[test]
     fn a_cards_steps_are_about_as_long_as_measured() {
-        let rates = Rates::of(Target::Card, DType::F16);
+        let rates = Rates::of(Target::Gpu, DType::F16);
         let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
         let unet = Unet::new(BenchModel::preset(Preset::Sd15).unwrap().unet);
         let sd15 = unet_flop(&unet, 2, (64, 64), 77).unwrap().iter().sum();
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn rates_follow_the_device() {
-        let gpu = Rates::of(Target::Card, DType::F16);
-        assert!(gpu.overlap && gpu.flop > 4.0 * Rates::of(Target::Card, DType::F32).flop);
-        let cpu = |threads, dtype| Rates::of(Target::Processor { threads }, dtype);
+        let gpu = Rates::of(Target::Gpu, DType::F16);
+        assert!(gpu.overlap && gpu.flop > 4.0 * Rates::of(Target::Gpu, DType::F32).flop);
+        let cpu = |threads, dtype| Rates::of(Target::Cpu { threads }, dtype);
         let (one, eight) = (cpu(1, DType::F32), cpu(8, DType::F32));
         assert_eq!((eight.flop, eight.copy), (8.0 * one.flop, 8.0 * one.copy));
         assert!(cpu(1, DType::BF16).flop > one.flop && cpu(1, DType::F16).flop == one.flop);

@@ -16,7 +16,7 @@ const UNPLANNED: usize = 512;
 
 /// The allocations of a run in their order, on one thread.
 #[derive(Debug, Default)]
-pub struct Rehearsal {
+pub struct AllocationTrace {
     requests: Vec<Lifetime>,
     /// Live allocations: address to index.
     live: BTreeMap<u64, usize>,
@@ -43,7 +43,7 @@ impl ScratchPlan {
     }
 }
 
-impl Rehearsal {
+impl AllocationTrace {
     pub(super) fn allocated(&mut self, address: u64, bytes: usize) {
         self.live.insert(address, self.requests.len());
         self.requests.push(Lifetime { bytes, start: self.now, end: usize::MAX });
@@ -127,16 +127,16 @@ mod tests {
 
     #[test]
     fn a_capture_gets_the_addresses_of_the_plan() {
-        let mut rehearsal = Rehearsal::default();
-        rehearsal.allocated(1000, 700);
-        rehearsal.allocated(2000, 64 << 10); // not freed: a library's
-        rehearsal.allocated(3000, 100);
-        rehearsal.freed(1000);
-        rehearsal.allocated(1000, 600); // the driver returns the same address again
-        rehearsal.freed(77); // not recorded
-        rehearsal.freed(3000);
-        rehearsal.freed(1000);
-        let plan = rehearsal.plan();
+        let mut recorded = AllocationTrace::default();
+        recorded.allocated(1000, 700);
+        recorded.allocated(2000, 64 << 10); // not freed: a library's
+        recorded.allocated(3000, 100);
+        recorded.freed(1000);
+        recorded.allocated(1000, 600); // the driver returns the same address again
+        recorded.freed(77); // not recorded
+        recorded.freed(3000);
+        recorded.freed(1000);
+        let plan = recorded.plan();
         assert_eq!((plan.bytes(), plan.requests()), (1536, 3));
 
         let mut block = Block::new(1 << 30, plan.bytes());

@@ -20,10 +20,10 @@ mod scratch;
 #[cfg(feature = "cuda")]
 pub use allocator::manage_stream;
 #[cfg(feature = "cuda")]
-pub use block::{Rehearsal, ScratchPlan};
+pub use block::{AllocationTrace, ScratchPlan};
 pub use cuda::DevicePool;
 #[cfg(feature = "cuda")]
-pub use scratch::{Scratch, rehearse};
+pub use scratch::{Scratch, trace_allocations};
 
 /// The configuration of a [`DevicePool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

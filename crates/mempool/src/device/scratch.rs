@@ -2,12 +2,12 @@
 //!
 //! A step that is captured into a CUDA graph must find its tensors at the same addresses in every replay. Left to the
 //! driver, the graph would own memory for them, outside of the pool, its ceiling and its statistics. So the step first
-//! runs once without capture: [`rehearse`] records its allocations, and [`Rehearsal::plan`] lays them out. A
+//! runs once without capture: [`trace_allocations`] records its allocations, and [`AllocationTrace::plan`] lays them out. A
 //! [`Scratch`] is one block of the pool of that size. During the capture ([`Scratch::record`]) the same allocations get
 //! their planned addresses, and the graph holds addresses only: a replay allocates nothing. An allocation that was not
 //! in the first run is refused, which ends the capture.
 //!
-//! Between replays the block is unused. [`Scratch::lend`] serves the allocations of another stage from it.
+//! Between replays the block is unused. [`Scratch::with_arena`] serves the allocations of another stage from it.
 //!
 //! Without the feature `interpose` no allocation arrives here: the record is empty, the block has no bytes, and the
 //! graph owns the memory of its step.
@@ -21,16 +21,16 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 use cudarc::driver::{CudaStream, DriverError};
 
 use super::allocator;
-use super::block::{Block, Rehearsal, ScratchPlan};
+use super::block::{AllocationTrace, Block, ScratchPlan};
 use crate::error::{Error, Result};
 use crate::faults;
 use crate::trace::Category;
 
 /// How the allocations of a thread are handled.
 enum Scope {
-    Rehearse(Rehearsal),
+    Trace(AllocationTrace),
     Record { block: Arc<Mutex<Block>>, plan: Arc<ScratchPlan>, next: usize, problem: Option<String> },
-    Lend { block: Arc<Mutex<Block>>, stream: usize },
+    Arena { block: Arc<Mutex<Block>>, stream: usize },
 }
 
 thread_local! {
@@ -43,10 +43,10 @@ static BLOCKS: Mutex<Vec<Arc<Mutex<Block>>>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Calls `run` and records the allocations that this thread makes on a GPU meanwhile.
-pub fn rehearse<T>(run: impl FnOnce() -> T) -> (T, Rehearsal) {
-    let (result, scope) = within(Scope::Rehearse(Rehearsal::default()), run);
-    let Scope::Rehearse(rehearsal) = scope else { return (result, Rehearsal::default()) };
-    (result, rehearsal)
+pub fn trace_allocations<T>(run: impl FnOnce() -> T) -> (T, AllocationTrace) {
+    let (result, scope) = within(Scope::Trace(AllocationTrace::default()), run);
+    let Scope::Trace(recorded) = scope else { return (result, AllocationTrace::default()) };
+    (result, recorded)
 }
 
 /// A block of a GPU's pool for a recorded step.
@@ -103,9 +103,9 @@ impl Scratch {
     /// Calls `run`, and serves its allocations on this thread and this stream from the block, as far as they fit.
     /// Weights are not served from it, since they outlive the call. [`Scratch::is_idle`] says whether everything has
     /// been freed.
-    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+    pub fn with_arena<T>(&self, run: impl FnOnce() -> T) -> T {
         let stream = self.stream.cu_stream() as usize;
-        within(Scope::Lend { block: self.block.clone(), stream }, run).0
+        within(Scope::Arena { block: self.block.clone(), stream }, run).0
     }
 
     /// Whether nothing of the block is in use. Only then may the recorded step be replayed.
@@ -140,7 +140,7 @@ impl Drop for Scratch {
 #[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
 pub(super) fn allocate(bytes: usize, stream: CUstream) -> Option<Result<CUdeviceptr, CUresult>> {
     with_scope(|scope| match scope {
-        Scope::Rehearse(_) => None,
+        Scope::Trace(_) => None,
         Scope::Record { block, plan, next, problem } => {
             let found = match plan.places.get(*next) {
                 Some(&(size, offset)) if size == bytes => {
@@ -155,7 +155,7 @@ pub(super) fn allocate(bytes: usize, stream: CUstream) -> Option<Result<CUdevice
             }))
             .inspect(|_| *next += 1)
         }
-        Scope::Lend { block, stream: own } => {
+        Scope::Arena { block, stream: own } => {
             let stays = matches!(Category::current(), Category::Weights | Category::Ring | Category::Cache);
             if stays || stream as usize != *own {
                 return None;
@@ -169,8 +169,8 @@ pub(super) fn allocate(bytes: usize, stream: CUstream) -> Option<Result<CUdevice
 #[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
 pub(super) fn record_allocation(address: CUdeviceptr, bytes: usize) {
     with_scope(|scope| {
-        if let Scope::Rehearse(rehearsal) = scope {
-            rehearsal.allocated(address, bytes);
+        if let Scope::Trace(recorded) = scope {
+            recorded.allocated(address, bytes);
         }
         None::<()>
     });
@@ -180,8 +180,8 @@ pub(super) fn record_allocation(address: CUdeviceptr, bytes: usize) {
 #[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "called by the replaced functions"))]
 pub(super) fn record_free(address: CUdeviceptr) {
     with_scope(|scope| {
-        if let Scope::Rehearse(rehearsal) = scope {
-            rehearsal.freed(address);
+        if let Scope::Trace(recorded) = scope {
+            recorded.freed(address);
         }
         None::<()>
     });
@@ -210,7 +210,7 @@ fn within<T>(scope: Scope, run: impl FnOnce() -> T) -> (T, Scope) {
     let result = run();
     let scope = SCOPE.with(|current| current.take());
     drop(before);
-    (result, scope.unwrap_or_else(|| Scope::Rehearse(Rehearsal::default())))
+    (result, scope.unwrap_or_else(|| Scope::Trace(AllocationTrace::default())))
 }
 
 fn with_scope<T>(f: impl FnOnce(&mut Scope) -> Option<T>) -> Option<T> {

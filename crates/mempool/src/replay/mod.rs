@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Lifetime, Plan};
-use crate::trace::{Happened, MemoryTrace};
+use crate::trace::{EventKind, MemoryTrace};
 pub use torch::TorchOptions;
 
 /// The unit in which a driver or a kernel allocates large requests, in bytes.
@@ -135,20 +135,20 @@ impl Requests {
         let (mut steps, mut count, mut used, mut peak_used) = (Vec::new(), 0, 0u64, 0);
         for event in &trace.events {
             match event.what {
-                Happened::Allocated { id, bytes, .. } => {
+                EventKind::Allocated { id, bytes, .. } => {
                     live.insert(id, (count, bytes));
                     steps.push(Step::Allocate { index: count, bytes: bytes as usize });
                     count += 1;
                     used = used.saturating_add(bytes);
                     peak_used = used.max(peak_used);
                 }
-                Happened::Freed { id } => {
+                EventKind::Freed { id } => {
                     if let Some((index, bytes)) = live.remove(&id) {
                         steps.push(Step::Free { index });
                         used -= bytes;
                     }
                 }
-                Happened::Stage { .. } => {}
+                EventKind::Stage { .. } => {}
             }
         }
         Self { steps, allocations: count as u64, peak_used }

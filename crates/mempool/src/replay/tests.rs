@@ -9,9 +9,9 @@ fn trace(steps: &[i64]) -> MemoryTrace {
     let what = |&step: &i64| match u64::try_from(step) {
         Ok(bytes) => {
             next += 1;
-            Happened::Allocated { pool: Pool::Device, id: next, bytes, category: Category::Activations }
+            EventKind::Allocated { pool: Pool::Device, id: next, bytes, category: Category::Activations }
         }
-        Err(_) => Happened::Freed { id: step.unsigned_abs() },
+        Err(_) => EventKind::Freed { id: step.unsigned_abs() },
     };
     let events = steps.iter().map(what).map(|what| MemoryEvent { nanos: 0, what }).collect();
     MemoryTrace { events, lost: 0 }

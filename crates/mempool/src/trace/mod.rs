@@ -109,12 +109,12 @@ pub struct MemoryEvent {
     /// The time in nanoseconds since the trace began.
     pub nanos: u64,
     /// The kind of the event.
-    pub what: Happened,
+    pub what: EventKind,
 }
 
 /// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happened {
+pub enum EventKind {
     /// An allocation.
     Allocated {
         /// The kind of memory.
@@ -152,9 +152,9 @@ impl MemoryTrace {
     pub fn of(&self, pool: Pool) -> Self {
         let mut ours = std::collections::HashSet::new();
         let keep = |event: &&MemoryEvent| match &event.what {
-            Happened::Allocated { pool: of, id, .. } => *of == pool && ours.insert(*id),
-            Happened::Freed { id } => ours.contains(id),
-            Happened::Stage { .. } => true,
+            EventKind::Allocated { pool: of, id, .. } => *of == pool && ours.insert(*id),
+            EventKind::Freed { id } => ours.contains(id),
+            EventKind::Stage { .. } => true,
         };
         Self { events: self.events.iter().filter(keep).cloned().collect(), lost: self.lost }
     }

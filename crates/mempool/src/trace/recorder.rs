@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::{Category, Happened, MemoryEvent, MemoryTrace, Pool};
+use super::{Category, EventKind, MemoryEvent, MemoryTrace, Pool};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 
@@ -127,14 +127,14 @@ impl MemoryRecorder {
                 let what = match event.kind {
                     Kind::Allocated(pool, category) => {
                         if let Some(id) = live.insert((pool, event.address), id) {
-                            trace.events.push(MemoryEvent { nanos: event.nanos, what: Happened::Freed { id } });
+                            trace.events.push(MemoryEvent { nanos: event.nanos, what: EventKind::Freed { id } });
                         }
-                        Some(Happened::Allocated { pool, id, bytes: event.bytes, category })
+                        Some(EventKind::Allocated { pool, id, bytes: event.bytes, category })
                     }
-                    Kind::Freed(pool) => live.remove(&(pool, event.address)).map(|id| Happened::Freed { id }),
+                    Kind::Freed(pool) => live.remove(&(pool, event.address)).map(|id| EventKind::Freed { id }),
                     Kind::Stage => {
                         let name = buffer.stages.get(event.address as usize).copied().unwrap_or_default();
-                        Some(Happened::Stage { name: name.to_string() })
+                        Some(EventKind::Stage { name: name.to_string() })
                     }
                 };
                 trace.events.extend(what.map(|what| MemoryEvent { nanos: event.nanos, what }));

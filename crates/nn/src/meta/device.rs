@@ -16,7 +16,7 @@ use super::{FlopCount, MetaTensor};
 /// use kiln_nn::ops::Target;
 /// use kiln_nn::{MetaDevice, TensorLike};
 ///
-/// let device = MetaDevice::new(Target::Card, DType::F16);
+/// let device = MetaDevice::new(Target::Gpu, DType::F16);
 /// let x = device.tensor(&[2, 64, 64, 320], DType::F16);
 /// let y = x.upsample_nearest((128, 128), None)?;
 /// drop(x);
@@ -49,7 +49,7 @@ impl MetaDevice {
 
     /// The same for networks whose matrices of linear layers are of another type.
     pub fn with_matrices(target: Target, dtype: DType, matrices: Option<MatrixType>) -> Self {
-        let rounding = if target.is_card() { Rounding::Card } else { Rounding::HostPool };
+        let rounding = if target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool };
         Self::with_ledger(target, dtype, matrices, Ledger::new(rounding))
     }
 
@@ -94,10 +94,10 @@ impl MetaDevice {
     /// card is not counted.
     pub(super) fn host(&self) -> Self {
         match self.0.target {
-            Target::Processor { .. } => self.clone(),
-            Target::Card => {
+            Target::Cpu { .. } => self.clone(),
+            Target::Gpu => {
                 let ledger = Ledger::new(Rounding::Exact);
-                Self::with_ledger(Target::Processor { threads: 1 }, self.0.dtype, self.0.matrices, ledger)
+                Self::with_ledger(Target::Cpu { threads: 1 }, self.0.dtype, self.0.matrices, ledger)
             }
         }
     }

@@ -194,7 +194,7 @@ impl TensorLike for MetaTensor {
         Ok(y)
     }
 
-    fn attention_seeing(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
+    fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
         let (shape, t) = self.attention_shapes(k, v, config)?;
         if seen.shape != [shape[0], t] {
             return Err(refused("attention", "seen", &format!("{:?}", [shape[0], t]), &seen.shape));
@@ -202,13 +202,13 @@ impl TensorLike for MetaTensor {
         let [_q, _k, _v] = [self.to_dtype(DType::F32)?, k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?];
         let y = self.device.tensor(&shape, DType::F32);
         // candle's primitives on every device, which a card has no kernel for in f32 either.
-        self.device.takes(attention_workspace(Target::Card, DType::F32, shape, t, config));
+        self.device.takes(attention_workspace(Target::Gpu, DType::F32, shape, t, config));
         self.device.computes(attention_flop(shape, t));
         y.to_dtype(self.dtype)
     }
 
-    fn attention_reads_parts(&self) -> bool {
-        self.device.target().attention_reads_parts(self.dtype)
+    fn supports_strided_qkv(&self) -> bool {
+        self.device.target().supports_strided_qkv(self.dtype)
     }
 
     fn concat_channels(&self, other: &Self) -> Result<Self> {
@@ -312,7 +312,7 @@ impl TensorLike for MetaTensor {
         };
         expect("guidance", "out", out, &shape)?;
         let result = |device: &MetaDevice| out.cloned().unwrap_or_else(|| device.tensor(&shape, DType::F32));
-        if self.device.target().is_card() {
+        if self.device.target().is_gpu() {
             return Ok(result(&self.device)); // one kernel
         }
         let halves = self.to_dtype(DType::F32)?;

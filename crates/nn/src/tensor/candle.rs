@@ -45,7 +45,7 @@ impl TensorLike for Tensor {
     }
 
     fn new_empty(&self, dims: &[usize]) -> Result<Self> {
-        Ok(kiln_ops::unwritten(dims, self.dtype(), self.device())?)
+        Ok(kiln_ops::uninit(dims, self.dtype(), self.device())?)
     }
 
     fn new_constant(&self, constant: &Tensor) -> Result<Self> {
@@ -129,12 +129,12 @@ impl TensorLike for Tensor {
         Ok(kiln_ops::attention(self, k, v, config, None)?)
     }
 
-    fn attention_seeing(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
-        Ok(kiln_ops::attention_seeing(self, k, v, seen, config)?)
+    fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
+        Ok(kiln_ops::attention_masked(self, k, v, seen, config)?)
     }
 
-    fn attention_reads_parts(&self) -> bool {
-        kiln_ops::attention_reads_parts(self)
+    fn supports_strided_qkv(&self) -> bool {
+        kiln_ops::supports_strided_qkv(self)
     }
 
     fn concat_channels(&self, other: &Self) -> Result<Self> {

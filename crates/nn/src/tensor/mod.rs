@@ -25,7 +25,7 @@ use crate::error::Result;
 ///     x.activation(Activation::Relu)?.upsample_nearest((4, 4), None)
 /// }
 ///
-/// let device = MetaDevice::new(Target::Card, DType::F16);
+/// let device = MetaDevice::new(Target::Gpu, DType::F16);
 /// let shape = forward(&device.tensor(&[1, 2, 2, 8], DType::F16))?;
 /// let tensor = forward(&Tensor::ones((1, 2, 2, 8), DType::F16, &Device::Cpu)?)?;
 /// assert_eq!(TensorLike::dims(&tensor), shape.dims());
@@ -131,11 +131,11 @@ pub trait TensorLike: Clone + Sized {
     /// [`kiln_ops::attention()`] of the queries `self`.
     fn attention(&self, k: &Self, v: &Self, config: Attention) -> Result<Self>;
 
-    /// [`kiln_ops::attention_seeing`] of the queries `self`.
-    fn attention_seeing(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self>;
+    /// [`kiln_ops::attention_masked`] of the queries `self`.
+    fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self>;
 
-    /// [`kiln_ops::attention_reads_parts`].
-    fn attention_reads_parts(&self) -> bool;
+    /// [`kiln_ops::supports_strided_qkv`].
+    fn supports_strided_qkv(&self) -> bool;
 
     /// [`kiln_ops::concat_channels`].
     fn concat_channels(&self, other: &Self) -> Result<Self>;

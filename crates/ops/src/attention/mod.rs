@@ -83,7 +83,7 @@ impl Operator for Call<'_> {
 ///
 /// # Errors
 /// Those of [`attention`].
-pub fn attention_seeing(q: &Tensor, k: &Tensor, v: &Tensor, seen: &Tensor, config: Attention) -> Result<Tensor> {
+pub fn attention_masked(q: &Tensor, k: &Tensor, v: &Tensor, seen: &Tensor, config: Attention) -> Result<Tensor> {
     let shapes = check(q, k, v, config)?;
     expect_shape(OP, "seen", seen.dims(), &[shapes.b, shapes.t])?;
     let [q32, k32, v32] = [q, k, v].map(|x| x.to_dtype(DType::F32));
@@ -119,6 +119,6 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention) -> Result<Shapes
 
 /// Whether [`attention`] reads queries, keys and values in place where their rows are strided, as in the result of one
 /// product for all three. On other devices and in other types they would be copied.
-pub fn attention_reads_parts(x: &Tensor) -> bool {
+pub fn supports_strided_qkv(x: &Tensor) -> bool {
     matches!(x.device(), Device::Cuda(_)) && x.dtype() != DType::F32
 }

@@ -62,5 +62,5 @@ fn masked_keys_have_no_effect() {
     let left = Tensor::new(&[0u32, 2, 3, 5], &Device::Cpu).unwrap(); // the device of `exact`
     let [fewer_k, fewer_v] = [&k, &v].map(|x| exact(x).index_select(&left, 1).unwrap());
     let expected = attention(&exact(&q), &fewer_k, &fewer_v, config, None).unwrap();
-    assert_close(&attention_seeing(&q, &k, &v, &seen, config).unwrap(), &expected, 1e-5);
+    assert_close(&attention_masked(&q, &k, &v, &seen, config).unwrap(), &expected, 1e-5);
 }

@@ -18,9 +18,9 @@ pub fn attention_workspace(
     let (heads, size) = (config.num_heads, dtype.size_in_bytes());
     let head_dim = c / heads.max(1);
     Workspace::call(match target {
-        Target::Processor { .. } => b * heads * (packed_len(head_dim, t) + packed_len(t, head_dim)) * size,
-        Target::Card if dtype != DType::F32 && head_dim.is_multiple_of(8) && head_dim <= 512 => 0,
-        Target::Card => {
+        Target::Cpu { .. } => b * heads * (packed_len(head_dim, t) + packed_len(t, head_dim)) * size,
+        Target::Gpu if dtype != DType::F32 && head_dim.is_multiple_of(8) && head_dim <= 512 => 0,
+        Target::Gpu => {
             // Copies of queries, keys and values; the scores of a block twice, and the results before they are
             // concatenated.
             let block = reference::queries_at_a_time(b * heads * t, s);

@@ -28,8 +28,8 @@ pub fn conv2d_workspace(
         return Workspace::default(); // an error when it runs
     };
     match target {
-        Target::Processor { threads } => Workspace { call: 0, kept: cpu::kept(dtype, config, shapes, threads) },
-        Target::Card => {
+        Target::Cpu { threads } => Workspace { call: 0, kept: cpu::kept(dtype, config, shapes, threads) },
+        Target::Gpu => {
             let sum_of_biases = if image_bias { shapes.c_out * dtype.size_in_bytes() } else { 0 };
             Workspace::call(sum_of_biases + windows(dtype, config, shapes))
         }

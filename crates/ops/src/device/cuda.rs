@@ -9,7 +9,7 @@ use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
 use candle_core::{DType, Device, DeviceLocation, Tensor};
 
-use super::{Card, Cards};
+use super::{Gpu, Gpus};
 use crate::cuda::output;
 use crate::error::{Error, Result};
 
@@ -24,7 +24,7 @@ enum Stream {
 /// its libraries again for every device that it makes.
 ///
 /// The stream is not the per-thread default stream: tensors that move between host threads would race on it.
-pub fn open_card(ordinal: usize) -> Result<Device> {
+pub fn open_gpu(ordinal: usize) -> Result<Device> {
     open(ordinal, Stream::Main)
 }
 
@@ -33,8 +33,8 @@ pub fn open_card(ordinal: usize) -> Result<Device> {
 /// its users share its threads.
 ///
 /// # Errors
-/// Those of [`open_card`].
-pub fn open_beside(device: &Device) -> Result<Device> {
+/// Those of [`open_gpu`].
+pub fn open_second_stream(device: &Device) -> Result<Device> {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),
         _ => Ok(device.clone()),
@@ -74,21 +74,21 @@ pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<O
 }
 
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.
-pub fn cards() -> Result<Cards> {
+pub fn gpus() -> Result<Gpus> {
     let count = CudaContext::device_count().map_err(driver)?;
-    Ok(Cards {
-        cards: (0..count as usize).map(gpu).collect::<Result<_, _>>().map_err(driver)?,
+    Ok(Gpus {
+        gpus: (0..count as usize).map(gpu).collect::<Result<_, _>>().map_err(driver)?,
         driver_version: driver_version().map_err(driver)?,
         cublas_version: cublas_version()?,
     })
 }
 
-fn gpu(ordinal: usize) -> Result<Card, DriverError> {
+fn gpu(ordinal: usize) -> Result<Gpu, DriverError> {
     let context = CudaContext::new(ordinal)?;
     let (major, minor) = context.compute_capability()?;
     let (memory_free, memory_total) = result::mem_get_info()?;
     let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    Ok(Card {
+    Ok(Gpu {
         ordinal,
         name: context.name()?,
         compute_capability: (major, minor),

@@ -1,20 +1,20 @@
 //! The devices of this machine: the features of the CPU, the installed GPUs, and how a GPU is opened.
 
+mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
-mod processor;
 mod uninit;
 
-pub use cuda::{cards, close, open_beside, open_card};
-pub use processor::{Processor, processor};
-pub use uninit::unwritten;
+pub use cpu::{CpuInfo, cpu_info};
+pub use cuda::{close, gpus, open_gpu, open_second_stream};
+pub use uninit::uninit;
 
 /// A CUDA GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// The number of the GPU on this machine.
     pub ordinal: usize,
     /// The product name.
@@ -31,9 +31,9 @@ pub struct Card {
 
 /// The GPUs that a build with CUDA finds, and the versions of the driver and of cuBLAS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cards {
+pub struct Gpus {
     /// The GPUs.
-    pub cards: Vec<Card>,
+    pub gpus: Vec<Gpu>,
     /// The newest CUDA version that the driver supports (13.0 is 13000).
     pub driver_version: i32,
     /// The version of the loaded cuBLAS library.

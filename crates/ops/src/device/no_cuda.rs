@@ -2,16 +2,16 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::Cards;
+use super::Gpus;
 use crate::error::{Error, Result};
 
 /// Opens the GPU of this number: an error in this build.
-pub fn open_card(_ordinal: usize) -> Result<Device> {
+pub fn open_gpu(_ordinal: usize) -> Result<Device> {
     Err(Error::NoCuda)
 }
 
 /// The device itself: the users of the CPU share its threads.
-pub fn open_beside(device: &Device) -> Result<Device> {
+pub fn open_second_stream(device: &Device) -> Result<Device> {
     Ok(device.clone())
 }
 
@@ -21,7 +21,7 @@ pub(super) fn uninit(_shape: &[usize], _dtype: DType, _device: &Device) -> Resul
 }
 
 /// The GPUs of this machine: an error in this build.
-pub fn cards() -> Result<Cards> {
+pub fn gpus() -> Result<Gpus> {
     Err(Error::NoCuda)
 }
 

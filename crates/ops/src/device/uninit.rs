@@ -13,7 +13,7 @@ const OP: &str = "uninit";
 ///
 /// # Errors
 /// [`crate::Error::DType`] for types that no operator writes, and errors of the pool or the device without memory.
-pub fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+pub fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     fn on_cpu<T: Element>(shape: &[usize]) -> Result<Tensor> {
         write::<T>(OP, None, shape, &[], |_| ())
     }

@@ -6,7 +6,7 @@ use candle_core::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamC
 use candle_core::cuda::cudarc::driver::{CudaGraph, CudaStream};
 use std::sync::Arc;
 
-use kiln_mempool::{Scratch, ScratchPlan, rehearse};
+use kiln_mempool::{Scratch, ScratchPlan, trace_allocations};
 
 use super::recorder::Recorder;
 use crate::cuda::driver;
@@ -46,8 +46,8 @@ pub fn is_recordable(device: &Device) -> bool {
 /// [`Error::Driver`] where no thread can be started. The errors of `run` are in its result.
 pub fn prepare<T: Send>(device: &Device, run: impl FnOnce() -> T + Send) -> Result<(T, Prepared)> {
     let recorder = Arc::new(Recorder::start()?);
-    let (result, rehearsal) = recorder.run(|| rehearse(|| with_cached_copies(device, run)));
-    Ok((result, Prepared { plan: rehearsal.plan(), recorder }))
+    let (result, recorded) = recorder.run(|| trace_allocations(|| with_cached_copies(device, run)));
+    Ok((result, Prepared { plan: recorded.plan(), recorder }))
 }
 
 /// candle keeps the strides and indices that it copies to the GPU meanwhile, and reuses the copies.
@@ -104,14 +104,14 @@ impl Graph {
 
     /// Runs `run`, with its allocations from the graph's block as far as they fit. All of them must be freed before the
     /// next replay: copy results that are needed longer.
-    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
-        self.scratch.lend(run)
+    pub fn with_arena<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.scratch.with_arena(run)
     }
 
     /// Launches the captured work, after the earlier work of the stream.
     ///
     /// # Errors
-    /// [`Error::Driver`], without a launch, where memory from [`Graph::lend`] is still in use.
+    /// [`Error::Driver`], without a launch, where memory from [`Graph::with_arena`] is still in use.
     pub fn replay(&mut self) -> Result<()> {
         if !self.scratch.is_idle() {
             return Err(Error::Driver(

@@ -45,7 +45,7 @@ impl Graph {
     }
 
     /// Runs `run`, with its allocations from the graph's block.
-    pub fn lend<T>(&self, _run: impl FnOnce() -> T) -> T {
+    pub fn with_arena<T>(&self, _run: impl FnOnce() -> T) -> T {
         match self.0 {}
     }
 

@@ -97,7 +97,7 @@ fn a_replay_is_refused_while_its_memory_is_used() {
     result.unwrap();
     let mut graph = Graph::record(device, &prepared, run).unwrap();
     graph.replay().unwrap();
-    let lent = graph.lend(|| activation(&x, Activation::Relu, None)).unwrap();
+    let lent = graph.with_arena(|| activation(&x, Activation::Relu, None)).unwrap();
     let problem = graph.replay().unwrap_err().to_string();
     assert!(problem.contains("used by another stage"), "{problem}");
     assert_close(&lent, &exact(&x).relu().unwrap(), 0.0);

@@ -16,8 +16,8 @@ pub(super) const MAX_PARTS: usize = 128;
 pub fn group_norm_workspace(target: Target, b: usize, pixels: usize, c: usize, num_groups: usize) -> Workspace {
     let (sums, group) = (2 * size_of::<f32>(), pixels * c / num_groups.max(1));
     Workspace::call(match target {
-        Target::Processor { .. } => pixels.div_ceil(cpu::BLOCK) * c * sums, // one image at a time
-        Target::Card if group <= WHOLE => 0,
-        Target::Card => b * num_groups * (pixels * c).div_ceil(PART).min(MAX_PARTS) * sums,
+        Target::Cpu { .. } => pixels.div_ceil(cpu::BLOCK) * c * sums, // one image at a time
+        Target::Gpu if group <= WHOLE => 0,
+        Target::Gpu => b * num_groups * (pixels * c).div_ceil(PART).min(MAX_PARTS) * sums,
     })
 }

@@ -23,7 +23,7 @@ pub fn linear_workspace(target: Target, dtype: DType, matrices: Option<MatrixTyp
     }
     let size = dtype.size_in_bytes();
     match target {
-        Target::Processor { .. } => Workspace { call: 0, kept: packed_len(k, band(n, k)) * size },
-        Target::Card => Workspace::call(n * k * size),
+        Target::Cpu { .. } => Workspace { call: 0, kept: packed_len(k, band(n, k)) * size },
+        Target::Gpu => Workspace::call(n * k * size),
     }
 }

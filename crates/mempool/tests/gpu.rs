@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result::mem_get_info};
 use kiln_mempool::{DeviceCalls, DevicePool, DevicePoolConfig, Faults, PinnedConfig, PinnedPool, Scratch};
-use kiln_mempool::{manage_stream, rehearse};
+use kiln_mempool::{manage_stream, trace_allocations};
 
 const MIB: usize = 1 << 20;
 
@@ -103,9 +103,9 @@ fn a_planned_run_makes_no_driver_call() {
         drop((b, c));
         Ok::<_, cudarc::driver::DriverError>(())
     };
-    let (result, rehearsal) = rehearse(run);
+    let (result, recorded) = trace_allocations(run);
     result.unwrap();
-    let scratch = Scratch::new(&stream, rehearsal.plan()).unwrap();
+    let scratch = Scratch::new(&stream, recorded.plan()).unwrap();
     assert_eq!(scratch.bytes(), 15 * MIB);
     let reserved = pool.memory().unwrap().reserved;
     assert!(reserved <= 32 * MIB as u64, "the memory of the first run is released: {reserved} bytes are reserved");
@@ -115,7 +115,7 @@ fn a_planned_run_makes_no_driver_call() {
         result.unwrap();
         assert_eq!(problem, None);
     }
-    let lent = scratch.lend(|| [12, 100].map(|size| tensor(&stream, size * MIB).unwrap()));
+    let lent = scratch.with_arena(|| [12, 100].map(|size| tensor(&stream, size * MIB).unwrap()));
     assert!(!scratch.is_idle());
     drop(lent);
     assert!(scratch.is_idle());
@@ -148,7 +148,7 @@ fn allocations_of_other_streams_are_left_to_the_driver() {
     let _faults = Faults::fail_from(0);
     let before = DevicePool::calls();
     // Above the ceiling, and while every allocation of Kiln fails.
-    let (foreign, recorded) = rehearse(|| tensor(&stream, 100 * MIB).unwrap());
+    let (foreign, recorded) = trace_allocations(|| tensor(&stream, 100 * MIB).unwrap());
     drop(tensor(&stream, MIB).unwrap());
     assert_eq!(recorded.plan().requests(), 0);
     if DevicePool::intercepts() {

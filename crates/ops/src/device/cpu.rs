@@ -6,7 +6,7 @@ use crate::cpu::isa::Isa;
 
 /// The CPU that this process runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Processor {
+pub struct CpuInfo {
     /// The product name.
     pub name: String,
     /// Threads that this process may run in parallel.
@@ -20,11 +20,11 @@ pub struct Processor {
 }
 
 /// The CPU of this machine.
-pub fn processor() -> Processor {
+pub fn cpu_info() -> CpuInfo {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name =
         info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map(|(_, name)| name.trim());
-    Processor {
+    CpuInfo {
         name: name.unwrap_or(std::env::consts::ARCH).to_string(),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         features: features(),
