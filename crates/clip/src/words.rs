@@ -111,6 +111,7 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
+    use candle_core::Device;
 
     fn words(names: &[(&str, usize)]) -> Words {
         let mut words = Words::new(100, 4);

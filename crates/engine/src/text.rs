@@ -447,7 +447,7 @@ mod tests {
             asked += 1;
             if asked == 5 { Err(crate::Error::Interrupted) } else { Ok(()) }
         };
-        let stopped = text.conditions(&job, steering, &Keep::Whole, true, &mut stop);
+        let stopped = text.conditions(&job, steering, 1, &Keep::Whole, true, &mut stop);
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
     }
 }

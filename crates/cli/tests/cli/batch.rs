@@ -538,9 +538,7 @@ fn a_set_and_a_part_of_it_are_not_made_at_once() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.jsonl", &(0..400).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>());
     let running = start(&sandbox, &["jobs.jsonl", "--shard", "1/2"]);
-    while !sandbox.path("out").is_dir() || names(&sandbox).is_empty() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.wait_for((Lines::Output, ""), 1);
     for part in [&[][..], &["--shard", "3/4"], &["--shard", "1/3"], &["--shard", "1/2"]] {
         let run = batch(&sandbox, &[&["jobs.jsonl"], part].concat());
         assert!(run.status.code() == Some(1) && run.error().contains("another kiln batch is at work"), "{run}");

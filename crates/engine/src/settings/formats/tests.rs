@@ -1,6 +1,7 @@
 //! What other programs write, and what becomes of it here.
 
 use kiln_clip::prompt::spans;
+use kiln_scheduler::SamplerKind;
 
 use super::*;
 use crate::settings::Infotext;
