@@ -2,7 +2,7 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, single_file, lora. `stages`,
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, emoji, single_file, lora, flop. `stages`,
 `pipeline`, `single_file` and `lora` need `models`; `single_file` needs `--scripts`, and is left out without. `prompts` is
 made where it is named; it needs a checkout of AUTOMATIC1111's web UI and the packages lark and compel.
 """
@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji", "single_file", "lora")
+PARTS = ("models", "stages", "taesd", "samplers", "pipeline", "emoji", "single_file", "lora", "flop")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 8_000_000
 
@@ -36,6 +36,7 @@ def main():
     # Imported here so that --help and a wrong argument answer at once.
     import common
     import emoji
+    import flop
     import lora
     import models
     import pipeline
@@ -54,6 +55,7 @@ def main():
         "emoji": lambda: emoji.main(args.emoji),
         "single_file": lambda: single_file.main(args.scripts),
         "lora": lora.main,
+        "flop": flop.main,
     }
     if args.scripts is None:
         if "single_file" in args.parts:
