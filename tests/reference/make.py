@@ -3,7 +3,7 @@
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
 Without a part, all of them in order: models, stages, taesd, samplers, pipeline, lengths, emoji, steps, single_file, lora, lcm,
-lora_bias. `stages`, `pipeline`, `lengths`, `single_file`, `lora`, `lcm` and `lora_bias` need `models`; `steps` needs `pipeline`
+lora_bias, flop. `stages`, `pipeline`, `lengths`, `single_file`, `lora`, `lcm` and `lora_bias` need `models`; `steps` needs `pipeline`
 and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 PARTS = (
     "models", "stages", "taesd", "samplers", "pipeline", "lengths", "emoji", "steps", "single_file", "lora", "lcm", "lora_bias",
+    "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 9_000_000
@@ -39,6 +40,7 @@ def main():
     # Imported here so that --help and a wrong argument answer at once.
     import common
     import emoji
+    import flop
     import lcm
     import lengths
     import lora
@@ -65,6 +67,7 @@ def main():
         "lora": lora.main,
         "lcm": lcm.main,
         "lora_bias": lora_bias.main,
+        "flop": flop.main,
     }
     if args.scripts is None:
         if "single_file" in args.parts:

@@ -43,11 +43,11 @@ impl EncoderLayer {
 
     /// `x` `(b, s, hidden_size)`, same shape. With `seen` `(b, s)`, tokens are seen by none where it is 0.
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, seen: Option<&T>) -> Result<T> {
-        let normed = self.layer_norm1.forward(x)?;
-        let x = match seen {
-            None => self.self_attn.forward(&normed, None, x)?,
-            Some(seen) => self.self_attn.forward_seeing(&normed, seen, x)?,
+        let attend = |normed: T| match seen {
+            None => self.self_attn.forward(&normed, None, x),
+            Some(seen) => self.self_attn.forward_seeing(&normed, seen, x),
         };
+        let x = attend(self.layer_norm1.forward(x)?)?; // the normalized tokens are freed
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)
         self.fc2.forward_add(&hidden.activation(self.activation)?, Some(&x))
     }

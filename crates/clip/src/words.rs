@@ -108,7 +108,7 @@ fn place(text: &str, name: &str) -> Option<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::{DType, Device};
 
     use super::*;
     use candle_core::Device;

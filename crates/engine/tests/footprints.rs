@@ -1,4 +1,5 @@
-//! What a network will hold at most is known before it runs: dry runs against the host pool's own count.
+//! What a network holds at most, and how much it computes, is known before it runs: runs without elements against the
+//! host pool's own count and the operators' trace.
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
@@ -6,6 +7,7 @@ use kiln_clip::{HiddenLayer, TextEncoder, Words};
 use kiln_engine::{HostPool, ModelFolder};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_ops::Target;
+use kiln_ops::trace::record;
 use kiln_testkit::{fixtures, repository};
 use kiln_unet::{AddedConditions, Conditioning, Unet};
 use kiln_vae::{Decoder, Encoder, TinyConfig, TinyDecoder, TinyEncoder};
@@ -34,28 +36,36 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
     (0..5).map(|_| once()).min().unwrap_or(0) as f64
 }
 
-/// The same of a dry run with `inputs`.
-fn predicted<I, T>(dtype: DType, inputs: impl Fn(&MetaDevice) -> I, run: impl Fn(&I) -> T) -> f64 {
-    let dry = MetaDevice::new(Target::of(&Device::Cpu), dtype);
-    let inputs = inputs(&dry);
-    drop(run(&inputs));
-    dry.ledger().reset_peak();
-    let before = dry.ledger().now();
-    drop(run(&inputs));
-    (dry.ledger().peak() - before) as f64
-}
-
 /// Buffers under the pool's limit, the system's, are not counted.
 const SMALL: f64 = 100e3;
 
-fn check(what: &str, predicted: f64, measured: f64) {
+/// Holds `dry`, a network's run without elements, against `real`, its run with tensors: bytes and operations.
+fn check<I, T, U>(
+    what: &str,
+    dtype: DType,
+    inputs: impl Fn(&MetaDevice) -> I,
+    dry: impl Fn(&I) -> T,
+    real: impl Fn() -> U,
+) {
+    let device = MetaDevice::new(Target::of(&Device::Cpu), dtype);
+    let inputs = inputs(&device);
+    drop(dry(&inputs));
+    let flop = device.take_flop().total();
+    device.ledger().reset_peak();
+    let before = device.ledger().now();
+    drop(dry(&inputs));
+    let predicted = (device.ledger().peak() - before) as f64;
+
+    let measured = measured(&real);
     println!("{what}: predicted {predicted}, measured {measured}, ratio {:.3}", predicted / measured);
     assert!((predicted - measured).abs() <= 0.05 * measured + SMALL, "{what}: {predicted}, measured {measured}");
+    let (_, trace) = record(&Device::Cpu, || Ok::<_, kiln_ops::Error>(real())).unwrap();
+    assert_eq!(flop, trace.operators.iter().map(|operator| operator.flop).sum::<f64>(), "{what}");
 }
 
 /// One test: the counters are the process's.
 #[test]
-fn dry_runs_know_what_networks_hold() {
+fn dry_runs_know_what_networks_hold_and_compute() {
     let models = [
         (repository().join("models/emoji"), (192, 128)),
         (fixtures("models").join("sd1"), (384, 384)),
@@ -82,14 +92,13 @@ fn dry_runs_know_what_networks_hold() {
                     guidance: None,
                 };
                 let timestep = tensor(&[1], DType::F32);
-                let real = measured(|| unet.forward(&x, &timestep, &conditioning).unwrap());
                 let inputs = |run: &MetaDevice| {
                     let (x, timestep) = (run.tensor(&dims, dtype), run.tensor(&[1], DType::F32));
                     (x, timestep, unet.meta_conditioning(run, b, 77, dtype))
                 };
                 let forward = |(x, timestep, conditioning): &_| unet.forward(x, timestep, conditioning).unwrap();
-                let dry = predicted(dtype, inputs, forward);
-                check(&format!("{name} {dtype:?} U-Net of {b}"), dry, real);
+                let real = || unet.forward(&x, &timestep, &conditioning).unwrap();
+                check(&format!("{name} {dtype:?} U-Net of {b}"), dtype, inputs, forward, real);
             }
             unet.segments().unload();
 
@@ -97,30 +106,27 @@ fn dry_runs_know_what_networks_hold() {
             fill(decoder.segments(), dtype);
             let dims = [1, model.vae_config().latent_channels, h, w];
             let z = tensor(&dims, dtype);
-            let real = measured(|| decoder.decode(&z).unwrap());
-            let dry = predicted(dtype, |run| run.tensor(&dims, dtype), |z| decoder.decode(z).unwrap());
-            check(&format!("{name} {dtype:?} decoder"), dry, real);
+            let (inputs, real) = (|run: &MetaDevice| run.tensor(&dims, dtype), || decoder.decode(&z).unwrap());
+            check(&format!("{name} {dtype:?} decoder"), dtype, inputs, |z| decoder.decode(z).unwrap(), real);
 
             let encoder = Encoder::new(model.vae_config());
             fill(encoder.segments(), dtype);
             let dims = [1, 3, height, width];
             let image = tensor(&dims, dtype);
-            let real = measured(|| encoder.encode(&image).unwrap());
-            let dry = predicted(dtype, |run| run.tensor(&dims, dtype), |image| encoder.encode(image).unwrap());
-            check(&format!("{name} {dtype:?} encoder"), dry, real);
+            let (inputs, real) = (|run: &MetaDevice| run.tensor(&dims, dtype), || encoder.encode(&image).unwrap());
+            check(&format!("{name} {dtype:?} encoder"), dtype, inputs, |image| encoder.encode(image).unwrap(), real);
 
             for config in model.text_encoder_configs() {
                 let text = TextEncoder::new(config.clone()).unwrap();
                 fill(text.segments(), dtype);
                 let chunks = vec![vec![1; config.max_position_embeddings]; 2];
                 let layer = HiddenLayer::PENULTIMATE;
-                let real = measured(|| text.encode(&chunks, layer, &Device::Cpu).unwrap());
                 let encode = |run: &MetaDevice| {
                     let words = Words::default();
                     text.forward::<MetaTensor>(&chunks, None, layer, run, &words, &mut |_, _| ()).unwrap()
                 };
-                let dry = predicted(dtype, MetaDevice::clone, encode);
-                check(&format!("{name} {dtype:?} text"), dry, real);
+                let real = || text.encode(&chunks, layer, &Device::Cpu).unwrap();
+                check(&format!("{name} {dtype:?} text"), dtype, MetaDevice::clone, encode, real);
             }
         }
     }
@@ -131,10 +137,10 @@ fn dry_runs_know_what_networks_hold() {
     let run = |dims: [usize; 4]| move |run: &MetaDevice| run.tensor(&dims, DType::F32);
     let latents = [1, 4, 16, 16];
     let z = tensor(&latents, DType::F32);
-    let dry = predicted(DType::F32, run(latents), |z| decoder.decode(z).unwrap());
-    check("TAESD decoder", dry, measured(|| decoder.decode(&z).unwrap()));
+    let real = || decoder.decode(&z).unwrap();
+    check("TAESD decoder", DType::F32, run(latents), |z| decoder.decode(z).unwrap(), real);
     let pixels = [1, 3, 128, 128];
     let image = tensor(&pixels, DType::F32);
-    let dry = predicted(DType::F32, run(pixels), |image| encoder.encode(image).unwrap());
-    check("TAESD encoder", dry, measured(|| encoder.encode(&image).unwrap()));
+    let real = || encoder.encode(&image).unwrap();
+    check("TAESD encoder", DType::F32, run(pixels), |image| encoder.encode(image).unwrap(), real);
 }

@@ -6,6 +6,7 @@
 //!
 //! Weights are not counted: their segments know their bytes.
 
+mod checks;
 mod device;
 mod flop;
 mod operators;

@@ -3,11 +3,12 @@
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{
-    Activation, Attention, Conv2d, Error as OpsError, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop,
-    attention_workspace, conv2d_flop, conv2d_workspace, group_norm_workspace, linear_flop, linear_workspace,
+    Activation, Attention, Conv2d, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop, attention_workspace,
+    conv2d_flop, conv2d_workspace, linear_flop, linear_workspace,
 };
 use kiln_weights::{Param, StackedParam, Staged};
 
+use super::checks::{does_not_fit, expect, refused};
 use super::{MetaDevice, MetaTensor};
 use crate::error::{At, Result};
 use crate::tensor::TensorLike;
@@ -364,72 +365,4 @@ impl TensorLike for MetaTensor {
         expect("upsample_nearest", "out", out, &shape)?;
         Ok(out.cloned().unwrap_or_else(|| self.another(&shape)))
     }
-}
-
-impl MetaTensor {
-    /// Refuses another shape.
-    fn same_shape(&self, op: &'static str, other: &Self) -> Result<()> {
-        expect(op, "other", Some(other), &self.shape)
-    }
-
-    /// Refuses what does not repeat to this shape.
-    fn repeats(&self, op: &'static str, other: &Self) -> Result<()> {
-        let pairs = self.shape.iter().rev().zip(other.shape.iter().rev());
-        match other.shape.len() <= self.shape.len() && pairs.into_iter().all(|(a, b)| a == b || *b == 1) {
-            true => Ok(()),
-            false => Err(refused(op, "other", &format!("to repeat to {:?}", self.shape), &other.shape)),
-        }
-    }
-
-    /// The shape of this operand of a convolution.
-    fn convolved(&self, weight: [usize; 4], bias: Option<&Self>) -> Result<[usize; 4]> {
-        let [c_out, _, _, c_in] = weight;
-        let x = self.size4()?;
-        if x[3] != c_in {
-            return Err(refused("conv2d", "x", &format!("(b, h, w, {c_in})"), &self.shape));
-        }
-        expect("conv2d", "bias", bias, &[c_out])?;
-        Ok(x)
-    }
-
-    /// The shape of these queries, and how many keys there are.
-    fn attention_shapes(&self, k: &Self, v: &Self, config: Attention) -> Result<([usize; 3], usize)> {
-        let (shape @ [b, s, c], [_, t, _]) = (self.size3()?, k.size3()?);
-        expect("attention", "k", Some(k), &[b, t, c])?;
-        expect("attention", "v", Some(v), &[b, t, c])?;
-        if config.num_heads == 0 || !c.is_multiple_of(config.num_heads) || (config.causal && s != t) {
-            let message = format!("{config:?} does not fit {s} queries and {t} keys of {c} channels");
-            return Err(OpsError::Config { op: "attention", message }.into());
-        }
-        Ok((shape, t))
-    }
-
-    /// What the sums of `b` images' groups take.
-    fn sum_groups(&self, b: usize, config: GroupNorm) -> Result<()> {
-        let c = self.channels();
-        if config.num_groups == 0 || !c.is_multiple_of(config.num_groups) {
-            let message = format!("{} groups do not divide {c} channels", config.num_groups);
-            return Err(OpsError::Config { op: "group_norm", message }.into());
-        }
-        let pixels = self.elem_count() / (b * c).max(1);
-        self.device.takes(group_norm_workspace(self.device.target(), b, pixels, c, config.num_groups));
-        Ok(())
-    }
-}
-
-fn refused(op: &'static str, operand: &'static str, expected: &str, found: &[usize]) -> crate::Error {
-    OpsError::Shape { op, operand, expected: expected.into(), found: found.to_vec() }.into()
-}
-
-/// Refuses an operand of another shape, where there is one.
-fn expect(op: &'static str, operand: &'static str, found: Option<&MetaTensor>, shape: &[usize]) -> Result<()> {
-    match found.filter(|found| found.shape != shape) {
-        Some(found) => Err(refused(op, operand, &format!("{shape:?}"), &found.shape)),
-        None => Ok(()),
-    }
-}
-
-fn does_not_fit([_, kh, kw, _]: [usize; 4], [_, h, w, _]: [usize; 4], config: Conv2d) -> crate::Error {
-    let message = format!("a {kh}x{kw} kernel does not fit into a {h}x{w} input with {config:?}");
-    OpsError::Config { op: "conv2d", message }.into()
 }
