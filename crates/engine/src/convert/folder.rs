@@ -11,6 +11,7 @@ use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{Part, Parts};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
+use crate::leftovers::remove_leftovers;
 use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
 
 /// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
@@ -23,6 +24,8 @@ pub(super) fn write(
     proceed: Proceed<'_>,
 ) -> Result<usize> {
     if folder.exists() {
+        let folders = TEXT_FOLDERS.into_iter().flat_map(|(encoder, tokenizer)| [encoder, tokenizer]);
+        folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_leftovers(&folder.join(name)));
         return write_into(files, parts, folder, weight_type, proceed);
     }
     let new = NewFolder::beside(folder)?;

@@ -322,3 +322,51 @@ fn scheduler(is_xl: bool, prediction: Prediction, zero_snr: bool) -> Value {
     }
     config
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::single_file::shapes::unet_shape;
+    use kiln_scheduler::{SamplerKind, SchedulerConfig};
+    use kiln_unet::UnetConfig;
+
+    /// A distilled U-Net in a file is one in a folder: the width of its embedding, the class, the schedule.
+    #[test]
+    fn guidance_inside_is_told_by_a_tensor() {
+        let text = std::fs::read_to_string(kiln_testkit::fixtures("lcm/unet/config.json")).unwrap();
+        let shape = unet_shape(&UnetConfig::from_json(&text).unwrap());
+        assert_eq!(shape.guidance_dim, Some(10));
+        assert_eq!(unet_config(&shape, Prediction::Epsilon)["time_cond_proj_dim"], 10);
+        assert_eq!(model_index(&shape, false)["_class_name"], "LatentConsistencyModelPipeline");
+        let schedule = SchedulerConfig::from_json(&lcm_scheduler(Prediction::Epsilon).to_string()).unwrap();
+        assert_eq!(schedule.sampler().unwrap(), SamplerKind::Lcm);
+    }
+
+    #[test]
+    fn a_text_encoder_of_an_unusual_width_is_what_its_names_say() {
+        let shape = |dialect, hidden_size| ClipShape {
+            dialect,
+            vocab_size: 100,
+            positions: 77,
+            hidden_size,
+            intermediate_size: 64,
+            layers: 2,
+            projection_dim: None,
+        };
+        let act = |dialect, width| text_config(&shape(dialect, width), false, true)["hidden_act"].clone();
+        assert_eq!(act(ClipDialect::Transformers, 512), "quick_gelu");
+        assert_eq!(act(ClipDialect::OpenClip, 512), "gelu");
+        assert_eq!(act(ClipDialect::OpenClip, 768), "quick_gelu");
+        assert_eq!(act(ClipDialect::Transformers, 1024), "gelu", "Stable Diffusion 2 by other programs");
+    }
+
+    /// The official file of Stable Diffusion 2.1 has it, and diffusers reads it.
+    #[test]
+    fn stable_diffusion_2_with_velocities_upcasts_its_attention() {
+        let text = r#"{"block_out_channels": [320, 640, 1280, 1280], "cross_attention_dim": 1024,
+            "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": true}"#;
+        let shape = unet_shape(&UnetConfig::from_json(text).unwrap());
+        assert_eq!(unet_config(&shape, Prediction::V)["upcast_attention"], true);
+        assert_eq!(unet_config(&shape, Prediction::Epsilon)["upcast_attention"], Value::Null);
+    }
+}
