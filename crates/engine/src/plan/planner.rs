@@ -228,7 +228,10 @@ impl Measures {
             }
             Mode::Medvram => [(largest(&Weights::all), 0), (unet.all(), 0)],
             Mode::Lowvram { .. } => {
-                [(0, largest(&|weights| least(weights).ring)), (unet_streams.resident, unet_streams.ring)]
+                // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
+                let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
+                let Streamed { resident, ring, .. } = texts.unwrap_or_default();
+                [(resident, ring), (unet_streams.resident, unet_streams.ring)]
             }
         };
         let stage = |stage, beside: StageBytes, (weights, ring)| {

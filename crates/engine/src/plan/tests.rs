@@ -1,9 +1,11 @@
 use candle_core::DType;
+use kiln_clip::TextEncoder;
 use kiln_ops::Target;
 
 use super::{Plan, Planner, RunsOn, Work};
 use crate::bench::{BenchModel, Preset};
 use crate::mode::Mode;
+use crate::residency::{Share, on_device, planned, residency};
 use crate::room::Room;
 
 const GIB: usize = 1 << 30;
@@ -100,4 +102,26 @@ fn small_cards_need_no_flags() {
     assert_eq!(choose(Preset::Sdxl, 6 * GIB).unwrap(), "medvram");
     assert_eq!(choose(Preset::Sdxl, 3 * GIB).unwrap(), "lowvram");
     assert_eq!(choose(Preset::Sd15, 4 * GIB).unwrap(), "full");
+}
+
+/// Under any budget what a plan gives to text encoders that stream is enough for them, also where segments stay beside a
+/// smaller ring.
+#[test]
+fn texts_stream_through_what_their_plan_has() {
+    let on = RunsOn::new(Target::Processor { threads: 2 }, DType::BF16);
+    let model = BenchModel::preset(Preset::Emoji).unwrap();
+    let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
+    let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
+    let planner = planner(Preset::Emoji);
+    let work = Work { texts: 300, chunks: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
+    let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
+    for i in 0..60 {
+        let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();
+        let [encode, ..] = &plan.stages;
+        let share = Share { resident: 0, room: encode.weights + encode.ring };
+        for encoder in &encoders {
+            let segments = on_device(encoder.segments(), on.target);
+            residency(&segments, &planned(on.dtype), share, &on.rates.estimate(&[])).unwrap();
+        }
+    }
 }
