@@ -11,8 +11,8 @@ use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{Part, Parts};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
-use crate::leftovers::remove_leftovers;
 use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::output::remove_orphans;
 
 /// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
 /// appears with all of them.
@@ -25,7 +25,7 @@ pub(super) fn write(
 ) -> Result<usize> {
     if folder.exists() {
         let folders = TEXT_FOLDERS.into_iter().flat_map(|(encoder, tokenizer)| [encoder, tokenizer]);
-        folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_leftovers(&folder.join(name)));
+        folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_orphans(&folder.join(name)));
         return write_into(files, parts, folder, weight_type, proceed);
     }
     let new = NewFolder::beside(folder)?;

@@ -108,7 +108,7 @@ fn small_cards_need_no_flags() {
 /// smaller ring.
 #[test]
 fn texts_stream_through_what_their_plan_has() {
-    let on = RunsOn::new(Target::Processor { threads: 2 }, DType::BF16);
+    let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16);
     let model = BenchModel::preset(Preset::Emoji).unwrap();
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
