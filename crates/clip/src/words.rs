@@ -111,7 +111,6 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-    use candle_core::Device;
 
     fn words(names: &[(&str, usize)]) -> Words {
         let mut words = Words::new(100, 4);
