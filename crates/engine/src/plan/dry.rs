@@ -12,6 +12,7 @@ use crate::denoise;
 use crate::error::Result;
 use crate::host_memory;
 use crate::picture;
+use crate::setup::CACHED_TEXTS;
 
 /// Bytes beside the weights, in one stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,7 +83,10 @@ impl Networks<'_> {
         let texts = work.usual_texts();
         let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.encoded_texts() - texts;
-        let scheduled = (0..others).map(|_| run.tensor(&[1, work.chunks * TOKENS, width], self.dtype)).collect();
+        // Those that the cache keeps are there a second time, without the empty chunks behind them.
+        let cached = if work.encoded_texts() <= CACHED_TEXTS { others } else { 0 };
+        let scheduled =
+            (0..others + cached).map(|_| run.tensor(&[1, work.chunks * TOKENS, width], self.dtype)).collect();
         let encode = |encoder: &TextEncoder| {
             (0..texts).map(|_| encoder.shadow(run, work.chunks, self.layer, self.dtype)).collect::<Vec<_>>()
         };
