@@ -267,7 +267,7 @@ mod tests {
     fn texts_of_schedules_are_planned() {
         let needed = |texts| {
             let mut arrangement = arrangement(1 << 40, 1 << 40, MemoryOptions::default(), None);
-            arrangement.prepare(Work { texts, chunks: 4, ..work(64) }).unwrap();
+            arrangement.prepare(Work { texts, chunks: 4, context: 4, ..work(64) }).unwrap();
             arrangement.plan().stages.map(|stage| stage.total())
         };
         let (few, many) = (needed(2), needed(1002));

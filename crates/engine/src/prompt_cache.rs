@@ -87,6 +87,11 @@ impl PromptCache {
         Some(encoded.clone())
     }
 
+    /// Counts a text that had to be encoded and is not put in.
+    pub(crate) fn pass(&mut self) {
+        self.counts.encoded += 1;
+    }
+
     /// Puts a text in that had to be encoded, and drops the one that was not used for longest where there is no room.
     pub(crate) fn put(&mut self, key: Key, encoded: Encoded) {
         self.counts.encoded += 1;

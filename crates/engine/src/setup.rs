@@ -151,7 +151,7 @@ pub(crate) struct Place {
 /// More threads than any processor runs at once are mistakes.
 const MAX_THREADS: usize = 1024;
 /// A prompt and its negative for some jobs, and the texts of a schedule. SDXL's take 0.6 MB each in f32.
-const CACHED_TEXTS: usize = 32;
+pub(crate) const CACHED_TEXTS: usize = 32;
 /// More texts than that are no cache.
 const MAX_CACHED_TEXTS: usize = 10_000;
 

@@ -281,10 +281,15 @@ impl TextEncoders {
             new.extend(ahead.filter(|key| self.cache.peek(key).is_none() && !keys.contains(key)));
         }
         let mut fresh = self.run(&new, keep, kept, proceed)?.into_iter();
+        // More than there is room for would push each other out before they are asked for again.
+        let is_kept = keys.len() <= self.cache.capacity();
         for (key, known) in keys.iter().zip(&mut known) {
             if known.is_none() {
                 *known = fresh.next();
-                known.iter().for_each(|encoded| self.cache.put(key.clone(), encoded.clone()));
+                match known.as_ref().filter(|_| is_kept) {
+                    Some(encoded) => self.cache.put(key.clone(), encoded.clone()),
+                    None => self.cache.pass(),
+                }
             }
         }
         new.drain(asked..).zip(fresh).for_each(|(key, encoded)| self.cache.put(key, encoded));
@@ -439,7 +444,8 @@ mod tests {
         let mut text = TextEncoders::open(&model, [&place, &place], &Copies::default(), words, 8).unwrap();
         let prompt: String = (1..40).map(|i| format!("[x{i}:{i}]")).collect();
         let job = Request { prompt, steps: Some(40), ..Request::default() }.resolve(&model).unwrap();
-        let steering = text.steering(&Together::of_job(&job, 0));
+        let steering = || text.steering(&Together::of_job(&job, 0));
+        let (all, steering) = (steering(), steering());
         assert!(steering.texts.len() >= 40 && text.work(&job).unwrap().texts == steering.texts.len());
         let mut asked = 0;
         let mut stop = |i: usize, of: usize| {
@@ -449,5 +455,15 @@ mod tests {
         };
         let stopped = text.conditions(&job, steering, 1, &Keep::Whole, true, &mut stop);
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
+        // More texts than the cache has room for are not kept beside those that the run holds.
+        let texts = all.texts.clone();
+        text.conditions(&job, all, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+        assert!(text.counts().encoded >= texts.len());
+        assert!(
+            texts
+                .iter()
+                .filter(|known| !known.is_empty())
+                .all(|known| text.cache.peek(&text.key(&job, known)).is_none())
+        );
     }
 }

@@ -425,7 +425,7 @@ fn escape_sequences_of_files_reach_no_terminal() {
         assert!(!run.stderr.contains(BAD) && run.stderr.contains(shown), "{run}");
     }
     // Kiln's own settings, which anybody may write.
-    let settings = "{\"kiln\":\"0\",\"request\":{\"prompt\":\"a\"},\"model\":{\"name\":\"m\",\"sha256\":\"\\u001b]0;ab\\u0007cdefgh\"}}";
+    let settings = "{\"kiln\":\"0\",\"request\":{\"prompt\":\"a\"},\"model\":{\"name\":\"\\u001b]0;ab\\u0007\",\"sha256\":\"\\u001b]0;cd\\u0007efghij\"}}";
     crate::settings::png_with(&sandbox, "evil.png", "kiln", settings);
     for args in [&["inspect", "evil.png"][..], &["inspect", "evil.png", "--json"]] {
         let run = sandbox.kiln(args).succeeds();

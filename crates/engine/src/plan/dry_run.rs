@@ -13,6 +13,7 @@ use crate::denoise::{Constants, guided_step};
 use crate::error::Result;
 use crate::host_memory;
 use crate::picture;
+use crate::setup::CACHED_TEXTS;
 
 /// Bytes besides weights, in one stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,7 +93,10 @@ impl Networks<'_> {
         let texts = work.usual_texts();
         let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.encoded_texts() - texts;
-        let scheduled = (0..others).map(|_| device.tensor(&[1, work.context * TOKENS, width], self.dtype)).collect();
+        // Those that the cache keeps are there a second time, without the chunks that make them as long as the others.
+        let cached = if work.encoded_texts() <= CACHED_TEXTS { others } else { 0 };
+        let text = |_| device.tensor(&[1, work.context * TOKENS, width], self.dtype);
+        let scheduled = (0..others + cached).map(text).collect();
         let encode = |encoder: &TextEncoder| -> Result<Vec<TextOutput<MetaTensor>>> {
             let config = encoder.config();
             let chunks = vec![vec![0; config.max_position_embeddings]; work.chunks];

@@ -113,7 +113,7 @@ fn texts_stream_through_what_their_plan_has() {
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);
-    let work = Work { texts: 300, chunks: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
+    let work = Work { texts: 300, chunks: 5, context: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();

@@ -124,7 +124,7 @@ fn novelai_is_understood() {
 #[test]
 fn samplers_that_are_not_there_are_named() {
     for (key, json, expected) in [
-        ("parameters", FOOOCUS.replace("dpmpp_2m_sde_gpu", "restart"), ("sampler", "restart")),
+        ("parameters", FOOOCUS.replace("dpmpp_2m_sde_gpu", "dpm_fast"), ("sampler", "dpm_fast")),
         ("parameters", FOOOCUS.replace("\"karras\"", "\"edm_playground_v2.5\""), ("scheduler", "edm_playground_v2.5")),
         ("parameters", r#"{"sui_image_params": {"sampler": "dpm_adaptive"}}"#.into(), ("sampler", "dpm_adaptive")),
         ("invokeai_metadata", r#"{"scheduler": "dpmpp_2s"}"#.into(), ("scheduler", "dpmpp_2s")),
@@ -200,8 +200,8 @@ fn other_graphs_are_refused_by_the_node_that_is_not_understood() {
         let found = refused(&[("prompt", &graph)]);
         assert!(found.contains(expected), "{found}");
     }
-    let unknown = taken(&[("prompt", &GRAPH.replace("\"euler\"", "\"heunpp2\""))]).unknown;
-    let expected = Unknown { is_schedule: false, field: "sampler_name", name: "heunpp2".into() };
+    let unknown = taken(&[("prompt", &GRAPH.replace("\"euler\"", "\"dpm_adaptive\""))]).unknown;
+    let expected = Unknown { is_schedule: false, field: "sampler_name", name: "dpm_adaptive".into() };
     assert_eq!(unknown, Some(expected));
 }
 

@@ -87,7 +87,11 @@ fn what_is_not_there_or_does_not_fit_is_named() {
     let mut engine = engine("sd1");
     let plain = pixels(&mut engine, "a red apple");
     let mut message = |prompt: &str, loras: &[LoraUse]| picture(&mut engine, prompt, loras).unwrap_err().to_string();
-    assert!(message("a <lora:ink:1>", &[]).contains("looked for ink.safetensors, for <lora:ink> in the prompt"));
+    let found = message("a <lora:ink:1>", &[]);
+    assert!(
+        found.contains("looked for ink.safetensors in that folder or below, for <lora:ink> in the prompt"),
+        "{found}"
+    );
     let other = LoraUse { lora: LoraName::File(loras("sdxl").join("kohya.safetensors")), text: 1.0, unet: 1.0 };
     let found = message("a cat", &[other]);
     assert!(found.contains("is it from another model?"), "{found}");
