@@ -457,7 +457,7 @@ mod tests {
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
         // More texts than the cache has room for are not kept beside those that the run holds.
         let texts = all.texts.clone();
-        text.conditions(&job, all, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+        text.conditions(&job, all, 1, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
         assert!(text.counts().encoded >= texts.len());
         assert!(
             texts
