@@ -14,6 +14,24 @@ type Row = (&'static str, &'static str, usize);
 
 #[rustfmt::skip]
 const PHRASES: &[Row] = &[
+    ("in the place of", "instead of", 50),
+    ("anew", "again", 20),
+    ("is told", "is reported", 32),
+    ("are told", "are reported", 11),
+    ("tells", "reports, shows, prints", 52),
+    ("told", "reported, shown", 205),
+    ("beside", "next to, with, in parallel with; or name the thing", 213),
+    ("card", "GPU", 267),
+    ("cards", "GPUs", 24),
+    ("processor", "CPU", 121),
+    ("picture", "image", 545),
+    ("pictures", "images", 371),
+    ("what is drawn", "the images", 6),
+    ("nobody", "no one, or name the subject", 61),
+    ("for who", "for those who", 6),
+    ("whose it is", "its owner, or name it", 2),
+    ("foreseen", "prefetched, expected", 4),
+    ("page-locked", "pinned", 13),
 ];
 
 /// Whose texts are counted.

@@ -69,11 +69,15 @@ pub(crate) fn map(path: &Path) -> Result<Mapped> {
 /// Takes the pages of `range` out of this process's memory, those that it shares with its neighbours too: they stay in
 /// the system's cache, and come back when they are read. A range past the end is ignored, and so is a system that does
 /// not want to.
+#[cfg(unix)]
 fn forget(map: &Mmap, range: Range<usize>) {
-    #[cfg(unix)]
     if map.get(range.clone()).is_some_and(|bytes| !bytes.is_empty()) {
         // SAFETY: the mapping is of a file and read-only, so no page of it was ever written, and what is read after
         // this call comes from the same file: no byte changes. The range lies inside of the mapping.
         let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
     }
 }
+
+/// Other systems have no such call.
+#[cfg(not(unix))]
+fn forget(_map: &Mmap, _range: Range<usize>) {}

@@ -39,6 +39,7 @@ enum Target {
     /// Made under a temporary name and renamed.
     File,
     /// A character device or a FIFO, opened and written into.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only found on Unix"))]
     Device,
     StandardOutput,
     StandardError,
