@@ -159,7 +159,7 @@ impl TraceFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`crate::Error::Write`].
     pub fn write<'a>(self, steps: impl IntoIterator<Item = &'a StepTrace>) -> Result<()> {
         let events: Vec<Value> = steps.into_iter().zip(1..).flat_map(|(step, pid)| step.events(pid)).collect();
         let trace = json!({

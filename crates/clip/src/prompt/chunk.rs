@@ -19,7 +19,7 @@ pub enum ChunkCut {
     /// Behind the last comma where one is near, else where the chunk is full: AUTOMATIC1111's.
     #[default]
     Comma,
-    /// Before the word that does not fit, unless it has [`LONG_WORD`] tokens or more: ComfyUI's.
+    /// Before the word that does not fit, unless it has 8 tokens or more: ComfyUI's.
     Word,
 }
 

@@ -178,7 +178,7 @@ impl ReportFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`crate::Error::Write`].
     pub fn write(self, report: &BenchReport) -> Result<()> {
         self.0.write(|to| {
             serde_json::to_writer_pretty(&mut *to, report)?;
