@@ -100,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Opens the folder with this file in the place of the usual one, and resolves a request of which nothing is said.
+/// Opens the folder with this file instead of the usual one, and resolves a request of which nothing is said.
 fn model(folder: &Path, name: &str, json: &[u8]) {
     std::fs::write(folder.join(name), json).expect("a file");
     let Ok(model) = ModelFolder::open(folder) else { return };
