@@ -86,7 +86,13 @@ impl JobFile {
         Self { name: "--grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
     }
 
-    fn parse(name: &str, bytes: &[u8], format: Option<JobFormat>) -> Result<Self> {
+    /// The same from the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first
+    /// character says it.
+    ///
+    /// # Errors
+    /// [`Error::Job`] as [`Self::read`].
+    #[doc(hidden)]
+    pub fn parse(name: &str, bytes: &[u8], format: Option<JobFormat>) -> Result<Self> {
         let problem = |line: usize, problem: String| Error::Job { file: name.into(), line, problem };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
