@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use kiln_weights::open_regular;
 use serde::Serialize;
 
 use super::foreign::MAX_JSON;
@@ -83,7 +84,7 @@ impl ImageReport {
         let named =
             path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)));
         let by_bytes =
-            || File::open(path).and_then(|mut file| head(&mut file)).is_ok_and(|head| Format::of(&head).is_some());
+            || open_regular(path).and_then(|mut file| head(&mut file)).is_ok_and(|head| Format::of(&head).is_some());
         path.is_file() && (named || by_bytes())
     }
 
@@ -93,7 +94,7 @@ impl ImageReport {
     /// [`Error::Read`], or [`Error::Model`] where the file is no picture of a format that has settings.
     pub fn read(path: &Path) -> Result<Self> {
         let read = || Error::read(path);
-        let mut file = File::open(path).map_err(read())?;
+        let mut file = open_regular(path).map_err(read())?;
         let length = file.metadata().map_err(read())?.len();
         let format = Format::of(&head(&mut file).map_err(read())?).ok_or_else(|| {
             let problem = if length == 0 { "is empty" } else { "is no PNG, JPEG, WebP or AVIF" };
@@ -159,6 +160,15 @@ fn infotext_of(texts: &[ImageText]) -> Option<(Infotext, String)> {
 mod tests {
     use super::*;
     use kiln_testkit::shared_data;
+
+    /// A FIFO would wait for a writer for ever.
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_no_image() {
+        let error = ImageReport::read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero"), "{error}");
+        assert!(!ImageReport::is_for(Path::new("/dev/zero")));
+    }
 
     /// Files of sd-parsers' tests, with what that package reads in them.
     #[test]
