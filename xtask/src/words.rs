@@ -14,14 +14,14 @@ type Row = (&'static str, &'static str, usize);
 
 #[rustfmt::skip]
 const PHRASES: &[Row] = &[
-    ("in the place of", "instead of", 50),
+    ("in the place of", "instead of", 46),
     ("anew", "again", 20),
     ("is told", "is reported", 32),
     ("are told", "are reported", 11),
     ("tells", "reports, shows, prints", 52),
     ("told", "reported, shown", 205),
     ("beside", "next to, with, in parallel with; or name the thing", 213),
-    ("card", "GPU", 267),
+    ("card", "GPU", 265),
     ("cards", "GPUs", 24),
     ("processor", "CPU", 121),
     ("picture", "image", 545),
