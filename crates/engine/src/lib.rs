@@ -1,4 +1,4 @@
-//! Floor 5: pipelines. A [`Request`] becomes pictures.
+//! Floor 6: pipelines. A [`Request`] becomes pictures.
 //!
 //! This is the one place that knows Stable Diffusion as a whole: which text encoders a family has, how their outputs
 //! steer the denoiser, what guidance is. A request is plain data and goes one way; nothing below this crate sees it.

@@ -1,4 +1,4 @@
-//! Floor 0: models from the Hugging Face Hub, in the cache that other tools share.
+//! Floor 1: models from the Hugging Face Hub, in the cache that other tools share.
 //!
 //! A [`Reference`] names a repository, [`Settings`] say where the Hub and the cache are, a [`Hub`] finds or fetches
 //! what a model needs of it: one set of weights for each part, configurations and tokenizers. Everything that is

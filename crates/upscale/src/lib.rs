@@ -1,0 +1,2 @@
+//! Floor 4: super-resolution networks.
+#![forbid(unsafe_code)]
