@@ -4,6 +4,7 @@ use kiln_engine::{Devices, devices};
 
 use crate::args::DevicesArgs;
 use crate::output::{print, print_json};
+use crate::table::size;
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) {
@@ -12,16 +13,15 @@ pub fn run(args: &DevicesArgs) {
 }
 
 fn text(devices: &Devices) -> String {
-    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let mut lines = vec![
         format!("processor  {}, {} threads", devices.processor, devices.threads),
         format!("           {}", devices.features.join(" ")),
     ];
     if let (Some(total), Some(available)) = (devices.memory_total, devices.memory_available) {
         let limit = devices.memory_physical.map_or_else(String::new, |physical| {
-            format!(" (the limit of this process's control group; the machine has {})", gib(physical))
+            format!(" (the limit of this process's control group; the machine has {})", size(physical))
         });
-        lines.push(format!("memory     {}{limit}, {} available", gib(total), gib(available)));
+        lines.push(format!("memory     {}{limit}, {} available", size(total), size(available)));
     }
     lines.push(format!("cuda       {}", devices.cuda));
     for card in &devices.cards {
@@ -31,8 +31,8 @@ fn text(devices: &Devices) -> String {
             card.name,
             card.compute_capability,
             card.multiprocessors,
-            gib(card.memory_free as u64),
-            gib(card.memory_total as u64),
+            size(card.memory_free as u64),
+            size(card.memory_total as u64),
         ));
     }
     let auto = &devices.auto;

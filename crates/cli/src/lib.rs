@@ -14,6 +14,7 @@ mod bench;
 mod bench_args;
 mod convert;
 mod devices;
+mod failure;
 mod handover;
 mod inspect;
 mod interrupt;
@@ -91,7 +92,7 @@ fn run(args: Args) -> ExitCode {
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {error}");
+            tell!("error: {}", failure::message(&error));
             match error {
                 kiln_engine::Error::Interrupted => ExitCode::from(130),
                 error if error.is_usage() => ExitCode::from(2),

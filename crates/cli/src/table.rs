@@ -1,5 +1,7 @@
 //! Text for the terminal's output stream: tables, numbers, sizes.
 
+use kiln_files::ByteSize;
+
 /// Rows of words, each column as wide as its widest word; all columns but the first `left` are aligned to the right.
 pub fn table(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -33,13 +35,7 @@ pub fn thousands(number: usize) -> String {
 
 /// A size in the unit that suits it.
 pub fn size(bytes: u64) -> String {
-    let bytes = bytes as f64;
-    match bytes {
-        ..1024.0 => format!("{bytes} B"),
-        ..1_048_576.0 => format!("{:.1} KiB", bytes / 1024.0),
-        ..1_073_741_824.0 => format!("{:.1} MiB", bytes / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes / 1_073_741_824.0),
-    }
+    ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
 }
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::bench::{BenchModel, Preset};
-    use crate::byte_size::ByteSize;
+    use kiln_files::ByteSize;
 
     const MIB: u64 = 1 << 20;
 

@@ -233,7 +233,7 @@ impl Engine {
     /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
+    /// [`Error::Files`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::byte_size::ByteSize;
+use kiln_files::ByteSize;
+
 use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
@@ -19,33 +20,9 @@ pub enum Error {
         /// What is possible, with the nearest possible value where there is one.
         expected: String,
     },
-    /// A file that is needed is not there.
-    #[error("{}: not found; looked for {looked_for}", path.display())]
-    NotFound {
-        /// Where it should be.
-        path: PathBuf,
-        /// What was looked for.
-        looked_for: String,
-    },
-    /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A file is there already.
-    #[error("{} exists already; choose another name, or add --overwrite", .0.display())]
-    Exists(PathBuf),
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    Files(#[from] kiln_files::Error),
     /// A line of a file of jobs cannot be what it is.
     #[error("{file}:{line}: {problem}")]
     Job {
@@ -189,7 +166,8 @@ impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_) | Self::Job { .. } => true,
+            Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) | Self::Job { .. } => true,
+            Self::Files(error) => error.is_usage(),
             Self::Hub(error) => error.is_usage(),
             _ => false,
         }
@@ -197,7 +175,7 @@ impl Error {
 
     /// The standard output could not be written to.
     pub fn output(source: std::io::Error) -> Self {
-        Self::Write { path: "the standard output".into(), source }
+        kiln_files::Error::Write { path: "the standard output".into(), source }.into()
     }
 
     /// Whether there was no memory: less work at a time may help.
@@ -216,13 +194,17 @@ impl Error {
     }
 
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.to_path_buf();
-        |source| Self::Read { path, source }
+        let error = kiln_files::read_error(path);
+        |source| error(source).into()
     }
 
     pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.to_path_buf();
-        |source| Self::Write { path, source }
+        let error = kiln_files::write_error(path);
+        |source| error(source).into()
+    }
+
+    pub(crate) fn not_found(path: impl Into<PathBuf>, looked_for: String) -> Self {
+        kiln_files::Error::NotFound { path: path.into(), looked_for }.into()
     }
 
     pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {

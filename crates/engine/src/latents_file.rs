@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use candle_core::Tensor;
+use kiln_files::{FileRules, PlannedFile};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::error::{Error, Result};
-use crate::output::{FileRules, PlannedFile};
 use crate::picture::Picture;
 
 /// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`: what diffusers gives for
@@ -25,7 +25,7 @@ impl LatentsFile {
     /// ending than `.safetensors`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the latents";
-        let rules = FileRules { flag: "--latents-out", what, extensions: &["safetensors"], overwrite: true };
+        let rules = FileRules { field: "latents_out", what, extensions: &["safetensors"], overwrite: true };
         Ok(Self { file: PlannedFile::plan(path, rules)?, latents: Vec::new() })
     }
 
@@ -42,7 +42,7 @@ impl LatentsFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Files`].
     pub fn write(self) -> Result<()> {
         let latents = Tensor::cat(&self.latents, 0)?;
         let bytes: Vec<u8> =
@@ -50,6 +50,6 @@ impl LatentsFile {
         let failed = |error: safetensors::SafeTensorError| Error::write(self.file.path())(std::io::Error::other(error));
         let view = TensorView::new(Dtype::F32, latents.dims().to_vec(), &bytes).map_err(failed)?;
         let bytes = safetensors::serialize([("latents", view)], None).map_err(failed)?;
-        self.file.write(|to| to.write_all(&bytes))
+        Ok(self.file.write(|to| to.write_all(&bytes))?)
     }
 }

@@ -25,7 +25,6 @@
 mod arrangement;
 mod batch;
 mod bench;
-mod byte_size;
 mod conditioning;
 mod convert;
 mod decoder;
@@ -79,20 +78,19 @@ pub use bench::{
     BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
     StageReport, StreamPlan, StreamStage, Summary,
 };
-pub use byte_size::ByteSize;
 pub use convert::{Converted, WeightType, convert};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use guidance::{GuidanceOptions, Threshold};
-pub use hashes::cache_folder;
 pub use hub::{HubOptions, fetched, pull};
 pub use inspect::{
     Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
 };
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
+pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_scheduler::{
@@ -108,7 +106,7 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use mode::Mode;
 pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
-pub use output::{Output, PlannedFile};
+pub use output::Output;
 pub use picture::Picture;
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};

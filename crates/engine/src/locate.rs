@@ -24,7 +24,7 @@ const LONGEST_MANIFEST: u64 = 64 << 10;
 /// has. Without a name the model that comes with Kiln.
 ///
 /// # Errors
-/// [`Error::NotFound`] with all the places that were tried, [`Error::Read`] for a device or a FIFO, [`Error::Hub`] with
+/// [`Error::Files`] with all the places that were tried, [`Error::Files`] for a device or a FIFO, [`Error::Hub`] with
 /// what the cache lacks.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = name.map(hub::cached).transpose()?.flatten() {
@@ -48,7 +48,7 @@ pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
             tried.push(candidate.display().to_string());
         }
     }
-    Err(Error::NotFound { path: name.to_path_buf(), looked_for: format!("a model folder at {}", tried.join(", ")) })
+    Err(Error::not_found(name.to_path_buf(), format!("a model folder at {}", tried.join(", "))))
 }
 
 /// What files of models end with.

@@ -1,9 +1,8 @@
 //! What a user says of memory.
 
+use kiln_files::ByteSize;
 use kiln_ops::Target;
 use kiln_vae::Tiling;
-
-use crate::byte_size::ByteSize;
 
 /// Which mode a run begins in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

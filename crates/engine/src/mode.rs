@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use kiln_files::ByteSize;
 use serde::Serialize;
 
-use crate::byte_size::ByteSize;
 use crate::memory::ModeChoice;
 
 /// Where a model's weights are while it runs, from the fastest to the smallest. The picture is the same in all of them.

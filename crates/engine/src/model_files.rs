@@ -67,7 +67,7 @@ impl Part {
     fn open(path: &Path, flag: &str) -> Result<Self> {
         if !path.exists() {
             let looked_for = format!("{flag}, a checkpoint file or a component's folder");
-            return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
+            return Err(Error::not_found(path, looked_for));
         }
         if path.is_dir() {
             return Ok(Self::Folder(path.to_path_buf()));
@@ -317,10 +317,10 @@ pub(crate) enum TokenizerFiles {
 fn read(path: &Path) -> Result<String> {
     if !path.exists() {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Err(Error::NotFound {
-            path: path.to_path_buf(),
-            looked_for: format!("{name}, part of every model folder of the kind that model_index.json names"),
-        });
+        return Err(Error::not_found(
+            path.to_path_buf(),
+            format!("{name}, part of every model folder of the kind that model_index.json names"),
+        ));
     }
     read_small_text(path, MAX_CONFIG_BYTES).map_err(Error::read(path))
 }

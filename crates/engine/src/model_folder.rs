@@ -91,7 +91,7 @@ impl ModelFolder {
     /// Reads the configurations of the model at `path`: a folder in the diffusers layout, or a checkpoint file.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::Model`] name the file; the parts' own errors say what is impossible in it.
+    /// [`Error::Files`] and [`Error::Model`] name the file; the parts' own errors say what is impossible in it.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, &ModelOptions::default())
     }
@@ -104,7 +104,7 @@ impl ModelFolder {
         if !path.exists() {
             let looked_for =
                 "a model folder in the diffusers layout (with model_index.json), or a checkpoint file".into();
-            return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
+            return Err(Error::not_found(path, looked_for));
         }
         let mut files = ModelFiles::open(path, options)?;
         let index_path = files.config_path("model_index.json");

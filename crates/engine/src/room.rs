@@ -3,11 +3,11 @@
 use std::fmt;
 
 use candle_core::{Device, DeviceLocation};
+use kiln_files::ByteSize;
 use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpus};
 
-use crate::byte_size::ByteSize;
 use crate::memory::MemoryOptions;
 use crate::setup::PIECE;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
+use kiln_files::check_folder;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
-use crate::output::check_folder;
 use crate::request::in_range;
 use crate::threads;
 
@@ -172,7 +172,7 @@ impl Setup {
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
     ///
     /// # Errors
-    /// [`Error::Value`] for a number of threads or texts that no machine has, [`Error::NotFound`] where there is no such
+    /// [`Error::Value`] for a number of threads or texts that no machine has, [`Error::Files`] where there is no such
     /// TAESD, or no such folder.
     pub fn check(&self) -> Result<()> {
         self.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()?;
@@ -185,11 +185,10 @@ impl Setup {
         }
         match self.taesd.as_deref().filter(|path| !path.exists()) {
             None => Ok(()),
-            Some(path) => Err(Error::NotFound {
-                path: path.to_path_buf(),
-                looked_for: "--taesd, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny"
-                    .into(),
-            }),
+            Some(path) => Err(Error::not_found(
+                path.to_path_buf(),
+                "--taesd, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny".into(),
+            )),
         }
     }
 

@@ -8,12 +8,12 @@
 use std::path::Path;
 
 use candle_core::{DType, Device};
+use kiln_files::{FileRules, PlannedFile};
 use kiln_ops::trace::{Operator, Trace};
 use serde_json::{Map, Value, json};
 
 use crate::bench::Machine;
 use crate::error::Result;
-use crate::output::{FileRules, PlannedFile};
 
 /// Operators that the log names.
 const MOST: usize = 5;
@@ -147,8 +147,8 @@ impl TraceFile {
     /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
     /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        let rules = FileRules { flag: "--trace", what: "the trace", extensions: &["json"], overwrite: true };
-        PlannedFile::plan(path, rules).map(Self)
+        let rules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };
+        Ok(Self(PlannedFile::plan(path, rules)?))
     }
 
     /// The file.
@@ -159,7 +159,7 @@ impl TraceFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`crate::Error::Write`].
+    /// [`crate::Error::Files`].
     pub fn write<'a>(self, steps: impl IntoIterator<Item = &'a StepTrace>) -> Result<()> {
         let events: Vec<Value> = steps.into_iter().zip(1..).flat_map(|(step, pid)| step.events(pid)).collect();
         let trace = json!({
@@ -167,10 +167,11 @@ impl TraceFile {
             "otherData": { "program": format!("kiln {}", env!("CARGO_PKG_VERSION")) },
             "traceEvents": events,
         });
-        self.0.write(|to| {
+        let written = self.0.write(|to| {
             serde_json::to_writer(&mut *to, &trace)?;
             to.write_all(b"\n")
-        })
+        });
+        Ok(written?)
     }
 }
 

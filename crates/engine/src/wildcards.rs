@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use kiln_files::check_folder;
+
 use crate::error::{Error, Result};
-use crate::output::check_folder;
 
 /// The lists that some prompts name, read once, so that a run does not depend on what happens to the files meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ impl Wildcards {
     /// lines that begin with `#`. A name without a file is told, and is text.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where there is no such folder, [`Error::Read`] where a list cannot be read.
+    /// [`Error::Files`] where there is no such folder, [`Error::Files`] where a list cannot be read.
     pub(crate) fn read(folder: &Path, prompts: &[&str]) -> Result<Self> {
         check_folder(folder, "--wildcards-dir, a folder with lists of texts (name.txt, a text a line)")?;
         let mut lists = BTreeMap::new();

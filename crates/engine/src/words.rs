@@ -31,7 +31,7 @@ impl Embeddings {
     /// Those of a folder and the folders below. A file that is none is told and left out.
     ///
     /// # Errors
-    /// [`crate::Error::Read`] where the folder cannot be read.
+    /// [`crate::Error::Files`] where the folder cannot be read.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         let mut this = Self::default();

@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use kiln_files::read_small;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
 use crate::limits::{MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::safetensors_file::SafetensorsFile;
-use crate::small_file::read_small;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// Names before the suffix under which diffusers and transformers save weights.

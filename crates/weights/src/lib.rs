@@ -39,7 +39,6 @@ mod random;
 mod rows;
 mod safetensors_file;
 mod segment;
-mod small_file;
 mod source;
 mod stored_type;
 mod stream;
@@ -51,6 +50,7 @@ pub use formats::{
     Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
 };
 pub use keys::{KeyRule, Renamed};
+pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
 pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, misfits};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
@@ -58,7 +58,6 @@ pub use param_spec::{ParamSpec, SlabType, StoredRows};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
 pub use segment::{Active, Param, ParamBuilder, Segment, Segments, StackedParam, Staged};
-pub use small_file::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

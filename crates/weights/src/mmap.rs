@@ -5,10 +5,10 @@ use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
+use kiln_files::open_regular;
 use memmap2::Mmap;
 
 use crate::error::{Error, Result};
-use crate::small_file::open_regular;
 
 /// A mapped file. As bytes it is what the file had when it was opened, for what is read at once; what is read later goes
 /// through [`Mapped::bytes`].

@@ -224,7 +224,7 @@ impl<'a, 'w> Desk<'a, 'w> {
 fn is_of_the_job(error: &Error) -> bool {
     use std::io::ErrorKind::{AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied};
     match error {
-        Error::Write { source, .. } => {
+        Error::Files(kiln_files::Error::Write { source, .. }) => {
             matches!(source.kind(), AlreadyExists | InvalidFilename | IsADirectory | NotADirectory | PermissionDenied)
         }
         _ => true,
@@ -248,6 +248,9 @@ mod tests {
             let error = std::io::Error::from_raw_os_error(number);
             assert!(!is_of_the_job(&Error::write("a.png".as_ref())(error)) || !cfg!(target_os = "linux"), "{number}");
         }
-        assert!(is_of_the_job(&write(ErrorKind::PermissionDenied)) && is_of_the_job(&Error::Exists("a.png".into())));
+        assert!(
+            is_of_the_job(&write(ErrorKind::PermissionDenied))
+                && is_of_the_job(&kiln_files::Error::Exists("a.png".into()).into())
+        );
     }
 }

@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
+use kiln_files::{FileRules, PlannedFile};
 use serde_json::{Value, json};
 
 use super::fields::said;
 use super::plan::{State, Todo};
 use crate::error::Result;
-use crate::output::{FileRules, PlannedFile};
 
 /// Writes an object a line, picture by picture in the set's order: its number, the line that asked for it, the request
 /// with the seeds that were drawn, and its file with the times that it took, or the error. The file appears whole.
 pub(crate) fn write_index(path: &Path, todos: &[Todo]) -> Result<()> {
-    let rules = FileRules { flag: "--output", what: "the index", extensions: &["jsonl"], overwrite: true };
+    let rules = FileRules { field: "output", what: "the index", extensions: &["jsonl"], overwrite: true };
     let mut text = String::new();
     for todo in todos {
         text += &row(todo).to_string();
         text.push('\n');
     }
-    PlannedFile::named(path, rules)?.write(|to| to.write_all(text.as_bytes()))
+    Ok(PlannedFile::named(path, rules)?.write(|to| to.write_all(text.as_bytes()))?)
 }
 
 fn row(todo: &Todo) -> Value {

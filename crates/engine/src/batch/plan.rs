@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use kiln_files::{PlannedFile, check_folder};
+
 use super::grid::Axis;
 use super::journal::{Journal, Line, Made, Planned, Record, Records};
 use super::names::{file_name, is_fixed, with_suffix};
@@ -12,7 +14,6 @@ use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
 use crate::model_files::ModelOptions;
-use crate::output::{PlannedFile, check_folder};
 use crate::plan::BatchSize;
 use crate::request::{MAX_PICTURES, Request, in_range, random_seed};
 use crate::settings::ImageReport;
@@ -78,7 +79,7 @@ impl BatchRun {
     /// planned.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process is at work on the same pictures, [`Error::Exists`] where a file would be
+    /// [`Error::Busy`] where another process is at work on the same pictures, [`Error::Files`] where a file would be
     /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
     /// [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
@@ -90,7 +91,7 @@ impl BatchRun {
         if !folder.is_dir() {
             // What stands in the way is told better by looking at it.
             std::fs::create_dir_all(folder).map_err(|error| match check_folder(folder, "a folder for the images") {
-                Err(problem @ Error::Read { .. }) => problem,
+                Err(problem @ kiln_files::Error::Read { .. }) => problem.into(),
                 _ => Error::write(folder)(error),
             })?;
         }
@@ -224,7 +225,7 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
             // A journal that lost its last lines does not know that the picture was made; the picture does.
             replace |= !is_new && is_made_by(&path, &task.request);
             if !replace && path.symlink_metadata().is_ok() {
-                return Err(Error::Exists(path));
+                return Err(kiln_files::Error::Exists(path).into());
             }
         }
         todos.push(Todo { task, planned, path, replace, state });
@@ -269,7 +270,7 @@ fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) 
                 return Err(Error::Value { name: "output", found, expected });
             }
             match check_folder(&folder.join(above), "a folder for images") {
-                Err(Error::NotFound { .. }) => {} // it will be made
+                Err(kiln_files::Error::NotFound { .. }) => {} // it will be made
                 other => other?,
             }
         }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 
 use super::desk::{Desk, Watch};
@@ -19,7 +20,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lora::LoraUse;
 use crate::model_folder::ModelFolder;
-use crate::output::remove_orphans;
 use crate::resolved::Job;
 
 impl BatchRun {
@@ -27,7 +27,7 @@ impl BatchRun {
     /// drawn by then is saved. A picture that cannot be made is recorded, and the others go on.
     ///
     /// # Errors
-    /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`Error::Write`] where
+    /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`Error::Files`] where
     /// the folder takes no more files: then the run stops, and nothing is recorded of what is missing. All else is
     /// counted in the report.
     pub fn run(self, watch: &mut Watch<'_>) -> Result<BatchReport> {

@@ -8,10 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use candle_core::Tensor;
+use kiln_files::{persist, persist_new, temporary_beside};
 
 use super::journal::{Journal, Line, Made, Seconds};
 use crate::error::{Error, Result};
-use crate::output::{persist, persist_new, png, temporary_beside};
+use crate::output::png;
 use crate::picture::Picture;
 use crate::resolved::Job;
 use crate::settings::Origin;
@@ -55,7 +56,7 @@ impl Savers {
     /// Starts the threads. Files are written under temporary names in the folders where they belong.
     ///
     /// # Errors
-    /// [`Error::Write`] where there is no thread to be had.
+    /// [`Error::Files`] where there is no thread to be had.
     pub(crate) fn start(journal: &Arc<Mutex<Journal>>) -> Result<Self> {
         let (parcels, queue) = sync_channel(WAITING);
         let (tell, saved) = channel();
@@ -129,7 +130,7 @@ fn save(parcel: Parcel, journal: &Mutex<Journal>) -> Result<Made> {
     let mut file = temporary_beside(&path)?;
     file.write_all(&bytes).and_then(|()| file.as_file().sync_data()).map_err(Error::write(&path))?;
     if !replace && path.symlink_metadata().is_ok() {
-        return Err(Error::Exists(path));
+        return Err(kiln_files::Error::Exists(path).into());
     }
     seconds.save = start.elapsed().as_secs_f64();
     let made = Made { bytes: bytes.len() as u64, seconds };

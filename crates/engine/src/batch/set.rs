@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use kiln_files::sha256;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::fields::{Assignment, Fields, Spec, said};
 use super::grid::{Axis, combinations, count};
@@ -137,8 +137,7 @@ fn key(said: &Fields, model: Option<&Path>, output: Option<&str>, seen: &mut Has
     let before = seen.entry(asked.clone()).or_insert(0);
     let times = Value::from(*before);
     *before += 1;
-    let hash = Sha256::digest(format!("{asked}{times}"));
-    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256(format!("{asked}{times}").as_bytes())[..16].to_string() // 64 bits
 }
 
 #[cfg(test)]

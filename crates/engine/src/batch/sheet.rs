@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use kiln_files::{FileRules, PlannedFile, folder_of};
 use serde_json::Value;
 
 use super::canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
@@ -14,7 +15,6 @@ use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};
 use crate::error::{Error, Result};
-use crate::output::{FileRules, PlannedFile, folder_of};
 use crate::request::in_range;
 
 /// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
@@ -57,11 +57,10 @@ impl ContactSheet {
     pub(crate) fn plan(&self) -> Result<PlannedFile> {
         in_range("--thumbnail", self.side, SMALLEST, LARGEST)?;
         let what = "the contact sheet";
-        let rules = FileRules { flag: "--contact-sheet", what, extensions: &["png"], overwrite: true };
+        let rules = FileRules { field: "contact_sheet", what, extensions: &["png"], overwrite: true };
         let file = PlannedFile::named(&self.file, rules)?;
         if file.is_standard_output() {
-            let expected = "a file; the standard output gets the names of the images".into();
-            return Err(Error::Value { name: rules.flag, found: self.file.display().to_string(), expected });
+            return Err(rules.refused(&self.file, "a file; the standard output gets the names of the images").into());
         }
         Ok(file)
     }
@@ -88,12 +87,12 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet; the file appears whole. The longest side of an image on it is `side` pixels at most.
 ///
 /// # Errors
-/// [`Error::Value`] where there are too many pictures, [`Error::Read`] where one cannot be read, [`Error::Write`].
+/// [`Error::Value`] where there are too many pictures, [`Error::Files`] where one cannot be read, [`Error::Files`].
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;
     let bytes = canvas.png().map_err(|error| Error::write(file.path())(std::io::Error::other(error)))?;
-    file.write(|to| to.write_all(&bytes))
+    Ok(file.write(|to| to.write_all(&bytes))?)
 }
 
 fn square(todos: &[Todo]) -> Layout<'_> {

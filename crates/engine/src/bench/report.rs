@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use candle_core::Device;
+use kiln_files::{FileRules, PlannedFile};
 use kiln_mempool::DeviceMemory;
 use serde::Serialize;
 
@@ -10,7 +11,6 @@ use super::BenchStage;
 use super::streamed::StreamStage;
 use crate::devices::devices;
 use crate::error::Result;
-use crate::output::{FileRules, PlannedFile};
 use crate::trace::StepTrace;
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
@@ -166,8 +166,8 @@ impl ReportFile {
     /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
     /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        let rules = FileRules { flag: "--json", what: "the report", extensions: &["json"], overwrite: true };
-        PlannedFile::plan(path, rules).map(Self)
+        let rules = FileRules { field: "json", what: "the report", extensions: &["json"], overwrite: true };
+        Ok(Self(PlannedFile::plan(path, rules)?))
     }
 
     /// The file.
@@ -178,12 +178,13 @@ impl ReportFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`crate::Error::Write`].
+    /// [`crate::Error::Files`].
     pub fn write(self, report: &BenchReport) -> Result<()> {
-        self.0.write(|to| {
+        let written = self.0.write(|to| {
             serde_json::to_writer_pretty(&mut *to, report)?;
             to.write_all(b"\n")
-        })
+        });
+        Ok(written?)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kiln_clip::Tokenizer;
+use kiln_files::remove_orphans;
 use kiln_weights::{NewTensor, read_small, write_safetensors};
 
 use super::WeightType;
@@ -12,7 +13,6 @@ use super::parts::{Part, Parts};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
 use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
-use crate::output::remove_orphans;
 
 /// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
 /// appears with all of them.

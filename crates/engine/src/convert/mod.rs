@@ -13,12 +13,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kiln_files::remove_orphans;
 use kiln_weights::{BlockType, StoredType};
+
 use safetensors::Dtype;
 
 use crate::error::{Error, Result};
 use crate::model_files::{ModelFiles, ModelOptions};
-use crate::output::remove_orphans;
 pub(crate) use keep::is_bare;
 use parts::Parts;
 
@@ -81,7 +82,7 @@ pub struct Converted {
 /// notes, where they come from a folder: opened by Kiln it is the same model.
 ///
 /// # Errors
-/// [`Error::Exists`], [`Error::NotFound`] where the folder of `output` is missing, [`Error::Interrupted`], and what is wrong
+/// [`Error::Files`] where the folder of `output` is missing, [`Error::Interrupted`], and what is wrong
 /// with the model: with a missing tensor nothing is written.
 pub fn convert(
     input: &Path,
@@ -106,7 +107,7 @@ pub fn convert(
         return Err(Error::Value { name: "--weight-type", found: "a type of blocks".into(), expected });
     }
     if output.exists() && !overwrite {
-        return Err(Error::Exists(output.to_path_buf()));
+        return Err(kiln_files::Error::Exists(output.to_path_buf()).into());
     }
     if output.exists() && (if layout == Layout::Folder { !output.is_dir() } else { !output.is_file() }) {
         let expected = if layout == Layout::Folder { "a folder, or a name that is free" } else { "a regular file" };
@@ -115,11 +116,11 @@ pub fn convert(
     let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let looked_for = "a folder for the model; make it first".into();
-        return Err(Error::NotFound { path: parent.to_path_buf(), looked_for });
+        return Err(Error::not_found(parent.to_path_buf(), looked_for));
     }
     if !input.exists() {
         let looked_for = "a model folder in the diffusers layout, or a checkpoint file".into();
-        return Err(Error::NotFound { path: input.to_path_buf(), looked_for });
+        return Err(Error::not_found(input.to_path_buf(), looked_for));
     }
     let files = ModelFiles::open(input, options)?;
     let parts = match (Parts::open(&files), layout) {

@@ -4,8 +4,9 @@ use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use kiln_files::{persist, temporary_beside, temporary_folder_beside};
+
 use crate::error::{Error, Result};
-use crate::output::{persist, temporary_beside, temporary_folder_beside};
 
 /// Bytes that are written between two looks at whether to go on.
 const PIECE: usize = 4 << 20;
@@ -52,7 +53,7 @@ pub(super) fn replace(
         other => other.into(),
     })?;
     let file = file.into_inner().map_err(|error| Error::write(path)(error.into_error()))?; // flushed above
-    persist(file.inner, path)
+    Ok(persist(file.inner, path)?)
 }
 
 /// A folder that is made beside its place and put there at the end.

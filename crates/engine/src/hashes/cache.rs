@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use kiln_files::{persist, temporary_beside};
 use kiln_weights::read_small;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Scope;
 use crate::error::Result;
-use crate::output::{persist, temporary_beside};
 
 /// Older entries than so many are forgotten.
 const ENTRIES: usize = 2000;
@@ -101,7 +101,7 @@ impl Cache {
         }
         let mut file = temporary_beside(&self.path)?;
         std::io::Write::write_all(&mut file, &json).map_err(crate::Error::write(&self.path))?;
-        persist(file, &self.path)
+        Ok(persist(file, &self.path)?)
     }
 
     /// What has a digest that begins so, and is still what it was.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use ring::digest::{Context, SHA256, digest};
+use kiln_files::{Sha256, sha256 as sha256_of};
 use serde::{Deserialize, Serialize};
 
 /// What of a file is hashed.
@@ -25,7 +25,7 @@ const BLOCK: usize = 1 << 20;
 /// # Errors
 /// What the system says of a file.
 pub(super) fn sha256(files: &[PathBuf], scope: Scope) -> std::io::Result<String> {
-    let mut hasher = Context::new(&SHA256);
+    let mut hasher = Sha256::default();
     let mut block = vec![0; BLOCK];
     for path in files {
         let mut file = File::open(path)?;
@@ -39,7 +39,7 @@ pub(super) fn sha256(files: &[PathBuf], scope: Scope) -> std::io::Result<String>
             }
         }
     }
-    Ok(hex(hasher.finish().as_ref()))
+    Ok(hasher.finish())
 }
 
 /// Moves behind a safetensors header: its length in 8 bytes, then that many. A file that has none is hashed whole.
@@ -57,11 +57,7 @@ pub(crate) fn old_hash(path: &Path) -> std::io::Result<String> {
     file.seek(SeekFrom::Start(0x10_0000))?;
     let mut bytes = Vec::new();
     file.take(0x1_0000).read_to_end(&mut bytes)?;
-    Ok(hex(digest(&SHA256, &bytes).as_ref())[..8].to_string())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(sha256_of(&bytes)[..8].to_string())
 }
 
 #[cfg(test)]

@@ -14,31 +14,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cache::{Cache, Entry};
 pub(crate) use digest::{Scope, old_hash};
 
-/// The environment variable with the folder for what is computed once.
-const CACHE: &str = "KILN_CACHE";
-
-/// Where Kiln keeps what it computes once: the folder that `KILN_CACHE` names, else `kiln` in the user's cache folder.
-/// `None` where there is no such folder, or where the variable is empty.
-pub fn cache_folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    if let Some(folder) = set(CACHE) {
-        return (!folder.as_os_str().is_empty()).then_some(folder);
-    }
-    let of_user = || {
-        let below = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
-        Some(std::env::home_dir().filter(|home| is_home(home))?.join(below))
-    };
-    // A relative path is to be ignored, says the specification of the variable.
-    let folder = set("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()).or_else(of_user)?;
-    Some(folder.join("kiln"))
-}
-
-/// Whether a folder may be a user's: a relative one would be made in the current folder, and one that is not there as a
-/// folder of the system.
-fn is_home(folder: &Path) -> bool {
-    folder.is_absolute() && folder.is_dir()
-}
-
 /// Files whose digest is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hashed {
@@ -131,13 +106,6 @@ fn compute(hashed: &Hashed, cache: &Cache) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn homes_that_are_relative_or_missing_are_not_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(is_home(folder.path()));
-        assert!(!is_home(&folder.path().join("nobody")) && !is_home(Path::new("rel")) && !is_home(Path::new(".")));
-    }
 
     #[test]
     fn digests_are_computed_once_and_found_again() {

@@ -54,7 +54,7 @@ impl AppliedLoras {
     /// before any weight changes; those that were there and stay are not opened again.
     ///
     /// # Errors
-    /// [`Error::NotFound`], and what [`Lora::open`] and [`Part::patch`] say.
+    /// [`Error::Files`], and what [`Lora::open`] and [`Part::patch`] say.
     pub(crate) fn set(&mut self, uses: &[LoraUse], networks: &[(Network, &Part)]) -> Result<Changed> {
         let wanted = uses.iter().map(|wanted| self.open(wanted)).collect::<Result<Vec<_>>>()?;
         let mut changed = Changed::default();

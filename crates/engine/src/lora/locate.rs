@@ -18,7 +18,7 @@ const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
 /// All files of a folder and those below with one of these endings, sorted by path.
 ///
 /// # Errors
-/// [`Error::Read`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Model`]
+/// [`Error::Files`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Model`]
 /// where there are more than [`MAX_ENTRIES`] files and folders.
 pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     files_among(folder, endings, MAX_ENTRIES)
@@ -56,7 +56,7 @@ fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathB
 /// The file of a LoRA.
 ///
 /// # Errors
-/// [`Error::NotFound`] says where it was looked for.
+/// [`Error::Files`] says where it was looked for.
 pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
     match name {
         LoraName::File(path) if path.is_file() => Ok(path.clone()),
@@ -65,19 +65,19 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
                 return Ok(path);
             }
             let looked_for = "--lora, a .safetensors file, with strengths behind it as in FILE:0.8".into();
-            Err(Error::NotFound { path: path.clone(), looked_for })
+            Err(Error::not_found(path, looked_for))
         }
         LoraName::Named(name) => {
             let Some(folder) = folder else {
                 let looked_for = format!("<lora:{name}>, in the folder of LoRAs; say which one it is with --lora-dir");
-                return Err(Error::NotFound { path: name.into(), looked_for });
+                return Err(Error::not_found(name, looked_for));
             };
             let files = files(folder, &ENDINGS)?;
             let same = |path: &&PathBuf| stem(path) == *name;
             let alike = |path: &&PathBuf| stem(path).eq_ignore_ascii_case(name);
             files.iter().find(same).or_else(|| files.iter().find(alike)).cloned().ok_or_else(|| {
                 let looked_for = format!("{name}.safetensors in that folder or below, for <lora:{name}> in the prompt");
-                Error::NotFound { path: folder.join(name), looked_for }
+                Error::not_found(folder.join(name), looked_for)
             })
         }
     }

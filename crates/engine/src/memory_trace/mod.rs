@@ -20,6 +20,7 @@ mod plot;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use kiln_files::{FileRules, PlannedFile};
 use kiln_mempool::{
     Category, EventKind, MemoryEvent, MemoryRecorder, MemoryTrace, Pool, ReplayPolicy, Replayed, replay,
 };
@@ -27,7 +28,6 @@ use kiln_weights::read_small_text;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::output::{FileRules, PlannedFile};
 
 const MAGIC: &str = "memory trace";
 const VERSION: u32 = 1;
@@ -84,8 +84,8 @@ impl MemoryTraceFile {
     /// ending than `.jsonl`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the trace of memory";
-        let rules = FileRules { flag: "--memory-trace", what, extensions: &["jsonl"], overwrite: true };
-        PlannedFile::plan(path, rules).map(Self)
+        let rules = FileRules { field: "memory_trace", what, extensions: &["jsonl"], overwrite: true };
+        Ok(Self(PlannedFile::plan(path, rules)?))
     }
 
     /// The file.
@@ -111,7 +111,7 @@ impl MemoryRecording {
     /// Ends the recording and writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Files`].
     pub fn write(self) -> Result<()> {
         let trace = self.recorder.finish();
         if trace.lost > 0 {
@@ -121,7 +121,7 @@ impl MemoryRecording {
                 self.file.path().display()
             );
         }
-        self.file.write(|to| write_trace(&trace, to))
+        Ok(self.file.write(|to| write_trace(&trace, to))?)
     }
 }
 
@@ -213,7 +213,7 @@ pub struct ReplayRow {
 /// Plays the traces in files back under every policy, each pool that has something for itself.
 ///
 /// # Errors
-/// [`Error::Read`] and [`Error::Model`] name the file.
+/// [`Error::Files`] and [`Error::Model`] name the file.
 pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
     let mut rows = Vec::new();
     for file in files {
@@ -245,18 +245,17 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
-/// [`Error::Read`] and [`Error::Model`] name the file, [`Error::Write`] the drawing; [`Error::Value`] where the drawing
+/// [`Error::Files`] and [`Error::Model`] name the file, [`Error::Files`] the drawing; [`Error::Value`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
-    let rules = FileRules { flag: "--output", what: "the drawing", extensions: &["svg"], overwrite: true };
+    let rules = FileRules { field: "output", what: "the drawing", extensions: &["svg"], overwrite: true };
     let drawing_file = PlannedFile::plan(to, rules)?;
     if !drawing_file.is_stream() && file.canonicalize().is_ok_and(|file| to.canonicalize().is_ok_and(|to| to == file)) {
-        let expected = "another file than the trace".into();
-        return Err(Error::Value { name: rules.flag, found: format!("'{}'", to.display()), expected });
+        return Err(rules.refused(to, "another file than the trace").into());
     }
     let title = file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
     let drawing = plot::svg(&read_trace(file)?, &title);
-    drawing_file.write(|to| to.write_all(drawing.as_bytes()))
+    Ok(drawing_file.write(|to| to.write_all(drawing.as_bytes()))?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::planned::{FileRules, PlannedFile, check_writable};
+use kiln_files::{FileRules, PlannedFile, check_writable};
+
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
@@ -32,16 +33,12 @@ impl Output {
     /// have one name, `-{index}` is added to it. A character device, a FIFO and `/dev/stdout` take one image.
     ///
     /// # Errors
-    /// [`Error::Exists`] where a file would be overwritten and `overwrite` is not set, [`Error::NotFound`] where the
-    /// folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where the pattern is impossible.
+    /// [`Error::Files`] where a file would be overwritten and `overwrite` is not set, [`Error::Files`] where the
+    /// folder is missing, [`Error::Files`] where it takes no files, [`Error::Value`] where the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
-        let rules = FileRules { flag: "--output", what: "the images", extensions: &["png"], overwrite };
+        let rules = FileRules { field: "output", what: "the images", extensions: &["png"], overwrite };
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
-        let value = |expected: &str| Error::Value {
-            name: rules.flag,
-            found: format!("'{pattern}'"),
-            expected: expected.into(),
-        };
+        let value = |expected: &str| Error::from(rules.refused(pattern.as_ref(), expected));
         let path = if Path::new(pattern).is_dir() { Path::new(pattern).join(DEFAULT_PATTERN) } else { pattern.into() };
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -97,7 +94,7 @@ impl Output {
     /// Writes a picture as PNG, and gives its path. The file appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`], or [`Error::Exists`] where somebody else made the file in the meantime.
+    /// [`Error::Files`] where somebody else made the file in the meantime.
     pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
         let first = self.path(picture.index, picture.seed);
         let bytes = png(picture).map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
@@ -109,8 +106,8 @@ impl Output {
             match planned.and_then(|file| file.write(|to| to.write_all(&bytes)).map(|()| file.path().to_path_buf())) {
                 Ok(path) => return Ok(path),
                 // Another run counts in the same folder: count on.
-                Err(Error::Exists(_)) if self.pattern.contains(INDEX) => self.first_index += 1,
-                Err(error) => return Err(error),
+                Err(kiln_files::Error::Exists(_)) if self.pattern.contains(INDEX) => self.first_index += 1,
+                Err(error) => return Err(error.into()),
             }
         }
     }

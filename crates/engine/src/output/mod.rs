@@ -4,13 +4,6 @@
 //! or not at all. [`Output`] gives the images of a job their names.
 
 mod images;
-mod planned;
-mod temporary;
 
 pub use images::Output;
 pub(crate) use images::png;
-pub use planned::PlannedFile;
-pub(crate) use planned::{FileRules, check_folder};
-pub(crate) use temporary::{
-    folder_of, persist, persist_new, remove_orphans, temporary_beside, temporary_folder_beside,
-};

@@ -1,8 +1,9 @@
 //! Which mode, and how many pictures at once.
 
+use kiln_files::ByteSize;
+
 use super::planner::{Measures, Planner};
 use super::{Plan, RunsOn, StagePlan, Work};
-use crate::byte_size::ByteSize;
 use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;

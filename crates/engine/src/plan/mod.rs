@@ -18,11 +18,11 @@ use kiln_mempool::{HostPool, ProcessMemory};
 use kiln_vae::Tiling;
 use serde::Serialize;
 
-use crate::byte_size::ByteSize;
 use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::resolved::Job;
+use kiln_files::ByteSize;
 
 pub use batch_size::BatchSize;
 pub(crate) use flop::{decoder_flop, text_flop, unet_flop};

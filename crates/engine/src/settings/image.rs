@@ -91,7 +91,7 @@ impl ImageReport {
     /// Reads what a picture says of its making. Pixels are looked at only where no text is found, for hidden ones.
     ///
     /// # Errors
-    /// [`Error::Read`], or [`Error::Model`] where the file is no picture of a format that has settings.
+    /// [`Error::Files`], or [`Error::Model`] where the file is no picture of a format that has settings.
     pub fn read(path: &Path) -> Result<Self> {
         let read = || Error::read(path);
         let mut file = open_regular(path).map_err(read())?;

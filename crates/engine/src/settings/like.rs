@@ -46,7 +46,7 @@ impl Like {
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
             let looked_for = "--like, a picture with settings".into();
-            return Err(Error::NotFound { path: path.to_path_buf(), looked_for });
+            return Err(Error::not_found(path, looked_for));
         }
         let ImageReport { kiln, unknown, parameters, others, texts, .. } = ImageReport::read(path)?;
         let path = path.to_path_buf();
@@ -98,7 +98,7 @@ impl Like {
     /// name where models are looked for. `cache` is the folder with digests.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with the model's name and hash.
+    /// [`Error::Files`] with the model's name and hash.
     pub fn locate_model(&self, cache: Option<&Path>) -> Result<PathBuf> {
         let (name, hash) = self.model();
         if let Some(path) = hash.and_then(|hash| by_hash(hash, cache, Scope::Whole)) {
@@ -118,7 +118,7 @@ impl Like {
             Some(name) => {
                 let tried = locate_model(Some(name)).err().map(|error| format!("; {error}")).unwrap_or_default();
                 let looked_for = format!("the model that made {by}{hash}; say where it is with --model{tried}");
-                Err(Error::NotFound { path: name.to_path_buf(), looked_for })
+                Err(Error::not_found(name.to_path_buf(), looked_for))
             }
         }
     }

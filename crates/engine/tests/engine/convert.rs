@@ -117,7 +117,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     assert!(refused("a.ckpt", "auto").to_string().contains("pickles are read, not written"));
     assert!(refused("a.safetensors", "q4_k").to_string().contains("blocks are for .gguf files"));
     std::fs::write(folder.path().join("b.gguf"), "precious").unwrap();
-    assert!(matches!(refused("b.gguf", "auto"), Error::Exists(_)));
+    assert!(matches!(refused("b.gguf", "auto"), Error::Files(kiln_files::Error::Exists(_))));
     assert!("q9_9".parse::<WeightType>().unwrap_err().contains("q6_k"));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");

@@ -14,9 +14,10 @@ pub use gguf::GgufFile;
 pub use torch::TorchFile;
 pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};
 
+use kiln_files::open_regular;
+
 use crate::error::{Error, Result};
 use crate::safetensors_file::SafetensorsFile;
-use crate::small_file::open_regular;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use scaled::Scaled;
 

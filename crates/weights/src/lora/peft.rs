@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use kiln_files::{MAX_CONFIG_BYTES, read_small};
 use serde_json::{Map, Value};
 
 use super::targets::Network;
 use crate::error::{Error, Result};
-use crate::small_file::{MAX_CONFIG_BYTES, read_small};
 
 /// The note of diffusers' files.
 const NOTE: &str = "lora_adapter_metadata";

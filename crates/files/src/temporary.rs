@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, write_error};
 
 const PREFIX: &str = ".kiln-";
 const SUFFIX: &str = ".part";
@@ -26,9 +26,9 @@ const ATTEMPTS: usize = 16;
 ///
 /// # Errors
 /// [`Error::Write`] with `path`, where the folder takes no files.
-pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+pub fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     for _ in 0..ATTEMPTS {
-        let file = create(folder_of(path)).map_err(Error::write(path))?;
+        let file = create(folder_of(path)).map_err(write_error(path))?;
         // Between its creation and its lock another process may have deleted it as an orphan.
         match file.as_file().try_lock() {
             Err(TryLockError::WouldBlock) => continue,
@@ -36,7 +36,7 @@ pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(file), // some network file systems have no locks
         }
     }
-    Err(Error::write(path)(std::io::Error::other("another program deletes the temporary files of this folder")))
+    Err(write_error(path)(std::io::Error::other("another program deletes the temporary files of this folder")))
 }
 
 fn create(folder: &Path) -> std::io::Result<NamedTempFile> {
@@ -52,12 +52,12 @@ fn create(folder: &Path) -> std::io::Result<NamedTempFile> {
 ///
 /// # Errors
 /// [`Error::Write`] with `path`, where the folder takes no folders.
-pub(crate) fn temporary_folder_beside(path: &Path) -> Result<TempDir> {
+pub fn temporary_folder_beside(path: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    builder.tempdir_in(folder_of(path)).map_err(Error::write(path))
+    builder.tempdir_in(folder_of(path)).map_err(write_error(path))
 }
 
 /// What other programs give new files (the umask is applied to it). Temporary files would be private otherwise.
@@ -69,7 +69,7 @@ fn default_permissions() -> Option<Permissions> {
 }
 
 /// The folder of a file.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -77,24 +77,24 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// [`Error::Write`].
-pub(crate) fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
-    file.persist(path).map(drop).map_err(|error| Error::write(path)(error.error))
+pub fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
+    file.persist(path).map(drop).map_err(|error| write_error(path)(error.error))
 }
 
 /// Renames a temporary file to `path`, where nothing has that name.
 ///
 /// # Errors
 /// [`Error::Exists`], [`Error::Write`].
-pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> Result<()> {
+pub fn persist_new(file: NamedTempFile, path: &Path) -> Result<()> {
     file.persist_noclobber(path).map(drop).map_err(|error| match error.error.kind() {
         std::io::ErrorKind::AlreadyExists => Error::Exists(path.to_path_buf()),
-        _ => Error::write(path)(error.error),
+        _ => write_error(path)(error.error),
     })
 }
 
 /// Deletes the temporary files and folders in `folder`, not below it, that no running process is writing. What cannot be read or
 /// deleted stays: this is tidying, and no reason for a run to fail.
-pub(crate) fn remove_orphans(folder: &Path) {
+pub fn remove_orphans(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(is_temporary_name);

@@ -10,20 +10,27 @@ use std::fs::{Metadata, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, read_error, write_error};
+use crate::temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
 
-/// What an output may be, in the words of its flag.
+/// What an output may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FileRules {
-    /// The flag, for messages.
-    pub(crate) flag: &'static str,
+pub struct FileRules {
+    /// The field that has the path, for messages.
+    pub field: &'static str,
     /// What is written, for messages: "the trace".
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// The endings that a regular file may have, in lower case.
-    pub(crate) extensions: &'static [&'static str],
+    pub extensions: &'static [&'static str],
     /// Whether a file that is there is replaced.
-    pub(crate) overwrite: bool,
+    pub overwrite: bool,
+}
+
+impl FileRules {
+    /// The error for a path that is not possible for this file.
+    pub fn refused(&self, path: &Path, expected: impl Into<String>) -> Error {
+        Error::Value { field: self.field, found: format!("'{}'", path.display()), expected: expected.into() }
+    }
 }
 
 /// A file that will be written.
@@ -50,7 +57,7 @@ impl PlannedFile {
     ///
     /// # Errors
     /// Those of [`Self::named`] and [`Self::check_folder`].
-    pub(crate) fn plan(path: &Path, rules: FileRules) -> Result<Self> {
+    pub fn plan(path: &Path, rules: FileRules) -> Result<Self> {
         let this = Self::named(path, rules)?;
         this.check_folder()?;
         Ok(this)
@@ -61,10 +68,9 @@ impl PlannedFile {
     /// # Errors
     /// [`Error::Value`] where `path` is a folder or something else that cannot be written, or has another ending,
     /// [`Error::Exists`] where a file would be replaced and may not be, [`Error::Write`] where the system does not say.
-    pub(crate) fn named(path: &Path, rules: FileRules) -> Result<Self> {
-        let value =
-            |expected: String| Error::Value { name: rules.flag, found: format!("'{}'", path.display()), expected };
-        let target = target(path).map_err(Error::write(path))?;
+    pub fn named(path: &Path, rules: FileRules) -> Result<Self> {
+        let value = |expected: String| rules.refused(path, expected);
+        let target = target(path).map_err(write_error(path))?;
         let target = target.map_err(|found| value(format!("a file's name; this is {found}")))?;
         if target == Target::File {
             let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase);
@@ -85,7 +91,7 @@ impl PlannedFile {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Read`] where there is something else, [`Error::Write`].
-    pub(crate) fn check_folder(&self) -> Result<()> {
+    pub fn check_folder(&self) -> Result<()> {
         match self.target {
             Target::File => check_writable(&self.path, self.rules.what),
             _ => Ok(()),
@@ -112,15 +118,15 @@ impl PlannedFile {
     ///
     /// # Errors
     /// [`Error::Write`], or [`Error::Exists`] where somebody else made the file in the meantime.
-    pub(crate) fn write(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
         let path = &self.path;
         // Another program may have made a device or a FIFO of this name since it was planned.
         let now = Self::named(path, FileRules { overwrite: true, ..self.rules })?;
         let written = match now.target {
             Target::File => {
                 let mut file = BufWriter::new(temporary_beside(path)?);
-                write(&mut file).map_err(Error::write(path))?;
-                let file = file.into_inner().map_err(|error| Error::write(path)(error.into_error()))?;
+                write(&mut file).map_err(write_error(path))?;
+                let file = file.into_inner().map_err(|error| write_error(path)(error.into_error()))?;
                 return if self.rules.overwrite { persist(file, path) } else { persist_new(file, path) };
             }
             Target::Device => {
@@ -129,7 +135,7 @@ impl PlannedFile {
             Target::StandardOutput => flushed(BufWriter::new(std::io::stdout().lock()), write),
             Target::StandardError => flushed(BufWriter::new(std::io::stderr().lock()), write),
         };
-        written.map_err(Error::write(path))
+        written.map_err(write_error(path))
     }
 }
 
@@ -189,7 +195,7 @@ fn standard_stream(path: &Path) -> Option<Target> {
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::Read`] where there is something else, [`Error::Write`].
-pub(crate) fn check_writable(path: &Path, what: &str) -> Result<()> {
+pub fn check_writable(path: &Path, what: &str) -> Result<()> {
     let folder = folder_of(path);
     check_folder(folder, &format!("a folder for {what}; make it first"))?;
     remove_orphans(folder);
@@ -200,17 +206,17 @@ pub(crate) fn check_writable(path: &Path, what: &str) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::Read`].
-pub(crate) fn check_folder(path: &Path, looked_for: &str) -> Result<()> {
+pub fn check_folder(path: &Path, looked_for: &str) -> Result<()> {
     match path.metadata() {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => {
             let problem = format!("is no folder; looked for {looked_for}");
-            Err(Error::read(path)(std::io::Error::new(ErrorKind::NotADirectory, problem)))
+            Err(read_error(path)(std::io::Error::new(ErrorKind::NotADirectory, problem)))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(Error::NotFound { path: path.to_path_buf(), looked_for: looked_for.into() })
         }
-        Err(error) => Err(Error::read(path)(error)),
+        Err(error) => Err(read_error(path)(error)),
     }
 }
 
@@ -220,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    const RULES: FileRules = FileRules { flag: "--trace", what: "the trace", extensions: &["json"], overwrite: true };
+    const RULES: FileRules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };
 
     fn text(to: &mut dyn Write) -> std::io::Result<()> {
         to.write_all(b"text")
