@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-PRESETS = Path(__file__).resolve().parents[2] / "crates/engine/src/presets"
+PRESETS = Path(__file__).resolve().parents[2] / "crates/models/src/presets"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 STAGES = ["step", "vae", "text"]
 TOKENS = 77

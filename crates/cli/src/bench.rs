@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kiln_engine::{
-    BenchEvent, BenchModel, BenchReport, BenchStage, MemoryTraceFile, ModelFolder, ReportFile, Result, StreamStage,
+    Architecture, BenchEvent, BenchReport, BenchStage, MemoryTraceFile, ModelFolder, ReportFile, Result, StreamStage,
     TraceFile, locate_model,
 };
 
@@ -16,8 +16,11 @@ use crate::table::{size, table, thousands};
 pub fn run(args: &BenchArgs) -> Result<()> {
     interrupt::listen();
     let models = match &args.config {
-        Some(folder) => vec![BenchModel::from_folder(&ModelFolder::open(&locate_model(Some(folder))?)?)],
-        None => args.presets().iter().map(|&preset| BenchModel::preset(preset)).collect::<Result<_>>()?,
+        Some(folder) => vec![Architecture::from_folder(&ModelFolder::open(&locate_model(Some(folder))?)?)],
+        None => {
+            let presets = args.presets().iter().map(|&preset| Architecture::preset(preset));
+            presets.collect::<kiln_models::Result<_>>()?
+        }
     };
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let file = args.json.as_deref().filter(|_| !to_stdout).map(ReportFile::plan).transpose()?;

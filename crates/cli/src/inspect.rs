@@ -1,7 +1,7 @@
 //! `kiln inspect`: what is in a model folder, a checkpoint file or a picture.
 
 use kiln_engine::{
-    Component, Error, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
+    Component, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
     Prediction, Result, Stored, inspect, locate_model,
 };
 
@@ -38,7 +38,7 @@ fn check(report: FolderReport) -> Result<()> {
     bad.map_or(Ok(()), |component| {
         let (count, first) = (component.problems.len(), &component.problems[0]);
         let problem = format!("{} cannot be loaded, {count} tensors do not fit, the first: {first}", component.name);
-        Err(Error::Model { path: report.path, problem })
+        Err(kiln_models::Error::Model { path: report.path, problem }.into())
     })
 }
 

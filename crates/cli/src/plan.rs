@@ -1,7 +1,7 @@
 //! `kiln plan`: how much memory a run takes in every mode, before anything is loaded.
 
 use kiln_engine::{
-    BatchSize, BenchModel, ByteSize, ModelFolder, Plan, Planner, Result, Room, RunsOn, StagePlan, Work, locate_model,
+    Architecture, BatchSize, ByteSize, ModelFolder, Plan, Planner, Result, Room, RunsOn, StagePlan, Work, locate_model,
     process_bytes,
 };
 
@@ -14,7 +14,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let setup = args.setup();
     setup.check()?;
     let (name, planner) = match args.preset {
-        Some(preset) => (preset.id().into(), Planner::of_configurations(&BenchModel::preset(preset)?)?),
+        Some(preset) => (preset.id().into(), Planner::of_configurations(&Architecture::preset(preset)?)?),
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
             (model.name(), Planner::new(&model, setup.taesd.as_deref())?)

@@ -45,7 +45,7 @@ pub fn located(path: &Path, options: &HubOptions) -> Result<std::path::PathBuf> 
         interrupt::proceed()
     });
     fetching.finish();
-    found
+    Ok(found?)
 }
 
 /// How far the files are, on the error stream: a bar on a terminal, plain lines elsewhere.

@@ -212,19 +212,19 @@ mod tests {
     use kiln_ops::Target;
 
     use super::*;
-    use crate::bench::{BenchModel, Preset};
     use kiln_files::ByteSize;
+    use kiln_models::{Architecture, Preset};
 
     const MIB: u64 = 1 << 20;
 
     fn arrangement(free: u64, total: u64, options: MemoryOptions, expected: Option<Work>) -> Arrangement {
-        let planner = Planner::of_configurations(&BenchModel::preset(Preset::Emoji).unwrap()).unwrap();
+        let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         Arrangement::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
     }
 
     fn work(side: usize) -> Work {
-        let planner = Planner::of_configurations(&BenchModel::preset(Preset::Emoji).unwrap()).unwrap();
+        let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         planner.work([Some(side); 2], Some(1), 1).unwrap()
     }
 
@@ -272,7 +272,7 @@ mod tests {
         };
         let (few, many) = (needed(2), needed(1002));
         // (1, 4 * 77, d) in f32 for each.
-        let d = BenchModel::preset(Preset::Emoji).unwrap().text_encoders[0].hidden_size;
+        let d = Architecture::preset(Preset::Emoji).unwrap().text_encoders[0].hidden_size;
         for (few, many) in few.into_iter().zip(many) {
             let text = (many - few) as f64 / 1000.0;
             let expected = (4 * 77 * d * 4) as f64;

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_models::{ModelFolder, decoder_dtype};
 use kiln_nn::TensorLike;
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
@@ -15,7 +16,6 @@ use kiln_weights::{
 
 use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
-use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
 
 /// The decoder of a loaded model.
@@ -40,15 +40,6 @@ pub(crate) struct Widened {
     pub(crate) to: DType,
 }
 
-/// The type in which an `AutoencoderKL` decodes at first, in a model that runs in `dtype`.
-///
-/// As in diffusers `force_upcast` counts for SDXL alone: it is true unless a configuration says otherwise, and those of
-/// Stable Diffusion 1 and 2 say nothing and decode well in f16. diffusers goes to f32; bf16, its own type where the
-/// whole model is in bf16, has the range too.
-pub(crate) fn first_dtype(family: Family, config: &VaeConfig, dtype: DType) -> DType {
-    if dtype == DType::F16 && family == Family::Sdxl && config.force_upcast { DType::BF16 } else { dtype }
-}
-
 /// The next type with more range or digits.
 fn wider(dtype: DType) -> Option<DType> {
     match dtype {
@@ -71,7 +62,7 @@ impl Decoder {
             Some(path) => (tiny(model, path)?, tiny_weights(path)?),
             None => {
                 let config = model.vae_config().clone();
-                placement.dtype = first_dtype(model.family(), &config, placement.dtype);
+                placement.dtype = decoder_dtype(model.family(), &config, placement.dtype);
                 (Network::kl(config), model.files().vae()?)
             }
         };
@@ -219,6 +210,8 @@ mod tests {
     use kiln_testkit::{deviation, fixtures};
     use tempfile::TempDir;
 
+    use kiln_models::Family;
+
     use super::*;
 
     const WEIGHTS: &str = "vae/diffusion_pytorch_model.safetensors";
@@ -318,7 +311,7 @@ mod tests {
         assert_eq!(decoder(&model, DType::F32).part.placement().dtype, DType::F32);
         let mut fixed = model.vae_config().clone();
         fixed.force_upcast = false;
-        assert_eq!(first_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);
-        assert_eq!(first_dtype(Family::Sd, model.vae_config(), DType::F16), DType::F16);
+        assert_eq!(decoder_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);
+        assert_eq!(decoder_dtype(Family::Sd, model.vae_config(), DType::F16), DType::F16);
     }
 }

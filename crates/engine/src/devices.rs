@@ -1,10 +1,9 @@
 //! What this machine has, and what Kiln would do with it.
 
 use kiln_mempool::SystemMemory;
+use kiln_models::DTypeChoice;
 use kiln_ops::device::CpuInfo;
 use serde::Serialize;
-
-use crate::setup::Setup;
 
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
@@ -99,7 +98,7 @@ pub fn devices() -> Devices {
 }
 
 fn auto(card: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
-    let dtype = format!("{:?}", Setup::auto_dtype(card.is_some())).to_lowercase();
+    let dtype = format!("{:?}", DTypeChoice::Auto.resolve(card.is_some())).to_lowercase();
     match card {
         Some(name) => AutoChoice {
             device: "cuda:0".into(),

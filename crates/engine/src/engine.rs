@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
+use kiln_models::ModelFolder;
 use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
@@ -24,7 +25,6 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Stage, Timings};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
-use crate::model_folder::ModelFolder;
 use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
 use crate::plan::{Planner, RunsOn, Work};

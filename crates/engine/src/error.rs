@@ -23,6 +23,9 @@ pub enum Error {
     /// A file cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
+    /// A model, or a file of one, is not what it should be.
+    #[error(transparent)]
+    Models(kiln_models::Error),
     /// A line of a file of jobs cannot be what it is.
     #[error("{file}:{line}: {problem}")]
     Job {
@@ -48,14 +51,6 @@ pub enum Error {
     /// Another process makes the set.
     #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
     Busy(PathBuf),
-    /// A file of a model folder is not what it should be.
-    #[error("{}: {problem}", path.display())]
-    Model {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
     /// A picture has no settings that can be taken.
     #[error("{}: no settings to make the picture again: {found}", path.display())]
     NoSettings {
@@ -130,9 +125,6 @@ pub enum Error {
     /// A memory pool failed.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
-    /// A model could not be fetched, or is not in the cache.
-    #[error(transparent)]
-    Hub(kiln_hub::Error),
     /// The schedule is impossible.
     #[error(transparent)]
     Scheduler(kiln_scheduler::Error),
@@ -142,17 +134,6 @@ pub enum Error {
     /// candle reported an error.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-}
-
-/// Characters of a problem with a file that are shown: problems quote values, and a value may be a megabyte.
-const LONGEST_PROBLEM: usize = 1000;
-
-/// The first `most` characters of a text from a file, for a message.
-pub(crate) fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.into(),
-    }
 }
 
 fn gib(bytes: u64) -> String {
@@ -168,7 +149,7 @@ impl Error {
         match self {
             Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) | Self::Job { .. } => true,
             Self::Files(error) => error.is_usage(),
-            Self::Hub(error) => error.is_usage(),
+            Self::Models(error) => error.is_usage(),
             _ => false,
         }
     }
@@ -187,6 +168,7 @@ impl Error {
             Self::Nn(error) => error.is_out_of_memory(),
             Self::Ops(error) => error.is_out_of_memory(),
             Self::Pool(error) => error.is_out_of_memory(),
+            Self::Models(error) => error.is_out_of_memory(),
             Self::Weights(error) => error.is_out_of_memory(),
             Self::Candle(error) => kiln_ops::is_out_of_memory(error),
             _ => false,
@@ -207,8 +189,12 @@ impl Error {
         kiln_files::Error::NotFound { path: path.into(), looked_for }.into()
     }
 
+    pub(crate) fn out_of_range(name: &'static str, error: kiln_models::limits::OutOfRange) -> Self {
+        Self::Value { name, found: error.found, expected: error.expected }
+    }
+
     pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
-        Self::Model { path: path.to_path_buf(), problem: shortened(&problem.to_string(), LONGEST_PROBLEM) }
+        Self::Models(kiln_models::Error::model(path, problem))
     }
 }
 
@@ -223,11 +209,17 @@ impl From<kiln_scheduler::Error> for Error {
     }
 }
 
-impl From<kiln_hub::Error> for Error {
-    fn from(error: kiln_hub::Error) -> Self {
+impl From<kiln_models::Error> for Error {
+    fn from(error: kiln_models::Error) -> Self {
         match error {
-            kiln_hub::Error::Interrupted => Self::Interrupted,
-            other => Self::Hub(other),
+            kiln_models::Error::Interrupted => Self::Interrupted,
+            kiln_models::Error::Files(error) => Self::Files(error),
+            kiln_models::Error::Clip(error) => Self::Clip(error),
+            kiln_models::Error::Unet(error) => Self::Unet(error),
+            kiln_models::Error::Vae(error) => Self::Vae(error),
+            kiln_models::Error::Weights(error) => Self::Weights(error),
+            kiln_models::Error::Scheduler(error) => error.into(),
+            other => Self::Models(other),
         }
     }
 }

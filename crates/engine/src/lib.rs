@@ -26,7 +26,6 @@ mod arrangement;
 mod batch;
 mod bench;
 mod conditioning;
-mod convert;
 mod decoder;
 mod denoise;
 mod devices;
@@ -34,20 +33,15 @@ mod engine;
 mod error;
 mod event;
 mod guidance;
-mod hashes;
 mod host_memory;
-mod hub;
 mod inspect;
 mod latents_file;
 mod lengths;
-mod locate;
 mod lora;
 mod matrices;
 mod memory;
 mod memory_trace;
 mod mode;
-mod model_files;
-mod model_folder;
 mod output;
 mod pace;
 mod parameters;
@@ -62,7 +56,6 @@ mod room;
 mod seeds;
 mod settings;
 mod setup;
-mod single_file;
 mod text;
 mod threads;
 mod together;
@@ -75,37 +68,34 @@ pub use batch::{
     JobSet, Seconds, Shard,
 };
 pub use bench::{
-    BenchEvent, BenchModel, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, Preset, ReportFile,
-    StageReport, StreamPlan, StreamStage, Summary,
+    BenchEvent, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, ReportFile, StageReport,
+    StreamPlan, StreamStage, Summary,
 };
-pub use convert::{Converted, WeightType, convert};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
 pub use guidance::{GuidanceOptions, Threshold};
-pub use hub::{HubOptions, fetched, pull};
-pub use inspect::{
-    Component, FileKind, FileModel, FileReport, FolderReport, Inspection, SegmentReport, Stored, inspect,
-};
+pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
-pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
+pub use kiln_models::{
+    Architecture, Component, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport, FolderReport,
+    HubError, HubEvent, HubListener, HubOptions, HubReference, ModelFolder, ModelInput, ModelKind, ModelOptions,
+    Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
+};
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
     UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
-pub use locate::locate_model;
 pub use lora::{LoraName, LoraUse};
 pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
-pub use model_files::ModelOptions;
-pub use model_folder::{Defaults, Family, ModelFolder};
 pub use output::Output;
 pub use picture::Picture;
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
@@ -114,8 +104,7 @@ pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
 pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile};
-pub use setup::{Beside, DTypeChoice, DeviceChoice, Setup};
-pub use single_file::kind::{ModelInput, ModelKind, Prediction};
+pub use setup::{Beside, DeviceChoice, Setup};
 pub use trace::{StepTrace, TraceFile};
 
 /// The example of `docs/library.md`, which has to compile.

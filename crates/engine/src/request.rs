@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::{COMMA_BACKTRACK, ChunkCut, without_comments};
+use kiln_models::ModelFolder;
+use kiln_models::limits::{self, MAX_STEPS};
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
 use crate::lora::{LoraUse, tagged};
-use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -125,10 +126,6 @@ pub enum Rng {
     Cuda,
 }
 
-/// Sizes over this many pixels a side are mistakes.
-pub(crate) const MAX_SIDE: usize = 16384;
-/// More steps than any model was trained with are mistakes.
-pub(crate) const MAX_STEPS: usize = 1000;
 /// Tokens of a chunk's text.
 const MAX_BACKTRACK: usize = 75;
 /// More pictures than anybody waits for in one call are mistakes.
@@ -285,29 +282,17 @@ impl Request {
 
 /// Refuses a number outside of its bounds.
 pub(crate) fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<usize> {
-    if (min..=max).contains(&value) {
-        return Ok(value);
-    }
-    Err(Error::Value { name, found: value.to_string(), expected: format!("a number from {min} to {max}") })
+    limits::in_range(value, min, max).map_err(|error| Error::out_of_range(name, error))
 }
 
 /// Refuses a strength of the guidance that only gives noise.
 pub(crate) fn guidance(name: &'static str, value: f64) -> Result<f64> {
-    if (0.0..=1000.0).contains(&value) {
-        return Ok(value);
-    }
-    let expected = "a number from 0 to 1000 (usual: 3 to 12)".into();
-    Err(Error::Value { name, found: format!("{value:?}"), expected }) // {:?}: 1e300, not 300 zeros
+    limits::guidance(value).map_err(|error| Error::out_of_range(name, error))
 }
 
-/// A side of a picture: a multiple of what one latent covers.
+/// A side of an image: a multiple of what one latent covers.
 pub(crate) fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> {
-    if (1..=MAX_SIDE).contains(&value) && value.is_multiple_of(multiple) {
-        return Ok(value);
-    }
-    let nearest = ((value.min(MAX_SIDE) + multiple / 2) / multiple * multiple).clamp(multiple, MAX_SIDE);
-    let expected = format!("a multiple of {multiple} from {multiple} to {MAX_SIDE}; the nearest is {nearest}");
-    Err(Error::Value { name, found: value.to_string(), expected })
+    limits::side(value, multiple).map_err(|error| Error::out_of_range(name, error))
 }
 
 /// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.

@@ -2,13 +2,13 @@
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
+use kiln_models::{Family, ModelFolder};
 use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
 use crate::guidance::GuidanceOptions;
 use crate::lora::LoraUse;
-use crate::model_folder::{Family, ModelFolder};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -102,6 +102,6 @@ impl Job {
         };
         let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
         let config = config.with_options(&self.sampling).map_err(blame)?;
-        Schedule::new(&config, self.steps).map_err(blame)
+        Ok(Schedule::new(&config, self.steps).map_err(blame)?)
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_files::check_folder;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
+use kiln_models::DTypeChoice;
 use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
 
@@ -39,47 +40,6 @@ impl std::str::FromStr for DeviceChoice {
                 .and_then(|number| number.parse().ok())
                 .map(Self::Cuda)
                 .ok_or_else(|| "expected auto, cpu, cuda or cuda:N".into()),
-        }
-    }
-}
-
-/// The type of weights and activations.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DTypeChoice {
-    /// f16 on a CUDA card; on the processor bf16 where it multiplies pairs of it at once, else f32.
-    #[default]
-    Auto,
-    /// 32 bits.
-    F32,
-    /// 16 bits, the exponent of f32.
-    Bf16,
-    /// 16 bits, IEEE.
-    F16,
-}
-
-impl std::str::FromStr for DTypeChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "f32" | "fp32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "f16" | "fp16" => Ok(Self::F16),
-            _ => Err("expected auto, f32, bf16 or f16".into()),
-        }
-    }
-}
-
-impl DTypeChoice {
-    /// The type that is meant.
-    pub(crate) fn resolve(self, on_card: bool) -> DType {
-        match self {
-            Self::Auto => Setup::auto_dtype(on_card),
-            Self::F32 => DType::F32,
-            Self::Bf16 => DType::BF16,
-            Self::F16 => DType::F16,
         }
     }
 }
@@ -164,11 +124,6 @@ fn whole_pieces(budget: usize) -> usize {
 }
 
 impl Setup {
-    /// What `auto` means: f16 on a card, on the processor what is fastest there.
-    pub(crate) fn auto_dtype(on_card: bool) -> DType {
-        if on_card { DType::F16 } else { kiln_ops::device::cpu_info().fastest_dtype }
-    }
-
     /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
     ///
     /// # Errors

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
 use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
+use kiln_models::{Family, ModelFolder};
 use kiln_unet::guidance_input;
 use kiln_weights::{Lora, Placement};
 
 use crate::conditioning::{Conditions, Row, Steering};
 use crate::error::Result;
 use crate::lengths::{Fill, Lengths};
-use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
 use crate::plan::Work;
 use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};

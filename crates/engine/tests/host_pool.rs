@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use kiln_engine::{BenchModel, BenchPlan, BenchStage, DTypeChoice, DeviceChoice, HostPool, Preset, Setup};
+use kiln_engine::{Architecture, BenchPlan, BenchStage, DTypeChoice, DeviceChoice, HostPool, Preset, Setup};
 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
@@ -19,7 +19,7 @@ fn a_step_asks_the_system_for_no_memory() {
         let setup = Setup { device: DeviceChoice::Cpu, dtype, ..Setup::default() };
         let stages = vec![BenchStage::Step, BenchStage::Vae];
         let plan = BenchPlan { size: Some((128, 128)), stages, runs: 3, warmup: 2, setup, ..BenchPlan::default() };
-        let model = BenchModel::preset(Preset::Emoji).unwrap();
+        let model = Architecture::preset(Preset::Emoji).unwrap();
         let report = plan.run(&[model], &mut |_| ControlFlow::Continue(())).unwrap();
         for stage in &report.models[0].stages {
             assert_eq!(stage.pool_calls, [0; 3], "{dtype:?} {:?}", stage.stage);

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kiln_models::ModelFolder;
+
 use super::aside::{Aside, Order};
 use super::desk::Desk;
 use super::groups::batches;
@@ -12,7 +14,6 @@ use super::plan::BatchOptions;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::{Event, Stage};
-use crate::model_folder::ModelFolder;
 use crate::plan::{BatchSize, Planner};
 use crate::resolved::Job;
 use crate::text::Shape;

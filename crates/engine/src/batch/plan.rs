@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kiln_files::{PlannedFile, check_folder};
+use kiln_models::ModelOptions;
 
 use super::grid::Axis;
 use super::journal::{Journal, Line, Made, Planned, Record, Records};
@@ -13,7 +14,6 @@ use super::set::{JobSet, Task};
 use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
-use crate::model_files::ModelOptions;
 use crate::plan::BatchSize;
 use crate::request::{MAX_PICTURES, Request, in_range, random_seed};
 use crate::settings::ImageReport;

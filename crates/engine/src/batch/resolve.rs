@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kiln_models::{ModelFolder, locate_model};
+
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
-use crate::locate::locate_model;
 use crate::lora::{self, LoraName, LoraUse};
-use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 
 /// The pictures of one model, ready to be drawn.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
+use kiln_models::ModelFolder;
 
 use super::desk::{Desk, Watch};
 use super::events::{BatchEvent, BatchReport};
@@ -19,7 +20,6 @@ use super::sheet::write_sheet;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lora::LoraUse;
-use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 
 impl BatchRun {

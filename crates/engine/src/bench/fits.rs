@@ -53,7 +53,7 @@ mod tests {
     use kiln_ops::Target;
 
     use super::*;
-    use crate::bench::Preset;
+    use kiln_models::Preset;
 
     #[test]
     fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {

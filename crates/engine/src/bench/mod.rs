@@ -6,7 +6,6 @@
 
 mod call;
 mod fits;
-mod model;
 mod report;
 mod stage;
 mod streamed;
@@ -15,10 +14,10 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_mempool::{ProcessMemory, SystemMemory};
+pub use kiln_models::Architecture as BenchModel;
 use kiln_ops::Target;
 use serde::Serialize;
 
-pub use model::{BenchModel, Preset};
 pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
+use kiln_models::Family;
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{AddedConditions, Conditioning, Unet, guidance_input};
 use kiln_vae::Tiling;
@@ -18,7 +19,6 @@ use crate::decoder::Network;
 use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
-use crate::model_folder::Family;
 use crate::plan::{decoder_flop, text_flop, unet_flop};
 use crate::trace::StepTrace;
 
@@ -260,7 +260,7 @@ impl Meter<'_, '_> {
 
 /// What a distilled network takes for the usual strength of guidance; nothing for others.
 pub(super) fn guidance(model: &BenchModel, device: &Device) -> Result<Option<Tensor>> {
-    let input = model.unet.time_cond_proj_dim.map(|_| guidance_input(crate::model_folder::LCM_GUIDANCE));
+    let input = model.unet.time_cond_proj_dim.map(|_| guidance_input(kiln_models::LCM_GUIDANCE));
     Ok(input.map(|input| Tensor::new(&[input], device)).transpose()?)
 }
 

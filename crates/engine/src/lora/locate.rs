@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use kiln_models::cached;
+
 use super::{LoraName, stem};
 use crate::error::{Error, Result};
-use crate::hub;
 
 /// How deep folders are looked through: links in circles end somewhere.
 const MAX_DEPTH: usize = 8;
@@ -61,7 +62,7 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
     match name {
         LoraName::File(path) if path.is_file() => Ok(path.clone()),
         LoraName::File(path) => {
-            if let Some(path) = hub::cached(path)? {
+            if let Some(path) = cached(path)? {
                 return Ok(path);
             }
             let looked_for = "--lora, a .safetensors file, with strengths behind it as in FILE:0.8".into();

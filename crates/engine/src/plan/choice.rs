@@ -1,12 +1,12 @@
 //! Which mode, and how many pictures at once.
 
 use kiln_files::ByteSize;
+use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
 use super::{Plan, RunsOn, StagePlan, Work};
 use crate::error::{Error, Result};
 use crate::mode::Mode;
-use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 use crate::room::Room;
 use crate::setup::Setup;

@@ -46,7 +46,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::bench::{BenchModel, Preset};
+    use kiln_models::{Architecture, Preset};
 
     /// PyTorch's counter on diffusers' and transformers' networks (`tests/reference/flop.py`) finds the same numbers.
     #[test]
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(rows.len(), Preset::ALL.len());
         for (row, preset) in rows.iter().zip(Preset::ALL) {
             assert_eq!(row["preset"], preset.id());
-            let model = BenchModel::preset(preset).unwrap();
+            let model = Architecture::preset(preset).unwrap();
             let side = row["side"].as_u64().unwrap() as usize;
             let unet = Unet::new(model.unet);
             let device = MetaDevice::new(TARGET, DTYPE);
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn the_segments_are_the_networks() {
         for preset in Preset::ALL {
-            let unet = Unet::new(BenchModel::preset(preset).unwrap().unet);
+            let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
             let flop = unet_flop(&unet, 1, (8, 8), 77).unwrap();
             assert_eq!(flop.len(), unet.segments().len());
             for (segment, flop) in unet.segments().iter().zip(&flop) {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn odd_sizes_follow_the_skip_connections() {
-        let unet = Unet::new(BenchModel::preset(Preset::Emoji).unwrap().unet);
+        let unet = Unet::new(Architecture::preset(Preset::Emoji).unwrap().unet);
         let flop = |side| unet_flop(&unet, 1, (side, side), 77).unwrap().iter().sum::<f64>();
         assert!(flop(32) < flop(33) && flop(33) < flop(34));
     }

@@ -5,20 +5,19 @@ use std::path::Path;
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
+use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
 use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, StageBytes, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
-use crate::bench::BenchModel;
-use crate::decoder::{Network, first_dtype, tiny};
+use crate::decoder::{Network, tiny};
 use crate::error::Result;
 use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
-use crate::model_folder::ModelFolder;
-use crate::request::{MAX_PICTURES, MAX_STEPS, in_range, side};
+use crate::request::{MAX_PICTURES, in_range, side};
 use crate::residency::{Share, on_device, planned, residency};
 
 /// Steps where nothing is said.
@@ -29,7 +28,7 @@ const ROUNDING: usize = 128;
 
 /// Plans the runs of one model.
 pub struct Planner {
-    model: BenchModel,
+    model: Architecture,
     text: Vec<TextEncoder>,
     unet: Unet,
     decoder: Network,
@@ -111,7 +110,7 @@ impl Planner {
     /// Those of its configurations.
     pub fn new(model: &ModelFolder, taesd: Option<&Path>) -> Result<Self> {
         let decoder = taesd.map(|path| tiny(model, path)).transpose()?;
-        let networks = Self::of_configurations(&BenchModel::from_folder(model))?;
+        let networks = Self::of_configurations(&Architecture::from_folder(model))?;
         Ok(Self { decoder: decoder.unwrap_or(networks.decoder), ..networks })
     }
 
@@ -119,7 +118,7 @@ impl Planner {
     ///
     /// # Errors
     /// Those of its configurations.
-    pub fn of_configurations(model: &BenchModel) -> Result<Self> {
+    pub fn of_configurations(model: &Architecture) -> Result<Self> {
         let text = model.text_encoders.iter().cloned().map(TextEncoder::new);
         Ok(Self {
             text: text.collect::<kiln_clip::Result<_>>()?,
@@ -135,7 +134,7 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Value`] names the flag.
     pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Work> {
-        let BenchModel { width, height, vae, .. } = &self.model;
+        let Architecture { width, height, vae, .. } = &self.model;
         let multiple = vae.downscale().max(8);
         Ok(Work {
             width: side("--width", size[0].unwrap_or(*width), multiple)?,
@@ -173,7 +172,7 @@ impl Planner {
     pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
-            Network::Kl(..) => first_dtype(model.family, &model.vae, dtype),
+            Network::Kl(..) => decoder_dtype(model.family, &model.vae, dtype),
             Network::Tiny(..) => dtype,
         };
         let downscale = model.vae.downscale();

@@ -1,9 +1,9 @@
 use candle_core::DType;
 use kiln_clip::TextEncoder;
+use kiln_models::{Architecture, Preset};
 use kiln_ops::Target;
 
 use super::{Plan, Planner, RunsOn, Work};
-use crate::bench::{BenchModel, Preset};
 use crate::mode::Mode;
 use crate::residency::{Share, on_device, planned, residency};
 use crate::room::Room;
@@ -11,7 +11,7 @@ use crate::room::Room;
 const GIB: usize = 1 << 30;
 
 fn planner(preset: Preset) -> Planner {
-    Planner::of_configurations(&BenchModel::preset(preset).unwrap()).unwrap()
+    Planner::of_configurations(&Architecture::preset(preset).unwrap()).unwrap()
 }
 
 /// A planner, one picture of the preset's size, and both kinds of device.
@@ -109,7 +109,7 @@ fn small_cards_need_no_flags() {
 #[test]
 fn texts_stream_through_what_their_plan_has() {
     let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16);
-    let model = BenchModel::preset(Preset::Emoji).unwrap();
+    let model = Architecture::preset(Preset::Emoji).unwrap();
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);

@@ -71,15 +71,15 @@ mod tests {
     use kiln_unet::Unet;
 
     use super::*;
-    use crate::bench::{BenchModel, Preset};
     use crate::plan::unet_flop;
+    use kiln_models::{Architecture, Preset};
 
     /// The measured times are those of `benches/runs/2026-11.md`.
     #[test]
     fn a_cards_steps_are_about_as_long_as_measured() {
         let rates = Rates::of(Target::Gpu, DType::F16);
         let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
-        let unet = Unet::new(BenchModel::preset(Preset::Sd15).unwrap().unet);
+        let unet = Unet::new(Architecture::preset(Preset::Sd15).unwrap().unet);
         let sd15 = unet_flop(&unet, 2, (64, 64), 77).unwrap().iter().sum();
         close(rates.seconds(sd15, 1, 0), 5.4e-3);
         close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use kiln_clip::Emphasis;
+use kiln_models::Family;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaSchedule};
 
 use super::Infotext;
 use super::{labels as l, programs};
-use crate::model_folder::Family;
 use crate::request::{Request, Rng};
 
 /// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and

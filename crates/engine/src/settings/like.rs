@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kiln_models::{DTypeChoice, Hashes, ModelFolder, ModelOptions, Scope, locate_model, locate_named, old_hash};
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
 use super::formats::{self, Taken, Unknown};
@@ -10,15 +11,11 @@ use super::origin::TAESD;
 use super::own::{NamedFile, OwnSettings, PartFile, is_hash};
 use super::{ImageReport, Infotext, from_infotext, labels, programs};
 use crate::error::{Error, Result};
-use crate::hashes::{Hashes, Scope, old_hash};
-use crate::locate::{locate_model, locate_named};
 use crate::lora::{LoraName, find, stem};
 use crate::matrices::MatrixChoice;
-use crate::model_files::ModelOptions;
-use crate::model_folder::ModelFolder;
 use crate::picture::Picture;
 use crate::request::Request;
-use crate::setup::{DTypeChoice, Setup};
+use crate::setup::Setup;
 
 /// A picture whose settings are taken.
 ///

@@ -6,13 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device};
 use kiln_clip::mentions;
+use kiln_models::{Hashed, Hashes, ModelFolder};
 use kiln_weights::MatrixType;
 
 use super::own::{NamedFile, OwnSettings, PartFile};
 use crate::conditioning::Prompts;
-use crate::hashes::{Hashed, Hashes};
 use crate::lora::{LoraName, LoraUse, find, stem};
-use crate::model_folder::ModelFolder;
 use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;
@@ -61,7 +60,7 @@ impl Origin {
             ..OwnSettings::default()
         };
         let this = Self {
-            model: model.hashed(),
+            model: Hashed::model(model.path()),
             is_single_file: model.path().is_file(),
             parts,
             vae_config: model.files().config_path("vae/config.json"),
@@ -71,7 +70,7 @@ impl Origin {
             base,
             hashes,
         };
-        let files = this.parts.iter().filter_map(|(_, path)| part(path));
+        let files = this.parts.iter().filter_map(|(_, path)| Hashed::component(path));
         this.hashes.start(this.model.iter().cloned().chain(files).collect());
         this
     }
@@ -105,7 +104,7 @@ impl Origin {
         };
         let file = |(flag, path): &(&'static str, PathBuf)| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            PartFile { flag: flag.to_string(), file: named(name, part(path)) }
+            PartFile { flag: flag.to_string(), file: named(name, Hashed::component(path)) }
         };
         let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
         let is_named = |word: &&String| {
@@ -145,23 +144,6 @@ pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(&'static 
     ];
     let text = options.text_encoders.iter().map(|path| ("--text-encoder", Some(path.as_path())));
     one.into_iter().chain(text).filter_map(|(flag, path)| Some((flag, path?.to_path_buf()))).collect()
-}
-
-/// A part that is a file, or a component's folder.
-pub(super) fn part(path: &Path) -> Option<Hashed> {
-    let scope = crate::hashes::Scope::Whole;
-    if path.is_file() {
-        return Some(Hashed::file(path, scope));
-    }
-    Some(Hashed { of: path.to_path_buf(), files: kiln_weights::component_files(path).ok()?, scope })
-}
-
-impl ModelFolder {
-    /// By what the model is known: its file, or the U-Net's weights of a folder.
-    pub(crate) fn hashed(&self) -> Option<Hashed> {
-        let of = self.path().to_path_buf();
-        if of.is_file() { part(&of) } else { Some(Hashed { of, ..part(&self.path().join("unet"))? }) }
-    }
 }
 
 impl OwnSettings {

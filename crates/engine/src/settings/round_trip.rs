@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_clip::prompt::ChunkCut;
+use kiln_models::{Family, ModelFolder};
 use kiln_scheduler::{Convention, InitialNoise, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
@@ -10,7 +11,6 @@ use super::origin::Files;
 use super::{Infotext, from_infotext};
 use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse};
-use crate::model_folder::{Family, ModelFolder};
 use crate::parameters::parameters;
 use crate::request::{Request, Rng};
 use crate::resolved::Job;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kiln_engine::{
-    Converted, DTypeChoice, DeviceChoice, Engine, Error, Event, ModelFolder, ModelOptions, Request, Setup, WeightType,
-    convert,
+    Converted, DTypeChoice, DeviceChoice, Engine, Event, ModelFolder, ModelOptions, Request, Setup, WeightType, convert,
 };
+use kiln_models::Error;
 use kiln_testkit::fixtures;
 use kiln_weights::{Checkpoint, ParamSource};
 

@@ -9,7 +9,7 @@ use kiln_weights::ldm::UnetShape;
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, misfits};
 
 use crate::error::{Error, Result};
-use crate::model_files::{ModelFiles, TEXT_FOLDERS};
+use crate::files::{ModelFiles, TEXT_FOLDERS};
 use crate::single_file::SingleFile;
 use crate::single_file::configs::is_openai;
 use crate::single_file::shapes::unet_shape;

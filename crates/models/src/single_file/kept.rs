@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kiln_clip::TOKENIZER_FILES;
 
-use crate::model_files::TEXT_FOLDERS;
+use crate::files::TEXT_FOLDERS;
 
 /// Before a file's path in its note's name.
 const PREFIX: &str = "kiln.file:";

@@ -1,4 +1,4 @@
-//! What is measured: the networks of a model, known by their configurations alone.
+//! The networks of a model, known by their configurations alone, and the models that are part of the program.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use kiln_vae::VaeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::decoder::first_dtype;
+use crate::dtype::decoder_dtype;
 use crate::error::{Error, Result};
-use crate::model_folder::{Family, ModelFolder};
+use crate::model::{Family, ModelFolder};
 
 /// The models whose configurations are part of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +39,9 @@ impl Preset {
 
     fn json(self) -> &'static str {
         match self {
-            Self::Emoji => include_str!("../presets/emoji.json"),
-            Self::Sd15 => include_str!("../presets/sd15-512.json"),
-            Self::Sdxl => include_str!("../presets/sdxl-1024.json"),
+            Self::Emoji => include_str!("presets/emoji.json"),
+            Self::Sd15 => include_str!("presets/sd15-512.json"),
+            Self::Sdxl => include_str!("presets/sdxl-1024.json"),
         }
     }
 }
@@ -51,20 +51,27 @@ impl std::str::FromStr for Preset {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let found = Self::ALL.into_iter().find(|preset| preset.id() == text);
-        found.ok_or_else(|| format!("expected {}; another model by --config DIR", Self::ALL.map(Self::id).join(", ")))
+        found.ok_or_else(|| format!("expected {}", Self::ALL.map(Self::id).join(", ")))
     }
 }
 
-/// A model to measure: its networks and the size of its pictures.
+/// The networks of a model and the size of its images, without weights.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BenchModel {
-    pub(crate) name: String,
-    pub(crate) family: Family,
-    pub(crate) text_encoders: Vec<TextEncoderConfig>,
-    pub(crate) unet: UnetConfig,
-    pub(crate) vae: VaeConfig,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
+pub struct Architecture {
+    /// The name of the preset, the folder or the file.
+    pub name: String,
+    /// How the networks work together.
+    pub family: Family,
+    /// One text encoder, or two.
+    pub text_encoders: Vec<TextEncoderConfig>,
+    /// The denoiser.
+    pub unet: UnetConfig,
+    /// The autoencoder.
+    pub vae: VaeConfig,
+    /// Width of the images in pixels.
+    pub width: usize,
+    /// Height of the images in pixels.
+    pub height: usize,
 }
 
 /// A preset's file: the networks' configurations as diffusers and transformers write them, without the keys that have
@@ -78,7 +85,7 @@ struct PresetFile {
     vae: Value,
 }
 
-impl BenchModel {
+impl Architecture {
     /// A model whose configuration is part of the program.
     ///
     /// # Errors
@@ -112,13 +119,13 @@ impl BenchModel {
         }
     }
 
-    /// The type in which its pictures are decoded, where it runs in `dtype`.
-    pub(crate) fn decoder_dtype(&self, dtype: DType) -> DType {
-        first_dtype(self.family, &self.vae, dtype)
+    /// The type in which its images are decoded, where it runs in `dtype`.
+    pub fn decoder_dtype(&self, dtype: DType) -> DType {
+        decoder_dtype(self.family, &self.vae, dtype)
     }
 
     /// Height and width of the latents.
-    pub(crate) fn latent_size(&self) -> (usize, usize) {
+    pub fn latent_size(&self) -> (usize, usize) {
         (self.height / self.vae.downscale(), self.width / self.vae.downscale())
     }
 }
@@ -134,7 +141,7 @@ mod tests {
 
     /// Parameters of the text encoders, the U-Net, the VAE's decoder and encoder.
     fn parameters(preset: Preset) -> (Vec<usize>, usize, usize, usize) {
-        let model = BenchModel::preset(preset).unwrap();
+        let model = Architecture::preset(preset).unwrap();
         let texts = model.text_encoders.iter().map(|config| TextEncoder::new(config.clone()).unwrap());
         (
             texts.map(|encoder| encoder.segments().parameters()).collect(),
@@ -158,7 +165,7 @@ mod tests {
     #[test]
     fn the_emoji_preset_is_the_model_that_comes_with_kiln() {
         let folder = ModelFolder::open(&repository().join("models/emoji")).unwrap();
-        assert_eq!(BenchModel::preset(Preset::Emoji).unwrap(), BenchModel::from_folder(&folder));
+        assert_eq!(Architecture::preset(Preset::Emoji).unwrap(), Architecture::from_folder(&folder));
     }
 
     #[test]
@@ -167,8 +174,8 @@ mod tests {
         for (preset, name) in [(Preset::Sd15, "stable-diffusion-v1-5"), (Preset::Sdxl, "stable-diffusion-xl-base-1.0")]
         {
             let folder = shared_data(&format!("configs/{name}"));
-            let official = BenchModel::from_folder(&ModelFolder::open(&folder).unwrap());
-            assert_eq!(BenchModel { name: name.into(), ..BenchModel::preset(preset).unwrap() }, official);
+            let official = Architecture::from_folder(&ModelFolder::open(&folder).unwrap());
+            assert_eq!(Architecture { name: name.into(), ..Architecture::preset(preset).unwrap() }, official);
         }
     }
 

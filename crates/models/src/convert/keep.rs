@@ -9,7 +9,7 @@ use kiln_weights::{ParamSource, open_component, read_small_text};
 use super::parts::Parts;
 use super::single::text_place;
 use crate::error::{Error, Result};
-use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
 use crate::single_file::configs::is_openai;
 use crate::single_file::kept::{Kept, configurations};
 

@@ -9,8 +9,9 @@ use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{ParamSource, Segments, misfits};
 use serde::Serialize;
 
-use super::{FileKind, Stored, stored};
+use super::{Stored, stored};
 use crate::error::{Error, Result};
+use crate::file_kind::FileKind;
 use crate::single_file::SingleFile;
 use crate::single_file::kept::{self, Kept};
 use crate::single_file::kind::{ModelInput, ModelKind, Prediction};

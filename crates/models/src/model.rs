@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result, shortened};
-use crate::model_files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
-use crate::request::{MAX_SIDE, MAX_STEPS, guidance, in_range, side};
+use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
+use crate::limits::{self, MAX_SIDE, MAX_STEPS, OutOfRange};
 
 /// How the parts of a model work together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +40,10 @@ pub(crate) const PIPELINES: [(&str, Family); 3] =
     [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl), (LCM_PIPELINE, Family::Sd)];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
-/// The steps and the guidance of that class where nothing is asked for.
+/// The steps of that class where nothing is asked for.
 const LCM_STEPS: usize = 4;
-pub(crate) const LCM_GUIDANCE: f64 = 8.5;
+/// The guidance scale of a latent consistency model where nothing else is asked for.
+pub const LCM_GUIDANCE: f64 = 8.5;
 /// Characters of a value that a message shows.
 const SHOWN: usize = 100;
 /// `sample_size` where a configuration has none, in latents a side.
@@ -63,12 +64,15 @@ struct DefaultsFile {
 
 impl DefaultsFile {
     /// Refuses what a request would be refused for, which could only blame a flag that nobody gave.
-    fn check(&self, multiple: usize) -> Result<()> {
-        self.width.map(|width| side("`width`", width, multiple)).transpose()?;
-        self.height.map(|height| side("`height`", height, multiple)).transpose()?;
-        self.steps.map(|steps| in_range("`steps`", steps, 1, MAX_STEPS)).transpose()?;
-        self.cfg_scale.map(|scale| guidance("`cfg_scale`", scale)).transpose()?;
-        Ok(())
+    fn check(&self, multiple: usize) -> std::result::Result<(), String> {
+        let named = |name: &str, checked: std::result::Result<(), OutOfRange>| {
+            checked.map_err(|error| format!("`{name}` {error}"))
+        };
+        for (name, length) in [("width", self.width), ("height", self.height)] {
+            named(name, length.map_or(Ok(()), |length| limits::side(length, multiple).map(drop)))?;
+        }
+        named("steps", self.steps.map_or(Ok(()), |steps| limits::in_range(steps, 1, MAX_STEPS).map(drop)))?;
+        named("cfg_scale", self.cfg_scale.map_or(Ok(()), |scale| limits::guidance(scale).map(drop)))
     }
 }
 
@@ -234,17 +238,17 @@ impl ModelFolder {
     }
 
     /// Layers that all text encoders have.
-    pub(crate) fn text_layers(&self) -> usize {
+    pub fn text_layers(&self) -> usize {
         self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
     }
 
     /// Where its weights are.
-    pub(crate) fn files(&self) -> &ModelFiles {
+    pub fn files(&self) -> &ModelFiles {
         &self.files
     }
 
     /// An error of the schedule, with the folder's file where that is at fault rather than the request.
-    pub(crate) fn scheduler_error(&self, error: kiln_scheduler::Error) -> Error {
+    pub fn scheduler_error(&self, error: kiln_scheduler::Error) -> Error {
         use kiln_scheduler::Error::{Json, UnknownClass, Unsupported, ZeroSignal};
         match error {
             Json(_) | UnknownClass { .. } | Unsupported { .. } | ZeroSignal { .. } => {

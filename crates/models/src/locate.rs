@@ -56,7 +56,7 @@ const ENDINGS: [&str; 5] = ["safetensors", "ckpt", "gguf", "pt", "bin"];
 
 /// The model that a picture names `name`, which is a folder's name or a file's without its ending. Pictures come from
 /// strangers: what is in the current folder is not meant.
-pub(crate) fn locate_named(name: &Path) -> Option<PathBuf> {
+pub fn locate_named(name: &Path) -> Option<PathBuf> {
     let names = std::iter::once(name.to_path_buf()).chain(ENDINGS.iter().map(|ending| {
         let mut name = name.as_os_str().to_owned();
         name.push(".");
@@ -92,7 +92,7 @@ fn folders_of(named: Option<PathBuf>, binary: Option<&Path>, manifest: Option<&P
 /// Whether Kiln's sources are in a folder.
 fn is_sources(folder: &Path) -> bool {
     let mut text = String::new();
-    let read = std::fs::File::open(folder.join("crates/engine/Cargo.toml"))
+    let read = std::fs::File::open(folder.join("crates/models/Cargo.toml"))
         .and_then(|file| file.take(LONGEST_MANIFEST).read_to_string(&mut text));
     read.is_ok() && text.lines().any(|line| line == concat!("name = \"", env!("CARGO_PKG_NAME"), "\""))
 }
@@ -109,8 +109,8 @@ mod tests {
             std::fs::create_dir_all(path(name).parent().unwrap()).unwrap();
             std::fs::write(path(name), content).unwrap();
         };
-        file("src/crates/engine/Cargo.toml", "[package]\nname = \"kiln-engine\"\n");
-        file("other/crates/engine/Cargo.toml", "[package]\nname = \"engine\"\n");
+        file("src/crates/models/Cargo.toml", "[package]\nname = \"kiln-models\"\n");
+        file("other/crates/models/Cargo.toml", "[package]\nname = \"models\"\n");
         let folders = |binary: &str| folders_of(None, Some(&path(binary)), None);
         // Installed: no folder above the binary's own counts, whatever lies there.
         assert_eq!(folders("opt/bin/kiln"), [path("opt/bin/models")]);

@@ -10,10 +10,10 @@ use kiln_weights::{ParamSource, ParamSpec, Segments, misfits};
 use serde::Serialize;
 
 use super::{Stored, stored};
+use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
-use crate::model_files::TEXT_FOLDERS;
-use crate::model_folder::{Family, ModelFolder};
-use crate::setup::DTypeChoice;
+use crate::files::TEXT_FOLDERS;
+use crate::model::{Family, ModelFolder};
 
 /// What a model folder holds.
 #[derive(Debug, Clone, Serialize)]

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use kiln_hub::{Hub, Listener, Precision, Pulled, Reference, Settings, Wants};
 
+use crate::dtype::DTypeChoice;
 use crate::error::Result;
-use crate::model_folder::PIPELINES;
-use crate::setup::DTypeChoice;
+use crate::model::PIPELINES;
 
 /// How files come from the Hub. Everything else is said by the environment variables of Hugging Face's own tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn fetched(path: &Path, options: &HubOptions, listener: &mut Listener<'_>) -
 }
 
 /// The same from the cache alone.
-pub(crate) fn cached(path: &Path) -> Result<Option<PathBuf>> {
+pub fn cached(path: &Path) -> Result<Option<PathBuf>> {
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let find = |reference| Ok(options.hub()?.find(&reference, &options.wants(&[]))?.path);
     by_name(path)?.map(find).transpose()

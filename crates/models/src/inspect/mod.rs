@@ -2,7 +2,6 @@
 
 mod file;
 mod folder;
-mod kind;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +11,19 @@ use serde::Serialize;
 
 pub use file::{FileModel, FileReport};
 pub use folder::{Component, FolderReport, SegmentReport};
-pub use kind::FileKind;
 
+use crate::dtype::DTypeChoice;
 use crate::error::Result;
-use crate::model_folder::ModelFolder;
-use crate::settings::ImageReport;
-use crate::setup::DTypeChoice;
+use crate::model::ModelFolder;
 
 /// What was found.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
-pub enum Inspection {
+pub enum Inspected {
     /// A model folder.
     Folder(FolderReport),
     /// A checkpoint file.
     File(FileReport),
-    /// A picture, with its settings.
-    Image(Box<ImageReport>),
 }
 
 /// How some tensors are stored: those of one type together.
@@ -49,14 +44,11 @@ pub struct Stored {
 /// # Errors
 /// What is wrong with the path, a configuration, or a file that is no valid checkpoint. Weights that do not fit their
 /// network are no error here: [`Component::problems`] has them.
-pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
+pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
     if path.is_dir() {
-        return Ok(Inspection::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
+        return Ok(Inspected::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
     }
-    if ImageReport::is_for(path) {
-        return Ok(Inspection::Image(ImageReport::read(path)?.into()));
-    }
-    Ok(Inspection::File(file::report(path)?))
+    Ok(Inspected::File(file::report(path)?))
 }
 
 /// Counts tensors by their types, the most bytes first.
@@ -81,10 +73,11 @@ mod tests {
     use kiln_testkit::{fixtures, repository, shared_data};
 
     use super::*;
+    use crate::file_kind::FileKind;
 
     fn folder(name: &str, dtype: DTypeChoice) -> FolderReport {
         match inspect(&fixtures("models").join(name), dtype).unwrap() {
-            Inspection::Folder(report) => report,
+            Inspected::Folder(report) => report,
             other => panic!("{name} is a folder, not {other:?}"),
         }
     }
@@ -127,7 +120,7 @@ mod tests {
         }
         let weights = "diffusion_pytorch_model.safetensors";
         std::fs::copy(from.join("vae").join(weights), to.join("unet").join(weights)).unwrap();
-        let Inspection::Folder(report) = inspect(to, DTypeChoice::Auto).unwrap() else { panic!("a folder") };
+        let Inspected::Folder(report) = inspect(to, DTypeChoice::Auto).unwrap() else { panic!("a folder") };
         let unet = report.components.iter().find(|component| component.name == "unet").unwrap();
         assert!(unet.problems[0].contains("is missing"), "{:?}", unet.problems);
         let text = &report.components[0];
@@ -137,7 +130,7 @@ mod tests {
     #[test]
     fn a_file_is_counted_and_named() {
         let path = repository().join("models/emoji/unet/diffusion_pytorch_model.safetensors");
-        let Inspection::File(report) = inspect(&path, DTypeChoice::Auto).unwrap() else { panic!("a file") };
+        let Inspected::File(report) = inspect(&path, DTypeChoice::Auto).unwrap() else { panic!("a file") };
         assert_eq!(report.kind, FileKind::Unet);
         assert_eq!(report.bytes, std::fs::metadata(&path).unwrap().len());
         assert!(report.tensors > 100 && report.stored.len() == 1);
@@ -158,7 +151,7 @@ mod tests {
             ("esrgan/realesr-animevideov3-x4.safetensors", FileKind::Upscaler),
             ("valid_edge_safetensors/zero_tensors.safetensors", FileKind::Unknown),
         ] {
-            let Inspection::File(report) = inspect(&data.join(file), DTypeChoice::Auto).unwrap() else {
+            let Inspected::File(report) = inspect(&data.join(file), DTypeChoice::Auto).unwrap() else {
                 panic!("{file}")
             };
             assert_eq!(report.kind, kind, "{file}");

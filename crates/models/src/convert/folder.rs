@@ -12,7 +12,7 @@ use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{Part, Parts};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
-use crate::model_files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
 
 /// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
 /// appears with all of them.

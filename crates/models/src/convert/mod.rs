@@ -19,7 +19,7 @@ use kiln_weights::{BlockType, StoredType};
 use safetensors::Dtype;
 
 use crate::error::{Error, Result};
-use crate::model_files::{ModelFiles, ModelOptions};
+use crate::files::{ModelFiles, ModelOptions};
 pub(crate) use keep::is_bare;
 use parts::Parts;
 
@@ -98,20 +98,20 @@ pub fn convert(
         Some("gguf") => Layout::Gguf,
         Some(other @ ("ckpt" | "pt" | "pth" | "bin")) => {
             let expected = "a .safetensors or .gguf file or a folder: pickles are read, not written".into();
-            return Err(Error::Value { name: "OUT", found: format!("a .{other} file"), expected });
+            return Err(Error::Value { field: "output", found: format!("a .{other} file"), expected });
         }
         _ => Layout::Folder,
     };
     if matches!(weight_type, WeightType::Blocks(_)) && layout != Layout::Gguf {
         let expected = "auto, f32, f16 or bf16: blocks are for .gguf files".into();
-        return Err(Error::Value { name: "--weight-type", found: "a type of blocks".into(), expected });
+        return Err(Error::Value { field: "weight_type", found: "a type of blocks".into(), expected });
     }
     if output.exists() && !overwrite {
         return Err(kiln_files::Error::Exists(output.to_path_buf()).into());
     }
     if output.exists() && (if layout == Layout::Folder { !output.is_dir() } else { !output.is_file() }) {
         let expected = if layout == Layout::Folder { "a folder, or a name that is free" } else { "a regular file" };
-        return Err(Error::Value { name: "OUT", found: output.display().to_string(), expected: expected.into() });
+        return Err(Error::Value { field: "output", found: output.display().to_string(), expected: expected.into() });
     }
     let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {

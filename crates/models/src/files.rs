@@ -39,7 +39,7 @@ pub(crate) const TEXT_FOLDERS: [(&str, &str); 2] = [("text_encoder", "tokenizer"
 
 /// A model's files. Clones share what is open.
 #[derive(Debug, Clone)]
-pub(crate) struct ModelFiles {
+pub struct ModelFiles {
     path: PathBuf,
     base: Base,
     config: Option<PathBuf>,
@@ -116,7 +116,7 @@ impl ModelFiles {
     }
 
     /// The file with the configuration `name`, for messages: a single file has them all.
-    pub(crate) fn config_path(&self, name: &str) -> PathBuf {
+    pub fn config_path(&self, name: &str) -> PathBuf {
         match (&self.config, &self.base) {
             (Some(folder), _) => folder.join(name),
             (None, Base::Folder) => self.path.join(name),
@@ -219,7 +219,7 @@ impl ModelFiles {
     }
 
     /// The U-Net's weights.
-    pub(crate) fn unet(&self) -> Result<Box<dyn ParamSource>> {
+    pub fn unet(&self) -> Result<Box<dyn ParamSource>> {
         match (&self.unet, &self.base) {
             (Some(Part::Folder(folder)), _) => Ok(open_component(folder)?),
             (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
@@ -230,7 +230,7 @@ impl ModelFiles {
     }
 
     /// The autoencoder's weights.
-    pub(crate) fn vae(&self) -> Result<Box<dyn ParamSource>> {
+    pub fn vae(&self) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.vae, &self.base) {
             (Some(Part::Folder(folder)), _) => open_component(folder)?,
             (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
@@ -242,7 +242,7 @@ impl ModelFiles {
     }
 
     /// The weights of text encoder `i`.
-    pub(crate) fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
+    pub fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.text[i], &self.base) {
             (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
             (None, Base::File(file, ..)) => file.text_encoder(i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
@@ -252,7 +252,7 @@ impl ModelFiles {
     }
 
     /// The tokenizer of text encoder `i`.
-    pub(crate) fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
+    pub fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
         Ok(match self.tokenizer_files(i) {
             TokenizerFiles::Folder(folder) => Tokenizer::open(&folder)?,
             TokenizerFiles::Kept(texts) => Tokenizer::from_texts(&self.path, &texts)?,
@@ -305,7 +305,7 @@ impl ModelFiles {
 }
 
 /// Where a tokenizer is.
-pub(crate) enum TokenizerFiles {
+pub enum TokenizerFiles {
     /// In a folder of its own.
     Folder(PathBuf),
     /// In the file's notes: texts by their files' names.

@@ -12,25 +12,44 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cache::{Cache, Entry};
-pub(crate) use digest::{Scope, old_hash};
+pub use digest::{Scope, old_hash};
 
 /// Files whose digest is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Hashed {
+pub struct Hashed {
     /// What they belong to: themselves, or a model folder.
-    pub(crate) of: PathBuf,
-    pub(crate) files: Vec<PathBuf>,
-    pub(crate) scope: Scope,
+    pub of: PathBuf,
+    /// The files, which are hashed one after the other.
+    pub files: Vec<PathBuf>,
+    /// What of them is hashed.
+    pub scope: Scope,
 }
 
 impl Hashed {
     /// One file.
-    pub(crate) fn file(path: &Path, scope: Scope) -> Self {
+    pub fn file(path: &Path, scope: Scope) -> Self {
         Self { of: path.to_path_buf(), files: vec![path.to_path_buf()], scope }
     }
 
+    /// A component of a model: a checkpoint file, or the weights of a folder. `None` where there are none.
+    pub fn component(path: &Path) -> Option<Self> {
+        if path.is_file() {
+            return Some(Self::file(path, Scope::Whole));
+        }
+        let files = kiln_weights::component_files(path).ok()?;
+        Some(Self { of: path.to_path_buf(), files, scope: Scope::Whole })
+    }
+
+    /// What a model is known by: its file, or the weights of the U-Net of a folder.
+    pub fn model(path: &Path) -> Option<Self> {
+        if path.is_file() {
+            return Self::component(path);
+        }
+        Some(Self { of: path.to_path_buf(), ..Self::component(&path.join("unet"))? })
+    }
+
     /// A LoRA's file, as AUTOMATIC1111 hashes it.
-    pub(crate) fn lora(path: &Path) -> Self {
+    pub fn lora(path: &Path) -> Self {
         let is_safetensors = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
         Self::file(path, if is_safetensors { Scope::PastHeader } else { Scope::Whole })
     }
@@ -38,7 +57,7 @@ impl Hashed {
 
 /// Digests that are computed in the background. Clones are one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Hashes {
+pub struct Hashes {
     /// Without a folder nothing is computed.
     folder: Option<PathBuf>,
     digests: Arc<Mutex<HashMap<Hashed, Digest>>>,
@@ -48,12 +67,12 @@ type Digest = Arc<OnceLock<Option<String>>>;
 
 impl Hashes {
     /// With what is known in `folder`, which is made when it is needed. Without one nothing is computed.
-    pub(crate) fn new(folder: Option<&Path>) -> Self {
+    pub fn new(folder: Option<&Path>) -> Self {
         Self { folder: folder.map(Path::to_path_buf), digests: Arc::default() }
     }
 
     /// Begins to compute the digests of `all`, one after the other.
-    pub(crate) fn start(&self, all: Vec<Hashed>) {
+    pub fn start(&self, all: Vec<Hashed>) {
         if self.folder.is_none() || all.is_empty() {
             return;
         }
@@ -65,7 +84,7 @@ impl Hashes {
 
     /// The digest in 64 hexadecimal digits; waits for it. `None` where files cannot be read, which is told, or where
     /// nothing is to be computed.
-    pub(crate) fn get(&self, hashed: &Hashed) -> Option<String> {
+    pub fn get(&self, hashed: &Hashed) -> Option<String> {
         let cache = Cache::in_folder(self.folder.as_deref()?);
         let digest = {
             let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +94,7 @@ impl Hashes {
     }
 
     /// The file or the model folder whose digest begins so, among those that were hashed on this machine.
-    pub(crate) fn find(&self, begin: &str, scope: Scope) -> Option<PathBuf> {
+    pub fn find(&self, begin: &str, scope: Scope) -> Option<PathBuf> {
         Cache::in_folder(self.folder.as_deref()?).find(begin, scope)
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What of a file is hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
+pub enum Scope {
     /// All of it: how models are known.
     Whole,
     /// What follows the header of a safetensors file, so that notes in it change nothing: how AUTOMATIC1111 knows LoRAs.
@@ -52,7 +52,7 @@ fn skip_header(file: &mut File) -> std::io::Result<()> {
 }
 
 /// AUTOMATIC1111's first hash of models, before 2023: 8 digits of the SHA-256 of 64 KiB behind the first mebibyte.
-pub(crate) fn old_hash(path: &Path) -> std::io::Result<String> {
+pub fn old_hash(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(0x10_0000))?;
     let mut bytes = Vec::new();

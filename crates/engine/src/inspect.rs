@@ -1,0 +1,35 @@
+//! What is in a model folder, a checkpoint file or an image: no weights are read.
+
+use std::path::Path;
+
+use kiln_models::{DTypeChoice, FileReport, FolderReport, Inspected};
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::settings::ImageReport;
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+pub enum Inspection {
+    /// A model folder.
+    Folder(FolderReport),
+    /// A checkpoint file.
+    File(FileReport),
+    /// An image, with its settings.
+    Image(Box<ImageReport>),
+}
+
+/// Looks at `path`. Segments have the sizes that they have with elements of `dtype`.
+///
+/// # Errors
+/// Those of [`kiln_models::inspect`] and [`ImageReport::read`].
+pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
+    if ImageReport::is_for(path) {
+        return Ok(Inspection::Image(ImageReport::read(path)?.into()));
+    }
+    Ok(match kiln_models::inspect(path, dtype)? {
+        Inspected::Folder(report) => Inspection::Folder(report),
+        Inspected::File(report) => Inspection::File(report),
+    })
+}

@@ -1,0 +1,43 @@
+//! Floor 5: models before their weights are loaded.
+//!
+//! A [`ModelFolder`] is a folder in the diffusers layout or a checkpoint file, with its configurations read and checked.
+//! This crate finds models on the disk and on the Hugging Face Hub, converts and inspects them, and computes their hashes. It
+//! knows nothing of prompts, requests, pipelines or flags. Errors name the file or the field.
+//!
+//! ```no_run
+//! use kiln_models::{DTypeChoice, Family, ModelFolder, inspect, locate_model};
+//!
+//! let model = ModelFolder::open(&locate_model(None)?)?;
+//! assert_eq!(model.family(), Family::Sd);
+//! inspect(model.path(), DTypeChoice::F32)?;
+//! # Ok::<(), kiln_models::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod convert;
+mod dtype;
+mod error;
+mod file_kind;
+mod files;
+mod hashes;
+mod hub;
+mod inspect;
+pub mod limits;
+mod locate;
+mod model;
+mod presets;
+mod single_file;
+
+pub use convert::{Converted, WeightType, convert};
+pub use dtype::{DTypeChoice, decoder_dtype};
+pub use error::{Error, Result};
+pub use file_kind::FileKind;
+pub use files::{ModelFiles, ModelOptions, TokenizerFiles};
+pub use hashes::{Hashed, Hashes, Scope, old_hash};
+pub use hub::{HubOptions, cached, fetched, pull};
+pub use inspect::{Component, FileModel, FileReport, FolderReport, Inspected, SegmentReport, Stored, inspect};
+pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
+pub use locate::{locate_model, locate_named};
+pub use model::{Defaults, Family, LCM_GUIDANCE, ModelFolder};
+pub use presets::{Architecture, Preset};
+pub use single_file::kind::{ModelInput, ModelKind, Prediction};
