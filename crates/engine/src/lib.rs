@@ -80,6 +80,7 @@ pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
+pub use kiln_media::{ForeignSettings, ImageText, Infotext};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_models::{
     Architecture, Component, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport, FolderReport,
@@ -103,7 +104,7 @@ pub use request::{Request, Rng};
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
-pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile};
+pub use settings::{ImageReport, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Setup};
 pub use trace::{StepTrace, TraceFile};
 

@@ -1,6 +1,7 @@
 //! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
 use kiln_clip::Emphasis;
+use kiln_media::quoted;
 use kiln_scheduler::{Convention, InitialNoise, number_text as number};
 
 use crate::conditioning::Prompts;
@@ -8,7 +9,7 @@ use crate::guidance::GuidanceOptions;
 use crate::lora::with_tags;
 use crate::request::Rng;
 use crate::resolved::Job;
-use crate::settings::{Files, labels as l, quoted};
+use crate::settings::{Files, labels as l};
 
 /// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
 pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {

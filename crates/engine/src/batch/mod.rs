@@ -5,7 +5,6 @@
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
 
 mod aside;
-mod canvas;
 mod desk;
 mod drawing;
 mod events;

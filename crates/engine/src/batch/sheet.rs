@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kiln_files::{FileRules, PlannedFile, folder_of};
+use kiln_media::{Canvas, LETTER, LINE, Thumbnail, size_of};
 use serde_json::Value;
 
-use super::canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
 use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};

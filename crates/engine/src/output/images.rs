@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use kiln_files::{FileRules, PlannedFile, check_writable};
+use kiln_media::{EncodingError, encode_png};
 
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
-use crate::settings::{KEY, is_latin1};
+use crate::settings::KEY;
 
 /// The pattern of the files' names when none is given.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
@@ -151,24 +152,10 @@ fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
     found.filter(|_| name.is_empty())
 }
 
-/// The picture as a PNG with its settings inside.
-pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, png::EncodingError> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, picture.width as u32, picture.height as u32);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    for (key, text) in [("parameters", &picture.parameters), (KEY, &picture.settings)] {
-        // tEXt holds Latin-1 alone; where the prompt has more, AUTOMATIC1111 writes iTXt under the same key.
-        if is_latin1(text) {
-            encoder.add_text_chunk(key.into(), text.clone())?;
-        } else {
-            encoder.add_itxt_chunk(key.into(), text.clone())?;
-        }
-    }
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(&picture.rgb)?;
-    writer.finish()?;
-    Ok(bytes)
+/// The image as a PNG with its settings.
+pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, EncodingError> {
+    let texts = [("parameters", picture.parameters.as_str()), (KEY, picture.settings.as_str())];
+    encode_png((picture.width, picture.height), &picture.rgb, &texts)
 }
 
 #[cfg(test)]

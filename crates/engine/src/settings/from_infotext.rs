@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use kiln_clip::Emphasis;
+use kiln_media::Infotext;
 use kiln_models::Family;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaSchedule};
 
-use super::Infotext;
 use super::{labels as l, programs};
 use crate::request::{Request, Rng};
 

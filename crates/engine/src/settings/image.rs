@@ -1,27 +1,12 @@
 //! A picture's file, and the texts in it.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use kiln_weights::open_regular;
+use kiln_media::{ForeignSettings, ImageText, ImageTexts, Infotext, MAX_JSON};
 use serde::Serialize;
 
-use super::foreign::MAX_JSON;
-use super::png_texts::PngTexts;
-use super::{ForeignSettings, Infotext, OwnSettings, exif, own, png_texts, stealth};
-use crate::error::{Error, Result};
-
-/// A text in a picture.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ImageText {
-    /// Where: the kind of a PNG's chunk, the Exif, or the pixels.
-    pub place: String,
-    /// Its name there.
-    pub key: String,
-    /// The text.
-    pub text: String,
-}
+use super::own::{self, OwnSettings};
+use crate::error::Result;
 
 /// What is known of a picture's making.
 #[derive(Debug, Clone, Serialize)]
@@ -46,80 +31,27 @@ pub struct ImageReport {
     pub texts: Vec<ImageText>,
 }
 
-/// Larger files than this are no pictures, where a reader may take as much memory as the file is long.
-const MAX_FILE: u64 = 256 << 20;
 /// The keys of AUTOMATIC1111's text. Some programs put it into other fields of the Exif.
 const PARAMETERS: [&str; 4] = ["parameters", "UserComment", "ImageDescription", "Comment"];
-
-#[derive(Clone, Copy, PartialEq)]
-enum Format {
-    Png,
-    /// With Exif.
-    Other(&'static str),
-}
-
-impl Format {
-    fn of(head: &[u8]) -> Option<Self> {
-        match head {
-            head if head.starts_with(&png_texts::SIGNATURE) => Some(Self::Png),
-            [0xff, 0xd8, 0xff, ..] => Some(Self::Other("JPEG")),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::Other("WebP")),
-            [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f', ..] => Some(Self::Other("AVIF")),
-            _ => None,
-        }
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Png => "PNG",
-            Self::Other(label) => label,
-        }
-    }
-}
 
 impl ImageReport {
     /// Whether a path looks like a picture's: by its first bytes, or, where they say nothing, by its name.
     pub(crate) fn is_for(path: &Path) -> bool {
-        let endings = ["png", "jpg", "jpeg", "webp", "avif"];
-        let named =
-            path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)));
-        let by_bytes =
-            || open_regular(path).and_then(|mut file| head(&mut file)).is_ok_and(|head| Format::of(&head).is_some());
-        path.is_file() && (named || by_bytes())
+        ImageTexts::is_image(path)
     }
 
     /// Reads what a picture says of its making. Pixels are looked at only where no text is found, for hidden ones.
     ///
     /// # Errors
-    /// [`Error::Files`], or [`Error::Model`] where the file is no picture of a format that has settings.
+    /// Those of [`ImageTexts::read`].
     pub fn read(path: &Path) -> Result<Self> {
-        let read = || Error::read(path);
-        let mut file = open_regular(path).map_err(read())?;
-        let length = file.metadata().map_err(read())?.len();
-        let format = Format::of(&head(&mut file).map_err(read())?).ok_or_else(|| {
-            let problem = if length == 0 { "is empty" } else { "is no PNG, JPEG, WebP or AVIF" };
-            Error::model(path, format!("{problem}; expected a picture with settings"))
-        })?;
-        let mut file = BufReader::new(file);
-        let (mut size, mut texts) = (None, Vec::new());
-        if format == Format::Png {
-            file.seek(std::io::SeekFrom::Start(png_texts::SIGNATURE.len() as u64)).map_err(read())?;
-            PngTexts { size, texts } = png_texts::read(&mut file).map_err(read())?;
-        }
-        let has_settings = |texts: &[ImageText]| own_of(texts).is_some() || infotext_of(texts).is_some();
-        if !has_settings(&texts) && length <= MAX_FILE {
-            file.rewind().map_err(read())?;
-            texts.extend(exif::read(&mut file));
-        }
-        if format == Format::Png && !has_settings(&texts) {
-            file.rewind().map_err(read())?;
-            texts.extend(stealth::read(&mut file));
-        }
+        let is_enough = |texts: &[ImageText]| own_of(texts).is_some() || infotext_of(texts).is_some();
+        let ImageTexts { format, size, texts } = ImageTexts::read(path, is_enough)?;
         let (kiln, unknown) = own_of(&texts).unzip();
         let (parameters, place) = infotext_of(&texts).unzip();
         Ok(Self {
             path: path.to_path_buf(),
-            format: format.label(),
+            format,
             size,
             kiln,
             unknown: unknown.unwrap_or_default(),
@@ -129,14 +61,6 @@ impl ImageReport {
             texts,
         })
     }
-}
-
-/// The first bytes of a file, as many as there are.
-fn head(file: &mut File) -> std::io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    file.by_ref().take(16).read_to_end(&mut head)?;
-    file.rewind()?;
-    Ok(head)
 }
 
 /// Kiln's own settings; those that cannot be read are told, and there are none.

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kiln_media::Infotext;
 use kiln_models::{DTypeChoice, Hashes, ModelFolder, ModelOptions, Scope, locate_model, locate_named, old_hash};
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
 use super::formats::{self, Taken, Unknown};
 use super::origin::TAESD;
 use super::own::{NamedFile, OwnSettings, PartFile, is_hash};
-use super::{ImageReport, Infotext, from_infotext, labels, programs};
+use super::{ImageReport, from_infotext, labels, programs};
 use crate::error::{Error, Result};
 use crate::lora::{LoraName, find, stem};
 use crate::matrices::MatrixChoice;

@@ -7,29 +7,20 @@
 //! Pictures come from strangers. Nothing is allocated because a file says so, texts are bounded, and what is damaged is
 //! left out.
 
-mod exif;
 mod fit;
-mod foreign;
 mod formats;
 mod from_infotext;
 mod image;
-mod infotext;
 pub(crate) mod labels;
 mod like;
 mod origin;
 mod own;
-mod png_texts;
 mod programs;
 #[cfg(test)]
 mod round_trip;
-mod stealth;
 
-pub use foreign::ForeignSettings;
-pub use image::{ImageReport, ImageText};
-pub use infotext::Infotext;
-pub(crate) use infotext::quoted;
+pub use image::ImageReport;
 pub use like::Like;
 pub(crate) use origin::{Files, Origin};
 pub(crate) use own::KEY;
 pub use own::{NamedFile, OwnSettings, PartFile};
-pub(crate) use png_texts::is_latin1;

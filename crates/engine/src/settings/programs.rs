@@ -2,9 +2,10 @@
 
 use std::str::FromStr;
 
+use kiln_media::Infotext;
 use kiln_scheduler::{Convention, Error, SamplerChoice, SamplerKind, SigmaSchedule, UniPcScale};
 
-use super::{Infotext, labels};
+use super::labels;
 use crate::request::Request;
 
 /// Takes the sampler of ComfyUI's KSampler, its input `sampler_name`, and ComfyUI's rules. Returns what of it Kiln does in

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use kiln_clip::prompt::ChunkCut;
+use kiln_media::Infotext;
 use kiln_models::{Family, ModelFolder};
 use kiln_scheduler::{Convention, InitialNoise, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
+use super::from_infotext;
 use super::origin::Files;
-use super::{Infotext, from_infotext};
 use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse};
 use crate::parameters::parameters;

@@ -3,14 +3,10 @@
 //! A graph is plain where an image comes from one sampler over an empty latent image, texts and a checkpoint, with LoRAs in
 //! between. Any other node makes it something else than a request can say, and is named.
 
-use std::collections::BTreeMap;
+use kiln_media::{Graph, NodeAt, short, shortened};
+use serde_json::Value;
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
-
-use super::super::ImageText;
-use super::super::foreign::MAX_JSON;
-use super::object::{short, shortened, whole};
+use super::object::whole;
 use super::{Taken, as_in_comfyui, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
@@ -21,29 +17,6 @@ const MAX_CHAIN: usize = 200;
 const MAX_DEPTH: usize = 64;
 /// What a pair of parentheses multiplies by.
 const STEP: f64 = 1.1;
-
-/// The nodes by their ids.
-pub(in super::super) type Graph = BTreeMap<String, Node>;
-
-/// A node.
-#[derive(Debug, Deserialize)]
-pub(in super::super) struct Node {
-    /// What it does.
-    #[serde(default)]
-    pub(in super::super) class_type: String,
-    /// Its values and the nodes that it takes something from.
-    #[serde(default)]
-    pub(in super::super) inputs: Map<String, Value>,
-}
-
-/// The graph in a text, if it is one.
-pub(in super::super) fn graph_of(text: &ImageText) -> Option<Graph> {
-    let is_one = text.key == "prompt" && text.text.len() <= MAX_JSON && text.text.contains("class_type");
-    is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
-}
-
-/// A place in the graph.
-type At<'a> = (&'a str, &'a Node);
 
 /// The request that a plain graph is.
 ///
@@ -137,56 +110,47 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn node(&self, id: &str) -> Result<At<'a>, String> {
-        let found = self.graph.get_key_value(id).map(|(id, node)| (id.as_str(), node));
-        found.ok_or_else(|| format!("node {} is not there", shortened(id)))
+    fn node(&self, id: &str) -> Result<NodeAt<'a>, String> {
+        self.graph.node(id).ok_or_else(|| format!("node {} is not there", shortened(id)))
     }
 
-    /// What an input takes something from, if it does.
-    fn linked(&self, (_, node): At<'a>, name: &str) -> Option<At<'a>> {
-        let id = node.inputs.get(name)?.as_array().filter(|link| link.len() == 2)?.first()?;
-        let id = id.as_str().map_or_else(|| id.to_string(), String::from);
-        self.node(&id).ok()
-    }
-
-    fn link(&self, at: At<'a>, name: &str) -> Result<At<'a>, String> {
-        self.linked(at, name).ok_or_else(|| format!("{name} of node {} comes from no node", named(at)))
+    fn link(&self, at: NodeAt<'a>, name: &str) -> Result<NodeAt<'a>, String> {
+        self.graph.linked(at, name).ok_or_else(|| format!("{name} of node {} comes from no node", named(at)))
     }
 
     /// A value that stands in the node itself.
-    fn value(&self, at: At<'a>, name: &str) -> Result<&'a Value, String> {
-        if let Some(from) = self.linked(at, name) {
+    fn value(&self, at: NodeAt<'a>, name: &str) -> Result<&'a Value, String> {
+        if let Some(from) = self.graph.linked(at, name) {
             return Err(format!("{name} of node {} comes from node {}", named(at), named(from)));
         }
         let value = at.1.inputs.get(name).filter(|value| !value.is_null());
         value.ok_or_else(|| format!("node {} has no {name}", named(at)))
     }
 
-    fn wrong(at: At<'_>, name: &str, value: &Value, expected: &str) -> String {
+    fn wrong(at: NodeAt<'_>, name: &str, value: &Value, expected: &str) -> String {
         format!("{name} of node {} is {}, expected {expected}", named(at), short(value))
     }
 
-    fn name(&self, at: At<'a>, name: &str) -> Result<&'a str, String> {
+    fn name(&self, at: NodeAt<'a>, name: &str) -> Result<&'a str, String> {
         let value = self.value(at, name)?;
         value.as_str().ok_or_else(|| Self::wrong(at, name, value, "a text"))
     }
 
-    fn number(&self, at: At<'a>, name: &str) -> Result<f64, String> {
+    fn number(&self, at: NodeAt<'a>, name: &str) -> Result<f64, String> {
         let value = self.value(at, name)?;
         value.as_f64().ok_or_else(|| Self::wrong(at, name, value, "a number"))
     }
 
-    fn whole(&self, at: At<'a>, name: &str) -> Result<u64, String> {
+    fn whole(&self, at: NodeAt<'a>, name: &str) -> Result<u64, String> {
         let value = self.value(at, name)?;
         whole(value).ok_or_else(|| Self::wrong(at, name, value, "a whole number"))
     }
 
     /// The sampler that the saved image comes from, and the node that decodes it.
-    fn sampler(&self) -> Result<(At<'a>, At<'a>), String> {
+    fn sampler(&self) -> Result<(NodeAt<'a>, NodeAt<'a>), String> {
         const SAVERS: [&str; 4] = ["SaveImage", "PreviewImage", "SaveAnimatedWEBP", "SaveAnimatedPNG"];
-        let nodes = self.graph.iter().map(|(id, node)| (id.as_str(), node));
-        let savers = nodes.filter(|(_, node)| SAVERS.contains(&node.class_type.as_str()));
-        let mut decoders: Vec<At<'_>> = savers.map(|saver| self.link(saver, "images")).collect::<Result<_, _>>()?;
+        let savers = self.graph.iter().filter(|(_, node)| SAVERS.contains(&node.class_type.as_str()));
+        let mut decoders: Vec<NodeAt<'_>> = savers.map(|saver| self.link(saver, "images")).collect::<Result<_, _>>()?;
         decoders.sort_by_key(|(id, _)| *id);
         decoders.dedup_by_key(|(id, _)| *id);
         let decoder = match decoders[..] {
@@ -205,7 +169,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The text of a sampler's input, and the node with it.
-    fn text(&self, sampler: At<'a>, name: &str) -> Result<(&'a str, At<'a>), String> {
+    fn text(&self, sampler: NodeAt<'a>, name: &str) -> Result<(&'a str, NodeAt<'a>), String> {
         let at = self.link(sampler, name)?;
         if at.1.class_type != "CLIPTextEncode" {
             return Err(not_understood(at));
@@ -214,7 +178,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Follows `first` of `from`, then `next` of each node, up to the checkpoint.
-    fn chain(&self, from: At<'a>, first: &str, next: &str) -> Result<Chain<'a>, String> {
+    fn chain(&self, from: NodeAt<'a>, first: &str, next: &str) -> Result<Chain<'a>, String> {
         let (mut nodes, mut at) = (Vec::new(), self.link(from, first)?);
         for _ in 0..MAX_CHAIN {
             match at.1.class_type.as_str() {
@@ -267,65 +231,12 @@ impl<'a> Reader<'a> {
 }
 
 /// A node as messages name it.
-fn named((id, node): At<'_>) -> String {
+fn named((id, node): NodeAt<'_>) -> String {
     format!("{} ({})", shortened(id), shortened(&node.class_type))
 }
 
-fn not_understood(at: At<'_>) -> String {
+fn not_understood(at: NodeAt<'_>) -> String {
     format!("node {} is not understood", named(at))
-}
-
-/// What a graph says of prompts and sampling, plain or not: for each sampler its values, and the texts that lead to it.
-pub(in super::super) fn overview(graph: &Graph) -> Vec<(String, String)> {
-    const VALUES: [&str; 7] = ["sampler_name", "scheduler", "steps", "cfg", "seed", "noise_seed", "denoise"];
-    let reader = Reader { graph };
-    let samplers = graph
-        .iter()
-        .map(|(id, node)| (id.as_str(), node))
-        .filter(|(_, node)| node.class_type.contains("Sampler") && node.inputs.contains_key("positive"));
-    let mut found = Vec::new();
-    for sampler in samplers.take(8) {
-        for (what, name) in [("prompt", "positive"), ("negative prompt", "negative")] {
-            let mut texts = reader.texts_behind(sampler, name);
-            texts.retain(|text| !text.is_empty());
-            if !texts.is_empty() {
-                found.push((format!("{what} of {}", shortened(sampler.0)), texts.join(" | ")));
-            }
-        }
-        let value = |name: &&str| match sampler.1.inputs.get(*name)? {
-            Value::Array(_) => None,
-            value => Some(format!("{name} {}", short(value))),
-        };
-        let values: Vec<String> = VALUES.iter().filter_map(value).collect();
-        if !values.is_empty() {
-            found.push((format!("sampler {}", shortened(sampler.0)), values.join(", ")));
-        }
-    }
-    found
-}
-
-impl<'a> Reader<'a> {
-    /// The texts that lead to an input.
-    fn texts_behind(&self, sampler: At<'a>, name: &str) -> Vec<&'a str> {
-        let (mut texts, mut seen) = (Vec::new(), Vec::new());
-        let mut open: Vec<At<'a>> = self.linked(sampler, name).into_iter().collect();
-        while let Some(at) = open.pop() {
-            if seen.contains(&at.0) || seen.len() >= MAX_CHAIN {
-                continue;
-            }
-            seen.push(at.0);
-            let text = ["text", "text_g", "text_l", "prompt"].iter().find_map(|key| at.1.inputs.get(*key)?.as_str());
-            match text {
-                Some(text) => texts.push(text),
-                // Models and images say nothing in words.
-                None => {
-                    let inputs = at.1.inputs.keys().filter(|key| key.starts_with("conditioning") || *key == name);
-                    open.extend(inputs.filter_map(|key| self.linked(at, key)));
-                }
-            }
-        }
-        texts
-    }
 }
 
 /// The spans of a text with ComfyUI's brackets (`comfy/sd1_clip.py`, `token_weights`): `(a)` is 1.1 times as much, `(a:1.3)`

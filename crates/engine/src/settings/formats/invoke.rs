@@ -20,7 +20,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
     let mut fields = Object::new(all, &SILENT);
     let mode = all.get("generation_mode").and_then(Value::as_str).unwrap_or("txt2img");
     if !["txt2img", "sdxl_txt2img"].contains(&mode) {
-        return Err(format!("it was made by {}, which Kiln does not have", super::object::shortened(mode)));
+        return Err(format!("it was made by {}, which Kiln does not have", kiln_media::shortened(mode)));
     }
     let mut taken = Taken::default();
     let prompt = text_of(fields.text("positive_prompt").unwrap_or_default())?;

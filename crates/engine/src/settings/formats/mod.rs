@@ -16,15 +16,12 @@ mod swarm;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
+use kiln_media::{Graph, ImageText, is_of_fooocus, is_of_novelai, object_of};
 use kiln_scheduler::SigmaSchedule;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::ImageText;
-use super::foreign::{is_of_novelai, object_of};
 use super::programs;
 use crate::request::{Request, Rng};
-
-pub(super) use comfy::{Node, graph_of, overview};
 
 /// What a program's settings make here.
 #[derive(Debug, Default)]
@@ -60,7 +57,7 @@ pub(super) type Found = (&'static str, Result<Taken, String>);
 /// The settings of a program among the texts of an image.
 pub(super) fn find(texts: &[ImageText]) -> Option<Found> {
     let text = |keys: &[&str]| texts.iter().filter(|text| keys.contains(&text.key.as_str())).find_map(object_of);
-    if let Some(graph) = texts.iter().find_map(graph_of) {
+    if let Some(graph) = texts.iter().find_map(Graph::of) {
         return Some(("ComfyUI", comfy::taken(&graph)));
     }
     if let Some(all) = text(&["parameters", "UserComment", "generation_data", "ImageDescription", "Comment"]) {
@@ -96,13 +93,6 @@ pub(super) fn find(texts: &[ImageText]) -> Option<Found> {
         return Some(("NovelAI", novelai::taken(&comment, description)));
     }
     None
-}
-
-/// Whether an object is Fooocus' settings.
-pub(super) fn is_of_fooocus(all: &Map<String, Value>) -> bool {
-    let version = all.get("version").and_then(Value::as_str);
-    ["fooocus_scheme", "base_model_hash"].iter().any(|key| all.contains_key(*key))
-        || version.is_some_and(|version| version.starts_with("Fooocus"))
 }
 
 /// A request whose texts are in the dialect that [`dialect`] writes: no choice, comment or tag in them is read.

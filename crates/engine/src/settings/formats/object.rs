@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use kiln_media::{short, shortened};
 use serde_json::{Map, Value};
 
 /// An object whose members become a request.
@@ -88,23 +89,4 @@ fn says_something(value: &Value) -> bool {
         Value::Object(all) => !all.is_empty(),
         _ => true,
     }
-}
-
-/// The begin of a value, for a message.
-pub(super) fn short(value: &Value) -> String {
-    match value {
-        Value::String(text) => shortened(text),
-        Value::Array(all) => format!("a list of {}", all.len()),
-        Value::Object(all) => format!("an object of {}", all.len()),
-        other => other.to_string(),
-    }
-}
-
-/// The begin of a text.
-pub(super) fn shortened(text: &str) -> String {
-    let mut begin: String = text.chars().take(60).filter(|c| !c.is_control()).collect();
-    if text.chars().count() > 60 {
-        begin += " ..";
-    }
-    begin
 }

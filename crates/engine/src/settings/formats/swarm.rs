@@ -1,8 +1,9 @@
 //! SwarmUI's `sui_image_params`: parameters by their names in small letters (`src/Text2Image/T2IParamTypes.cs`).
 
+use kiln_media::short;
 use serde_json::{Map, Value};
 
-use super::object::{Object, short};
+use super::object::Object;
 use super::{Taken, as_in_comfyui, comfy, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;

@@ -1,10 +1,10 @@
 //! What other programs write, and what becomes of it here.
 
 use kiln_clip::prompt::spans;
+use kiln_media::Infotext;
 use kiln_scheduler::SamplerKind;
 
 use super::*;
-use crate::settings::Infotext;
 
 fn image(texts: &[(&str, &str)]) -> Vec<ImageText> {
     let text =

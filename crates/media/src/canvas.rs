@@ -13,28 +13,32 @@ use embedded_graphics::mono_font::MonoTextStyle;
 use embedded_graphics::mono_font::iso_8859_1::FONT_7X13;
 use embedded_graphics::pixelcolor::{Rgb888, RgbColor};
 use embedded_graphics::text::{Baseline, Text};
+use kiln_files::{Result, read_error};
 
-use crate::error::{Error, Result};
+use crate::png_encode::{EncodingError, encode_png};
 
 /// Width of a letter. The font has Latin-1; any other letter is a question mark.
-pub(crate) const LETTER: usize = 7;
+pub const LETTER: usize = 7;
 /// Height of a line of text.
-pub(crate) const LINE: usize = 15;
+pub const LINE: usize = 15;
 
 /// Pixels, white at first.
-pub(crate) struct Canvas {
-    pub(crate) width: usize,
-    pub(crate) height: usize,
+pub struct Canvas {
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
     rgb: Vec<u8>,
 }
 
 impl Canvas {
-    pub(crate) fn new(width: usize, height: usize) -> Self {
+    /// A white canvas.
+    pub fn new(width: usize, height: usize) -> Self {
         Self { width, height, rgb: vec![255; width * height * 3] }
     }
 
     /// Writes a line of text whose upper left corner is at `(x, y)`.
-    pub(crate) fn text(&mut self, text: &str, x: usize, y: usize) {
+    pub fn text(&mut self, text: &str, x: usize, y: usize) {
         let style = MonoTextStyle::new(&FONT_7X13, Rgb888::BLACK);
         let at = Point::new(x as i32, y as i32);
         match Text::with_baseline(text, at, style, Baseline::Top).draw(self) {
@@ -44,7 +48,7 @@ impl Canvas {
     }
 
     /// Puts a picture's upper left corner at `(x, y)`; what lies outside is cut off.
-    pub(crate) fn picture(&mut self, picture: &Thumbnail, x: usize, y: usize) {
+    pub fn picture(&mut self, picture: &Thumbnail, x: usize, y: usize) {
         let columns = picture.width.min(self.width.saturating_sub(x));
         for row in 0..picture.height.min(self.height.saturating_sub(y)) {
             let (from, to) = (row * picture.width * 3, ((y + row) * self.width + x) * 3);
@@ -53,15 +57,8 @@ impl Canvas {
     }
 
     /// As a PNG file in memory.
-    pub(crate) fn png(&self) -> std::result::Result<Vec<u8>, png::EncodingError> {
-        let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(&self.rgb)?;
-        writer.finish()?;
-        Ok(bytes)
+    pub fn png(&self) -> std::result::Result<Vec<u8>, EncodingError> {
+        encode_png((self.width, self.height), &self.rgb, &[])
     }
 }
 
@@ -88,33 +85,35 @@ impl DrawTarget for Canvas {
 }
 
 /// A picture, made smaller.
-pub(crate) struct Thumbnail {
-    pub(crate) width: usize,
-    pub(crate) height: usize,
+pub struct Thumbnail {
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
     rgb: Vec<u8>,
 }
 
 /// Width and height of a PNG file.
-pub(crate) fn size_of(path: &Path) -> Result<(usize, usize)> {
-    let file = File::open(path).map_err(Error::read(path))?;
+pub fn size_of(path: &Path) -> Result<(usize, usize)> {
+    let file = File::open(path).map_err(read_error(path))?;
     let reader = png::Decoder::new(BufReader::new(file)).read_info();
-    let reader = reader.map_err(|error| Error::read(path)(std::io::Error::other(error)))?;
+    let reader = reader.map_err(|error| read_error(path)(std::io::Error::other(error)))?;
     let (width, height) = reader.info().size();
     Ok((width as usize, height as usize))
 }
 
 impl Thumbnail {
     /// Reads a PNG file of ours and makes it at most `side` pixels wide and high.
-    pub(crate) fn read(path: &Path, side: usize) -> Result<Self> {
-        let bad = |error: png::DecodingError| Error::read(path)(std::io::Error::other(error));
-        let file = File::open(path).map_err(Error::read(path))?;
+    pub fn read(path: &Path, side: usize) -> Result<Self> {
+        let bad = |error: png::DecodingError| read_error(path)(std::io::Error::other(error));
+        let file = File::open(path).map_err(read_error(path))?;
         let mut reader = png::Decoder::new(BufReader::new(file)).read_info().map_err(bad)?;
         let size = reader.output_buffer_size().unwrap_or_default();
         let mut rgb = vec![0; size];
         let info = reader.next_frame(&mut rgb).map_err(bad)?;
         if (info.color_type, info.bit_depth) != (png::ColorType::Rgb, png::BitDepth::Eight) {
             let error = std::io::Error::other("is no picture of three channels of 8 bits");
-            return Err(Error::read(path)(error));
+            return Err(read_error(path)(error));
         }
         let whole = Self { width: info.width as usize, height: info.height as usize, rgb };
         Ok(whole.within(side))

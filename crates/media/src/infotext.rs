@@ -120,7 +120,7 @@ fn value(text: &str) -> (String, &str) {
 }
 
 /// Whether a text is a JSON object. Such a text is no settings of AUTOMATIC1111's, whatever stands in it.
-pub(super) fn is_json(text: &str) -> bool {
+fn is_json(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
@@ -136,7 +136,7 @@ fn is_word(c: char) -> bool {
 
 /// A value as a JSON string where it would not come back otherwise: where a comma or colon would end it for some reader, or
 /// what it begins with would.
-pub(crate) fn quoted(value: &str) -> String {
+pub fn quoted(value: &str) -> String {
     let is_plain =
         !value.contains([',', ':', '\n', '\r', '"']) && !value.starts_with(['{', '[']) && value.trim() == value;
     if is_plain { value.to_string() } else { Value::from(value).to_string() }

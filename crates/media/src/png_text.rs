@@ -7,12 +7,12 @@ use std::io::{Read, Seek, SeekFrom};
 
 use flate2::read::ZlibDecoder;
 
-use super::ImageText;
+use crate::text::ImageText;
 
 /// The first bytes of every PNG.
-pub(super) const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
+pub(crate) const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// A text of more bytes is no settings. ComfyUI's largest workflows have a few million.
-pub(super) const MAX_TEXT: usize = 16 << 20;
+pub(crate) const MAX_TEXT: usize = 16 << 20;
 /// More of texts is left where it is, and no more than this is inflated, whatever becomes of it.
 const MAX_TEXTS: usize = 64 << 20;
 /// More texts than any program writes.
@@ -21,10 +21,10 @@ const MAX_COUNT: usize = 1000;
 const MAX_CHUNKS: usize = 1_000_000;
 
 /// What was found in a PNG.
-pub(super) struct PngTexts {
+pub(crate) struct PngTexts {
     /// Width and height.
-    pub(super) size: Option<(u32, u32)>,
-    pub(super) texts: Vec<ImageText>,
+    pub(crate) size: Option<(u32, u32)>,
+    pub(crate) texts: Vec<ImageText>,
 }
 
 /// Reads on behind the signature. Stops at what is no chunk any more, such as the end of a file that was cut off: what
@@ -32,7 +32,7 @@ pub(super) struct PngTexts {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
+pub(crate) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
     let (mut size, mut texts, mut total) = (None, Vec::new(), 0usize);
     for _ in 0..MAX_CHUNKS {
         let mut head = [0; 8];

@@ -4,7 +4,7 @@ use std::io::{BufRead, Seek};
 
 use exif::{In, Reader, Tag, Value};
 
-use super::ImageText;
+use crate::text::ImageText;
 
 /// The fields that programs put texts in: AUTOMATIC1111 and others `UserComment`, ComfyUI's savers the others.
 const TAGS: [(Tag, &str); 5] = [
@@ -16,7 +16,7 @@ const TAGS: [(Tag, &str); 5] = [
 ];
 
 /// The texts of the Exif, if there is one. What is damaged is left out.
-pub(super) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
+pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
     let mut reader = Reader::new();
     reader.continue_on_error(true);
     let found = match reader.read_from_container(file) {

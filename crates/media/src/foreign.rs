@@ -1,12 +1,11 @@
-//! What programs other than AUTOMATIC1111 leave in pictures, for reports. [`super::formats`] makes requests of it.
-
-use std::collections::BTreeMap;
+//! What programs other than AUTOMATIC1111 leave in pictures, for reports. Other crates make requests of it.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ImageText, formats};
+use crate::comfy_graph::{Graph, NodeAt};
+use crate::text::ImageText;
 
 /// As many things as are told of one text.
 const FACTS: usize = 40;
@@ -14,7 +13,7 @@ const FACTS: usize = 40;
 const LENGTH: usize = 2000;
 /// A longer text is not parsed: values take many times the memory of their text. ComfyUI's largest graphs have some hundred
 /// thousand bytes.
-pub(super) const MAX_JSON: usize = 4 << 20;
+pub const MAX_JSON: usize = 4 << 20;
 /// ComfyUI's nodes that settings are in: parts of their names.
 const NODES: [&str; 8] = ["Sampler", "Loader", "TextEncode", "LatentImage", "Scheduler", "Guider", "Noise", "Lora"];
 
@@ -31,7 +30,7 @@ pub struct ForeignSettings {
 
 impl ForeignSettings {
     /// What is known of the texts of an image.
-    pub(super) fn all(texts: &[ImageText]) -> Vec<Self> {
+    pub fn all(texts: &[ImageText]) -> Vec<Self> {
         let of_novelai = is_of_novelai(texts);
         texts.iter().filter_map(|text| Self::of(text, of_novelai)).collect()
     }
@@ -50,7 +49,7 @@ impl ForeignSettings {
                 let all = json()?;
                 match all.get("sui_image_params").and_then(Value::as_object) {
                     Some(swarm) => ("SwarmUI", facts(swarm)),
-                    None if formats::is_of_fooocus(&all) => ("Fooocus", facts(&all)),
+                    None if is_of_fooocus(&all) => ("Fooocus", facts(&all)),
                     None => ("an unknown program", facts(&all)),
                 }
             }
@@ -64,20 +63,27 @@ impl ForeignSettings {
 }
 
 /// Whether NovelAI made an image with these texts.
-pub(super) fn is_of_novelai(texts: &[ImageText]) -> bool {
+pub fn is_of_novelai(texts: &[ImageText]) -> bool {
     texts.iter().any(|text| text.key == "Software" && text.text.contains("NovelAI"))
 }
 
+/// Whether an object is the settings of Fooocus.
+pub fn is_of_fooocus(all: &Map<String, Value>) -> bool {
+    let version = all.get("version").and_then(Value::as_str);
+    ["fooocus_scheme", "base_model_hash"].iter().any(|key| all.contains_key(*key))
+        || version.is_some_and(|version| version.starts_with("Fooocus"))
+}
+
 /// The object that a text is, if it is one and not too long.
-pub(super) fn object_of(text: &ImageText) -> Option<Map<String, Value>> {
+pub fn object_of(text: &ImageText) -> Option<Map<String, Value>> {
     let is_one = text.text.len() <= MAX_JSON && text.text.trim_start().starts_with('{');
     is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
 }
 
 /// What a graph says: prompts and samplers, then its nodes.
 fn comfyui(text: &ImageText) -> Option<Vec<(String, String)>> {
-    let graph = formats::graph_of(text)?;
-    let mut facts = formats::overview(&graph);
+    let graph = Graph::of(text)?;
+    let mut facts = graph.overview();
     facts.extend(nodes(&graph));
     Some(facts)
 }
@@ -113,8 +119,8 @@ fn facts(all: &Map<String, Value>) -> Vec<(String, String)> {
 }
 
 /// The inputs of the nodes that matter, the lowest numbers first.
-fn nodes(graph: &BTreeMap<String, formats::Node>) -> Vec<(String, String)> {
-    let node = |(id, node): (&String, &formats::Node)| {
+fn nodes(graph: &Graph) -> Vec<(String, String)> {
+    let node = |(id, node): NodeAt<'_>| {
         let class = Some(&node.class_type).filter(|class| NODES.iter().any(|part| class.contains(part)))?;
         let told = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
         let told: Vec<_> = told.collect();

@@ -9,7 +9,7 @@ use std::io::{BufRead, Read, Seek};
 use flate2::read::GzDecoder;
 use png::{BitDepth, ColorType, Decoder, Transformations};
 
-use super::ImageText;
+use crate::text::ImageText;
 
 /// The modes: their names, whether they are in the colours, and whether they are compressed.
 const MODES: [(&[u8; 15], bool, bool); 4] = [
@@ -29,7 +29,7 @@ const MAX_TEXT: u64 = 16 << 20;
 ///
 /// Rows are read one by one and of each no more than the bits are kept that a text may have; a picture without one is
 /// left after its first rows.
-pub(super) fn read(file: impl BufRead + Seek) -> Option<ImageText> {
+pub(crate) fn read(file: impl BufRead + Seek) -> Option<ImageText> {
     let mut decoder = Decoder::new(file);
     decoder.set_transformations(Transformations::IDENTITY);
     decoder.set_ignore_text_chunk(true);
