@@ -2,15 +2,63 @@
 
 use kiln_engine::Error;
 use kiln_files::Error as FileError;
+use kiln_models::{ComponentKind, Error as ModelError};
 
-/// The message of an error, with flags in the place of fields.
+/// The message of an error, with flags where a library has fields.
 pub fn message(error: &Error) -> String {
     match error {
-        Error::Files(FileError::Value { field, found, expected }) => refused(&flag(field), found, expected),
-        Error::Files(FileError::Exists(path)) => {
+        Error::Files(error) => of_files(error),
+        Error::Models(ModelError::Files(error)) => of_files(error),
+        Error::Models(error) => of_models(error),
+        other => other.to_string(),
+    }
+}
+
+fn of_files(error: &FileError) -> String {
+    match error {
+        FileError::Value { field, found, expected } => refused(&flag(field), found, expected),
+        FileError::Exists(path) => {
             format!("{} exists already; choose another name, or add --overwrite", path.display())
         }
         other => other.to_string(),
+    }
+}
+
+fn of_models(error: &ModelError) -> String {
+    match error {
+        // The one positional argument among them.
+        ModelError::Value { field: "output", found, expected } => refused("OUT", found, expected),
+        ModelError::Value { field, found, expected } => refused(&flag(field), found, expected),
+        ModelError::NoComponent { path, component } => format!(
+            "{}: not found; looked for {}, a checkpoint file or a component's folder",
+            path.display(),
+            component_flag(*component)
+        ),
+        ModelError::Incomplete { path, missing, found, is_known } => {
+            format!("{}: {}", path.display(), incomplete(missing, found, *is_known))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What a checkpoint file lacks, and how it can be used.
+fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool) -> String {
+    let lacks = missing.iter().map(|kind| kind.label()).collect::<Vec<_>>().join(" and no ");
+    match (missing, found) {
+        (_, []) => "is no model of Stable Diffusion in one file; `kiln inspect` shows what it is".into(),
+        ([], _) => {
+            "has a U-Net with the names of diffusers, without its configuration; give the model that it belongs \
+                    to with --model, and this file with --unet"
+                .into()
+        }
+        _ if is_known => format!(
+            "has no {lacks}; give them with --vae and --text-encoder, or give the model that it belongs to with \
+             --model, and this file with --unet"
+        ),
+        _ => {
+            let flags = found.iter().map(|kind| component_flag(*kind)).collect::<Vec<_>>().join(" or ");
+            format!("has no {lacks}; for its part in another model, add {flags} to that model's --model")
+        }
     }
 }
 
@@ -21,4 +69,40 @@ fn refused(flag: &str, found: &str, expected: &str) -> String {
 /// The flag of a field: `latents_out` is `--latents-out`.
 fn flag(field: &str) -> String {
     format!("--{}", field.replace('_', "-"))
+}
+
+fn component_flag(component: ComponentKind) -> &'static str {
+    match component {
+        ComponentKind::Unet => "--unet",
+        ComponentKind::Vae => "--vae",
+        ComponentKind::TextEncoder(_) => "--text-encoder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn fields_become_flags() {
+        let exists = Error::from(FileError::Exists("a.png".into()));
+        assert_eq!(message(&exists), "a.png exists already; choose another name, or add --overwrite");
+        let (found, expected) = ("'a.txt'".to_string(), "a name that ends in .safetensors".to_string());
+        let error = Error::from(FileError::Value { field: "latents_out", found, expected });
+        assert_eq!(message(&error), "--latents-out is 'a.txt', expected a name that ends in .safetensors");
+        let error = ModelError::NoComponent { path: "x".into(), component: ComponentKind::TextEncoder(0) };
+        let expected = "x: not found; looked for --text-encoder, a checkpoint file or a component's folder";
+        assert_eq!(message(&error.into()), expected);
+        let incomplete = |missing: &[ComponentKind], found: &[ComponentKind], is_known| {
+            let (missing, found) = (missing.to_vec(), found.to_vec());
+            message(&ModelError::Incomplete { path: PathBuf::from("x"), missing, found, is_known }.into())
+        };
+        let [unet, vae, text] = [ComponentKind::Unet, ComponentKind::Vae, ComponentKind::TextEncoder(0)];
+        assert!(incomplete(&[vae, text], &[unet], true).contains("give them with --vae and --text-encoder, or"));
+        assert!(incomplete(&[unet, text], &[vae], false).ends_with("add --vae to that model's --model"));
+        assert!(incomplete(&[], &[unet, vae, text], false).ends_with("and this file with --unet"));
+        assert!(incomplete(&[unet, vae, text], &[], false).contains("`kiln inspect`"));
+    }
 }

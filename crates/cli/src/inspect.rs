@@ -1,7 +1,7 @@
 //! `kiln inspect`: what is in a model folder, a checkpoint file or a picture.
 
 use kiln_engine::{
-    Component, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
+    ComponentReport, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
     Prediction, Result, Stored, inspect, locate_model,
 };
 
@@ -66,7 +66,7 @@ fn folder(report: &FolderReport) -> String {
 }
 
 /// A component with its segments.
-fn one(component: &Component, dtype: &str) -> String {
+fn one(component: &ComponentReport, dtype: &str) -> String {
     let bytes = format!("bytes as {dtype}");
     let mut rows = vec![["segment", "parameters", bytes.as_str(), ""].map(String::from).to_vec()];
     for segment in &component.segments {

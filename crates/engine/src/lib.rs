@@ -83,9 +83,9 @@ pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
 pub use kiln_media::{ForeignSettings, ImageText, Infotext};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_models::{
-    Architecture, Component, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport, FolderReport,
-    HubError, HubEvent, HubListener, HubOptions, HubReference, ModelFolder, ModelInput, ModelKind, ModelOptions,
-    Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
+    Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport,
+    FolderReport, HubError, HubEvent, HubListener, HubOptions, HubReference, ModelFolder, ModelInput, ModelKind,
+    ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,

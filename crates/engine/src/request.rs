@@ -136,7 +136,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Value`] names the flag and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says
-    /// what the model's schedule does not allow; [`Error::Files`] name a folder or list of
+    /// what the model's schedule does not allow; [`Error::Files`] names a folder or list of
     /// wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
         if let Some(without) = self.without_comments() {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::components::ComponentKind;
+
 /// Why a model cannot be found, read or converted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +25,26 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+    },
+    /// The file or folder that should replace a network does not exist.
+    #[error("{}: not found; looked for a checkpoint file or a component's folder, for `{}`", path.display(), component.field())]
+    NoComponent {
+        /// The path.
+        path: PathBuf,
+        /// The network that it should replace.
+        component: ComponentKind,
+    },
+    /// A checkpoint file does not have all networks of a model, or does not say how its U-Net is configured.
+    #[error("{}: {}", path.display(), incomplete(missing, found, *is_known))]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The networks that it does not have.
+        missing: Vec<ComponentKind>,
+        /// The networks that it has.
+        found: Vec<ComponentKind>,
+        /// Whether the configuration of its U-Net follows from its tensors.
+        is_known: bool,
     },
     /// The user stopped the conversion or the download.
     #[error("interrupted")]
@@ -61,6 +83,34 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.into(),
+    }
+}
+
+/// What a file lacks, and what it can be used for.
+fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool) -> String {
+    let list = |kinds: &[ComponentKind], text: fn(&ComponentKind) -> String, between: &str| {
+        kinds.iter().map(text).collect::<Vec<_>>().join(between)
+    };
+    let field = |kind: &ComponentKind| format!("`{}`", kind.field());
+    let lacks = list(missing, |kind| kind.label().into(), " and no ");
+    match (missing, found) {
+        (_, []) => "is no model of Stable Diffusion in one file".into(),
+        ([], _) => {
+            "has a U-Net with the names of diffusers, without its configuration; open the model that it belongs \
+                    to, with this file as its `unet`"
+                .into()
+        }
+        _ if is_known => {
+            let fields = list(missing, field, " and ");
+            format!(
+                "has no {lacks}; give files that have them as {fields}, or open the model that it belongs to, with this \
+                 file as its `unet`"
+            )
+        }
+        _ => format!(
+            "has no {lacks}; to use it in another model, open that with this file as its {}",
+            list(found, field, " or ")
+        ),
     }
 }
 

@@ -54,11 +54,14 @@ const PARTS: [(FileKind, &[&str]); 2] = [
     ),
 ];
 
+/// Names of a U-Net of diffusers. A ControlNet has them, too.
+pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
+
 /// Names that only one kind has: all of a group must be there.
 const WHOLE: [(FileKind, &[&str]); 15] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
-    (FileKind::Unet, &["conv_in.weight", "time_embedding.linear_1.weight"]),
+    (FileKind::Unet, &DIFFUSERS_UNET),
     (FileKind::Unet, &["input_blocks.0.0.weight", "time_embed.0.weight", "out.2.weight"]), // CompVis' names
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
     (FileKind::Vae, &["encoder.conv_in.weight", "encoder.conv_norm_out.weight"]),

@@ -11,11 +11,12 @@ use kiln_weights::ldm::ClipShape;
 use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, misfits, open_component, read_small_text};
 use serde_json::Value;
 
+use crate::components::ComponentKind;
 use crate::convert::is_bare;
 use crate::error::{Error, Result};
-use crate::single_file::configs::{Configs, is_openai, unet_config};
+use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
 use crate::single_file::kept::Kept;
-use crate::single_file::kind::Prediction;
+use crate::single_file::kind::{self, Prediction};
 use crate::single_file::{self, SingleFile};
 
 /// What of a model is not what its folder or file says.
@@ -43,8 +44,8 @@ pub struct ModelFiles {
     path: PathBuf,
     base: Base,
     config: Option<PathBuf>,
-    unet: Option<Part>,
-    vae: Option<Part>,
+    unet: Option<ComponentSource>,
+    vae: Option<ComponentSource>,
     text_files: Vec<Arc<SingleFile>>,
     /// In the place of the first and the second text encoder: a file, and which of its encoders.
     text: [Option<(Arc<SingleFile>, usize)>; 2],
@@ -58,16 +59,15 @@ enum Base {
 }
 
 #[derive(Debug, Clone)]
-enum Part {
+enum ComponentSource {
     Folder(PathBuf),
     File(Arc<SingleFile>),
 }
 
-impl Part {
-    fn open(path: &Path, flag: &str) -> Result<Self> {
+impl ComponentSource {
+    fn open(path: &Path, component: ComponentKind) -> Result<Self> {
         if !path.exists() {
-            let looked_for = format!("{flag}, a checkpoint file or a component's folder");
-            return Err(Error::not_found(path, looked_for));
+            return Err(Error::NoComponent { path: path.to_path_buf(), component });
         }
         if path.is_dir() {
             return Ok(Self::Folder(path.to_path_buf()));
@@ -76,18 +76,20 @@ impl Part {
     }
 }
 
-fn no_part(path: &Path, what: &str) -> Error {
+fn no_component(path: &Path, what: &str) -> Error {
     Error::model(path, format!("has no {what} that Kiln knows by its tensors' names"))
 }
 
 impl ModelFiles {
     /// Opens what `options` name and the model itself: of files their tables of tensors alone.
     pub(crate) fn open(path: &Path, options: &ModelOptions) -> Result<Self> {
-        let part = |path: &Option<PathBuf>, flag| path.as_deref().map(|path| Part::open(path, flag)).transpose();
-        let (unet, vae) = (part(&options.unet, "--unet")?, part(&options.vae, "--vae")?);
-        let text_file = |path: &PathBuf| match Part::open(path, "--text-encoder")? {
-            Part::File(file) => Ok(file),
-            Part::Folder(path) => {
+        let part = |path: &Option<PathBuf>, component| {
+            path.as_deref().map(|path| ComponentSource::open(path, component)).transpose()
+        };
+        let (unet, vae) = (part(&options.unet, ComponentKind::Unet)?, part(&options.vae, ComponentKind::Vae)?);
+        let text_file = |path: &PathBuf| match ComponentSource::open(path, ComponentKind::TextEncoder(0))? {
+            ComponentSource::File(file) => Ok(file),
+            ComponentSource::Folder(path) => {
                 Err(Error::model(&path, "is a folder, expected a checkpoint file with a text encoder"))
             }
         };
@@ -100,15 +102,15 @@ impl ModelFiles {
                     Some(_) => Kept::default(),
                     None => Kept::of(file.checkpoint.metadata()),
                 };
-                let configs = match (&options.config, &vae) {
+                let derived = match (&options.config, &vae) {
                     _ if !kept.is_empty() => Configs::new(),
                     (Some(_), _) => Configs::new(),
-                    (None, Some(Part::File(vae))) => {
-                        file.configs(&[&text_files, std::slice::from_ref(vae)].concat())?
+                    (None, Some(ComponentSource::File(vae))) => {
+                        configs(&file, &[&text_files, std::slice::from_ref(vae)].concat())?
                     }
-                    (None, _) => file.configs(&text_files)?,
+                    (None, _) => configs(&file, &text_files)?,
                 };
-                Base::File(Arc::new(file), Arc::new(configs), Arc::new(kept))
+                Base::File(Arc::new(file), Arc::new(derived), Arc::new(kept))
             }
         };
         let (path, config) = (path.to_path_buf(), options.config.clone());
@@ -180,17 +182,17 @@ impl ModelFiles {
     pub(crate) fn unet_config(&self, base: UnetConfig, prediction: Option<Prediction>) -> Result<UnetConfig> {
         match &self.unet {
             None => Ok(base),
-            Some(Part::Folder(folder)) => {
+            Some(ComponentSource::Folder(folder)) => {
                 let path = folder.join("config.json");
                 UnetConfig::from_json(&read(&path)?).map_err(|error| Error::model(&path, error))
             }
-            Some(Part::File(file)) => {
-                let source = file.unet().ok_or_else(|| no_part(&file.path, "U-Net"))?;
+            Some(ComponentSource::File(file)) => {
+                let source = file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))?;
                 let fits = misfits(Unet::new(base.clone()).segments(), &source).is_empty();
                 match file.unet_shape().filter(|_| !fits) {
                     None => Ok(base), // where it does not fit, loading names the tensor
                     Some(shape) => {
-                        let prediction = prediction.unwrap_or_else(|| file.prediction());
+                        let prediction = prediction.unwrap_or_else(|| kind::prediction(file));
                         UnetConfig::from_json(&unet_config(shape, prediction).to_string())
                             .map_err(|error| Error::model(&file.path, error))
                     }
@@ -221,9 +223,9 @@ impl ModelFiles {
     /// The U-Net's weights.
     pub fn unet(&self) -> Result<Box<dyn ParamSource>> {
         match (&self.unet, &self.base) {
-            (Some(Part::Folder(folder)), _) => Ok(open_component(folder)?),
-            (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
-                file.unet().ok_or_else(|| no_part(&file.path, "U-Net"))
+            (Some(ComponentSource::Folder(folder)), _) => Ok(open_component(folder)?),
+            (Some(ComponentSource::File(file)), _) | (None, Base::File(file, ..)) => {
+                file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))
             }
             (None, Base::Folder) => Ok(open_component(&self.path.join("unet"))?),
         }
@@ -232,9 +234,9 @@ impl ModelFiles {
     /// The autoencoder's weights.
     pub fn vae(&self) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.vae, &self.base) {
-            (Some(Part::Folder(folder)), _) => open_component(folder)?,
-            (Some(Part::File(file)), _) | (None, Base::File(file, ..)) => {
-                file.vae().ok_or_else(|| no_part(&file.path, "autoencoder (VAE)"))?
+            (Some(ComponentSource::Folder(folder)), _) => open_component(folder)?,
+            (Some(ComponentSource::File(file)), _) | (None, Base::File(file, ..)) => {
+                file.vae().ok_or_else(|| no_component(&file.path, "autoencoder (VAE)"))?
             }
             (None, Base::Folder) => open_component(&self.path.join("vae"))?,
         };
@@ -244,11 +246,25 @@ impl ModelFiles {
     /// The weights of text encoder `i`.
     pub fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
         let source = match (&self.text[i], &self.base) {
-            (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
-            (None, Base::File(file, ..)) => file.text_encoder(i).ok_or_else(|| no_part(&file.path, "text encoder"))?,
+            (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_component(&file.path, "text encoder"))?,
+            (None, Base::File(file, ..)) => {
+                file.text_encoder(i).ok_or_else(|| no_component(&file.path, "text encoder"))?
+            }
             (None, Base::Folder) => open_component(&self.path.join(TEXT_FOLDERS[i].0))?,
         };
         Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
+    }
+
+    /// The weights of a network.
+    ///
+    /// # Errors
+    /// Where it has none, or they cannot be read.
+    pub fn weights(&self, component: ComponentKind) -> Result<Box<dyn ParamSource>> {
+        match component {
+            ComponentKind::TextEncoder(i) => self.text_encoder(i),
+            ComponentKind::Unet => self.unet(),
+            ComponentKind::Vae => self.vae(),
+        }
     }
 
     /// The tokenizer of text encoder `i`.
@@ -274,7 +290,7 @@ impl ModelFiles {
                     None => &file.text[i],
                 };
                 let is_first =
-                    |part: &single_file::Part<ClipShape>| is_openai(part.shape.dialect, part.shape.hidden_size);
+                    |part: &single_file::FilePart<ClipShape>| is_openai(part.shape.dialect, part.shape.hidden_size);
                 TokenizerFiles::Clip(if part.as_ref().is_none_or(is_first) {
                     ClipPadding::End
                 } else {

@@ -14,6 +14,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod components;
 mod convert;
 mod dtype;
 mod error;
@@ -28,6 +29,7 @@ mod model;
 mod presets;
 mod single_file;
 
+pub use components::{Component, ComponentKind};
 pub use convert::{Converted, WeightType, convert};
 pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};
@@ -35,7 +37,7 @@ pub use file_kind::FileKind;
 pub use files::{ModelFiles, ModelOptions, TokenizerFiles};
 pub use hashes::{Hashed, Hashes, Scope, old_hash};
 pub use hub::{HubOptions, cached, fetched, pull};
-pub use inspect::{Component, FileModel, FileReport, FolderReport, Inspected, SegmentReport, Stored, inspect};
+pub use inspect::{ComponentReport, FileModel, FileReport, FolderReport, Inspected, SegmentReport, Stored, inspect};
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use locate::{locate_model, locate_named};
 pub use model::{Defaults, Family, LCM_GUIDANCE, ModelFolder};

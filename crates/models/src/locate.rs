@@ -24,7 +24,7 @@ const LONGEST_MANIFEST: u64 = 64 << 10;
 /// has. Without a name the model that comes with Kiln.
 ///
 /// # Errors
-/// [`Error::Files`] with all the places that were tried, [`Error::Files`] for a device or a FIFO, [`Error::Hub`] with
+/// [`Error::Files`] with all the places that were tried, also for a device or a FIFO, [`Error::Hub`] with
 /// what the cache lacks.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = name.map(hub::cached).transpose()?.flatten() {

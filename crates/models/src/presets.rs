@@ -9,6 +9,7 @@ use kiln_vae::VaeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::components::{Component, components};
 use crate::dtype::decoder_dtype;
 use crate::error::{Error, Result};
 use crate::model::{Family, ModelFolder};
@@ -122,6 +123,11 @@ impl Architecture {
     /// The type in which its images are decoded, where it runs in `dtype`.
     pub fn decoder_dtype(&self, dtype: DType) -> DType {
         decoder_dtype(self.family, &self.vae, dtype)
+    }
+
+    /// Its networks, in the order in which they run.
+    pub fn components(&self) -> impl Iterator<Item = Component<'_>> {
+        components(self)
     }
 
     /// Height and width of the latents.

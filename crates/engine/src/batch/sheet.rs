@@ -87,7 +87,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet; the file appears whole. The longest side of an image on it is `side` pixels at most.
 ///
 /// # Errors
-/// [`Error::Value`] where there are too many pictures, [`Error::Files`] where one cannot be read, [`Error::Files`].
+/// [`Error::Value`] where there are too many pictures, [`Error::Files`] where a file cannot be read or written.
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;

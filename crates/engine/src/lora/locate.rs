@@ -19,7 +19,7 @@ const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
 /// All files of a folder and those below with one of these endings, sorted by path.
 ///
 /// # Errors
-/// [`Error::Files`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Model`]
+/// [`Error::Files`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Models`]
 /// where there are more than [`MAX_ENTRIES`] files and folders.
 pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     files_among(folder, endings, MAX_ENTRIES)

@@ -213,7 +213,7 @@ pub struct ReplayRow {
 /// Plays the traces in files back under every policy, each pool that has something for itself.
 ///
 /// # Errors
-/// [`Error::Files`] and [`Error::Model`] name the file.
+/// [`Error::Files`] and [`Error::Models`] name the file.
 pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
     let mut rows = Vec::new();
     for file in files {
@@ -245,7 +245,7 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
-/// [`Error::Files`] and [`Error::Model`] name the file, [`Error::Files`] the drawing; [`Error::Value`] where the drawing
+/// [`Error::Models`] names the trace, [`Error::Files`] the trace or the drawing; [`Error::Value`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
     let rules = FileRules { field: "output", what: "the drawing", extensions: &["svg"], overwrite: true };

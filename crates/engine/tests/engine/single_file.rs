@@ -113,7 +113,7 @@ fn parts_of_other_files_take_their_places() {
     let wrong = ModelOptions { unet: Some(single("vae_legacy.pt")), ..options(&config) };
     assert!(message(wrong).contains("vae_legacy.pt: has no U-Net"));
     let wrong = ModelOptions { vae: Some("no/such.vae".into()), ..options(&config) };
-    assert!(message(wrong).contains("--vae, a checkpoint file"));
+    assert!(message(wrong).contains("a checkpoint file or a component's folder, for `vae`"));
 }
 
 #[test]
@@ -135,7 +135,10 @@ fn a_u_net_alone_is_completed_by_other_files() {
     });
     write_safetensors(&mut File::create(&alone).unwrap(), tensors.collect(), &BTreeMap::new()).unwrap();
     let message = ModelFolder::open(&alone).unwrap_err().to_string();
-    assert!(message.contains("has no autoencoder (VAE) and no text encoder; give them with --vae"), "{message}");
+    assert!(
+        message.contains("has no autoencoder (VAE) and no text encoder; give files that have them as `vae` and"),
+        "{message}"
+    );
     let parts = ModelOptions { vae: Some(whole.clone()), text_encoders: vec![whole.clone()], ..options(&config) };
     assert_eq!(bits(&picture(open(&alone, &parts))), bits(&picture(open(&whole, &options(&config)))));
 }
@@ -155,7 +158,10 @@ fn a_file_that_is_no_whole_model_says_what_to_do() {
     let message = |name: &str| ModelFolder::open(&single(name)).err().unwrap().to_string();
     assert!(message("comfy.gguf").contains("is no model of Stable Diffusion in one file"), "{}", message("comfy.gguf"));
     let vae = message("vae_legacy.pt");
-    assert!(vae.contains("no U-Net and no text encoder; for its part in another model, add --vae to that"), "{vae}");
+    assert!(
+        vae.contains("no U-Net and no text encoder; to use it in another model, open that with this file as its `vae`"),
+        "{vae}"
+    );
     assert!(message("system.ckpt").contains("`posix.system`"));
     assert!(message("bomb.ckpt").contains("compressed entry"));
 }

@@ -9,7 +9,7 @@ use kiln_weights::{NewTensor, read_small, write_safetensors};
 
 use super::WeightType;
 use super::keep::MAX_TOKENIZER_FILE;
-use super::parts::{Part, Parts};
+use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
@@ -18,7 +18,7 @@ use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
 /// appears with all of them.
 pub(super) fn write(
     files: &ModelFiles,
-    parts: &Parts,
+    parts: &ConvertedModel,
     folder: &Path,
     weight_type: WeightType,
     proceed: Proceed<'_>,
@@ -36,13 +36,13 @@ pub(super) fn write(
 
 fn write_into(
     files: &ModelFiles,
-    parts: &Parts,
+    parts: &ConvertedModel,
     folder: &Path,
     weight_type: WeightType,
     proceed: Proceed<'_>,
 ) -> Result<usize> {
     let mut count = 0;
-    let mut weights = |part: &Part, path: &str, is_bare: bool| -> Result<()> {
+    let mut weights = |part: &ConvertedComponent, path: &str, is_bare: bool| -> Result<()> {
         count += part.keys.len();
         part_file(part, &folder.join(path), weight_type, is_bare, proceed)
     };
@@ -85,7 +85,13 @@ fn write_into(
     Ok(count)
 }
 
-fn part_file(part: &Part, path: &Path, weight_type: WeightType, is_bare: bool, proceed: Proceed<'_>) -> Result<()> {
+fn part_file(
+    part: &ConvertedComponent,
+    path: &Path,
+    weight_type: WeightType,
+    is_bare: bool,
+    proceed: Proceed<'_>,
+) -> Result<()> {
     let tensor = |key: &'_ String| -> Result<NewTensor<'_>> {
         let info = part.info(key)?;
         let dtype = weight_type.of(info.dtype, key, &info.shape, false);

@@ -6,7 +6,7 @@ use std::path::Path;
 use kiln_clip::{ClipPadding, TOKENIZER_FILES, Tokenizer};
 use kiln_weights::{ParamSource, open_component, read_small_text};
 
-use super::parts::Parts;
+use super::parts::ConvertedModel;
 use super::single::text_place;
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
@@ -19,7 +19,7 @@ pub(super) const MAX_TOKENIZER_FILE: u64 = 32 << 20;
 const MAX_KEPT: usize = 16 << 20;
 
 /// The files to keep, and the names of those that have no room.
-pub(super) fn files_to_keep(files: &ModelFiles, parts: &Parts) -> Result<(Kept, Vec<String>)> {
+pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Result<(Kept, Vec<String>)> {
     if !files.has_own_configs() {
         return Ok((Kept::default(), Vec::new())); // they are derived from the tensors, and will be again
     }

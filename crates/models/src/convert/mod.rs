@@ -21,7 +21,7 @@ use safetensors::Dtype;
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, ModelOptions};
 pub(crate) use keep::is_bare;
-use parts::Parts;
+use parts::ConvertedModel;
 
 /// The type of a converted model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,8 @@ pub struct Converted {
     pub tensors: usize,
     /// Tensors of the input that belong to no part of a model, and were left out.
     pub left_out: Vec<String>,
-    /// Tokenizers that a single file has no room for: who uses it needs `--config` with the folder that has them.
+    /// Tokenizers that a single file has no room for. To use the file, name the folder that has them as
+    /// [`ModelOptions::config`].
     pub not_kept: Vec<String>,
 }
 
@@ -123,10 +124,10 @@ pub fn convert(
         return Err(Error::not_found(input.to_path_buf(), looked_for));
     }
     let files = ModelFiles::open(input, options)?;
-    let parts = match (Parts::open(&files), layout) {
+    let parts = match (ConvertedModel::open(&files), layout) {
         // From one file into another the tensors are renamed, which needs no configuration that makes sense.
         (Err(error @ Error::Model { .. }), Layout::Safetensors | Layout::Gguf) => {
-            files.single().filter(|_| !files.has_own_configs()).and_then(Parts::of_names).ok_or(error)?
+            files.single().filter(|_| !files.has_own_configs()).and_then(ConvertedModel::of_names).ok_or(error)?
         }
         (parts, _) => parts?,
     };

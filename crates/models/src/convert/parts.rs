@@ -18,14 +18,14 @@ use crate::single_file::shapes::unet_shape;
 const POSITION_IDS: &str = "text_model.embeddings.position_ids";
 
 /// A part: a source, and its tensors' names, sorted.
-pub(super) struct Part {
+pub(super) struct ConvertedComponent {
     pub(super) source: Box<dyn ParamSource>,
     pub(super) keys: Vec<String>,
 }
 
 /// A text encoder.
-pub(super) struct TextPart {
-    pub(super) part: Part,
+pub(super) struct ConvertedText {
+    pub(super) part: ConvertedComponent,
     /// Channels of its tokens.
     pub(super) width: usize,
     /// Whether it is of OpenCLIP's kind.
@@ -33,16 +33,16 @@ pub(super) struct TextPart {
 }
 
 /// A model's parts, and what their names in a single file depend on.
-pub(super) struct Parts {
-    pub(super) unet: Part,
+pub(super) struct ConvertedModel {
+    pub(super) unet: ConvertedComponent,
     pub(super) unet_shape: UnetShape,
-    pub(super) vae: Part,
+    pub(super) vae: ConvertedComponent,
     pub(super) vae_levels: usize,
     /// One or two.
-    pub(super) text: Vec<TextPart>,
+    pub(super) text: Vec<ConvertedText>,
 }
 
-impl Parts {
+impl ConvertedModel {
     /// Opens the parts, and checks that every tensor is there.
     pub(super) fn open(files: &ModelFiles) -> Result<Self> {
         fn read<T, E: std::fmt::Display>(
@@ -54,10 +54,10 @@ impl Parts {
         }
         let unet_config = read(files, "unet/config.json", UnetConfig::from_json)?;
         let unet_config = files.unet_config(unet_config, None)?;
-        let unet = Part::new(files.unet()?, &[Unet::new(unet_config.clone()).segments()])?;
+        let unet = ConvertedComponent::new(files.unet()?, &[Unet::new(unet_config.clone()).segments()])?;
         let vae_config = read(files, "vae/config.json", VaeConfig::from_json)?;
         let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
-        let vae = Part::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
+        let vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
         let mut text = Vec::new();
         for (i, (folder, _)) in TEXT_FOLDERS.into_iter().enumerate() {
             let name = format!("{folder}/config.json");
@@ -66,13 +66,13 @@ impl Parts {
             }
             let config = read(files, &name, TextEncoderConfig::from_json)?;
             let encoder = TextEncoder::new(config.clone())?;
-            let mut part = Part::new(files.text_encoder(i)?, &[encoder.segments()])?;
+            let mut part = ConvertedComponent::new(files.text_encoder(i)?, &[encoder.segments()])?;
             if part.source.info(POSITION_IDS).is_some() {
                 part.keys.push(POSITION_IDS.into());
                 part.keys.sort();
             }
             // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
-            text.push(TextPart { part, width: config.hidden_size, is_open: config.hidden_act == "gelu" });
+            text.push(ConvertedText { part, width: config.hidden_size, is_open: config.hidden_act == "gelu" });
         }
         let (unet_shape, vae_levels) = (unet_shape(&unet_config), vae_config.block_out_channels.len());
         Ok(Self { unet, unet_shape, vae, vae_levels, text })
@@ -86,21 +86,21 @@ impl Parts {
             keys.retain(|key| source.info(key).is_some());
             keys.sort();
             keys.dedup();
-            Part { source, keys }
+            ConvertedComponent { source, keys }
         };
         let text = file.text.iter().enumerate().filter_map(|(i, found)| {
             let (shape, source) = (&found.as_ref()?.shape, file.text_encoder(i)?);
             let is_open = !is_openai(shape.dialect, shape.hidden_size);
-            Some(TextPart { part: part(source), width: shape.hidden_size, is_open })
+            Some(ConvertedText { part: part(source), width: shape.hidden_size, is_open })
         });
-        let text: Vec<TextPart> = text.collect();
+        let text: Vec<ConvertedText> = text.collect();
         let (unet_shape, vae_levels) = (file.unet_shape()?.clone(), file.vae.as_ref()?.shape.channels.len());
         let (unet, vae) = (part(file.unet()?), part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION))));
         (!text.is_empty()).then_some(Self { unet, unet_shape, vae, vae_levels, text })
     }
 }
 
-impl Part {
+impl ConvertedComponent {
     fn new(source: Box<dyn ParamSource>, networks: &[&Segments]) -> Result<Self> {
         let mut keys = Vec::new();
         for segments in networks {

@@ -9,12 +9,12 @@ use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetenso
 use safetensors::Dtype;
 
 use super::WeightType;
-use super::parts::{Part, Parts};
+use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{Proceed, replace};
 use crate::error::Result;
 
 /// What a text encoder's tensors are called in a file: what stands before their names, and whose names.
-pub(super) fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect) {
+pub(super) fn text_place(parts: &ConvertedModel, i: usize) -> (&'static str, ClipDialect) {
     let is_xl = parts.unet_shape.added_dim.is_some();
     match (is_xl, parts.text.len(), i, parts.text[i].is_open) {
         (false, _, _, false) => ("cond_stage_model.transformer.", ClipDialect::Transformers),
@@ -27,7 +27,7 @@ pub(super) fn text_place(parts: &Parts, i: usize) -> (&'static str, ClipDialect)
 
 /// Writes the file with `notes`, and gives the number of its tensors.
 pub(super) fn write(
-    parts: &Parts,
+    parts: &ConvertedModel,
     path: &Path,
     is_gguf: bool,
     weight_type: WeightType,
@@ -58,7 +58,7 @@ pub(super) fn write(
 
 /// The tensors of `part` as a single file has them.
 fn stored<'a>(
-    part: &'a Part,
+    part: &'a ConvertedComponent,
     prefix: &str,
     names: &Names,
     is_gguf: bool,

@@ -13,8 +13,9 @@ use super::{Stored, stored};
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 use crate::single_file::SingleFile;
+use crate::single_file::configs::configs;
 use crate::single_file::kept::{self, Kept};
-use crate::single_file::kind::{ModelInput, ModelKind, Prediction};
+use crate::single_file::kind::{self, ModelInput, ModelKind, Prediction};
 
 /// What a checkpoint file holds.
 #[derive(Debug, Clone, Serialize)]
@@ -92,7 +93,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         (text(1), "second text encoder"),
     ];
     let kept = Kept::of(file.checkpoint.metadata());
-    let problems = match file.configs(&[]) {
+    let problems = match configs(file, &[]) {
         _ if !kept.is_empty() => problems(file, &|name| kept.files.get(name).cloned()),
         Ok(configs) => problems(file, &|name| configs.get(name).map(|config| config.to_string())),
         Err(_) => Vec::new(), // a U-Net alone
@@ -100,8 +101,8 @@ fn model(file: &SingleFile) -> Option<FileModel> {
     Some(FileModel {
         kind: ModelKind::of(shape),
         input: ModelInput::of(shape),
-        prediction: file.prediction(),
-        distilled: file.distilled(),
+        prediction: kind::prediction(file),
+        distilled: kind::distilled(file),
         parts: parts.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect(),
         problems,
         unexpected: file.unexpected(),

@@ -10,10 +10,11 @@ use kiln_weights::{ParamSource, ParamSpec, Segments, misfits};
 use serde::Serialize;
 
 use super::{Stored, stored};
+use crate::components::Component;
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
-use crate::files::TEXT_FOLDERS;
 use crate::model::{Family, ModelFolder};
+use crate::presets::Architecture;
 
 /// What a model folder holds.
 #[derive(Debug, Clone, Serialize)]
@@ -33,12 +34,12 @@ pub struct FolderReport {
     /// The sum of all segments in bytes.
     pub bytes: usize,
     /// The networks.
-    pub components: Vec<Component>,
+    pub components: Vec<ComponentReport>,
 }
 
 /// A network.
 #[derive(Debug, Clone, Serialize)]
-pub struct Component {
+pub struct ComponentReport {
     /// The folder in the model folder; for an autoencoder, which half too.
     pub name: String,
     /// How many parameters (numbers, not tensors).
@@ -70,17 +71,21 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
     let dtype = dtype.resolve(false);
     let files = model.files();
     let mut components = Vec::new();
-    for (i, config) in model.text_encoder_configs().iter().enumerate() {
-        let encoder = TextEncoder::new(config.clone())?;
-        let name = TEXT_FOLDERS[i].0.to_string();
-        components.push(component(name, files.text_encoder(i), encoder.segments(), dtype)?);
+    for part in Architecture::from_folder(model).components() {
+        let kind = part.kind();
+        let mut report = |name: &str, segments: &Segments| -> Result<()> {
+            components.push(component(name.into(), files.weights(kind), segments, dtype)?);
+            Ok(())
+        };
+        match part {
+            Component::TextEncoder(_, config) => report(kind.folder(), TextEncoder::new(config.clone())?.segments())?,
+            Component::Unet(config) => report(kind.folder(), Unet::new(config.clone()).segments())?,
+            Component::Vae(config) => {
+                report("vae (decoder)", Decoder::new(config).segments())?;
+                report("vae (encoder)", Encoder::new(config).segments())?;
+            }
+        }
     }
-    let unet = Unet::new(model.unet_config().clone());
-    components.push(component("unet".into(), files.unet(), unet.segments(), dtype)?);
-    let decoder = Decoder::new(model.vae_config());
-    components.push(component("vae (decoder)".into(), files.vae(), decoder.segments(), dtype)?);
-    let encoder = Encoder::new(model.vae_config());
-    components.push(component("vae (encoder)".into(), files.vae(), encoder.segments(), dtype)?);
     Ok(FolderReport {
         path: model.path().to_path_buf(),
         name: model.name(),
@@ -101,7 +106,7 @@ fn component(
     source: Result<Box<dyn ParamSource>>,
     segments: &Segments,
     dtype: DType,
-) -> Result<Component> {
+) -> Result<ComponentReport> {
     let source = match source {
         Ok(source) => Some(source),
         Err(Error::Weights(kiln_weights::Error::NoWeights { .. })) => None,
@@ -121,7 +126,7 @@ fn component(
             misfits(segments, source).iter().map(ToString::to_string).collect(),
         ),
     };
-    Ok(Component {
+    Ok(ComponentReport {
         name,
         parameters: segments.parameters(),
         bytes: segments.bytes(dtype),

@@ -10,7 +10,7 @@ use kiln_weights::ParamInfo;
 use serde::Serialize;
 
 pub use file::{FileModel, FileReport};
-pub use folder::{Component, FolderReport, SegmentReport};
+pub use folder::{ComponentReport, FolderReport, SegmentReport};
 
 use crate::dtype::DTypeChoice;
 use crate::error::Result;
@@ -43,7 +43,7 @@ pub struct Stored {
 ///
 /// # Errors
 /// What is wrong with the path, a configuration, or a file that is no valid checkpoint. Weights that do not fit their
-/// network are no error here: [`Component::problems`] has them.
+/// network are no error here: [`ComponentReport::problems`] has them.
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
     if path.is_dir() {
         return Ok(Inspected::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));

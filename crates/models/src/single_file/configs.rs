@@ -9,8 +9,9 @@ use std::sync::Arc;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
-use super::kind::{ModelInput, ModelKind, Prediction};
-use super::{Part, SingleFile};
+use super::kind::{ModelInput, ModelKind, Prediction, prediction, zero_terminal_snr};
+use super::{FilePart, SingleFile};
+use crate::components::ComponentKind;
 use crate::error::{Error, Result};
 
 /// A folder's configurations by their paths in it.
@@ -27,75 +28,57 @@ pub(crate) const OPENAI_WIDTH: usize = 768;
 /// Channels of OpenCLIP's ViT-H and ViT-bigG, which some files have under the names of transformers.
 const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 
-impl SingleFile {
-    /// The configurations of the model, some of whose parts may be in `others`.
-    ///
-    /// # Errors
-    /// [`Error::Model`] where a part is missing, with what can be done about it.
-    pub(crate) fn configs(&self, others: &[Arc<SingleFile>]) -> Result<Configs> {
-        let unet = self.unet_shape();
-        let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
-        let vae = self.vae.as_ref().or_else(|| others.iter().find_map(|file| file.vae.as_ref()));
-        // Of two encoders OpenAI's, the narrow one, is the first, whichever file has it.
-        let elsewhere = |first: bool| {
-            let texts = others.iter().flat_map(|file| file.text.iter().flatten());
-            texts
-                .filter(|_| self.text[0].is_none())
-                .find(|part| !is_xl || (part.shape.hidden_size == OPENAI_WIDTH) == first)
-        };
-        let first = self.text[0].as_ref().or_else(|| elsewhere(true));
-        let second = self.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl));
-        let (Some(unet), Some(Part { shape: vae, .. }), Some(Part { shape: first, .. })) = (unet, vae, first) else {
-            return Err(Error::model(&self.path, self.what_is_missing()));
-        };
-        let second = second.map(|part| &part.shape);
-        let prediction = self.prediction();
-        let mut configs = Configs::new();
-        configs.insert("unet/config.json", unet_config(unet, prediction));
-        configs.insert("vae/config.json", vae_config(vae, is_xl));
-        configs.insert("text_encoder/config.json", text_config(first, is_xl && second.is_none(), !is_xl));
-        if let Some(second) = second {
-            configs.insert("text_encoder_2/config.json", text_config(second, true, false));
-        }
-        let scheduler = match unet.guidance_dim {
-            Some(_) => lcm_scheduler(prediction),
-            None => scheduler(is_xl, prediction, self.zero_terminal_snr()),
-        };
-        let mut index = model_index(unet, second.is_some());
-        index["scheduler"] = json!(["diffusers", scheduler["_class_name"]]);
-        configs.insert("scheduler/scheduler_config.json", scheduler);
-        configs.insert("model_index.json", index);
-        Ok(configs)
+/// The configurations of the model, some of whose parts may be in `others`.
+///
+/// # Errors
+/// [`Error::Incomplete`] where a component is missing.
+pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<Configs> {
+    let unet = file.unet_shape();
+    let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
+    let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
+    // Of two encoders OpenAI's, the narrow one, is the first, whichever file has it.
+    let elsewhere = |first: bool| {
+        let texts = others.iter().flat_map(|other| other.text.iter().flatten());
+        texts
+            .filter(|_| file.text[0].is_none())
+            .find(|part| !is_xl || (part.shape.hidden_size == OPENAI_WIDTH) == first)
+    };
+    let first = file.text[0].as_ref().or_else(|| elsewhere(true));
+    let second = file.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl));
+    let (Some(unet), Some(FilePart { shape: vae, .. }), Some(FilePart { shape: first, .. })) = (unet, vae, first)
+    else {
+        return Err(incomplete(file));
+    };
+    let second = second.map(|part| &part.shape);
+    let predicted = prediction(file);
+    let mut configs = Configs::new();
+    configs.insert("unet/config.json", unet_config(unet, predicted));
+    configs.insert("vae/config.json", vae_config(vae, is_xl));
+    configs.insert("text_encoder/config.json", text_config(first, is_xl && second.is_none(), !is_xl));
+    if let Some(second) = second {
+        configs.insert("text_encoder_2/config.json", text_config(second, true, false));
     }
+    let scheduler = match unet.guidance_dim {
+        Some(_) => lcm_scheduler(predicted),
+        None => scheduler(is_xl, predicted, zero_terminal_snr(file)),
+    };
+    let mut index = model_index(unet, second.is_some());
+    index["scheduler"] = json!(["diffusers", scheduler["_class_name"]]);
+    configs.insert("scheduler/scheduler_config.json", scheduler);
+    configs.insert("model_index.json", index);
+    Ok(configs)
+}
 
-    /// Why the file is no whole model, and what it can be used for.
-    fn what_is_missing(&self) -> String {
-        let parts = [
-            ("U-Net", "--unet", self.unet.is_some()),
-            ("autoencoder (VAE)", "--vae", self.vae.is_some()),
-            ("text encoder", "--text-encoder", self.text.iter().any(Option::is_some)),
-        ];
-        let list = |there: bool, what: fn(&(&'static str, &'static str, bool)) -> &'static str| {
-            parts.iter().filter(|part| part.2 == there).map(what).collect::<Vec<_>>()
-        };
-        let (missing, flags) = (list(false, |part| part.0), list(true, |part| part.1));
-        match (missing.as_slice(), flags.as_slice()) {
-            (_, []) => "is no model of Stable Diffusion in one file; `kiln inspect` tells what it is".into(),
-            ([], _) => "has a U-Net with the names of diffusers, without its configuration; give the model that it \
-                        belongs to with --model, and this file with --unet"
-                .into(),
-            (missing, _) if self.unet_shape().is_some() => format!(
-                "has no {}; give them with --vae and --text-encoder, or give the model that it belongs to with --model, \
-                 and this file with --unet",
-                missing.join(" and no ")
-            ),
-            (missing, flags) => format!(
-                "has no {}; for its part in another model, add {} to that model's --model",
-                missing.join(" and no "),
-                flags.join(" or ")
-            ),
-        }
-    }
+/// The error for a file that is no whole model.
+fn incomplete(file: &SingleFile) -> Error {
+    let all = [
+        (ComponentKind::Unet, file.unet.is_some()),
+        (ComponentKind::Vae, file.vae.is_some()),
+        (ComponentKind::TextEncoder(0), file.text.iter().any(Option::is_some)),
+    ];
+    let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
+    let (missing, found) = (list(false), list(true));
+    Error::Incomplete { path: file.path.clone(), missing, found, is_known: file.unet_shape().is_some() }
 }
 
 fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {

@@ -1,9 +1,10 @@
 //! What kind of model a file is, by its shapes, a few of its tensors, and its notes.
 
+use kiln_weights::ParamSource;
 use kiln_weights::ldm::UnetShape;
 use serde::Serialize;
 
-use super::{Part, SingleFile, UnetPart};
+use super::{FilePart, SingleFile, UnetPart};
 
 /// The kinds that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -139,52 +140,49 @@ const SD21_BASE_STEP: &str = "875000";
 const VELOCITY_DEVIATION: f64 = 0.09;
 const TELLING_BIAS: &str = "output_blocks.11.1.transformer_blocks.0.norm1.bias";
 
-impl SingleFile {
-    /// What the denoiser predicts: as the notes say, as marker tensors say, or as numbers tell where the shape is that
-    /// of Stable Diffusion 2.
-    pub(crate) fn prediction(&self) -> Prediction {
-        let notes = self.checkpoint.metadata();
-        match notes.get("modelspec.prediction_type").map(String::as_str) {
-            Some("v" | "v_prediction") => return Prediction::V,
-            Some("epsilon" | "eps") => return Prediction::Epsilon,
-            _ => {}
-        }
-        if self.has_marker("v_pred") {
-            return Prediction::V;
-        }
-        let Some(UnetPart::Ldm(Part { prefix, shape })) = &self.unet else { return Prediction::Epsilon };
-        // Those of this width with more inputs were all trained to predict noise.
-        if shape.context_dim != 1024 || ModelInput::of(shape) != ModelInput::Latents {
-            return Prediction::Epsilon;
-        }
-        if notes.get("global_step").is_some_and(|step| step == SD21_BASE_STEP) {
-            return Prediction::Epsilon;
-        }
-        match self.values(&format!("{prefix}{TELLING_BIAS}")) {
-            Some(values) if deviation(&values) <= VELOCITY_DEVIATION => Prediction::Epsilon,
-            _ => Prediction::V,
-        }
+/// What the denoiser predicts: as the notes say, as marker tensors say, or as numbers tell where the shape is that
+/// of Stable Diffusion 2.
+pub(crate) fn prediction(file: &SingleFile) -> Prediction {
+    let notes = file.checkpoint.metadata();
+    match notes.get("modelspec.prediction_type").map(String::as_str) {
+        Some("v" | "v_prediction") => return Prediction::V,
+        Some("epsilon" | "eps") => return Prediction::Epsilon,
+        _ => {}
     }
+    if has_marker(file, "v_pred") {
+        return Prediction::V;
+    }
+    let Some(UnetPart::Ldm(FilePart { prefix, shape })) = &file.unet else { return Prediction::Epsilon };
+    // Those of this width with more inputs were all trained to predict noise.
+    if shape.context_dim != 1024 || ModelInput::of(shape) != ModelInput::Latents {
+        return Prediction::Epsilon;
+    }
+    if notes.get("global_step").is_some_and(|step| step == SD21_BASE_STEP) {
+        return Prediction::Epsilon;
+    }
+    match file.values(&format!("{prefix}{TELLING_BIAS}")) {
+        Some(values) if deviation(&values) <= VELOCITY_DEVIATION => Prediction::Epsilon,
+        _ => Prediction::V,
+    }
+}
 
-    /// Whether the schedule ends in pure noise: a marker that files with velocities carry.
-    pub(crate) fn zero_terminal_snr(&self) -> bool {
-        self.has_marker("ztsnr")
-    }
+/// Whether the schedule ends in pure noise: a marker that files with velocities carry.
+pub(crate) fn zero_terminal_snr(file: &SingleFile) -> bool {
+    has_marker(file, "ztsnr")
+}
 
-    fn has_marker(&self, name: &str) -> bool {
-        use kiln_weights::ParamSource;
-        self.checkpoint.info(name).is_some()
-    }
+fn has_marker(file: &SingleFile, name: &str) -> bool {
+    file.checkpoint.info(name).is_some()
+}
 
-    /// The distillation that the file's name or notes speak of.
-    pub(crate) fn distilled(&self) -> Option<&'static str> {
-        let notes = self.checkpoint.metadata();
-        let name = self.path.file_stem().map(|name| name.to_string_lossy().into_owned());
-        let titles = ["modelspec.title", "general.name"].into_iter().filter_map(|key| notes.get(key).cloned());
-        let text = name.into_iter().chain(titles).collect::<Vec<_>>().join(" ").to_lowercase();
-        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        words.find_map(|word| DISTILLED.into_iter().find(|name| word == *name))
-    }
+/// The distillation that the file's name or notes speak of.
+pub(crate) fn distilled(file: &SingleFile) -> Option<&'static str> {
+    let notes = file.checkpoint.metadata();
+    let name = file.path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let titles = ["modelspec.title", "general.name"].into_iter().filter_map(|key| notes.get(key).cloned());
+    let text = name.into_iter().chain(titles).collect::<Vec<_>>().join(" ").to_lowercase();
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.find_map(|word| DISTILLED.into_iter().find(|name| word == *name))
 }
 
 fn deviation(values: &[f32]) -> f64 {

@@ -15,6 +15,7 @@ use kiln_weights::ldm::{ClipShape, Named, Subset, UnetShape, VaeShape};
 use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
 
 use crate::error::Result;
+use crate::file_kind::DIFFUSERS_UNET;
 
 /// What stands before a U-Net's names: in whole models, in a U-Net's own file, in some programs' files.
 const UNET: [&str; 4] = ["model.diffusion_model.", "", "diffusion_model.", "unet."];
@@ -55,7 +56,7 @@ const IGNORED_SUFFIXES: [&str; 5] =
 
 /// A part of a file: what stands before its names, and its shape.
 #[derive(Debug, Clone)]
-pub(crate) struct Part<S> {
+pub(crate) struct FilePart<S> {
     pub(crate) prefix: &'static str,
     pub(crate) shape: S,
 }
@@ -63,7 +64,7 @@ pub(crate) struct Part<S> {
 /// A U-Net, with CompVis' names or diffusers'.
 #[derive(Debug, Clone)]
 pub(crate) enum UnetPart {
-    Ldm(Part<UnetShape>),
+    Ldm(FilePart<UnetShape>),
     /// What stands before its names.
     Diffusers(&'static str),
 }
@@ -74,9 +75,9 @@ pub(crate) struct SingleFile {
     pub(crate) path: PathBuf,
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) unet: Option<UnetPart>,
-    pub(crate) vae: Option<Part<VaeShape>>,
+    pub(crate) vae: Option<FilePart<VaeShape>>,
     /// The first and the second text encoder.
-    pub(crate) text: [Option<Part<ClipShape>>; 2],
+    pub(crate) text: [Option<FilePart<ClipShape>>; 2],
 }
 
 impl std::fmt::Debug for SingleFile {
@@ -90,19 +91,18 @@ impl SingleFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let below = |prefix: &'static str| Subset::new(checkpoint.clone(), prefix);
-        let ldm = UNET.into_iter().find_map(|prefix| Some(Part { prefix, shape: UnetShape::read(&below(prefix))? }));
+        let ldm =
+            UNET.into_iter().find_map(|prefix| Some(FilePart { prefix, shape: UnetShape::read(&below(prefix))? }));
         let diffusers = || {
             let is_unet = |source: &dyn ParamSource| {
-                ["conv_in.weight", "time_embedding.linear_1.weight", "conv_norm_out.weight"]
-                    .iter()
-                    .all(|key| source.info(key).is_some())
+                DIFFUSERS_UNET.iter().chain(&["conv_norm_out.weight"]).all(|key| source.info(key).is_some())
             };
             UNET.into_iter().find(|&prefix| is_unet(&below(prefix)))
         };
         let unet = ldm.map(UnetPart::Ldm).or_else(|| diffusers().map(UnetPart::Diffusers));
-        let vae = VAE.into_iter().find_map(|prefix| Some(Part { prefix, shape: VaeShape::read(&below(prefix))? }));
+        let vae = VAE.into_iter().find_map(|prefix| Some(FilePart { prefix, shape: VaeShape::read(&below(prefix))? }));
         let text = |prefixes: &[&'static str]| {
-            prefixes.iter().find_map(|&prefix| Some(Part { prefix, shape: ClipShape::read(&below(prefix))? }))
+            prefixes.iter().find_map(|&prefix| Some(FilePart { prefix, shape: ClipShape::read(&below(prefix))? }))
         };
         let text = [text(&FIRST_TEXT), text(&SECOND_TEXT)];
         Ok(Self { path: path.to_path_buf(), checkpoint, unet, vae, text })
@@ -115,7 +115,7 @@ impl SingleFile {
     /// The U-Net under the names that networks declare.
     pub(crate) fn unet(&self) -> Option<Box<dyn ParamSource>> {
         Some(match self.unet.as_ref()? {
-            UnetPart::Ldm(Part { prefix, shape }) => Box::new(Named::new(self.below(prefix), shape.names())),
+            UnetPart::Ldm(FilePart { prefix, shape }) => Box::new(Named::new(self.below(prefix), shape.names())),
             UnetPart::Diffusers(prefix) => Box::new(self.below(prefix)),
         })
     }
@@ -123,20 +123,20 @@ impl SingleFile {
     /// The shape of a U-Net with CompVis' names.
     pub(crate) fn unet_shape(&self) -> Option<&UnetShape> {
         match self.unet.as_ref()? {
-            UnetPart::Ldm(Part { shape, .. }) => Some(shape),
+            UnetPart::Ldm(FilePart { shape, .. }) => Some(shape),
             UnetPart::Diffusers(_) => None,
         }
     }
 
     /// The autoencoder under the names that networks declare.
     pub(crate) fn vae(&self) -> Option<Box<dyn ParamSource>> {
-        let Part { prefix, shape } = self.vae.as_ref()?;
+        let FilePart { prefix, shape } = self.vae.as_ref()?;
         Some(Box::new(Named::new(self.below(prefix), shape.names())))
     }
 
     /// Text encoder `i` under the names that networks declare.
     pub(crate) fn text_encoder(&self, i: usize) -> Option<Box<dyn ParamSource>> {
-        let Part { prefix, shape } = self.text.get(i)?.as_ref()?;
+        let FilePart { prefix, shape } = self.text.get(i)?.as_ref()?;
         Some(Box::new(Named::new(self.below(prefix), shape.dialect.names())))
     }
 
@@ -148,18 +148,18 @@ impl SingleFile {
             known.extend(keys.filter(|key| key.strip_prefix(prefix).is_some_and(names)));
         };
         match &self.unet {
-            Some(UnetPart::Ldm(Part { prefix, shape })) => {
+            Some(UnetPart::Ldm(FilePart { prefix, shape })) => {
                 let names = shape.names();
                 add(prefix, &|name| !names.declared(name).is_empty());
             }
             Some(UnetPart::Diffusers(prefix)) => add(prefix, &|_| true),
             None => {}
         }
-        if let Some(Part { prefix, shape }) = &self.vae {
+        if let Some(FilePart { prefix, shape }) = &self.vae {
             let names = shape.names();
             add(prefix, &|name| !names.declared(name).is_empty());
         }
-        for Part { prefix, shape } in self.text.iter().flatten() {
+        for FilePart { prefix, shape } in self.text.iter().flatten() {
             let names = shape.dialect.names();
             add(prefix, &|name| !names.declared(name).is_empty());
         }

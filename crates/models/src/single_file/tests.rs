@@ -12,7 +12,7 @@ use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segment
 
 use super::SingleFile;
 use super::configs::{text_config, unet_config, vae_config};
-use super::kind::{ModelInput, ModelKind, Prediction};
+use super::kind::{ModelInput, ModelKind, Prediction, prediction};
 use super::shapes::unet_shape;
 
 /// Tensors of which nothing but names and shapes is known.
@@ -174,7 +174,7 @@ fn second(extra: &[&str], notes: &[(&str, &str)], channels: usize, bias: f32) ->
     });
     let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     write_safetensors(&mut std::fs::File::create(&path).unwrap(), new.collect(), &notes).unwrap();
-    SingleFile::open(&path).unwrap().prediction()
+    prediction(&SingleFile::open(&path).unwrap())
 }
 
 #[test]
