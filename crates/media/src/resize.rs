@@ -2,7 +2,7 @@
 //!
 //! Pillow resizes in two passes of one direction each, with bytes between them (`libImaging/Resample.c`). Each pass here is
 //! one of `fast_image_resize` in f32 with f64 weights, rounded to bytes; its own byte formats have weights of 15 bits, which
-//! differ from Pillow's 22 by a level in more pixels. The f32 values are those of a band of rows or columns at a time.
+//! differ from Pillow's 22 by a level in more pixels. [`Filter::Nearest`] is a choice of pixels, made here. The f32 values are those of a band of rows or columns at a time.
 
 use fast_image_resize::images::Image as Plane;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -25,14 +25,15 @@ pub enum Filter {
 }
 
 impl Filter {
-    fn algorithm(self) -> ResizeAlg {
-        ResizeAlg::Convolution(match self {
-            Self::Nearest => return ResizeAlg::Nearest,
+    /// `None` for [`Filter::Nearest`], which is a choice of pixels.
+    fn algorithm(self) -> Option<ResizeAlg> {
+        Some(ResizeAlg::Convolution(match self {
+            Self::Nearest => return None,
             Self::Box => FilterType::Box,
             Self::Bilinear => FilterType::Bilinear,
             Self::Bicubic => FilterType::CatmullRom,
             Self::Lanczos3 => FilterType::Lanczos3,
-        })
+        }))
     }
 }
 
@@ -48,6 +49,7 @@ impl<const C: usize> Image8<C> {
     pub fn resize(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         Self::filled(width, height, [0; C])?; // before anything is computed
         let (w, h) = (self.width() as i64, self.height() as i64);
+        let Some(filter) = filter.algorithm() else { return self.nearest(width, height) };
         // As Pillow 13: a pass along the other direction first if that leaves less to do.
         let vertical_first = h - height as i64 > 2 * (w - width as i64) && h > height as i64;
         if vertical_first {
@@ -57,8 +59,19 @@ impl<const C: usize> Image8<C> {
         }
     }
 
+    /// The nearest pixels.
+    fn nearest(&self, width: usize, height: usize) -> Result<Self> {
+        let columns = nearest_indices(self.width(), width);
+        let mut data = Vec::with_capacity(width * height * C);
+        for y in nearest_indices(self.height(), height) {
+            let row = self.row(y).as_chunks::<C>().0;
+            columns.iter().for_each(|&x| data.extend_from_slice(&row[x]));
+        }
+        Self::new(width, height, data)
+    }
+
     /// The image with rows of `width` pixels.
-    fn resize_rows(&self, width: usize, filter: Filter) -> Result<Self> {
+    fn resize_rows(&self, width: usize, filter: ResizeAlg) -> Result<Self> {
         if width == self.width() {
             return Ok(self.clone());
         }
@@ -78,7 +91,7 @@ impl<const C: usize> Image8<C> {
     }
 
     /// The image with columns of `height` pixels.
-    fn resize_columns(&self, height: usize, filter: Filter) -> Result<Self> {
+    fn resize_columns(&self, height: usize, filter: ResizeAlg) -> Result<Self> {
         if height == self.height() {
             return Ok(self.clone());
         }
@@ -117,6 +130,19 @@ impl Rgba8Image {
     }
 }
 
+/// The index of the pixel that each new one takes. The position is summed up as in Pillow (`libImaging/Geometry.c`), whose
+/// rounding decides where it falls between two pixels; `fast_image_resize` multiplies, and takes the other pixel there.
+fn nearest_indices(from: usize, to: usize) -> Vec<usize> {
+    let step = from as f64 / to as f64;
+    let mut position = step * 0.5;
+    let mut next = || {
+        let index = (position as usize).min(from - 1);
+        position += step;
+        index
+    };
+    (0..to).map(|_| next()).collect()
+}
+
 /// Zeros in f32 with `C` channels.
 fn plane<const C: usize>(width: usize, height: usize) -> Result<Plane<'static>> {
     let kind = match C {
@@ -130,8 +156,8 @@ fn plane<const C: usize>(width: usize, height: usize) -> Result<Plane<'static>> 
     Ok(Plane::new(side(width)?, side(height)?, kind))
 }
 
-fn run(resizer: &mut Resizer, from: &Plane, to: &mut Plane, filter: Filter) -> Result<()> {
-    let options = ResizeOptions::new().resize_alg(filter.algorithm()).use_alpha(false);
+fn run(resizer: &mut Resizer, from: &Plane, to: &mut Plane, filter: ResizeAlg) -> Result<()> {
+    let options = ResizeOptions::new().resize_alg(filter).use_alpha(false);
     resizer.resize(from, to, &options).map_err(|error| Error::Size(format!("the image cannot be resized: {error}")))
 }
 
