@@ -110,6 +110,20 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
     let format = FileFormat::of(data).map_err(unsupported)?;
     let error = |error: ImageError| convert(error, name, format, options);
 
+    let check_pixels = |width: u32, height: u32| {
+        let limit = options.max_pixels.min(crate::MAX_PIXELS as u64);
+        if u64::from(width) * u64::from(height) > limit {
+            return Err(too_large(name, format!("has {width}x{height} pixels"), format!("{limit} pixels")));
+        }
+        Ok(())
+    };
+    // This decoder reserves its rows when it is made, and its error has no size.
+    if let (FileFormat::Png, Some([b'I', b'H', b'D', b'R', w3, w2, w1, w0, h3, h2, h1, h0])) =
+        (format, data.get(12..24))
+    {
+        check_pixels(u32::from_be_bytes([*w3, *w2, *w1, *w0]), u32::from_be_bytes([*h3, *h2, *h1, *h0]))?;
+    }
+
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(options.max_memory);
     let mut reader = ImageReader::with_format(Cursor::new(data), format.of_crate());
@@ -117,15 +131,11 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
     let mut decoder = reader.into_decoder().map_err(error)?;
 
     let (width, height) = decoder.dimensions();
-    let pixels = u64::from(width) * u64::from(height);
-    if pixels == 0 {
+    if width == 0 || height == 0 {
         let problem = format!("its header says {width}x{height} pixels");
         return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
     }
-    if pixels > options.max_pixels.min(crate::MAX_PIXELS as u64) {
-        let limit = format!("{} pixels", options.max_pixels.min(crate::MAX_PIXELS as u64));
-        return Err(too_large(name, format!("has {width}x{height} pixels"), limit));
-    }
+    check_pixels(width, height)?;
     if decoder.total_bytes() > options.max_memory {
         let found = format!("has {width}x{height} pixels, which are {} bytes", decoder.total_bytes());
         return Err(too_large(name, found, format!("{} bytes", options.max_memory)));
@@ -172,7 +182,9 @@ fn too_large(name: &str, found: String, limit: String) -> Error {
 }
 
 fn convert(error: ImageError, name: &str, format: FileFormat, options: &DecodeOptions) -> Error {
-    let problem = |error: &dyn std::error::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let plain = |text: String| text.trim_matches(|c: char| c.is_whitespace() || ".\"".contains(c)).to_owned();
+    let problem =
+        |error: &dyn std::error::Error| plain(error.source().map_or_else(|| error.to_string(), ToString::to_string));
     match error {
         ImageError::Limits(_) => {
             too_large(name, "needs more memory to be decoded".into(), format!("{} bytes", options.max_memory))
@@ -184,6 +196,6 @@ fn convert(error: ImageError, name: &str, format: FileFormat, options: &DecodeOp
         ImageError::Decoding(error) => {
             Error::Damaged { name: name.into(), format: format.name(), problem: problem(&error) }
         }
-        error => Error::Damaged { name: name.into(), format: format.name(), problem: error.to_string() },
+        error => Error::Damaged { name: name.into(), format: format.name(), problem: plain(error.to_string()) },
     }
 }
