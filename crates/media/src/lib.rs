@@ -1,7 +1,24 @@
 //! Floor 1: images without a network: reading, resizing, and the text that programs write into their files.
 //!
-//! Images come from strangers. No memory is allocated because a file claims a size, texts are bounded, and damaged parts are
-//! left out. This crate knows no request and no model: [`Infotext`] and [`ForeignSettings`] are names and values.
+//! Pixels are plain buffers of bytes ([`Image8`]). The crate knows no tensor library, no request and no model:
+//! [`Rgb8Image::to_planes`] and [`Gray8Image::to_unit`] give the values that a tensor takes, [`Infotext`] and
+//! [`ForeignSettings`] are names and values. Images come from strangers: no memory is allocated because a file claims a size,
+//! texts are bounded, and damaged parts are left out.
+//!
+//! Where a rule exists elsewhere, the results are those of Pillow 13 (resizing, grey values, blur, compositing), of
+//! OpenCV 5 (the blur of masks) and of AUTOMATIC1111's `modules/images.py` and `modules/masking.py` (resize modes, crop
+//! regions, fill). `tests/fixtures` has what those programs computed, and the scripts.
+//!
+//! ```
+//! use kiln_media::{AlphaRule, DecodeOptions, Filter, ResizeMode, Rgb8Image, StillFormat, ValueRange, decode, encode};
+//!
+//! let file = encode(&Rgb8Image::filled(6, 4, [255, 0, 0])?, StillFormat::Png)?;
+//! let image = decode(&file, "a red image", &DecodeOptions::default())?.into_rgb(AlphaRule::Drop);
+//! let image = image.resize_to(ResizeMode::Crop, 8, 8, Filter::Lanczos3)?;
+//! let values = image.to_planes(ValueRange::MinusOneToOne); // (3, h, w)
+//! assert_eq!((values[0], values[64]), (1.0, -1.0));
+//! # Ok::<(), kiln_media::Error>(())
+//! ```
 //!
 //! ```
 //! use kiln_media::{ImageTexts, Infotext, encode_png};
@@ -14,21 +31,49 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod blur;
 mod canvas;
 mod comfy_graph;
+mod composite;
+mod decode;
+mod decoded;
+mod encode;
+mod error;
 mod exif;
+mod extend;
+mod fill;
 mod foreign;
+mod gray;
+mod image8;
 mod infotext;
+mod jpeg;
 mod json;
+mod open;
 mod png_encode;
 mod png_text;
+mod region;
+mod resize;
+mod resize_mode;
+mod rgb;
 mod stealth;
 mod text;
 
 pub use canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
 pub use comfy_graph::{Graph, Node, NodeAt};
+pub use decode::{DecodeOptions, FileFormat, decode};
+pub use decoded::{AlphaRule, DecodedImage};
+pub use encode::{StillFormat, encode};
+pub use error::{Error, Result};
+pub use extend::{Borders, extend};
+pub use fill::fill_masked;
 pub use foreign::{ForeignSettings, MAX_JSON, is_of_fooocus, is_of_novelai, object_of};
+pub use image8::{Gray8Image, Image8, MAX_PIXELS, Rgb8Image, Rgba8Image};
 pub use infotext::{Infotext, quoted};
 pub use json::{short, shortened};
+pub use open::{open, read_all};
 pub use png_encode::{EncodingError, encode_png};
+pub use region::Region;
+pub use resize::Filter;
+pub use resize_mode::{Placement, ResizeMode};
+pub use rgb::{ValueRange, size_in_multiples};
 pub use text::{ImageText, ImageTexts};
