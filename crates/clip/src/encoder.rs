@@ -7,7 +7,7 @@
 
 use candle_core::{Device, Tensor};
 use kiln_nn::{At, Embedding, LayerNorm, Linear, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, Segments, SegmentModule};
 
 use crate::config::TextEncoderConfig;
 use crate::error::{Error, Result};
@@ -110,9 +110,9 @@ impl Head {
 pub struct TextEncoder {
     config: TextEncoderConfig,
     segments: Segments,
-    embeddings: Staged<Embeddings>,
-    layers: Vec<Staged<EncoderLayer>>,
-    head: Staged<Head>,
+    embeddings: SegmentModule<Embeddings>,
+    layers: Vec<SegmentModule<EncoderLayer>>,
+    head: SegmentModule<Head>,
 }
 
 impl TextEncoder {

@@ -8,7 +8,7 @@ use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Embedding, Error, FeedForward, GroupNorm, LayerNorm,
     Linear, ResnetBlock, ResnetConfig, TensorLike, Upsample, ops,
 };
-use kiln_weights::{MapSource, ParamBuilder, Placement, Segments, Staged, load};
+use kiln_weights::{MapSource, ParamBuilder, Placement, Segments, SegmentModule, load};
 
 /// The largest difference in f32 where sums are made in another order, of values of about 1.
 const ROUNDING: f32 = 2e-5;
@@ -22,7 +22,7 @@ fn tensor(shape: &[usize], seed: usize) -> Tensor {
 
 /// A layer with weights, and the weights by name. Vectors are added to 1 where they scale a normalization.
 struct Layer<M> {
-    module: Staged<M>,
+    module: SegmentModule<M>,
     weights: HashMap<String, Tensor>,
 }
 

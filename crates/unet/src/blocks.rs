@@ -1,7 +1,7 @@
 //! The blocks of the U-Net: down, middle, up.
 
 use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, TensorLike, Upsample};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{Segments, SegmentModule};
 
 use crate::config::{BlockConfig, UnetConfig};
 use crate::transformer::Transformer;
@@ -52,8 +52,8 @@ pub(crate) struct BlockContext<'a, T> {
 
 /// A residual block, a segment for each half.
 struct Resnet {
-    first: Staged<ResnetIn>,
-    second: Staged<ResnetOut>,
+    first: SegmentModule<ResnetIn>,
+    second: SegmentModule<ResnetOut>,
 }
 
 impl Resnet {
@@ -85,7 +85,7 @@ impl Layer {
 /// Layers, then half the size.
 pub(crate) struct DownBlock {
     layers: Vec<Layer>,
-    downsample: Option<Staged<Downsample>>,
+    downsample: Option<SegmentModule<Downsample>>,
 }
 
 impl DownBlock {
@@ -145,7 +145,7 @@ impl MidBlock {
 /// Layers that each take a skip connection, then double the size.
 pub(crate) struct UpBlock {
     layers: Vec<Layer>,
-    upsample: Option<Staged<Upsample>>,
+    upsample: Option<SegmentModule<Upsample>>,
 }
 
 impl UpBlock {

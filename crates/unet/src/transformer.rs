@@ -3,7 +3,7 @@
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, TensorLike,
 };
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, Segments, SegmentModule};
 
 use crate::config::TransformerConfig;
 
@@ -14,9 +14,9 @@ const LAYER_NORM_EPS: f64 = 1e-5;
 
 /// Normalise, project, layers, project back, add the input.
 pub(crate) struct Transformer {
-    entry: Staged<Entry>,
-    layers: Vec<Staged<TransformerLayer>>,
-    proj_out: Staged<Linear>,
+    entry: SegmentModule<Entry>,
+    layers: Vec<SegmentModule<TransformerLayer>>,
+    proj_out: SegmentModule<Linear>,
 }
 
 struct Entry {

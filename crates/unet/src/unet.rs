@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Activation;
 use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{Segments, SegmentModule};
 
 use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
 use crate::config::{NUM_TIME_IDS, UnetConfig};
@@ -42,12 +42,12 @@ pub struct AddedConditions<T = Tensor> {
 pub struct Unet {
     config: UnetConfig,
     segments: Segments,
-    time_embedding: Staged<TimeEmbedding>,
-    conv_in: Staged<Conv2d>,
+    time_embedding: SegmentModule<TimeEmbedding>,
+    conv_in: SegmentModule<Conv2d>,
     down_blocks: Vec<DownBlock>,
     mid_block: Option<MidBlock>,
     up_blocks: Vec<UpBlock>,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
 /// The last normalisation and convolution.

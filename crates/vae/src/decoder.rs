@@ -4,7 +4,7 @@ use candle_core::DType;
 use kiln_nn::ops::Target;
 use kiln_nn::strips::{collect, normalise_and_convolve};
 use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, TensorLike, Upsample};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{Segments, SegmentModule};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
@@ -15,10 +15,10 @@ use crate::tiling::{StripPlan, Tiling, footprint};
 pub struct Decoder {
     latent_channels: usize,
     segments: Segments,
-    conv_in: Staged<Entry>,
+    conv_in: SegmentModule<Entry>,
     mid_block: MidBlock,
     up_blocks: Vec<UpBlock>,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
 struct Entry {
@@ -27,8 +27,8 @@ struct Entry {
 }
 
 struct UpBlock {
-    resnets: Vec<Staged<ResnetBlock>>,
-    upsample: Option<Staged<Upsample>>,
+    resnets: Vec<SegmentModule<ResnetBlock>>,
+    upsample: Option<SegmentModule<Upsample>>,
 }
 
 struct Head {
@@ -132,7 +132,7 @@ impl Decoder {
         mut x: T,
         StripPlan { pixels, recompute }: StripPlan,
     ) -> kiln_nn::Result<T> {
-        let mut upsample: Option<&Staged<Upsample>> = None;
+        let mut upsample: Option<&SegmentModule<Upsample>> = None;
         for block in &self.up_blocks {
             let is_largest = block.upsample.is_none();
             let mut resnets = block.resnets.iter();

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Target;
 use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, TensorLike};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{Segments, SegmentModule};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
@@ -15,15 +15,15 @@ pub struct Encoder {
     in_channels: usize,
     downscale: usize,
     segments: Segments,
-    conv_in: Staged<Conv2d>,
+    conv_in: SegmentModule<Conv2d>,
     down_blocks: Vec<DownBlock>,
     mid_block: MidBlock,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
 struct DownBlock {
-    resnets: Vec<Staged<ResnetBlock>>,
-    downsample: Option<Staged<Downsample>>,
+    resnets: Vec<SegmentModule<ResnetBlock>>,
+    downsample: Option<SegmentModule<Downsample>>,
 }
 
 struct Head {

@@ -6,7 +6,7 @@
 
 use kiln_nn::ops::{self, Activation};
 use kiln_nn::{Conv2d, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, Segments, SegmentModule};
 
 use crate::error::{Error, Result};
 use crate::tiny_config::TinyConfig;
@@ -19,7 +19,7 @@ pub struct TinyDecoder {
     latent_channels: usize,
     step: usize,
     segments: Segments,
-    conv_in: Staged<Conv2d>,
+    conv_in: SegmentModule<Conv2d>,
     /// Blocks, then an enlarging where it is not the last stage, then the convolution.
     stages: Vec<Stage>,
 }
@@ -30,12 +30,12 @@ pub struct TinyEncoder {
     segments: Segments,
     /// The convolution, halving where it is not the first stage, then blocks.
     stages: Vec<Stage>,
-    conv_out: Staged<Conv2d>,
+    conv_out: SegmentModule<Conv2d>,
 }
 
 struct Stage {
-    blocks: Vec<Staged<Block>>,
-    conv: Staged<Conv2d>,
+    blocks: Vec<SegmentModule<Block>>,
+    conv: SegmentModule<Conv2d>,
 }
 
 impl TinyDecoder {
@@ -144,13 +144,13 @@ impl Layers {
         Self { half, next: 0, segments: Segments::default() }
     }
 
-    fn add<M>(&mut self, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+    fn add<M>(&mut self, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> SegmentModule<M> {
         let name = format!("{}.layers.{}", self.half, self.next);
         self.next += 1;
         self.segments.add(&name, |p| build(&p.pp(&name)))
     }
 
-    fn add_blocks(&mut self, count: usize, channels: usize) -> Vec<Staged<Block>> {
+    fn add_blocks(&mut self, count: usize, channels: usize) -> Vec<SegmentModule<Block>> {
         (0..count).map(|_| self.add(|p| Block::new(p, channels))).collect()
     }
 

@@ -6,7 +6,7 @@ use kiln_ops::{
     Activation, Attention, Conv2d, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop, attention_workspace,
     conv2d_flop, conv2d_workspace, linear_flop, linear_workspace,
 };
-use kiln_weights::{Param, StackedParam, Staged};
+use kiln_weights::{Param, StackedParam, SegmentModule};
 
 use super::checks::{does_not_fit, expect, refused};
 use super::{MetaDevice, MetaTensor};
@@ -23,7 +23,7 @@ impl TensorLike for MetaTensor {
     type Moments = GroupNorm;
     type Statistics = ();
 
-    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
+    fn run<M, R>(module: &SegmentModule<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
         f(module.module()).at(module.segment().name())
     }
 

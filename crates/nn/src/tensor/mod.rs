@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{Activation, Attention, Conv2d, GroupNorm, Strip, TimestepEmbedding};
-use kiln_weights::{Param, StackedParam, Staged};
+use kiln_weights::{Param, StackedParam, SegmentModule};
 
 use crate::error::Result;
 
@@ -42,7 +42,7 @@ pub trait TensorLike: Clone + Sized {
     type Statistics;
 
     /// Runs a module with its weights in place. An error carries the segment's name.
-    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R>;
+    fn run<M, R>(module: &SegmentModule<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R>;
 
     /// A parameter that is a vector, for use with this tensor.
     fn param(&self, param: &Param) -> Result<Self>;
