@@ -45,7 +45,7 @@ impl EncoderLayer {
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, seen: Option<&T>) -> Result<T> {
         let attend = |normed: T| match seen {
             None => self.self_attn.forward(&normed, None, x),
-            Some(seen) => self.self_attn.forward_seeing(&normed, seen, x),
+            Some(seen) => self.self_attn.forward_masked(&normed, seen, x),
         };
         let x = attend(self.layer_norm1.forward(x)?)?; // the normalized tokens are freed
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)

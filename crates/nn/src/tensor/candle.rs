@@ -5,7 +5,7 @@ use kiln_ops::{
     Activation, Attention, Conv2d, Conv2dInputs, GroupNorm, GroupNormMoments, GroupNormStatistics, Strip,
     TimestepEmbedding, Weight, layout,
 };
-use kiln_weights::{Param, StackedParam, SegmentModule};
+use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use super::TensorLike;
 use crate::error::{At, Error, Result};
