@@ -1,11 +1,11 @@
-//! The block in the middle of both halves, at the latents' size.
+//! The middle block of both halves, at the latents' size.
 
 use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, SegmentModule};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
 
-/// A residual block as the autoencoder has it: without time embedding.
+/// A residual block of the autoencoder, without time embedding.
 pub(crate) fn resnet(
     segments: &mut Segments,
     name: String,
@@ -46,7 +46,7 @@ impl MidBlock {
     }
 }
 
-/// Attention among all pixels, with one head as wide as the feature map.
+/// Attention between all pixels, with one head as wide as the feature map.
 struct PixelAttention {
     group_norm: GroupNorm,
     attention: Attention,
