@@ -1,26 +1,27 @@
-//! What every operator reaches of this machine's peak, at the sizes of SD1.5 at 512x512.
+//! Measures how much of this machine's peak every operator reaches, at the sizes of SD1.5 at 512x512.
 //!
-//!     cargo bench --workspace --bench roofline                  # the type that --dtype auto takes
-//!     cargo bench --workspace --bench roofline -- f32 4         # a type, and how many threads
-//!     cargo bench --workspace --bench roofline -- attention     # the lines with a word in them
+//!     cargo bench --workspace --bench roofline                  # the type that --dtype auto selects
+//!     cargo bench --workspace --bench roofline -- f32 4         # a type, and the number of threads
+//!     cargo bench --workspace --bench roofline -- attention     # the lines that contain a word
 //!
-//! The peak is the innermost loop of the matrix product on data in the first-level cache, on all threads. Lines are
-//! sorted as they come in the U-Net; `share` is of the time of one call of each, so it is not their share of a step.
+//! The peak is that of the innermost loop of the matrix product with data in the first-level cache, on all threads.
+//! Lines are in the order of the U-Net. `share` is relative to the time of one call of each, so it is not the share of
+//! a step.
 
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{Attention, Conv2d, Conv2dInputs, GroupNorm, Packing, Weight, WeightLayout};
 
-/// The allocator of the programs.
+/// The allocator of Kiln's programs.
 #[global_allocator]
 static ALLOCATOR: kiln_mempool::HostPool = kiln_mempool::HostPool;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Images of a guided step.
+/// The images of a guided step.
 const BATCH: usize = 2;
-/// Timed calls after one that is not; the median counts.
+/// The number of timed calls, after one untimed call. The median is used.
 const CALLS: usize = 5;
 
 fn main() -> Outcome {
@@ -28,15 +29,15 @@ fn main() -> Outcome {
     if let Some(threads) = words.iter().find_map(|word| word.parse().ok()) {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
-    let processor = kiln_ops::device::cpu_info();
+    let cpu = kiln_ops::device::cpu_info();
     let dtypes = [("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)];
     let dtype = dtypes.into_iter().find(|(name, _)| words.iter().any(|word| word == name));
-    let dtype = dtype.map_or(processor.fastest_dtype, |(_, dtype)| dtype);
+    let dtype = dtype.map_or(cpu.fastest_dtype, |(_, dtype)| dtype);
     let is_filter = |word: &&String| word.parse::<usize>().is_err() && dtypes.iter().all(|(name, _)| word != name);
     let filter = words.iter().find(is_filter).cloned().unwrap_or_default();
     let peak = kiln_ops::peak_flops(dtype)?;
     let threads = rayon::current_num_threads();
-    println!("{}, path {}, {threads} threads, {dtype:?}", processor.name, processor.path);
+    println!("{}, path {}, {threads} threads, {dtype:?}", cpu.name, cpu.path);
     println!("peak {:.0} GFLOP/s\n", peak / 1e9);
     println!("| operator | ms | GFLOP/s | of the peak | GB/s |\n|---|---|---|---|---|");
     let bench = Bench { dtype, peak, filter };
@@ -71,7 +72,7 @@ fn main() -> Outcome {
 struct Bench {
     dtype: DType,
     peak: f64,
-    /// What a line's name must hold to be measured.
+    /// The text that a line's name must contain to be measured.
     filter: String,
 }
 
@@ -102,7 +103,7 @@ impl Bench {
         })
     }
 
-    /// The operators that do next to no arithmetic.
+    /// The operators with very little arithmetic.
     fn norms(&self, pixels: usize, channels: usize) -> Outcome {
         let x = self.random(&[BATCH, pixels, channels])?;
         let gamma = Tensor::ones(channels, DType::F32, &Device::Cpu)?;
@@ -148,7 +149,7 @@ impl Bench {
         Ok(Tensor::randn(0f32, 1.0, shape, &Device::Cpu)?.to_dtype(self.dtype)?)
     }
 
-    /// Random weights as a model's are after loading.
+    /// Random weights, packed as after loading.
     fn weight(&self, packing: Packing, stored: &[usize]) -> Outcome<Weight> {
         let values = self.random(stored)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let layout = WeightLayout::Panels;

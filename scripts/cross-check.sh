@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Whether the C compiler $1 is there, after an attempt to install the package $2.
+# Whether the C compiler $1 is installed, after an attempt to install the package $2.
 has_compiler() {
     command -v "$1" >/dev/null && return
     [[ $EUID == 0 ]] && command -v apt-get >/dev/null || return
@@ -20,7 +20,7 @@ check() {
     if ! rustup target add "$target" >/dev/null 2>&1; then
         echo "== ignored: $target, rustup cannot install its standard library"
     elif ! has_compiler "$compiler" "$package" >/dev/null 2>&1; then
-        echo "== ignored: $target, there is no $compiler (Debian's $package)"
+        echo "== ignored: $target, $compiler is missing (Debian's $package)"
     else
         cargo check --workspace --release --quiet --target "$target"
         echo "== $target compiles"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests of a bundle (cargo xtask bundle-cuda) on a machine with a card, from the repository's root.
+# Runs the tests of a bundle (cargo xtask bundle-cuda) on a machine with a GPU, from the repository's root.
 #
 #   BUNDLE/cuda-tests.sh [f32 f16 bf16]
 #
-# Tests that need a GPU are ignored elsewhere and run here. Tests that need the reference data beside the checkout run where
-# it is (KILN_SHARED, or ../shared); measurements do not run.
-# CUDA's libraries are looked for in LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is there.
+# Tests that need a GPU are ignored elsewhere and run here. Tests that need the reference data run if it exists
+# (KILN_SHARED, or ../shared next to the checkout). Measurements do not run. CUDA's libraries are searched in
+# LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is installed.
 set -uo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 site=$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null) &&

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets up a CUDA 13.0 toolkit in .cuda/ from PyPI's wheels, for machines without one and without a card.
+# Sets up a CUDA 13.0 toolkit in .cuda/ from PyPI's wheels, for machines without one and without a GPU.
 #
 #   scripts/cuda-toolkit.sh [--compile-only]     prints the variables to export; eval "$(scripts/cuda-toolkit.sh)"
 #
-# --compile-only leaves out what only linking needs (cuBLAS, cuDNN, cuRAND's and NVRTC's libraries): enough to
-# type-check the `cuda` feature and to compile kernels. A toolkit that is there already is used as it is.
+# --compile-only omits the parts that only linking needs (cuBLAS, cuDNN, cuRAND's and NVRTC's libraries). The rest is
+# sufficient to type-check the `cuda` feature and to compile kernels. An existing toolkit is used unchanged.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -32,7 +32,7 @@ install_wheels() {
     --target "$wheels" "$@" >&2
 }
 
-# An empty function for every entry point that cuda.h declares: enough for the linker on a machine without a driver.
+# An empty function for every entry point that cuda.h declares: sufficient for the linker on a machine without a driver.
 stub_driver() {
   local names
   names=$(grep -ohE '\bcu[A-Z][A-Za-z0-9_]*\b' "$toolkit/include/cuda.h" | sort -u)
@@ -50,7 +50,7 @@ link_tree() {
   mkdir -p "$toolkit/lib64"
   ln -s "$source/bin" "$source/nvvm" "$toolkit/"
   mkdir "$toolkit/include"
-  # cuDNN's wheel has a folder of its own.
+  # cuDNN's wheel has a separate folder.
   for include in "$source/include" "$wheels/nvidia/cudnn/include"; do
     [ -d "$include" ] && ln -s "$include"/* "$toolkit/include/"
   done

@@ -1,4 +1,4 @@
-"""Kiln beside its peers: the same stages with the same sizes, in turns, and a Markdown table of medians and ratios.
+"""Kiln and other engines: the same stages with the same sizes, alternating, and a Markdown table of medians and ratios.
 
     cargo build --release
     (cd benches/peers/candle && cargo build --release)
@@ -45,7 +45,7 @@ def run(engine: str, options: argparse.Namespace) -> dict | None:
     try:
         done = subprocess.run(command(engine, options), env=environment, capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
-        print(f"{engine}: {error.filename} is not there; build it first", file=sys.stderr)
+        print(f"{engine}: {error.filename} does not exist; build it first", file=sys.stderr)
         return None
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -55,7 +55,7 @@ def run(engine: str, options: argparse.Namespace) -> dict | None:
 
 
 def busy_seconds() -> float:
-    """Processor time of all programs since the machine started, where Linux counts it."""
+    """CPU time of all programs since the machine started, where Linux counts it."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, nice, system = (int(field) for field in fields[1:4])
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
@@ -142,7 +142,7 @@ def main() -> None:
     others = max(busy_seconds() - busy - (own_seconds() - own), 0.0) / cores
     print(heading(reports, options), end="\n\n")
     print(table(reports, options))
-    print(f"\nOther programs took {others:.0%} of the processor meanwhile{'; measure again' if others > 0.1 else ''}.")
+    print(f"\nOther programs took {others:.0%} of the CPU in the meantime{'; measure again' if others > 0.1 else ''}.")
     if failed:
         sys.exit(f"failed: {', '.join(sorted(failed))}")
 

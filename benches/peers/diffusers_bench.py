@@ -2,7 +2,7 @@
 
 The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: a compiled
 U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
-to one picture), `text` (77 tokens through all text encoders).
+to one image), `text` (77 tokens through all text encoders).
 """
 
 import argparse
@@ -28,7 +28,7 @@ CFG_SCALE = 7.0
 
 
 def randomise(network: torch.nn.Module) -> None:
-    """Standard deviation 1 / sqrt(fan_in), normalisations' scales 1, biases 0: as Kiln makes them."""
+    """Standard deviation 1 / sqrt(fan_in), scales of normalizations 1, biases 0: as in Kiln."""
     for name, parameter in network.named_parameters():
         if parameter.dim() > 1:
             parameter.normal_(std=1 / math.sqrt(parameter[0].numel()))
@@ -108,7 +108,7 @@ def measure(stage: str, preset: dict, options: argparse.Namespace) -> dict:
     return {"stage": stage, "load_seconds": load_seconds, "seconds": seconds, "runs": runs}
 
 
-def processor() -> str:
+def cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -137,15 +137,15 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.inference_mode():
         measured = [measure(stage, preset, options) for stage in stages]
-    on_card = options.device.startswith("cuda")
+    on_gpu = options.device.startswith("cuda")
     report = {
         "engine": "diffusers",
         "version": f"{diffusers.__version__} (torch {torch.__version__})",
         "commit": None,
         "machine": {
-            "processor": processor(),
+            "processor": cpu_name(),
             "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if on_card else "cpu",
+            "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         },
         "dtype": options.dtype,
         "warmup": options.warmup,

@@ -28,7 +28,7 @@ DTYPES = ["f32", "bf16"]
 def kiln(options: argparse.Namespace, dtype: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         call = [options.kiln, "txt2img", "-m", MODEL, "-p", PROMPT, "--steps", STEPS, "--seed", 0, "--dtype", dtype]
-        call += ["-o", Path(folder) / "picture.png", *(["--threads", options.threads] if options.threads else [])]
+        call += ["-o", Path(folder) / "image.png", *(["--threads", options.threads] if options.threads else [])]
         done = subprocess.run([str(word) for word in call], capture_output=True, text=True, check=True)
     stages = dict(re.findall(r"(encode|denoise|decode) ([\d.]+) s", done.stderr + done.stdout))
     return sum(float(seconds) for seconds in stages.values())

@@ -1,4 +1,4 @@
-//! A configuration in JSON. The first byte says which; those of a model folder are those of `models/emoji` otherwise.
+//! A configuration in JSON. The first byte selects its type. A model folder has the other files of `models/emoji`.
 #![no_main]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for files")
 }
 
-/// A folder with configurations alone.
+/// A folder with configurations only.
 static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
     let model = folder();
     for (_, name, text) in FILES {
@@ -39,7 +39,7 @@ static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
     model
 });
 
-/// A file of PEFT, and the layers of its model.
+/// A PEFT file, and the layers of its model.
 static ADAPTER: LazyLock<(TempDir, PathBuf, Targets)> = LazyLock::new(|| {
     let folder = folder();
     let path = folder.path().join("adapter_model.safetensors");
@@ -100,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Opens the folder with this file instead of the usual one, and resolves a request of which nothing is said.
+/// Opens the folder with this file instead of the usual one, and resolves a request with defaults.
 fn model(folder: &Path, name: &str, json: &[u8]) {
     std::fs::write(folder.join(name), json).expect("a file");
     let Ok(model) = ModelFolder::open(folder) else { return };

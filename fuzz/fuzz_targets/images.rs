@@ -1,4 +1,4 @@
-//! The metadata of an image, and the request that its settings make.
+//! The metadata of an image, and the request from its settings.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A file of jobs, and the texts of `--set` and `--grid`. The first byte says which.
+//! A file of jobs, and the texts of `--set` and `--grid`. The first byte selects the type.
 #![no_main]
 
 use kiln_engine::{Assignment, Axis, JobFile, JobFormat, JobSet};
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Each line is the text of an option: an axis, and a value of all jobs.
+/// Each line is the text of an option, used as an axis and as a value of all jobs.
 fn fields(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let axes: Vec<Axis> = text.lines().filter_map(|line| line.parse().ok()).take(1).collect();

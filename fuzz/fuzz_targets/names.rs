@@ -1,4 +1,4 @@
-//! Names of tensors: a table gives back, for what it says is stored under a name, that name.
+//! Names of tensors: mapping a name to its declared tensors and back yields the same name.
 #![no_main]
 
 use kiln_weights::ldm::{ClipDialect, Names, UnetLevel, UnetShape, VaeShape};

@@ -1,4 +1,4 @@
-//! A prompt on its way to the text encoder. A first line is the list `a`, which prompts name as `__a__`.
+//! All steps from a prompt to the text encoder. A first line is the list `a`, which prompts name as `__a__`.
 #![no_main]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
 });
 /// What an expanded prompt cannot be longer than by far: names stay names from 1 MiB on, and a line of a list is short.
 const LONGEST: usize = 2 << 20;
-/// Longer texts are not encoded, for the sake of speed.
+/// Longer texts are not encoded, for speed.
 const ENCODED: usize = 2000;
 
 fuzz_target!(|data: &str| {

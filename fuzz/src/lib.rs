@@ -1,10 +1,10 @@
-//! What the targets share.
+//! Functions that the targets share.
 
 use std::path::Path;
 
 use kiln_weights::{ParamSource, Result};
 
-/// Opens `data` as a file, and reads every tensor of what opens. Nothing may panic, and no tensor may have more bytes
+/// Opens `data` as a file, and reads every tensor if it opens. There may be no panic, and no tensor may have more bytes
 /// than the file.
 pub fn open_and_read<S: ParamSource>(data: &[u8], open: impl Fn(&Path) -> Result<S>) {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for files");

@@ -1,7 +1,7 @@
-"""The emoji model's latents and mean colours, through diffusers' own pipeline.
+"""The emoji model's latents and mean colors, through diffusers' own pipeline.
 
 Writes `tests/fixtures/emoji.json` and `emoji.safetensors`: the tensor `{name}` holds the latents `(1, 4, 32, 32)`; the
-decoded picture is only summed up in the JSON, as mean red, green and blue in 0..1, of the whole and of the
+decoded image is only summed up in the JSON, as mean red, green and blue in 0..1, of the whole and of the
 middle quarter.
 """
 
@@ -14,7 +14,7 @@ PROMPTS = ["a red apple", "rocket", "sunflower", "green heart"]
 SETTINGS = {"seed": 42, "steps": 20, "cfg_scale": 3.0, "width": 256, "height": 256}
 
 
-def colours(image):
+def colors(image):
     """Mean of each channel of `(1, 3, h, w)`."""
     return [round(v, 5) for v in image.mean(dim=(0, 2, 3)).tolist()]
 
@@ -48,8 +48,8 @@ def main(model):
                 **SETTINGS,
                 "sampler": None,
                 "schedule": "default",
-                "mean_rgb": colours(image),
-                "middle_rgb": colours(image[:, :, 64:192, 64:192]),
+                "mean_rgb": colors(image),
+                "middle_rgb": colors(image[:, :, 64:192, 64:192]),
             }
         )
     save_json_rows(FIXTURES / "emoji.json", rows)

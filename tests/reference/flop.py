@@ -1,4 +1,4 @@
-"""Floating-point operations of the presets' networks, as PyTorch's `FlopCounterMode` counts them.
+"""Floating-point operations of the presets' networks, counted by PyTorch's `FlopCounterMode`.
 
 The networks are diffusers' and transformers' own, on the device `meta`: no weights are read, and nothing is computed.
 Attention is computed by plain products, since the counter knows no fused kernel there. Writes `tests/fixtures/flop.json`.

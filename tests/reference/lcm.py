@@ -1,4 +1,4 @@
-"""A latent consistency model in small: a U-Net that takes the guidance's strength, and diffusers' own pipeline over it.
+"""A small latent consistency model: a U-Net with the guidance scale as an input, and diffusers' own pipeline over it.
 
 Writes `tests/fixtures/lcm/`: `model_index.json`, the scheduler's and the U-Net's configurations and the U-Net's weights (the
 text encoder, tokenizer and autoencoder are those of `models/sd1`); `pipeline.json` with the cases and
@@ -105,7 +105,7 @@ def main():
     )
     pipe.set_progress_bar_config(disable=True)
     tensors = {name: run(pipe, case) for name, case in CASES.items()}
-    # The strength must matter, or the comparison shows nothing.
+    # The guidance scale must have an effect, or the comparison shows nothing.
     strengths = [run(pipe, {"cfg_scale": scale}) for scale in (1.0, 8.5)]
     ratio = (strengths[0] - strengths[1]).std() / strengths[1].std()
     assert ratio > 0.05, ratio

@@ -28,7 +28,7 @@ logging.disable(logging.WARNING)
 LORA = FIXTURES / "lora"
 KINDS = ("sd1", "sdxl")
 STRENGTH = 0.8
-# Of every merged weight, each so many-th value is kept. It divides no layer's width, so that all rows and columns are seen.
+# Of every merged weight, one in this many values is stored. It divides no layer's width, so that all rows and columns occur.
 STRIDE = 7
 
 # The layers that change: projections, a feed-forward layer, convolutions of 1x1 and 3x3.
@@ -50,7 +50,7 @@ SGM = [
     "input_blocks.4.0.op",
 ]
 TEXT = ["encoder.layers.0.self_attn.q_proj", "encoder.layers.1.self_attn.out_proj", "encoder.layers.1.mlp.fc1"]
-# LyCORIS alone changes normalisations.
+# Only LyCORIS changes normalizations.
 NORM = "down_blocks.0.resnets.0.norm1"
 
 
@@ -79,7 +79,7 @@ def random_(parameters, *parts, scale=0.2):
 
 
 def kohya_prefix(net, kind):
-    """What kohya's names begin with."""
+    """The prefix of kohya's names."""
     if net == "unet":
         return "lora_unet_"
     return {"sd1": "lora_te_", "sdxl": "lora_te1_" if net == "text_encoder" else "lora_te2_"}[kind]
@@ -256,7 +256,7 @@ def lycoris_modules():
 
 
 def full(nets):
-    """LyCORIS' plain differences: a weight, its bias, a normalisation."""
+    """LyCORIS' plain differences: a weight, its bias, a normalization."""
     file, merged = {}, {}
     modules = dict(nets["unet"].named_modules())
     for path, weight, bias in ((UNET[4], "diff", "diff_b"), (NORM, "w_norm", "b_norm")):

@@ -276,11 +276,11 @@ TEXT_ENCODERS = {
 
 
 def is_norm(name):
-    """Whether a parameter belongs to a normalisation layer."""
+    """Whether a parameter belongs to a normalization layer."""
     return "norm" in name.rsplit(".", 2)[-2]
 
 
-# Layers whose outputs reach the end with their own scale: the predicted noise, the picture, the latents' mean
+# Layers whose outputs reach the end with their own scale: the predicted noise, the image, the latents' mean
 # and log variance (the encoder's conv_out feeds both; quant_conv, where there is one, follows).
 OUTPUT_GAINS = {"conv_out": 1.0, "decoder.conv_out": 0.5, "encoder.conv_out": 1.5}
 

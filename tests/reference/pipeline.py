@@ -2,7 +2,7 @@
 
 Writes `tests/fixtures/pipeline_{kind}.json`, an array of cases, and `pipeline_{kind}.safetensors` with the tensor
 `{name}` for each: the latents `(images, 4, height / 8, width / 8)` in f32, as `output_type="latent"` gives them.
-Where a case says `"decoded": true`, `{name}.image` `(images, 3, height, width)` is the decoded picture after
+Where a case says `"decoded": true`, `{name}.image` `(images, 3, height, width)` is the decoded image after
 diffusers' post-processing, `(x / 2 + 0.5).clamp(0, 1)`.
 
 Prompts are encoded here, chunk by chunk, and handed over as embeddings, because diffusers alone cuts them at 75
@@ -134,7 +134,7 @@ def conditioning(pipe, pairs, case):
 
 
 def run_case(pipe, config, case, arguments):
-    """The final latents of one case. Scheduler and generators are made afresh."""
+    """The final latents of one case. Scheduler and generators are new."""
     pipe.scheduler = make_sampler(config, case["sampler"], case["schedule"])
     generators = [torch.Generator("cpu").manual_seed(case["seed"] + i) for i in range(case["images"])]
     return pipe(
@@ -150,7 +150,7 @@ def run_case(pipe, config, case, arguments):
 
 
 def decode(pipe, latents):
-    """The picture in 0..1, as the pipeline's image processor gives it."""
+    """The image in 0..1, as returned by the pipeline's image processor."""
     image = pipe.vae.decode(latents / pipe.vae.config.scaling_factor).sample
     return pipe.image_processor.postprocess(image, output_type="pt")
 

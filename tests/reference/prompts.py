@@ -1,4 +1,4 @@
-"""What AUTOMATIC1111 makes of prompts, and what weights do to encoded texts.
+"""How AUTOMATIC1111 parses prompts, and the effect of weights on encoded texts.
 
 Writes `tests/fixtures/prompts.json`: what its parser (`modules/prompt_parser.py` of a checkout of version 1.10 with lark
 1.1.2) makes of texts, well-formed and random. Its reading of some malformed texts depends on the order in which
@@ -97,7 +97,7 @@ def weighted():
     from compel.embeddings_provider import EmbeddingsProvider
 
     class Provider(EmbeddingsProvider):
-        """compel's arithmetic, on the layer that is asked for, without a normalisation for SDXL."""
+        """compel's arithmetic, on the requested layer, without a normalization for SDXL."""
 
         def _encode_token_ids_to_embeddings(self, token_ids, attention_mask=None):
             output = self.text_encoder(token_ids, attention_mask, output_hidden_states=True, return_dict=True)

@@ -1,11 +1,11 @@
 """What PyTorch's CUDA generator draws: writes `tests/fixtures/stages/rng_cuda.json`.
 
-Needs a card, and PyTorch with CUDA alone:
+Needs a GPU, and PyTorch with CUDA only:
 
     python tests/reference/rng_cuda.py [FOLDER]
 
 A row is a seed and the sizes of consecutive draws of one generator; of each draw some values are written, with their
-indices: all of small ones, some of large ones. `threads` is how many threads the card runs at once, on which the order of
+indices: all of small ones, some of large ones. `threads` is the number of resident threads of the GPU, on which the order of
 the values of large draws depends.
 """
 
@@ -36,7 +36,7 @@ def picked(n):
 
 def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "fixtures/stages"
-    card = torch.cuda.get_device_properties(0)
+    gpu = torch.cuda.get_device_properties(0)
     rows = []
     for seed in SEEDS:
         for draws in DRAWS:
@@ -47,9 +47,9 @@ def main():
                 values.append([[i, float(f"{drawn[i].item():.9g}")] for i in picked(n)])
             rows.append({"seed": seed, "draws": draws, "values": values})
     head = {
-        "card": card.name,
+        "card": gpu.name,
         "torch": torch.__version__,
-        "threads": card.multi_processor_count * card.max_threads_per_multi_processor,
+        "threads": gpu.multi_processor_count * gpu.max_threads_per_multi_processor,
     }
     lines = ",\n".join(json.dumps(row) for row in rows)
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n'

@@ -212,7 +212,7 @@ ENCODES = [(1, 4, 6), (1, 5, 7)]
 
 
 def write_vae(kind, folder):
-    """Decoding of random latents, encoding of random pictures."""
+    """Decoding of random latents, encoding of random images."""
     vae = load_vae(folder)
     factor = 2 ** (len(vae.config.block_out_channels) - 1)
     tensors = {}

@@ -1,4 +1,4 @@
-"""The tiny autoencoder: two small random ones, and what the real TAESD makes of a test picture.
+"""The tiny autoencoder: two small random ones, and the output of the real TAESD for a test image.
 
 Writes `tests/fixtures/taesd/`: a folder and `{kind}.safetensors` for each random one and, where the real weights are,
 `real.safetensors`. README.md lists the keys.
@@ -40,7 +40,7 @@ CONFIGS = {
         "upsampling_scaling_factor": 3,
     },
 }
-# (images, height, width): of latents, and of pictures whose sides are no multiples of the factor.
+# (images, height, width): of latents, and of images whose sides are not multiples of the factor.
 DECODES = [(1, 8, 6), (2, 3, 5)]
 ENCODES = [(1, 40, 24), (2, 21, 35)]
 
@@ -56,7 +56,7 @@ def write_tiny(kind):
         if ".conv.4." in name:
             parameter.copy_((0.5 * parameter).half())  # or the sums of residual blocks would grow
     bias = model.decoder.layers[-1].bias
-    bias.copy_((bias + 1).half())  # or the pictures would be black
+    bias.copy_((bias + 1).half())  # or the images would be black
     folder = TAESD / kind
     write_diffusers_model(folder, model, CONFIGS[kind])
     vae = AutoencoderTiny.from_pretrained(folder, dtype=torch.float32).eval()
@@ -74,8 +74,8 @@ def write_tiny(kind):
     save_safetensors(TAESD / f"{kind}.safetensors", tensors)
 
 
-def picture():
-    """A picture `(height, width, 3)` of bytes: a slope of colours, a disc, a board of squares and thin lines."""
+def test_image():
+    """An image `(height, width, 3)` of bytes: a color gradient, a disc, a checkerboard and thin lines."""
     y, x = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
     pixels = torch.stack([x * 255 // (WIDTH - 1), y * 255 // (HEIGHT - 1), 255 - (x + y) * 255 // (HEIGHT + WIDTH)], -1)
     pixels[(x - 30) ** 2 + (y - 28) ** 2 < 20**2] = torch.tensor([220, 40, 30])
@@ -87,8 +87,8 @@ def picture():
 
 
 def write_real(folder):
-    """Encode and decode the picture with each file of the real weights."""
-    pixels = picture()
+    """Encode and decode the image with each file of the real weights."""
+    pixels = test_image()
     image = pixels.permute(2, 0, 1)[None].float() / 127.5 - 1
     tensors = {"picture": pixels}
     for name in FILES:

@@ -1,4 +1,4 @@
-//! The README's bar chart, drawn from `benches/speed.json` as an SVG without scripts or fonts of its own.
+//! The README's bar chart, generated from `benches/speed.json` as an SVG without scripts or embedded fonts.
 
 use serde::Deserialize;
 
@@ -10,14 +10,14 @@ const CHART: &str = "assets/speed.svg";
 
 const WIDTH: usize = 640;
 const LABEL_WIDTH: usize = 190;
-/// The width of the longest bar. The rest of the line is for its number.
+/// The width of the longest bar. The rest of the line has room for its number.
 const BAR_WIDTH: f64 = 370.0;
 const LINE_HEIGHT: usize = 24;
 
 #[derive(Deserialize)]
 struct Chart {
     title: String,
-    /// Versions and dates of what was measured.
+    /// Versions and dates of the measurements.
     note: String,
     groups: Vec<Group>,
 }
@@ -67,7 +67,7 @@ fn svg(chart: &Chart) -> String {
     let head = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" height=\"{y}\">"
     );
-    // Readable on a white page and on a black one.
+    // The colors are readable on a white page and on a black one.
     let style = "text { font: 13px system-ui, sans-serif; fill: #888 } .title { font-weight: bold } \
                  .group { font-weight: bold } .note { font-size: 10px } .kiln { fill: #e8590c } .other { fill: #8d99ae }";
     format!("{head}\n<style>{style}</style>\n{body}</svg>\n")
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_committed_chart_shows_the_committed_figures() {
-        // A checkout on Windows may have other line ends.
+        // A checkout on Windows may have other line endings.
         let committed = read(&root().join(CHART)).unwrap().replace('\r', "");
         assert_eq!(committed, drawn().unwrap(), "run `cargo xtask chart`");
     }

@@ -1,6 +1,6 @@
 //! Rust source without its comments and literals, so that words can be counted in it.
 
-/// How often `word` stands in the code of `source`, outside of comments, strings and characters.
+/// Counts `word` in the code of `source`, outside of comments, strings and character literals.
 pub fn count_word(source: &str, word: &str) -> usize {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     code(source).split(|c| !is_name(c)).filter(|&found| found == word).count()
@@ -21,7 +21,7 @@ fn code(source: &str) -> String {
     code
 }
 
-/// The length of the comment that `rest` begins with. Block comments nest.
+/// The length of the comment at the start of `rest`. Block comments nest.
 fn comment(rest: &str) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));
@@ -43,7 +43,7 @@ fn comment(rest: &str) -> Option<usize> {
     Some(at)
 }
 
-/// The length of the raw string that `rest` begins with: `r"..."`, `br#"..."#`, ...
+/// The length of the raw string at the start of `rest`: `r"..."`, `br#"..."#`, ...
 fn raw_string(rest: &str, before: &str) -> Option<usize> {
     if before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
         return None; // the end of a name
@@ -57,7 +57,7 @@ fn raw_string(rest: &str, before: &str) -> Option<usize> {
     Some(rest[start..].find(&end).map_or(rest.len(), |at| start + at + end.len()))
 }
 
-/// The length of the string or character that `rest` begins with; a lifetime is neither.
+/// The length of the string or character literal at the start of `rest`. A lifetime is neither.
 fn literal(rest: &str) -> Option<usize> {
     let quote = rest.chars().next().filter(|c| ['"', '\''].contains(c))?;
     if quote == '\'' && !rest[1..].starts_with('\\') {

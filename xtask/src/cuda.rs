@@ -1,4 +1,4 @@
-//! The feature `cuda` on machines without a card: checking it, and packing its programs for a machine that has one.
+//! The feature `cuda` on machines without a GPU: checks it, and packs its programs for a machine with one.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,19 +10,19 @@ use serde_json::Value;
 use crate::Result;
 use crate::workspace::{cargo, root, run};
 
-/// Where the builds with CUDA lie, apart from the others: the same crates, other features.
+/// The target folder of builds with CUDA, separate from the others because the same crates have other features.
 const TARGET: &str = "target/cuda";
-/// Where the bundle is made, and its name.
+/// The folder of the bundle.
 const BUNDLE: &str = ".bundle";
 const ARCHIVE: &str = "kiln-cuda.tar.xz";
-/// The test programs that run on a card, wherever the environment says: those that compare with diffusers, those that
-/// compare streamed weights with resident ones and tiled pictures with whole ones, the operators' own, which compare
-/// kernels with references, and those of the pools and of memory that is missing.
+/// The test programs that run on a GPU if the environment selects one: those that compare with diffusers, streamed
+/// weights with resident ones, and tiled images with whole ones; the operators' own, which compare kernels with
+/// references; and those of the pools and of failed allocations.
 const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "gpu", "memory", "beside"];
-/// Always the whole workspace with this feature: another selection would resolve other features and build all again.
+/// Always the whole workspace with this feature: another selection would resolve other features and rebuild everything.
 const FEATURES: &str = "kiln-cli/cuda";
 
-/// Type-checks and lints the workspace with the feature `cuda`, through a toolkit that can compile but not link.
+/// Type-checks and lints the workspace with the feature `cuda`, with a toolkit that can compile but not link.
 pub fn check() -> Result {
     let environment = toolkit(&["--compile-only"], "target/cuda-check")?;
     let args = ["clippy", "--workspace", "--release", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
@@ -47,14 +47,14 @@ pub fn bundle() -> Result {
     std::fs::copy(root().join("scripts/cuda-tests.sh"), folder.join("cuda-tests.sh"))?;
     let archive = root().join(BUNDLE).join(ARCHIVE);
     let (archive, parent) = (archive.display().to_string(), root().join(BUNDLE).display().to_string());
-    // The programs share candle's kernels: a window that spans them all packs those once.
+    // The programs share candle's kernels. A compression window that spans all programs stores those once.
     run("tar", &["-C", &parent, "-I", "xz -T1 --lzma2=preset=4,dict=512MiB", "-cf", &archive, "kiln-cuda"], &[])?;
     println!("{BUNDLE}/{ARCHIVE}: {} KiB", std::fs::metadata(&archive)?.len() / 1024);
     Ok(())
 }
 
-/// The environment that the toolkit's script sets, made if it is not there, with a target folder of its own: another
-/// toolkit would compile all kernels anew.
+/// The environment from the toolkit's script, which installs the toolkit if it is missing, with a separate target
+/// folder, because another toolkit would recompile all kernels.
 fn toolkit(args: &[&str], target: &str) -> Result<Vec<(String, OsString)>> {
     let script = format!("eval \"$(scripts/cuda-toolkit.sh {})\" && env -0", args.join(" "));
     let output = Command::new("bash").args(["-euc", &script]).current_dir(root()).stderr(Stdio::inherit()).output()?;
@@ -77,7 +77,7 @@ fn borrowed(environment: &[(String, OsString)]) -> Vec<(&str, &OsStr)> {
     environment.iter().map(|(name, value)| (name.as_str(), value.as_os_str())).collect()
 }
 
-/// Builds the test programs; gives each by a name that tells package and target.
+/// Builds the test programs. Returns each by a name that contains package and target.
 fn test_programs(environment: &[(String, OsString)]) -> Result<BTreeMap<String, PathBuf>> {
     let args = ["test", "--workspace", "--release", "--no-run", "--message-format=json", "--features", FEATURES];
     let output = Command::new(cargo())

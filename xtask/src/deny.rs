@@ -1,6 +1,6 @@
-//! What may be linked in: licenses, second versions and sources of all packages, by the lists of `deny.toml`.
+//! Checks the licenses, duplicate versions and sources of all packages against the lists in `deny.toml`.
 //!
-//! cargo-deny reads the same file and asks the database of advisories besides. This check needs neither it nor a network.
+//! cargo-deny reads the same file and also queries the advisory database. This check needs neither it nor a network.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -22,9 +22,9 @@ struct Metadata {
 struct Package {
     name: String,
     version: String,
-    /// An SPDX expression; `/` is an old way to write `OR`.
+    /// An SPDX expression; `/` is an old form of `OR`.
     license: Option<String>,
-    /// Missing for our own.
+    /// Missing for packages of this workspace.
     source: Option<String>,
 }
 
@@ -32,11 +32,11 @@ struct Package {
 #[derive(Debug, Default, PartialEq)]
 struct Lists {
     licenses: Vec<String>,
-    /// `NAME@VERSION` of versions that may be there beside others.
+    /// `NAME@VERSION` of allowed duplicate versions.
     second_versions: Vec<String>,
 }
 
-/// Fails on every package that the lists do not allow, and on entries that are needed no more.
+/// Fails for every package that the lists do not allow, and for entries that are no longer needed.
 pub fn check() -> Result {
     let args = ["metadata", "--locked", "--all-features", "--format-version", "1"];
     let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
@@ -48,7 +48,7 @@ pub fn check() -> Result {
     let wrong = wrong(&packages, &lists);
     if wrong.is_empty() {
         let (n, second) = (packages.len(), lists.second_versions.len());
-        println!("deny: {n} packages, all of crates.io and under licenses that are allowed, {second} second versions");
+        println!("deny: {n} packages, all from crates.io and with allowed licenses, {second} duplicate versions");
         return Ok(());
     }
     Err(format!("deny.toml does not allow this:\n  {}", wrong.join("\n  ")).into())
@@ -95,19 +95,20 @@ fn wrong(packages: &[Package], lists: &Lists) -> Vec<String> {
     for (name, versions) in &versions {
         let counted = versions.iter().filter(|version| !skipped(name, version)).count();
         if counted > 1 {
-            wrong.push(format!("{name} is there in the versions {}", versions.join(", ")));
+            wrong.push(format!("{name} is present in the versions {}", versions.join(", ")));
         }
     }
     for entry in &lists.second_versions {
         let found = entry.split_once('@').and_then(|(name, version)| Some((versions.get(name)?, version)));
         if !found.is_some_and(|(versions, version)| versions.len() > 1 && versions.contains(&version)) {
-            wrong.push(format!("{entry} is no second version any more: its entry goes"));
+            wrong.push(format!("{entry} is no longer a duplicate version: remove its entry"));
         }
     }
     wrong
 }
 
-/// Whether an SPDX expression can be met by licenses of the list: `AND` binds more than `OR`, exceptions only allow more.
+/// Whether licenses of the list satisfy an SPDX expression: `AND` binds tighter than `OR`, and exceptions only allow
+/// more.
 fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -176,21 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn what_the_lists_do_not_allow_is_named() {
+    fn packages_outside_the_lists_are_named() {
         let text = "[licenses]\nallow = [\n    \"MIT\", # short\n]\n[bans]\nskip = [\n    { crate = \"a@1.0.0\", reason = \"b\" },\n]\n";
         let lists = Lists::parse(text).unwrap();
         assert_eq!(lists, Lists { licenses: vec!["MIT".into()], second_versions: vec!["a@1.0.0".into()] });
         assert!(Lists::parse("[licenses]\nallow = [\"MIT\"]\n").is_err());
         let both = || vec![package("a", "1.0.0", "MIT"), package("a", "2.0.0", "MIT")];
         assert!(wrong(&both(), &lists).is_empty());
-        assert!(wrong(&both()[1..], &lists)[0].contains("no second version any more"));
+        assert!(wrong(&both()[1..], &lists)[0].contains("no longer a duplicate version"));
         let mut more = both();
         more.push(package("a", "3.0.0", "GPL-3.0"));
         more.push(Package { source: Some("git+https://example.org/b".into()), ..package("b", "1.0.0", "MIT") });
         let wrong = wrong(&more, &lists).join("\n");
         for part in [
             "a 3.0.0 has the license GPL-3.0",
-            "a is there in the versions 1.0.0, 2.0.0, 3.0.0",
+            "a is present in the versions 1.0.0, 2.0.0, 3.0.0",
             "b 1.0.0 comes from git",
         ] {
             assert!(wrong.contains(part), "{wrong}");

@@ -1,4 +1,4 @@
-//! Which crate may import which: only what lies on a lower floor.
+//! The allowed imports between crates: only those on a lower floor.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::Result;
 use crate::workspace::{cargo, root};
 
-/// The floors of docs/architecture.md. A new crate gets its floor here first.
+/// The floors of docs/architecture.md. Add a new crate here first.
 const FLOORS: &[(&str, u8)] = &[
     ("kiln-files", 0),
     ("kiln-mempool", 0),
@@ -31,9 +31,9 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-server", 8),
     ("xtask", 8),
 ];
-/// For tests only: any floor may import it as a dev-dependency, none otherwise.
+/// For tests only: any floor may import it as a dev-dependency, and not otherwise.
 const TESTKIT: &str = "kiln-testkit";
-/// The front ends, and the crates of ours that they may import: none that computes.
+/// The front ends, and our crates that they may import, none of which computes.
 const FRONT_ENDS: [&str; 2] = ["kiln-cli", "kiln-server"];
 const FOR_FRONT_ENDS: [&str; 6] =
     ["kiln-files", "kiln-media", "kiln-models", "kiln-engine", "kiln-batch", "kiln-bench"];
@@ -53,11 +53,11 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// Missing for a normal one, `dev` or `build`.
+    /// Missing for a normal dependency, `dev` or `build`.
     kind: Option<String>,
 }
 
-/// Fails on every edge between our crates that the floors do not allow.
+/// Fails for every dependency between our crates that the floors do not allow.
 pub fn check() -> Result {
     let args = ["metadata", "--no-deps", "--format-version", "1"];
     let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
@@ -73,7 +73,7 @@ pub fn check() -> Result {
     Err(format!("the floors do not allow this (docs/architecture.md):\n  {}", wrong.join("\n  ")).into())
 }
 
-/// Says of every edge that is not allowed which it is, and why.
+/// Describes every dependency that is not allowed, with the reason.
 fn wrong_edges(metadata: &Metadata) -> Vec<String> {
     let floors: BTreeMap<&str, u8> = FLOORS.iter().copied().collect();
     let mut wrong = Vec::new();
@@ -86,7 +86,7 @@ fn wrong_edges(metadata: &Metadata) -> Vec<String> {
         for dependency in &package.dependencies {
             let to = dependency.name.as_str();
             if !metadata.packages.iter().any(|package| package.name == to) {
-                continue; // not ours
+                continue; // not one of our crates
             }
             let kind = dependency.kind.as_deref().unwrap_or("normal");
             if let Some(why) = forbidden(from, to, kind, &floors) {
@@ -97,14 +97,14 @@ fn wrong_edges(metadata: &Metadata) -> Vec<String> {
     wrong
 }
 
-/// Why `from` must not import `to`.
+/// The reason why `from` must not import `to`.
 fn forbidden(from: &str, to: &str, kind: &str, floors: &BTreeMap<&str, u8>) -> Option<String> {
     if to == TESTKIT {
         return (kind != "dev").then(|| "it is for tests only; make it a dev-dependency".into());
     }
     let (above, below) = (*floors.get(from)?, *floors.get(to)?);
     if below == above {
-        return Some(format!("both stand on floor {above}, and neighbours do not import each other"));
+        return Some(format!("both are on floor {above}, and crates of one floor do not import each other"));
     }
     if below > above {
         return Some(format!("floor {above} must not import floor {below}, which is above it"));
@@ -119,7 +119,7 @@ fn forbidden(from: &str, to: &str, kind: &str, floors: &BTreeMap<&str, u8>) -> O
 mod tests {
     use super::*;
 
-    /// The complaints about one crate with one dependency, both of the workspace.
+    /// The errors for one crate with one dependency, both in the workspace.
     fn edge(from: &str, to: &str, kind: Option<&str>) -> Vec<String> {
         let metadata = serde_json::json!({ "packages": [
             { "name": from, "dependencies": [{ "name": to, "kind": kind }, { "name": "serde", "kind": null }] },
@@ -140,7 +140,7 @@ mod tests {
         let up = edge("kiln-ops", "kiln-nn", None);
         assert_eq!(up, ["kiln-ops -> kiln-nn (normal): floor 1 must not import floor 3, which is above it"]);
         let sideways = edge("kiln-unet", "kiln-vae", Some("dev"));
-        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both stand on floor 4"), "{sideways:?}");
+        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both are on floor 4"), "{sideways:?}");
         assert_eq!(edge("kiln-weights", "kiln-engine", Some("build")).len(), 1);
         assert_eq!(edge("xtask", "kiln-cli", None).len(), 1);
     }

@@ -17,16 +17,16 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask NAME: the project's own checks
 
-  check              all that continuous integration runs, cheapest first (.ci/run)
+  check              everything that continuous integration runs, cheapest first (.ci/run)
   floors             which crate may import which
-  deny               licenses, second versions and sources of all packages, by deny.toml
+  deny               licenses, duplicate versions and sources of all packages, by deny.toml
   size [--files]     lines and unsafe code, by crate (and by file)
-  words [--all]      phrases that plain English does without
-  chart              draws the chart of the README from benches/speed.json
+  words [--all]      phrases that plain English avoids
+  chart              generates the chart of the README from benches/speed.json
   parity             runs the parity tests and writes docs/parity.md
-  check-cuda         type-checks and lints the feature cuda, without a card
-  bundle-cuda        packs kiln-cuda and its tests for a machine with a card: .bundle/kiln-cuda.tar.xz
-  png FILE SIZE      whether FILE is a picture of SIZE (256x256, ...) with something on it
+  check-cuda         type-checks and lints the feature cuda, without a GPU
+  bundle-cuda        packs kiln-cuda and its tests for a machine with a GPU: .bundle/kiln-cuda.tar.xz
+  png FILE SIZE      whether FILE is an image of SIZE (256x256, ...) with something on it
 ";
 
 fn main() -> ExitCode {
@@ -63,5 +63,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a check gives: nothing, or what is wrong.
+/// The result of a check.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -1,6 +1,6 @@
-//! Lines by crate and file, and where `unsafe` stands.
+//! Counts lines by crate and file, and checks where `unsafe` is used.
 //!
-//! A file holds one concept: 50 to 400 lines. Over 600 it is named, over 1,000 the check fails.
+//! A file has one concept and 50 to 400 lines. Over 600 lines the check warns, over 1,000 it fails.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::workspace::{read, root};
 
 const WARN_LINES: usize = 600;
 const MAX_LINES: usize = 1000;
-/// Where `unsafe` may stand: kernels, memory pools, and one file that maps files into memory.
+/// The places where `unsafe` is allowed: kernels, memory pools, and one file that maps files into memory.
 const UNSAFE_PLACES: [&str; 3] = ["crates/ops/", "crates/mempool/", "crates/weights/src/mmap.rs"];
 
 /// A source file.
@@ -21,7 +21,7 @@ struct Source {
     unsafes: usize,
 }
 
-/// Prints the sizes and fails where one is too large, or where `unsafe` stands where it must not.
+/// Prints the sizes. Fails if a file is too large, or has `unsafe` where it is not allowed.
 pub fn check(every_file: bool) -> Result {
     let root = root();
     let mut crates: Vec<PathBuf> =
@@ -50,7 +50,7 @@ pub fn check(every_file: bool) -> Result {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n       ").into()) }
 }
 
-/// Says of every file that breaks a rule which one.
+/// The rule that each file breaks, for all files that break one.
 fn wrong(files: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     for Source { path, lines, unsafes } in files {
@@ -58,7 +58,7 @@ fn wrong(files: &[Source]) -> Vec<String> {
             wrong.push(format!("{path} has {lines} lines, more than {MAX_LINES}; split it"));
         }
         if *unsafes > 0 && !UNSAFE_PLACES.iter().any(|place| path.starts_with(place)) {
-            wrong.push(format!("{path} has `unsafe`, which may stand in {} alone", UNSAFE_PLACES.join(", ")));
+            wrong.push(format!("{path} has `unsafe`, which is allowed only in {}", UNSAFE_PLACES.join(", ")));
         }
     }
     wrong

@@ -12,18 +12,18 @@ pub fn root() -> PathBuf {
     root.canonicalize().unwrap_or(root)
 }
 
-/// Reads a text file; an error names it.
+/// Reads a text file. An error contains its path.
 pub fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// Runs a command in the root, with its output going where ours goes.
+/// Runs a command in the root, with its output passed through.
 pub fn run(program: &str, args: &[&str], env: &[(&str, &OsStr)]) -> Result {
     let status = Command::new(program).args(args).envs(env.iter().copied()).current_dir(root()).status()?;
     if status.success() { Ok(()) } else { Err(format!("{program} {}: {status}", args.join(" ")).into()) }
 }
 
-/// The path of the cargo that runs us.
+/// The path of the cargo that runs this program.
 pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }

@@ -9,15 +9,14 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result, format_error, read_text};
 
-/// What `model_type` says in a text encoder's file.
+/// The `model_type` in a text encoder's file.
 const MODEL_TYPE: &str = "clip_text_model";
 /// The architecture with a projection after the pooling.
 const WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
-/// The end token that files had before transformers 4.31, whatever the tokenizer's was. It means: pool at the largest
-/// id.
+/// The end token in files from before transformers 4.31, for any tokenizer. It means that pooling uses the largest id.
 const LEGACY_EOS: u32 = 2;
 
-/// A CLIP text encoder's numbers. Keys that a file lacks have the values of transformers' `CLIPTextConfig`.
+/// The configuration of a CLIP text encoder. Missing keys have the values of transformers' `CLIPTextConfig`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TextEncoderConfig {
@@ -25,21 +24,21 @@ pub struct TextEncoderConfig {
     pub vocab_size: usize,
     /// Channels of the tokens.
     pub hidden_size: usize,
-    /// Channels between a feed-forward layer's two products.
+    /// Channels of the hidden layer of the feed-forward blocks.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers.
     pub num_hidden_layers: usize,
-    /// Heads; they divide `hidden_size`.
+    /// The number of heads, which divides `hidden_size`.
     pub num_attention_heads: usize,
-    /// The greatest length of a chunk.
+    /// The maximum length of a chunk.
     pub max_position_embeddings: usize,
-    /// Added to the normalisations' variance.
+    /// The epsilon of the layer normalizations.
     pub layer_norm_eps: f64,
-    /// The feed-forward layers' activation by its name in configuration files; see [`Self::activation`].
+    /// The activation of the feed-forward blocks by its name in configuration files; see [`Self::activation`].
     pub hidden_act: String,
     /// The end token, at which the pooled vector is taken; see [`Self::pool_at`].
     pub eos_token_id: u32,
-    /// Channels of the projected pooled vector; without meaning where there is no projection.
+    /// Channels of the projected pooled vector; ignored if there is no projection.
     pub projection_dim: Option<usize>,
     /// The classes that can read the weights.
     pub architectures: Vec<String>,
@@ -70,7 +69,7 @@ impl TextEncoderConfig {
     /// Reads and checks the text of a `config.json`.
     ///
     /// # Errors
-    /// [`Error::Config`] says which value is wrong and which are possible.
+    /// [`Error::Config`] with the invalid value and the possible ones.
     pub fn from_json(text: &str) -> Result<Self> {
         let config: Self =
             serde_json::from_str(text).map_err(|error| Error::Config(format!("is not valid: {error}")))?;
@@ -81,7 +80,7 @@ impl TextEncoderConfig {
     /// Reads and checks `config.json` in a text encoder's folder.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Format`] with the file and what [`Self::from_json`] says.
+    /// [`Error::Io`], or [`Error::Format`] with the file and the error of [`Self::from_json`].
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         Self::from_json(&read_text(&path, MAX_CONFIG_BYTES)?).map_err(|error| format_error(&path, error.to_string()))
@@ -97,11 +96,11 @@ impl TextEncoderConfig {
         self.projection_dim.filter(|_| self.has_projection()).unwrap_or(self.hidden_size)
     }
 
-    /// The feed-forward layers' activation.
+    /// The activation of the feed-forward blocks.
     ///
     /// # Errors
-    /// [`Error::Config`] where the name is none of those that CLIP's text encoders have. `gelu` is the exact form; the
-    /// approximations with tanh have other names and were never used here.
+    /// [`Error::Config`] if no CLIP text encoder uses an activation of this name. `gelu` is the exact form; the
+    /// approximations with tanh have other names, and no encoder uses them.
     pub fn activation(&self) -> Result<Activation> {
         match self.hidden_act.as_str() {
             "quick_gelu" => Ok(Activation::QuickGelu),
@@ -110,21 +109,21 @@ impl TextEncoderConfig {
         }
     }
 
-    /// The position of the token whose row is pooled: the first end token. Where the file has the legacy end token 2,
-    /// the first of the largest ids, which is the real end token; ids of [`crate::Words`] do not count. A chunk without
-    /// end token is pooled at 0, as transformers does.
+    /// The position of the token whose row is pooled: the first end token. If the file has the legacy end token 2, it
+    /// is the first of the largest ids, which is the real end token; ids of [`crate::TokenEmbeddings`] are ignored. A
+    /// chunk without an end token is pooled at 0, as in transformers.
     pub fn pool_at(&self, ids: &[u32]) -> usize {
         let largest = || ids.iter().copied().filter(|&id| (id as usize) < self.vocab_size).max();
         let end = if self.eos_token_id == LEGACY_EOS { largest() } else { Some(self.eos_token_id) };
         ids.iter().position(|&id| Some(id) == end).unwrap_or(0)
     }
 
-    /// Refuses what cannot be built. The upper bounds are far above every real encoder (OpenCLIP's bigG: 1280 channels,
-    /// 32 layers) and keep sizes in bytes from overflowing.
+    /// Returns an error if the network cannot be built. The upper bounds are far above every real encoder (OpenCLIP's
+    /// bigG: 1280 channels, 32 layers) and keep sizes in bytes from overflowing.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.model_type != MODEL_TYPE {
             return Err(Error::Config(format!(
-                "model_type is `{}`, expected `{MODEL_TYPE}`; is it the folder of another network?",
+                "model_type is `{}`, expected `{MODEL_TYPE}`; the folder may be that of another network",
                 self.model_type
             )));
         }
@@ -180,7 +179,7 @@ mod tests {
         assert_eq!(pool_at(9, &[8, 1, 9, 9, 9]), 2);
         assert_eq!(pool_at(9, &[8, 1, 10, 9, 0]), 3);
         assert_eq!(pool_at(2, &[8, 2, 10, 9, 10]), 2);
-        assert_eq!(pool_at(2, &[8, 49408, 49409, 10, 10]), 3); // a word's vectors before the end token
+        assert_eq!(pool_at(2, &[8, 49408, 49409, 10, 10]), 3); // an embedding's vectors before the end token
         assert_eq!(pool_at(9, &[8, 1]), 0);
     }
 }

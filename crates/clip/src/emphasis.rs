@@ -1,33 +1,33 @@
-//! What a token's weight does to an encoder's output.
+//! The effect of a token's weight on an encoder's output.
 //!
-//! The arithmetic is f32, on the host: it is a few thousand values, and every device gives the same bits for them.
+//! The arithmetic is in f32 on the host: there are only a few thousand values, and every device gets the same bits.
 
 use std::f64::consts::FRAC_PI_2;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How weights are applied to a chunk's hidden states `z` `(tokens, d)`, with a weight `w` for each token.
+/// The method that applies weights to a chunk's hidden states `z` `(tokens, d)`, with a weight `w` for each token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emphasis {
-    /// `z w`, then scaled so that the chunk's mean is what it was: AUTOMATIC1111's "Original".
+    /// `z w`, then scaled so that the chunk's mean does not change: AUTOMATIC1111's "Original".
     #[default]
     Original,
-    /// `z w`: its "No norm".
+    /// `z w`: AUTOMATIC1111's "No norm".
     NoNorm,
-    /// Brackets are read, weights are not used: its "Ignore".
+    /// Brackets are parsed, weights are not used: AUTOMATIC1111's "Ignore".
     Ignore,
     /// `empty + (z - empty) w`, with the empty text's hidden states: ComfyUI's.
     Comfy,
-    /// The same, and for each span of a weight below 1 a blend with the prompt without it: compel's.
+    /// As [`Self::Comfy`], and for each span with a weight below 1 a blend with the prompt without it: compel's.
     Compel,
-    /// Brackets are text: AUTOMATIC1111's "None".
+    /// Brackets are plain text: AUTOMATIC1111's "None".
     None,
 }
 
 impl Emphasis {
-    /// All of them, in the order in which help texts name them.
+    /// All methods, in the order of help texts.
     pub const ALL: [Self; 6] = [Self::Original, Self::NoNorm, Self::Ignore, Self::Comfy, Self::Compel, Self::None];
 
     /// Its name on a command line.
@@ -42,7 +42,7 @@ impl Emphasis {
         }
     }
 
-    /// AUTOMATIC1111's name, as its pictures' settings have it.
+    /// AUTOMATIC1111's name, as in the metadata of its images.
     pub fn label(self) -> &'static str {
         match self {
             Self::Original => "Original",
@@ -73,7 +73,7 @@ pub(crate) fn scale(z: &mut [f32], weights: &[f32]) {
     }
 }
 
-/// Scales `z` to the mean `wanted`. A mean of 0 can be scaled to no other, so that `z` stays.
+/// Scales `z` to the mean `wanted`. A mean of 0 cannot be scaled, so `z` does not change then.
 pub(crate) fn restore_mean(z: &mut [f32], wanted: f32) {
     let ratio = wanted / mean(z);
     if ratio.is_finite() {
@@ -86,7 +86,7 @@ pub(crate) fn mean(z: &[f32]) -> f32 {
     (z.iter().map(|&value| f64::from(value)).sum::<f64>() / z.len().max(1) as f64) as f32
 }
 
-/// `empty + (z - empty) w` where a token's weight is not 1; `z` and `empty` `(tokens, d)`.
+/// `empty + (z - empty) w` for tokens with a weight other than 1; `z` and `empty` `(tokens, d)`.
 pub(crate) fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
     let tokens = weights.len();
     let width = empty.len() / tokens.max(1);
@@ -97,8 +97,8 @@ pub(crate) fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
     }
 }
 
-/// How much of a prompt without a span of `weight` below 1 is blended with the prompt: `tan((1 - weight) pi / 2)`, which
-/// is 0 at 1 and without bound towards 0.
+/// The blend factor for the prompt without a span of `weight` below 1: `tan((1 - weight) pi / 2)`, which is 0 at 1 and
+/// unbounded towards 0.
 pub(crate) fn blend_of(weight: f32) -> f32 {
     const LEAST: f64 = 1e-5;
     ((1.0 - f64::from(weight).max(LEAST)) * FRAC_PI_2).tan() as f32

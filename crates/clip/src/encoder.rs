@@ -1,49 +1,49 @@
 //! A CLIP text encoder: chunks of token ids to hidden states and pooled vectors.
 //!
-//! Embeddings of tokens and positions, transformer layers, a final normalisation ([`transformers`]' `CLIPTextModel`),
+//! Embeddings of tokens and positions, transformer layers, a final normalization ([`transformers`]' `CLIPTextModel`),
 //! and, in `CLIPTextModelWithProjection`, a projection of the pooled vector.
 //!
 //! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
 
 use candle_core::{Device, Tensor};
 use kiln_nn::{At, Embedding, LayerNorm, Linear, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::TextEncoderConfig;
 use crate::error::{Error, Result};
 use crate::layer::EncoderLayer;
-use crate::words::Words;
+use crate::textual_inversion::TokenEmbeddings;
 
-/// The parts' names in the checkpoint. Files of some versions lack the prefix `text_model.`:
-/// `kiln_weights::KeyRule::TEXT_MODEL` finds them all the same.
+/// The names in the checkpoint. Some versions' files lack the prefix `text_model.`; `kiln_weights::KeyRule::TEXT_MODEL`
+/// handles that.
 const EMBEDDINGS: &str = "text_model.embeddings";
 const LAYERS: &str = "text_model.encoder.layers";
 const FINAL_LAYER_NORM: &str = "text_model.final_layer_norm";
 const TEXT_PROJECTION: &str = "text_projection";
 
-/// Which hidden state conditions the denoiser.
+/// The hidden state that conditions the U-Net.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HiddenLayer {
-    /// The layer whose output is taken, from the end: 1 is the last layer, 2 the penultimate one.
+    /// The layer whose output is used, counted from the end: 1 is the last layer, 2 the penultimate one.
     pub from_end: usize,
-    /// Whether the encoder's final normalisation follows.
+    /// Whether the encoder's final normalization follows.
     pub final_layer_norm: bool,
 }
 
 impl HiddenLayer {
-    /// The last layer, normalised: SD1 and SD2.
+    /// The last layer, normalized: SD1 and SD2.
     pub const LAST: Self = Self { from_end: 1, final_layer_norm: true };
-    /// The penultimate layer as it is: SDXL.
+    /// The penultimate layer without normalization: SDXL.
     pub const PENULTIMATE: Self = Self { from_end: 2, final_layer_norm: false };
 }
 
-/// What an encoder makes of chunks of tokens, in the weights' dtype.
+/// The output of an encoder for chunks of tokens, in the weights' dtype.
 #[derive(Debug, Clone)]
 pub struct TextOutput<T = Tensor> {
-    /// The hidden state that was asked for, `(chunks, tokens, hidden_size)`.
+    /// The requested hidden state, `(chunks, tokens, hidden_size)`.
     pub hidden: T,
-    /// The last layer's normalised row at the end token, projected where the encoder has a projection: `(chunks,
-    /// pooled_size)`. It does not depend on the layer that was asked for.
+    /// The last layer's normalized row at the end token, projected if the encoder has a projection: `(chunks,
+    /// pooled_size)`. It does not depend on the requested layer.
     pub pooled: T,
 }
 
@@ -61,12 +61,12 @@ impl Embeddings {
         }
     }
 
-    /// `b` chunks of `s` ids each to `(b, s, hidden_size)`, on the host.
+    /// Embeds `b` chunks of `s` ids each: `(b, s, hidden_size)`, on the host.
     fn forward<T: TensorLike>(
         &self,
         chunks: &[Vec<u32>],
         s: usize,
-        words: &Words,
+        words: &TokenEmbeddings,
         device: &T::Device,
     ) -> kiln_nn::Result<T> {
         let ids = chunks.concat();
@@ -110,17 +110,17 @@ impl Head {
 pub struct TextEncoder {
     config: TextEncoderConfig,
     segments: Segments,
-    embeddings: Staged<Embeddings>,
-    layers: Vec<Staged<EncoderLayer>>,
-    head: Staged<Head>,
+    embeddings: SegmentModule<Embeddings>,
+    layers: Vec<SegmentModule<EncoderLayer>>,
+    head: SegmentModule<Head>,
 }
 
 impl TextEncoder {
     /// Builds the network and declares its parameters: a segment with both tables, which stays on the host, one for
-    /// each layer, one with the final normalisation and the projection.
+    /// each layer, and one with the final normalization and the projection.
     ///
     /// # Errors
-    /// [`Error::Config`] where the configuration cannot be built.
+    /// [`Error::Config`] if the configuration is invalid.
     pub fn new(config: TextEncoderConfig) -> Result<Self> {
         config.validate()?;
         let activation = config.activation()?;
@@ -144,17 +144,17 @@ impl TextEncoder {
         &self.config
     }
 
-    /// Encodes chunks of token ids, all of one length, which is at most `max_position_embeddings`. The rows of the
-    /// tables are gathered on the host; `device`, where the layers' weights are, runs all the rest.
+    /// Encodes chunks of token ids, all of the same length, which is at most `max_position_embeddings`. The rows of the
+    /// tables are gathered on the host. `device`, which holds the layers' weights, runs the rest.
     ///
     /// # Errors
-    /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] where the arguments do not
-    /// fit, [`Error::Nn`] where a layer fails or has no weights.
+    /// [`Error::Layer`], [`Error::NoChunks`], [`Error::ChunkLength`] and [`Error::Token`] for invalid arguments,
+    /// [`Error::Nn`] if a layer fails or has no weights.
     pub fn encode(&self, chunks: &[Vec<u32>], layer: HiddenLayer, device: &Device) -> Result<TextOutput> {
-        self.forward(chunks, None, layer, device, &Words::default(), &mut |_, _| ())
+        self.forward(chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ())
     }
 
-    /// The same with words that have vectors of their own.
+    /// As [`Self::encode`], with embeddings of textual inversion.
     ///
     /// # Errors
     /// Those of [`Self::encode`].
@@ -163,18 +163,18 @@ impl TextEncoder {
         chunks: &[Vec<u32>],
         layer: HiddenLayer,
         device: &Device,
-        words: &Words,
+        words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
         self.forward(chunks, None, layer, device, words, &mut |_, _| ())
     }
 
-    /// No words yet, for vectors of this encoder.
-    pub fn words(&self) -> Words {
-        Words::new(self.config.vocab_size, self.config.hidden_size)
+    /// An empty set of embeddings for this encoder.
+    pub fn token_embeddings(&self) -> TokenEmbeddings {
+        TokenEmbeddings::new(self.config.vocab_size, self.config.hidden_size)
     }
 
-    /// [`Self::encode`], and shows every stage: `hidden.0` (the embeddings), `hidden.1` (the first layer's output), ..., `last`
-    /// (the last one's, normalised), `pooled`.
+    /// As [`Self::encode`], and passes every stage to `observe`: `hidden.0` (the embeddings), `hidden.1` (the first
+    /// layer's output), ..., `last` (the last one's, normalized), `pooled`.
     pub fn encode_observed(
         &self,
         chunks: &[Vec<u32>],
@@ -182,25 +182,25 @@ impl TextEncoder {
         device: &Device,
         observe: &mut dyn FnMut(&str, &Tensor),
     ) -> Result<TextOutput> {
-        self.forward(chunks, None, layer, device, &Words::default(), observe)
+        self.forward(chunks, None, layer, device, &TokenEmbeddings::default(), observe)
     }
 
-    /// Encodes one chunk in which no token sees those whose `seen` is 0; the others' is 1.
-    pub(crate) fn encode_seeing(
+    /// Encodes one chunk in which tokens whose `seen` is 0 are masked; it is 1 for the others.
+    pub(crate) fn encode_masked(
         &self,
         ids: &[u32],
         seen: &[f32],
         layer: HiddenLayer,
         device: &Device,
-        words: &Words,
+        words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
         let seen = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).and_then(|seen| seen.to_device(device));
         let seen = seen.map_err(kiln_nn::Error::from)?;
         self.forward(&[ids.to_vec()], Some(&seen), layer, device, words, &mut |_, _| ())
     }
 
-    /// What [`Self::encode`] does, for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to find bytes and
-    /// operations. `seen` `(chunks, tokens)` is 0 for tokens that no token sees; `observe` gets every stage.
+    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count
+    /// bytes and operations. `seen` `(chunks, tokens)` is 0 for masked tokens. `observe` gets every stage.
     ///
     /// # Errors
     /// Those of [`Self::encode`].
@@ -210,7 +210,7 @@ impl TextEncoder {
         seen: Option<&T>,
         layer: HiddenLayer,
         device: &T::Device,
-        words: &Words,
+        words: &TokenEmbeddings,
         observe: &mut dyn FnMut(&str, &T),
     ) -> Result<TextOutput<T>> {
         let s = self.check(chunks, layer, words)?;
@@ -242,8 +242,8 @@ impl TextEncoder {
         Ok(output)
     }
 
-    /// Checks the arguments and gives the chunks' length.
-    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &Words) -> Result<usize> {
+    /// Checks the arguments and returns the chunks' length.
+    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &TokenEmbeddings) -> Result<usize> {
         let layers = self.layers.len();
         if layer.from_end == 0 || layer.from_end > layers {
             return Err(Error::Layer { from_end: layer.from_end, layers });

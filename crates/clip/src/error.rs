@@ -1,10 +1,11 @@
-//! What can be wrong with a tokenizer's files, an encoder's configuration, or what they are given.
+//! The errors of this crate.
 
 use std::path::{Path, PathBuf};
 
 use kiln_weights::read_small_text;
 
-/// Why a text could not be encoded.
+/// The reasons why a text could not be encoded. They concern the tokenizer's files, the encoder's configuration, or the
+/// arguments.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,51 +14,51 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// No tokenizer is in a folder.
+    /// A folder contains no tokenizer.
     #[error("{}: no tokenizer found, looked for tokenizer.json, or vocab.json with merges.txt", folder.display())]
     NoTokenizer {
         /// The folder.
         folder: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A file has invalid contents.
     #[error("{}: {problem}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem, and the remedy.
         problem: String,
     },
-    /// A text encoder's configuration cannot be built.
+    /// The configuration of a text encoder is invalid.
     #[error("text encoder configuration: {0}")]
     Config(String),
     /// The tokenizer failed on a text.
     #[error("the text cannot be tokenized: {0}")]
     Tokenize(String),
-    /// A layer was asked for that the encoder does not have.
-    #[error("layer {from_end} from the end was asked for, expected 1 to {layers}: the text encoder's layers")]
+    /// The requested layer does not exist in the encoder.
+    #[error("layer {from_end} from the end was requested, expected 1 to {layers}: the text encoder's layers")]
     Layer {
         /// The layer, counted from the last one, which is 1.
         from_end: usize,
-        /// How many layers the encoder has.
+        /// The number of layers of the encoder.
         layers: usize,
     },
     /// There is nothing to encode.
     #[error("no chunk of tokens was given, expected at least one: an empty prompt is a chunk too")]
     NoChunks,
-    /// A chunk has another length than the encoder or the first chunk wants.
+    /// A chunk does not have the length of the first chunk, or of the encoder.
     #[error("chunk {chunk} has {found} tokens, expected {expected}; tokenizer and text encoder must be of one model")]
     ChunkLength {
         /// The chunk, counted from 0.
         chunk: usize,
-        /// How many tokens it has.
+        /// The number of its tokens.
         found: usize,
-        /// How many it may have.
+        /// The allowed number of tokens.
         expected: String,
     },
-    /// An id is outside of the encoder's vocabulary.
+    /// A token id is outside the encoder's vocabulary.
     #[error(
         "chunk {chunk}: token id {id} is outside of the text encoder's vocabulary of {vocab_size}; tokenizer and text \
          encoder must be of one model"
@@ -70,7 +71,7 @@ pub enum Error {
         /// The encoder's vocabulary.
         vocab_size: usize,
     },
-    /// The vectors of a word are not for this encoder.
+    /// The vectors of an embedding have the wrong width for this encoder.
     #[error(
         "the vectors of `{word}` have shape {found:?}, expected (n, {channels}); are they for another text encoder?"
     )]
@@ -88,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),
@@ -105,7 +106,7 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {
     read_small_text(path, most).map_err(|source| Error::Io { path: path.to_path_buf(), source })
 }
 
-/// A file that is not what it should be.
+/// An error for a file with invalid contents.
 pub(crate) fn format_error(path: &Path, problem: impl Into<String>) -> Error {
     Error::Format { path: path.to_path_buf(), problem: problem.into() }
 }

@@ -6,9 +6,9 @@ use kiln_weights::ParamBuilder;
 
 use crate::config::TextEncoderConfig;
 
-/// Causal self-attention, then a feed-forward layer, each after a normalisation and added to its input.
+/// Causal self-attention, then a feed-forward block, each after a normalization and with a residual connection.
 ///
-/// Padding is not masked: CLIP was trained so, and a token never sees what comes after it.
+/// Padding is not masked: CLIP was trained that way, and no token attends to later tokens.
 pub(crate) struct EncoderLayer {
     layer_norm1: LayerNorm,
     self_attn: Attention,
@@ -41,11 +41,11 @@ impl EncoderLayer {
         }
     }
 
-    /// `x` `(b, s, hidden_size)`, same shape. With `seen` `(b, s)`, tokens are seen by none where it is 0.
+    /// `x` `(b, s, hidden_size)` to the same shape. Tokens whose `seen` `(b, s)` is 0 are masked.
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, seen: Option<&T>) -> Result<T> {
         let attend = |normed: T| match seen {
             None => self.self_attn.forward(&normed, None, x),
-            Some(seen) => self.self_attn.forward_seeing(&normed, seen, x),
+            Some(seen) => self.self_attn.forward_masked(&normed, seen, x),
         };
         let x = attend(self.layer_norm1.forward(x)?)?; // the normalized tokens are freed
         let hidden = self.fc1.forward(&self.layer_norm2.forward(&x)?)?; // (b, s, intermediate_size)

@@ -1,12 +1,13 @@
-//! Floor 4: from a prompt's text to the tensors that condition the denoiser: the tokenizer and CLIP's text encoders.
+//! Floor 4 of the crate graph: from a prompt's text to the tensors that condition the U-Net. It has the tokenizer and
+//! CLIP's text encoders.
 //!
-//! [`prompt`] reads AUTOMATIC1111's dialect: what of a prompt is text, at which steps, and how much each word weighs.
-//! A [`Tokenizer`] cuts a text of any length into chunks of 75 tokens, each framed to the 77 that the encoders were
-//! trained with. A [`TextEncoder`] gives the hidden states of every chunk and its pooled vector. Both follow what
-//! transformers does, to the id and within rounding.
+//! [`prompt`] parses AUTOMATIC1111's dialect: the text of a prompt, its steps, and the weights of its words. A
+//! [`Tokenizer`] cuts a text of any length into chunks of 75 tokens, each framed to the 77 that the encoders were
+//! trained with. A [`TextEncoder`] computes the hidden states of every chunk and its pooled vector. Ids equal those of
+//! transformers, and hidden states agree within rounding.
 //!
-//! This crate never knows which model it serves: that SDXL has two encoders and takes their penultimate layers is said
-//! by who calls it. It opens no weight files: an encoder declares its parameters, and is filled from outside.
+//! This crate does not depend on the model: the caller decides, for example, that SDXL uses two encoders and their
+//! penultimate layers. It opens no weight files: an encoder declares its parameters, and the caller loads them.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -34,13 +35,13 @@ mod encoder;
 mod error;
 mod layer;
 pub mod prompt;
+mod textual_inversion;
 mod tokenizer;
 mod weighted;
-mod words;
 
 pub use config::TextEncoderConfig;
 pub use emphasis::Emphasis;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
+pub use textual_inversion::{TokenEmbeddings, mentions};
 pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
-pub use words::{Words, mentions};

@@ -1,4 +1,4 @@
-//! Weighted chunks to hidden states.
+//! Encodes weighted chunks to hidden states.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::emphasis::{Emphasis, away_from_empty, blend_of, mean, restore_mean, s
 use crate::encoder::{HiddenLayer, TextEncoder, TextOutput};
 use crate::error::Result;
 use crate::prompt::Chunk;
-use crate::words::Words;
+use crate::textual_inversion::TokenEmbeddings;
 
 impl TextEncoder {
-    /// Encodes the chunks of one prompt and applies their weights to the hidden states; the pooled vectors stay as they
-    /// are. `empty` is the chunk of an empty text; `words` are those with which the chunks were made. Where no weight counts,
-    /// this is [`TextEncoder::encode_with`].
+    /// Encodes the chunks of one prompt and applies their weights to the hidden states. The pooled vectors do not
+    /// change. `empty` is the chunk of an empty text; `words` are the embeddings with which the chunks were made. If no
+    /// weight differs from 1, this is [`TextEncoder::encode_with`].
     ///
     /// # Errors
     /// Those of [`TextEncoder::encode`].
@@ -24,7 +24,7 @@ impl TextEncoder {
         emphasis: Emphasis,
         layer: HiddenLayer,
         device: &Device,
-        words: &Words,
+        words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
         let ids: Vec<Vec<u32>> = chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let mut output = self.encode_with(&ids, layer, device, words)?;
@@ -59,8 +59,8 @@ impl TextEncoder {
         Ok(output)
     }
 
-    /// compel's blend: for each span of a weight below 1 the states of the prompt in which nobody looks at the span,
-    /// weighed the more the lower its weight is.
+    /// compel's blend: for each span with a weight below 1, the states of the prompt with the span masked are mixed in.
+    /// The lower the weight, the larger their share.
     fn blend_without(
         &self,
         chunks: &[Chunk],
@@ -68,7 +68,7 @@ impl TextEncoder {
         empty: &[f32],
         layer: HiddenLayer,
         device: &Device,
-        words: &Words,
+        words: &TokenEmbeddings,
     ) -> Result<()> {
         let tokens = chunks.iter().flat_map(|chunk| chunk.spans.iter().zip(&chunk.weights));
         let blends: BTreeMap<usize, f32> = tokens
@@ -78,14 +78,14 @@ impl TextEncoder {
         let sum: f32 = 1.0 + blends.values().sum::<f32>();
         for (z, chunk) in states.chunks_exact_mut(empty.len()).zip(chunks) {
             let whole = z.to_vec();
-            // In f64: a weight of 0 blends with a factor of 60,000.
+            // In f64, because a weight of 0 blends with a factor of 60,000.
             let mut blended: Vec<f64> = whole.iter().map(|&value| f64::from(value / sum)).collect();
             for (&span, &blend) in &blends {
                 let mut without = whole.clone();
                 if chunk.spans.contains(&Some(span)) {
                     let seen: Vec<f32> =
                         chunk.spans.iter().map(|&of| if of == Some(span) { 0.0 } else { 1.0 }).collect();
-                    without = host(&self.encode_seeing(&chunk.ids, &seen, layer, device, words)?.hidden)?;
+                    without = host(&self.encode_masked(&chunk.ids, &seen, layer, device, words)?.hidden)?;
                     away_from_empty(&mut without, empty, &chunk.weights);
                 }
                 blended.iter_mut().zip(without).for_each(|(sum_so_far, value)| {

@@ -1,5 +1,5 @@
-//! What is refused: files that are no tokenizers or configurations, and chunks that do not fit an encoder. Every error
-//! names the file and what is wrong.
+//! Invalid input: files that are not tokenizers or configurations, and chunks that do not fit an encoder. Every error
+//! names the file and the problem.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_testkit::fixtures;
 use kiln_weights::{MapSource, Placement, Segment, load};
 
-/// A copy of a fixture's tokenizer in which `name` is what `edit` makes of it, or nothing.
+/// A copy of a fixture's tokenizer in which `edit` changes or removes the file `name`.
 fn tokenizer_with(case: &str, model: &str, name: &str, edit: impl Fn(&str) -> Option<String>) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bad_input").join(case);
     let _ = std::fs::remove_dir_all(&folder);
@@ -91,7 +91,7 @@ fn a_vocabulary_without_special_tokens_is_refused() {
     let folder = tokenizer_with("elsewhere", "sd2v", "tokenizer.json", |text| {
         Some(text.replacen(r#"{"id":1213"#, r#"{"id":1300"#, 1))
     });
-    refused(&folder, &["gives the added token `<|endoftext|>` the id 1213, but the files beside it say 1300"]);
+    refused(&folder, &["gives the added token `<|endoftext|>` the id 1213, but the other files give it 1300"]);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn absurd_ids_are_refused() {
     let huge = |text: &str| Some(text.replacen(r#""!": 0"#, r#""!": 4294967295"#, 1));
     refused(&tokenizer_with("huge", "sd1", "vocab.json", huge), &["vocab.json: has a token with id 4294967295"]);
     let negative = |text: &str| Some(text.replacen(r#""!": 0"#, r#""!": -1"#, 1));
-    refused(&tokenizer_with("negative", "sd1", "vocab.json", negative), &["vocab.json: is no vocabulary", "-1"]);
+    refused(&tokenizer_with("negative", "sd1", "vocab.json", negative), &["vocab.json: is not a vocabulary", "-1"]);
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn chunks_that_do_not_fit_are_refused() {
             last,
             "chunk 1: token id 10 is outside of the text encoder's vocabulary of 10",
         ),
-        (&[vec![1; 5]], layer(0), "layer 0 from the end was asked for, expected 1 to 2"),
-        (&[vec![1; 5]], layer(3), "layer 3 from the end was asked for, expected 1 to 2"),
+        (&[vec![1; 5]], layer(0), "layer 0 from the end was requested, expected 1 to 2"),
+        (&[vec![1; 5]], layer(3), "layer 3 from the end was requested, expected 1 to 2"),
     ];
     for (chunks, layer, expected) in cases {
         let message = encoder.encode(chunks, layer, &Device::Cpu).unwrap_err().to_string();
@@ -183,7 +183,7 @@ fn chunks_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_encoder_without_weights_says_so() {
+fn an_encoder_without_weights_is_an_error() {
     let encoder = tiny();
     let message = encoder.encode(&[vec![1; 5]], HiddenLayer::LAST, &Device::Cpu).unwrap_err().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! Token ids and every stage of the text encoders against transformers, over tiny random models.
+//! Token ids and every stage of the text encoders compared with transformers, for tiny random models.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use kiln_nn::ops::layer_norm;
 use kiln_testkit::{Fixture, Parity, Target, fixtures, shared_data};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 
-/// In standard deviations; f32 on both sides, the sums in another order.
+/// In standard deviations. Both sides compute in f32, with another order of the sums.
 const BOUND: f64 = 1e-4;
-/// The same in f16 and bf16: about 20 roundings between operators, each within 2^-11 or 2^-8 of a value that may be
+/// The bounds in f16 and bf16: about 20 roundings between operators, each within 2^-11 or 2^-8 of a value that may be
 /// several standard deviations.
 const HALF_BOUNDS: [f64; 2] = [1e-2, 8e-2];
 
@@ -19,7 +19,7 @@ fn ids(fixture: &Fixture, key: &str) -> Vec<Vec<u32>> {
     rows.into_iter().map(|row| row.into_iter().take_while(|&id| id >= 0).map(|id| id as u32).collect()).collect()
 }
 
-/// An encoder in f32 on the processor.
+/// An encoder in f32 on the CPU.
 fn encoder(model: &str, suffix: &str) -> TextEncoder {
     encoder_on(model, suffix, &Device::Cpu, DType::F32)
 }
@@ -36,7 +36,7 @@ fn tokenizer(model: &str, suffix: &str) -> Tokenizer {
     Tokenizer::open(&fixtures(&format!("models/{model}/tokenizer{suffix}"))).unwrap()
 }
 
-/// Checks all that the fixture has of a model, and that nothing in it was left unchecked.
+/// Checks everything that the fixture contains of a model, and that nothing in it was left unchecked.
 fn check(model: &str, suffixes: &[&str]) {
     let fixture = Fixture::open(&format!("stages/text_{model}.safetensors"));
     let target = Target::from_env();
@@ -89,7 +89,7 @@ fn sdxl_is_as_in_transformers() {
 }
 
 #[test]
-fn the_layer_asked_for_is_given_and_pooling_is_not_moved_by_it() {
+fn the_requested_layer_does_not_affect_pooling() {
     let fixture = Fixture::open("stages/text_sdxl.safetensors");
     let parity = Parity::new("text", "sdxl");
     let encoder = encoder("sdxl", "_2");
@@ -106,9 +106,9 @@ fn the_layer_asked_for_is_given_and_pooling_is_not_moved_by_it() {
     }
 }
 
-/// What AUTOMATIC1111 does with a "clip skip" of 2: the penultimate layer, normalised.
+/// AUTOMATIC1111's "clip skip" of 2: the penultimate layer, normalized.
 #[test]
-fn a_skipped_layer_can_be_normalised() {
+fn a_skipped_layer_can_be_normalized() {
     let fixture = Fixture::open("stages/text_sdxl.safetensors");
     let file = Fixture::open("models/sdxl/text_encoder_2/model.safetensors");
     let [gamma, beta] = ["weight", "bias"]
@@ -117,7 +117,7 @@ fn a_skipped_layer_can_be_normalised() {
     let layer = HiddenLayer { from_end: 2, final_layer_norm: true };
     let chunks = ids(&fixture, "p0.e2.ids");
     let output = encoder("sdxl", "_2").encode(&chunks, layer, &Device::Cpu).unwrap();
-    Parity::new("text", "sdxl").check("p0.e2.hidden.2 normalised", &output.hidden, &expected, BOUND);
+    Parity::new("text", "sdxl").check("p0.e2.hidden.2 normalized", &output.hidden, &expected, BOUND);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn chunks_do_not_see_each_other() {
 }
 
 #[test]
-fn halves_stay_near_f32() {
+fn half_precision_is_close_to_f32() {
     let fixture = Fixture::open("stages/text_sdxl.safetensors");
     let parity = Parity::new("text", "sdxl");
     let chunks = ids(&fixture, "p2.e2.ids");
@@ -150,7 +150,7 @@ fn halves_stay_near_f32() {
     }
 }
 
-/// Ids by transformers 5.23, `CLIPTokenizer.from_pretrained(folder)(text, add_special_tokens=False)`.
+/// The ids are from transformers 5.23, `CLIPTokenizer.from_pretrained(folder)(text, add_special_tokens=False)`.
 #[test]
 #[ignore = "needs ../shared/data"]
 fn shared_data_full_vocabulary_gives_transformers_ids() {

@@ -1,25 +1,25 @@
-//! The prompt dialect against AUTOMATIC1111's parser, and weights against PyTorch, compel among it.
+//! The prompt dialect compared with AUTOMATIC1111's parser, and weights compared with PyTorch and compel.
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::prompt::{Chunk, ChunkCut, PromptSchedule, Span, chunks, expand, spans, subprompts, take_tags};
-use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
+use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, TokenEmbeddings, Tokenizer};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 use serde::Deserialize;
 
-/// The steps for which the fixture's schedules were made.
+/// The number of steps of the fixture's schedules.
 const STEPS: usize = 10;
-/// In standard deviations; f32 on both sides, the sums in another order.
+/// In standard deviations. Both sides compute in f32, with another order of the sums.
 const BOUND: f64 = 1e-4;
 
-/// A text, and what AUTOMATIC1111 makes of it.
+/// A text, and AUTOMATIC1111's parse of it.
 #[derive(Deserialize)]
 struct Row {
     text: String,
     parts: Vec<(String, f64)>,
-    /// Nothing where it depends on Python's hash seed.
+    /// `None` if it depends on Python's hash seed.
     schedule: Option<Vec<(usize, String)>>,
-    /// Nothing where a weight such as `1.2.3` stops it.
+    /// `None` if AUTOMATIC1111 fails, as for the weight `1.2.3`.
     spans: Option<Vec<(String, f64)>>,
 }
 
@@ -27,7 +27,7 @@ fn rows() -> Vec<Row> {
     serde_json::from_str(&std::fs::read_to_string(fixtures("prompts.json")).unwrap()).unwrap()
 }
 
-/// Equal texts, and weights within what reading a number from JSON rounds.
+/// Whether texts are equal, and weights equal up to the rounding of a number in JSON.
 fn same(found: &[(String, f64)], expected: &[(String, f64)]) -> bool {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-15 * b.abs();
     let pairs = || found.iter().zip(expected);
@@ -35,7 +35,7 @@ fn same(found: &[(String, f64)], expected: &[(String, f64)]) -> bool {
 }
 
 #[test]
-fn texts_mean_what_they_mean_in_automatic1111() {
+fn prompts_are_parsed_as_in_automatic1111() {
     let (mut schedules, rows) = (0, rows());
     for Row { text, parts, schedule, spans: weighed } in &rows {
         let found: Vec<_> = subprompts(text).into_iter().map(|part| (part.text, part.weight)).collect();
@@ -43,7 +43,7 @@ fn texts_mean_what_they_mean_in_automatic1111() {
         if let Some(schedule) = schedule {
             schedules += 1;
             let found = PromptSchedule::new(text, STEPS);
-            let found: Vec<_> = found.stretches().iter().map(|stretch| (stretch.until, stretch.text.clone())).collect();
+            let found: Vec<_> = found.ranges().iter().map(|range| (range.until, range.text.clone())).collect();
             assert_eq!(found, *schedule, "{text:?}");
         }
         if let Some(weighed) = weighed {
@@ -62,7 +62,7 @@ fn encoder(folder: &std::path::Path) -> TextEncoder {
 }
 
 #[test]
-fn weights_are_applied_as_elsewhere() {
+fn weights_are_applied_as_in_pytorch() {
     let fixture = Fixture::open("prompts.safetensors");
     let prompts: Vec<Vec<(String, f64)>> = fixture.note("prompts");
     for (model, suffix, layer) in [("sd1", "", HiddenLayer::LAST), ("sdxl", "_2", HiddenLayer::PENULTIMATE)] {
@@ -72,7 +72,7 @@ fn weights_are_applied_as_elsewhere() {
         for (k, prompt) in prompts.iter().enumerate() {
             let spans: Vec<Span> =
                 prompt.iter().map(|(text, weight)| Span { text: text.clone(), weight: *weight }).collect();
-            let chunks = chunks(&tokenizer, &spans, ChunkCut::Comma, 0, &Words::default()).unwrap();
+            let chunks = chunks(&tokenizer, &spans, ChunkCut::Comma, 0, &TokenEmbeddings::default()).unwrap();
             let ids: Vec<Vec<i64>> = fixture.tensor(&format!("{model}.p{k}.ids")).to_vec2().unwrap();
             let found: Vec<Vec<i64>> =
                 chunks.iter().map(|chunk| chunk.ids.iter().map(|&id| i64::from(id)).collect()).collect();
@@ -80,23 +80,24 @@ fn weights_are_applied_as_elsewhere() {
             for emphasis in [Emphasis::Original, Emphasis::NoNorm, Emphasis::Comfy, Emphasis::Compel] {
                 let key = format!("{model}.p{k}.{}", emphasis.id());
                 let empty = tokenizer.empty_chunk();
-                let found =
-                    encoder.encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, &Words::default()).unwrap();
+                let found = encoder
+                    .encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, &TokenEmbeddings::default())
+                    .unwrap();
                 parity.check(&key, &found.hidden, &fixture.tensor(&key), BOUND);
             }
         }
     }
 }
 
-/// A full chunk is cut behind its last comma where that is near, and an end token and padding follow.
+/// A full chunk is cut after its last comma if that is near, and an end token and padding follow.
 #[test]
 fn chunks_end_behind_commas() {
     let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
     let text = |words: usize| vec!["a"; words].join(" ");
     let of = |text: &str, backtrack| {
-        chunks(&tokenizer, &spans(text), ChunkCut::Comma, backtrack, &Words::default()).unwrap()
+        chunks(&tokenizer, &spans(text), ChunkCut::Comma, backtrack, &TokenEmbeddings::default()).unwrap()
     };
-    // Tokens of the text in each chunk.
+    // The number of text tokens in each chunk.
     let lengths = |text: &str, backtrack| -> Vec<usize> {
         of(text, backtrack).iter().map(|chunk| chunk.spans.iter().filter(|span| span.is_some()).count()).collect()
     };
@@ -112,13 +113,13 @@ fn chunks_end_behind_commas() {
     assert_eq!(chunk.ids[3], tokenizer.eos());
 }
 
-/// A word of several vectors counts as many tokens, has its brackets' weight, and is in one chunk whole.
+/// A word with several vectors counts as many tokens, has the weight of its brackets, and is never split.
 #[test]
 fn words_with_vectors_lie_in_one_chunk() {
     let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
     let encoder = encoder(&fixtures("models/sd1/text_encoder"));
     let (d, first) = (encoder.config().hidden_size, encoder.config().vocab_size as u32);
-    let mut words = encoder.words();
+    let mut words = encoder.token_embeddings();
     words.add("cat-toy", &Tensor::ones((4, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
     words.add("long", &Tensor::ones((80, d), DType::F32, &Device::Cpu).unwrap()).unwrap();
     let of = |text: &str, backtrack| chunks(&tokenizer, &spans(text), ChunkCut::Comma, backtrack, &words).unwrap();
@@ -132,22 +133,22 @@ fn words_with_vectors_lie_in_one_chunk() {
     assert_eq!(places(short), [(2, 0), (3, 1), (4, 2), (5, 3)]);
     assert_eq!(short.weights[1..8], [1.0, 1.5, 1.5, 1.5, 1.5, 1.0, 1.0]);
     assert!(short.spans[2..6].iter().all(|&span| span == Some(1)));
-    // 71 tokens and the word are a chunk; after 72 the word begins the next one, with or without a comma before.
+    // 71 tokens and the word fill a chunk. After 72 the word begins the next one, with or without a comma before.
     assert_eq!(of(&format!("{} cat-toy", text(71)), 20).len(), 1);
     for backtrack in [0, 20] {
         let cut = of(&format!("{}, {} cat-toy b", text(60), text(11)), backtrack);
         assert_eq!((cut.len(), places(&cut[0]), places(&cut[1]).len()), (2, vec![], 4));
         assert_eq!(places(&cut[1])[0].0, 1);
     }
-    // A full chunk goes back to its comma, and what was behind it comes before the word.
+    // A full chunk is cut at its comma, and the tokens after it come before the word.
     let moved = of(&format!("{}, {} cat-toy", text(60), text(14)), 20);
     assert_eq!((moved.len(), places(&moved[1])[0]), (2, (15, 0)));
-    // Of a word that is longer than a chunk the chunk's part counts.
+    // Of a word that is longer than a chunk, only as much as fits into a chunk is used.
     assert_eq!(of("a long b", 20).iter().map(|chunk| places(chunk).len()).collect::<Vec<_>>(), [0, 75, 0]);
 
     let empty = tokenizer.empty_chunk();
     for emphasis in Emphasis::ALL {
-        let run = |text: &str, words: &Words| {
+        let run = |text: &str, words: &TokenEmbeddings| {
             let chunks = chunks(&tokenizer, &spans(text), ChunkCut::Comma, 20, words).unwrap();
             let layer = HiddenLayer::LAST;
             let output = encoder.encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, words).unwrap();
@@ -155,13 +156,13 @@ fn words_with_vectors_lie_in_one_chunk() {
         };
         let (weak, plain) = (run("a (cat-toy:0.5) b", &words), run("a cat-toy b", &words));
         assert_eq!(weak == plain, matches!(emphasis, Emphasis::Ignore | Emphasis::None), "{emphasis:?}");
-        assert_ne!(plain, run("a cat-toy b", &Words::default()), "{emphasis:?}");
+        assert_ne!(plain, run("a cat-toy b", &TokenEmbeddings::default()), "{emphasis:?}");
     }
 }
 
-/// Texts of brackets, numbers and words at random: nothing panics, and every text has a reading.
+/// Random texts of brackets, numbers and words: nothing panics, and every text can be parsed.
 #[test]
-fn every_text_has_a_reading() {
+fn every_text_can_be_parsed() {
     const PIECES: [&str; 30] = [
         "[",
         "]",
@@ -207,15 +208,15 @@ fn every_text_has_a_reading() {
         assert!(!parts.is_empty());
         for part in parts {
             let schedule = PromptSchedule::new(&part.text, 7);
-            assert_eq!(schedule.stretches().last().map(|stretch| stretch.until), Some(7));
-            assert!(schedule.stretches().iter().all(|stretch| !spans(&stretch.text).is_empty()));
-            assert!((0..9).all(|step| schedule.index_at(step) < schedule.stretches().len()));
+            assert_eq!(schedule.ranges().last().map(|range| range.until), Some(7));
+            assert!(schedule.ranges().iter().all(|range| !spans(&range.text).is_empty()));
+            assert!((0..9).all(|step| schedule.index_at(step) < schedule.ranges().len()));
         }
     }
 }
 
-/// The batches that ComfyUI makes of words of so many tokens: the loop of `SDTokenizer.tokenize_with_weights` in
-/// comfy/sd1_clip.py, without begin and end tokens. A batch is the words' numbers.
+/// The batches that ComfyUI makes of words of these numbers of tokens: the loop of `SDTokenizer.tokenize_with_weights`
+/// in comfy/sd1_clip.py, without begin and end tokens. A batch contains the indices of words.
 fn batches_of_comfyui(words: &[usize]) -> Vec<Vec<usize>> {
     const MAX_WORD_LENGTH: usize = 8;
     let mut batches = vec![Vec::new()];
@@ -224,7 +225,7 @@ fn batches_of_comfyui(words: &[usize]) -> Vec<Vec<usize>> {
         let mut left = length;
         while left > 0 {
             let last = batches.last_mut().unwrap();
-            // Its batch has the begin token already: len(t_group) + len(batch) > max_length - 1.
+            // Its batch already contains the begin token: len(t_group) + len(batch) > max_length - 1.
             if left + last.len() + 1 > 77 - 1 {
                 if is_large {
                     let remaining = 77 - (last.len() + 1) - 1;
@@ -244,17 +245,17 @@ fn batches_of_comfyui(words: &[usize]) -> Vec<Vec<usize>> {
 #[test]
 fn words_are_not_cut_as_in_comfyui() {
     let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
-    let of = |word: &str| tokenizer.encode_with(word, &Words::default()).unwrap().len();
+    let of = |word: &str| tokenizer.encode_with(word, &TokenEmbeddings::default()).unwrap().len();
     let chars = |length: usize| "0123456789".chars().cycle().take(length).collect::<String>();
     for lengths in [&[1, 3, 2][..], &[7], &[5, 1], &[9, 2, 30], &[200, 1], &[8, 8, 3], &[75], &[76], &[]] {
         let words: Vec<String> = lengths.iter().cycle().take(lengths.len() * 40).map(|&length| chars(length)).collect();
         let counts: Vec<usize> = words.iter().map(|word| of(word)).collect();
         let expected = batches_of_comfyui(&counts);
-        // Two weights, so that words are of several spans.
+        // Two weights, so that the words belong to two spans.
         let (first, second) = words.split_at(words.len() / 2);
         let span = |words: &[String], weight| Span { text: words.join(" "), weight };
         let spans = [span(first, 1.0), span(second, 1.5)];
-        let found = chunks(&tokenizer, &spans, ChunkCut::Word, 20, &Words::default()).unwrap();
+        let found = chunks(&tokenizer, &spans, ChunkCut::Word, 20, &TokenEmbeddings::default()).unwrap();
         let tokens = |chunk: &Chunk| chunk.spans.iter().flatten().count();
         let found: Vec<usize> = found.iter().map(tokens).collect();
         let expected: Vec<usize> = expected.iter().map(Vec::len).collect();

@@ -1,4 +1,4 @@
-//! The formats in which tokenizers are stored, over the tiny vocabulary of the fixtures.
+//! The formats in which tokenizers are stored, with the tiny vocabulary of the fixtures.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ fn settings_are_respected() {
     assert_ne!(tokenizer.encode("APPLE").unwrap(), tokenizer.encode("apple").unwrap());
     assert_eq!((tokenizer.pad(), tokenizer.max_length()), (2, 77));
 
-    // special_tokens_map.json goes first, and a short length makes short chunks.
+    // special_tokens_map.json takes precedence, and a short length makes short chunks.
     write(&folder, "special_tokens_map.json", &json!({"pad_token": {"content": "!", "lstrip": false}}));
     write(&folder, "tokenizer_config.json", &json!({"model_max_length": 5, "pad_token": "#"}));
     let tokenizer = Tokenizer::open(&folder).unwrap();
@@ -92,7 +92,7 @@ fn settings_are_respected() {
     assert_eq!(tokenizer.chunks("a a a a").unwrap(), expected);
 }
 
-/// Ids by transformers 5.23 from the same files.
+/// The ids are from transformers 5.23 with the same files.
 #[test]
 fn added_tokens_are_found_in_texts() {
     let folder = folder("added");
@@ -118,7 +118,7 @@ fn a_long_text_is_never_cut() {
     assert!(chunks.iter().all(|chunk| chunk.len() == 77));
 }
 
-/// Strings that tokenizers disagree about.
+/// Strings for which tokenizers differ.
 const TRICKY: [&str; 8] = [
     "a red apple, (very:1.2) shiny!",
     "  Crème brûlée\n\tÜBER   caf\u{e9} cafe\u{301}",
@@ -131,7 +131,7 @@ const TRICKY: [&str; 8] = [
 ];
 
 #[test]
-fn the_built_in_tokenizer_is_clips() {
+fn the_built_in_tokenizer_matches_clip() {
     let tokenizer = Tokenizer::clip(ClipPadding::End).unwrap();
     assert_eq!((tokenizer.vocab_size(), tokenizer.max_length()), (49408, 77));
     assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.pad()), (49406, 49407, 49407));
@@ -151,9 +151,9 @@ fn shared_data_official_tokenizer_is_the_built_in_one() {
     }
 }
 
-/// What `kiln convert` stands on: texts are read as files are, and CLIP's own files mean CLIP's own tokenizer.
+/// Texts are parsed like files, and CLIP's own files result in CLIP's own tokenizer. `kiln convert` relies on this.
 #[test]
-fn texts_are_a_tokenizer_too_and_clips_are_clips() {
+fn a_tokenizer_can_be_read_from_texts() {
     for padding in [ClipPadding::End, ClipPadding::Zero] {
         let texts = Tokenizer::clip_files(padding).unwrap().map(|(name, text)| (name.to_string(), text));
         let read = Tokenizer::from_texts("a.safetensors".as_ref(), &texts.into_iter().collect()).unwrap();

@@ -71,7 +71,7 @@ impl Steering {
 
     fn row(&mut self, prompt: &str, steps: usize) -> Row {
         let schedule = PromptSchedule::new(prompt, steps);
-        let texts = schedule.stretches().iter().map(|stretch| self.number(&stretch.text)).collect();
+        let texts = schedule.ranges().iter().map(|stretch| self.number(&stretch.text)).collect();
         Row::Texts { schedule, texts }
     }
 

@@ -3,7 +3,7 @@
 //! Plain guidance is part of the recorded step. All of this is done with the halves that come out of it.
 
 use candle_core::{D, Tensor};
-use kiln_scheduler::{Answer, Convention, Mimic};
+use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
 use serde::Serialize;
 
 use crate::conditioning::Conditions;
@@ -89,7 +89,7 @@ impl Guide {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
         let counted = (job.sampling.convention == Convention::Automatic1111)
-            .then(|| if job.sampler.asks_twice() { 2 * job.steps } else { job.steps });
+            .then(|| if job.sampler.evaluates_twice() { 2 * job.steps } else { job.steps });
         // What the network makes of the strength itself is not done again.
         let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
         Self { scale, options: job.guidance, both, guided, composed, evaluations, counted }
@@ -117,14 +117,14 @@ impl Guide {
 
     /// What the sampler gets for the step's output: guided already, `(2 n, ..)` with the unconditional half first, or,
     /// without guidance, conditional alone, unless the step combines conditions.
-    pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<Answer> {
+    pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<ModelOutput> {
         if !on {
             // Where guidance does nothing, both halves are the same: the conditional one.
             let is_alone = !self.composed || self.scale_within_step(on).is_some();
             let n = output.dim(0)? / 2;
             let output = if is_alone { output } else { output.narrow(0, n, n)? };
             let unconditional = self.both.then(|| output.clone());
-            return Ok(Answer { unconditional, ..output.into() });
+            return Ok(ModelOutput { unconditional, ..output.into() });
         }
         if self.scale_within_step(on).is_some() {
             return Ok(output.into());
@@ -140,11 +140,11 @@ impl Guide {
             rescaled(&guided, &conditional, self.options.rescale)
         };
         let mimic = match self.options.threshold {
-            Some(Threshold { percentile, mimic_scale }) => Some(Mimic { output: guided(mimic_scale)?, percentile }),
+            Some(Threshold { percentile, mimic_scale }) => Some(MimicCfg { output: guided(mimic_scale)?, percentile }),
             None => None,
         };
         let output = guided(self.scale)?;
-        Ok(Answer { output, unconditional: self.both.then_some(unconditional), mimic })
+        Ok(ModelOutput { output, unconditional: self.both.then_some(unconditional), mimic })
     }
 }
 

@@ -38,7 +38,7 @@ impl VaeMemory {
             Tiling::Strips { rows, .. } => rows < height,
             _ => !self.tiling,
         };
-        Tiling::of_a_picture(target).filter(wanted).collect()
+        Tiling::for_one_image(target).filter(wanted).collect()
     }
 }
 

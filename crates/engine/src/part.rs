@@ -6,7 +6,7 @@ use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
 use kiln_weights::{
     Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
-    misfits,
+    mismatches,
 };
 
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ impl Part {
     /// # Errors
     /// As [`kiln_weights::load`] would: the first tensor that is missing or has another shape.
     pub(crate) fn check(&self) -> Result<()> {
-        misfits(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
+        mismatches(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Has the network run: its weights are read, or begin to stream. Nothing happens where that is so already, however

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
 use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
-use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer, Words};
+use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, TokenEmbeddings, Tokenizer};
 use kiln_models::{Family, ModelFolder};
 use kiln_unet::guidance_input;
 use kiln_weights::{Lora, Placement};
@@ -72,7 +72,7 @@ pub(crate) type Proceed<'a> = dyn FnMut(usize, usize) -> Result<()> + 'a;
 /// Texts as the encoders take them.
 struct Read {
     /// The words with vectors of their own, for each encoder.
-    words: Vec<Words>,
+    words: Vec<TokenEmbeddings>,
     /// For each encoder the chunks of each text.
     chunks: Vec<Vec<Vec<Chunk>>>,
 }
@@ -303,7 +303,7 @@ impl TextEncoders {
         let texts: Vec<&str> = spans.iter().flatten().map(|span| span.text.as_str()).collect();
         let encoders: Vec<&TextEncoder> = self.encoders.iter().map(|encoder| &encoder.encoder).collect();
         let words = self.embeddings.named_in(&texts, &encoders)?;
-        let of_encoder = |(Encoder { tokenizer, .. }, words): (&Encoder, &Words)| -> Result<Vec<Vec<Chunk>>> {
+        let of_encoder = |(Encoder { tokenizer, .. }, words): (&Encoder, &TokenEmbeddings)| -> Result<Vec<Vec<Chunk>>> {
             let texts = keys.iter().zip(&spans);
             texts
                 .map(|(key, spans)| Ok(prompt::chunks(tokenizer, spans, key.chunk_cut, key.comma_backtrack, words)?))
@@ -325,7 +325,7 @@ impl TextEncoders {
             // Tokenizers may disagree about a text; its chunks must not.
             let longest = chunks.iter().map(|texts| texts[i].len()).max().unwrap_or(1);
             for (texts, Encoder { tokenizer, .. }) in chunks.iter_mut().zip(&self.encoders) {
-                let empty = prompt::chunks(tokenizer, &[], ChunkCut::Comma, 0, &Words::default())?;
+                let empty = prompt::chunks(tokenizer, &[], ChunkCut::Comma, 0, &TokenEmbeddings::default())?;
                 let missing = longest - texts[i].len();
                 texts[i].extend(empty.iter().cycle().take(missing).cloned());
             }

@@ -100,8 +100,8 @@ impl NoiseSource for Noises {
         self.each(like, |noise, like| noise.sample(like))
     }
 
-    fn along_path(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
-        self.each(like, |noise, like| noise.along_path(like, range, from, to))
+    fn brownian_increment(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
+        self.each(like, |noise, like| noise.brownian_increment(like, range, from, to))
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
             let mut noise = together.noise(8);
             let first = noise.latents((4, 8, 8)).unwrap();
             let like = Tensor::zeros_like(&first).unwrap();
-            let path = noise.along_path(&like, (0.1, 10.0), 5.0, 2.0).unwrap();
+            let path = noise.brownian_increment(&like, (0.1, 10.0), 5.0, 2.0).unwrap();
             let all = Tensor::cat(&[first, noise.sample(&like).unwrap(), path], 1).unwrap();
             assert_eq!(all.dtype(), DType::F32);
             all.to_device(&Device::Cpu).unwrap()

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kiln_clip::{TextEncoder, Words, mentions};
+use kiln_clip::{TextEncoder, TokenEmbeddings, mentions};
 use kiln_weights::{Lora, Network, TextualInversion};
 
 use crate::error::Result;
@@ -56,8 +56,8 @@ impl Embeddings {
     ///
     /// # Errors
     /// What reading the vectors says.
-    pub(crate) fn named_in(&self, texts: &[&str], encoders: &[&TextEncoder]) -> Result<Vec<Words>> {
-        let mut words: Vec<Words> = encoders.iter().map(|encoder| encoder.words()).collect();
+    pub(crate) fn named_in(&self, texts: &[&str], encoders: &[&TextEncoder]) -> Result<Vec<TokenEmbeddings>> {
+        let mut words: Vec<TokenEmbeddings> = encoders.iter().map(|encoder| encoder.token_embeddings()).collect();
         let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
         for file in &self.files {
             for name in file.names().filter(|name| is_named(name)) {
@@ -81,7 +81,7 @@ pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
 
 /// Adds a word for all encoders, or says why it stays text.
 fn add(
-    words: &mut [Words],
+    words: &mut [TokenEmbeddings],
     encoders: &[&TextEncoder],
     name: &str,
     origin: &str,

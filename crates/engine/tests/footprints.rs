@@ -3,7 +3,7 @@
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, Words};
+use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_engine::{HostPool, ModelFolder};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_ops::Target;
@@ -122,7 +122,7 @@ fn dry_runs_know_what_networks_hold_and_compute() {
                 let chunks = vec![vec![1; config.max_position_embeddings]; 2];
                 let layer = HiddenLayer::PENULTIMATE;
                 let encode = |run: &MetaDevice| {
-                    let words = Words::default();
+                    let words = TokenEmbeddings::default();
                     text.forward::<MetaTensor>(&chunks, None, layer, run, &words, &mut |_, _| ()).unwrap()
                 };
                 let real = || text.encode(&chunks, layer, &Device::Cpu).unwrap();

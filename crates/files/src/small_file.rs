@@ -1,8 +1,8 @@
 //! Small files that are read whole: configurations, tokenizer files, indexes, journals.
 //!
-//! A folder may come from an archive or a clone, and then any name in it may be a link to a FIFO, a device or an endless
-//! file. So what is no regular file is refused before it is read, and no more is read than a limit that the caller
-//! gives: the size in the file's metadata is not trusted, because files in `/proc` have none and a file may grow.
+//! A folder may come from an archive or a clone, so that any name in it may be a link to a FIFO, a device or an endless
+//! file. So only regular files are read, up to a limit that the caller sets. The size in the file's metadata is not
+//! trusted, because files in `/proc` have none and a file may grow.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -14,7 +14,7 @@ pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Opens a regular file, or a link to one, for reading. Never waits for another program.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] for a folder, FIFO, socket or device; else what the system reports.
+/// [`ErrorKind::InvalidInput`] for a folder, FIFO, socket or device; else the operating system's error.
 pub fn open_regular(path: &Path) -> Result<File> {
     refuse_special(&path.metadata()?)?; // before opening: opening some devices has effects
     let mut options = OpenOptions::new();
@@ -63,7 +63,7 @@ fn refuse_special(metadata: &std::fs::Metadata) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, format!("is {found}, expected a regular file")))
 }
 
-/// What a thing in the file system is called.
+/// The name of a file's type.
 fn kind(metadata: &std::fs::Metadata) -> &'static str {
     if metadata.is_dir() {
         return "a folder";
@@ -112,7 +112,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_no_regular_file_is_refused_without_reading() {
+    fn special_files_are_refused_without_reading() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// `/proc` has files whose metadata says that they are empty.
+    /// The metadata of some files in `/proc` have the size 0.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_size_in_the_metadata_is_not_the_limit() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kiln_clip::{ClipPadding, Tokenizer};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_weights::ldm::ClipShape;
-use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, misfits, open_component, read_small_text};
+use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, mismatches, open_component, read_small_text};
 use serde_json::Value;
 
 use crate::components::ComponentKind;
@@ -188,7 +188,7 @@ impl ModelFiles {
             }
             Some(ComponentSource::File(file)) => {
                 let source = file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))?;
-                let fits = misfits(Unet::new(base.clone()).segments(), &source).is_empty();
+                let fits = mismatches(Unet::new(base.clone()).segments(), &source).is_empty();
                 match file.unet_shape().filter(|_| !fits) {
                     None => Ok(base), // where it does not fit, loading names the tensor
                     Some(shape) => {

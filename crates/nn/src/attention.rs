@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::linear::Linear;
 use crate::tensor::TensorLike;
 
-/// How a family of checkpoints names the projections.
+/// The names of the projections in a family of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttentionKeys {
     /// `to_q`, `to_k`, `to_v`, `to_out.0`.
@@ -27,17 +27,17 @@ impl AttentionKeys {
 /// The configuration of [`Attention`].
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionConfig {
-    /// Channels of the queries' tokens and of the result.
+    /// Channels of the queries' tokens and of the output.
     pub channels: usize,
     /// Channels of the keys' and values' tokens: `channels` for self-attention.
     pub context_dim: usize,
-    /// Heads; they divide `channels`.
+    /// The number of heads, which divides `channels`.
     pub num_heads: usize,
-    /// Whether the first three projections have biases; the last one always has.
+    /// Whether the first three projections have biases; the last one always has one.
     pub qkv_bias: bool,
-    /// Whether a token sees only those before it and itself.
+    /// Whether a token attends only to itself and earlier tokens.
     pub causal: bool,
-    /// The projections' names.
+    /// The names of the projections.
     pub keys: AttentionKeys,
 }
 
@@ -47,7 +47,7 @@ pub struct Attention {
     to_k: Linear,
     to_v: Linear,
     to_out: Linear,
-    /// The projections that share their input, as one: all three in self-attention, else keys' and values'.
+    /// The projections with the same input as one product: all three in self-attention, else keys' and values'.
     stacked: Option<Stacked>,
     op: kiln_ops::Attention,
 }
@@ -66,7 +66,7 @@ impl Attention {
         let to_k = Linear::new(&p.pp(k), context_dim, channels, qkv_bias);
         let to_v = Linear::new(&p.pp(v), context_dim, channels, qkv_bias);
         let stacked = match (qkv_bias, context_dim == channels) {
-            (true, _) => None, // biases lie between the matrices
+            (true, _) => None, // biases are between the matrices
             (false, true) => p.stack(3).map(Stacked::QueriesKeysValues),
             (false, false) => p.stack(2).map(Stacked::KeysValues),
         };
@@ -74,24 +74,24 @@ impl Attention {
         Self { to_q, to_k, to_v, to_out, stacked, op: kiln_ops::Attention { num_heads, causal } }
     }
 
-    /// `x` `(b, s, channels)`, `context` `(b, t, context_dim)` or nothing for self-attention, `residual`
-    /// `(b, s, channels)` added to the result `(b, s, channels)`.
+    /// `x` `(b, s, channels)`, `context` `(b, t, context_dim)` or `None` for self-attention, `residual` `(b, s,
+    /// channels)` added to the output `(b, s, channels)`.
     pub fn forward<T: TensorLike>(&self, x: &T, context: Option<&T>, residual: &T) -> Result<T> {
         let [q, k, v] = self.project(x, context)?;
         let y = q.attention(&k, &v, self.op)?;
         self.to_out.forward_add(&y, Some(residual))
     }
 
-    /// Self-attention in which no token sees those of `x` `(b, s, channels)` whose `seen` `(b, s)`, in f32, is 0; the
-    /// others' is 1. `residual` as in [`Attention::forward`].
-    pub fn forward_seeing<T: TensorLike>(&self, x: &T, seen: &T, residual: &T) -> Result<T> {
+    /// Self-attention in which the tokens of `x` `(b, s, channels)` are masked whose `seen` `(b, s)`, in f32, is 0; it
+    /// is 1 for the others. `residual` as in [`Attention::forward`].
+    pub fn forward_masked<T: TensorLike>(&self, x: &T, seen: &T, residual: &T) -> Result<T> {
         let [q, k, v] = self.project(x, None)?;
         let y = q.attention_masked(&k, &v, seen, self.op)?;
         self.to_out.forward_add(&y, Some(residual))
     }
 
-    /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`: as parts of one product's rows where attention
-    /// reads them there.
+    /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`. They are parts of one product's rows if the
+    /// attention operator supports strided inputs.
     fn project<T: TensorLike>(&self, x: &T, context: Option<&T>) -> Result<[T; 3]> {
         // A stacked product has no biases.
         let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());

@@ -18,13 +18,13 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// Stride 1 and the padding that keeps the size: `weight` `(out_channels, in_channels, kernel_size, kernel_size)`,
-    /// `bias` `(out_channels)`.
+    /// A convolution of stride 1 with the padding that keeps the size: `weight` `(out_channels, in_channels,
+    /// kernel_size, kernel_size)`, `bias` `(out_channels)`.
     pub fn new(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, kernel_size: usize) -> Self {
         Self::with_geometry(p, in_channels, out_channels, kernel_size, kiln_ops::Conv2d::same(kernel_size))
     }
 
-    /// The same with another stride or padding.
+    /// As [`Conv2d::new`], with another stride or padding.
     pub fn with_geometry(
         p: &ParamBuilder<'_>,
         in_channels: usize,
@@ -36,7 +36,7 @@ impl Conv2d {
         Self { bias: Some(p.param("bias", &[out_channels], Packing::AsStored)), ..conv }
     }
 
-    /// The same with `weight` alone.
+    /// As [`Conv2d::new`], without a bias.
     pub fn without_bias(
         p: &ParamBuilder<'_>,
         in_channels: usize,
@@ -54,15 +54,15 @@ impl Conv2d {
         self.forward_add(x, None, None)
     }
 
-    /// The same, with `image_bias` `(b or 1, out_channels)` and `residual`, of the result's shape, added.
+    /// As [`Conv2d::forward`], with `image_bias` `(b or 1, out_channels)` and `residual`, of the output's shape, added.
     pub fn forward_add<T: TensorLike>(&self, x: &T, image_bias: Option<&T>, residual: Option<&T>) -> Result<T> {
         let weight = x.weight(&self.weight)?;
         let bias = x.optional_param(self.bias.as_ref())?;
         x.conv2d(&weight, bias.as_ref(), image_bias, residual, self.config)
     }
 
-    /// Rows `strip.rows` of what [`Conv2d::forward_add`] gives for a whole map, from the rows of it that they read
-    /// ([`Conv2d::input_rows`]), `x` `(1, n, w, in_channels)`; written to `out` where it is given.
+    /// Rows `strip.rows` of the output of [`Conv2d::forward_add`] for a whole map, from the rows of the map that they
+    /// read ([`Conv2d::input_rows`]), `x` `(1, n, w, in_channels)`. They are written to `out` if it is given.
     pub fn forward_strip<T: TensorLike>(
         &self,
         x: &T,
@@ -75,19 +75,19 @@ impl Conv2d {
         x.conv2d_strip(&weight, bias.as_ref(), residual, (self.config, strip), out)
     }
 
-    /// The rows of the input that a strip of the result reads.
+    /// The input rows that a strip of the output reads.
     pub fn input_rows(&self, strip: &Strip) -> Range<usize> {
         strip.input_rows(self.config, self.shape[1])
     }
 
-    /// The result's shape `(h, w, c)` for an input of `h` rows and `w` columns.
+    /// The output's shape `(h, w, c)` for an input of `h` rows and `w` columns.
     pub fn output_shape(&self, [h, w]: [usize; 2]) -> [usize; 3] {
         let [out_channels, kernel_size, ..] = self.shape;
         let size = |size| self.config.output_size(size, kernel_size).unwrap_or(0);
         [size(h), size(w), out_channels]
     }
 
-    /// How many rows of the result can be computed once the first `seen` of the input's `height` rows are there.
+    /// The number of output rows that can be computed from the first `seen` of the input's `height` rows.
     pub fn rows_ready(&self, seen: usize, height: usize) -> usize {
         if seen == height {
             return self.output_shape([height, self.shape[1]])[0];

@@ -5,7 +5,7 @@ use kiln_weights::{Packing, Param, ParamBuilder};
 use crate::error::{Error, Result};
 use crate::tensor::TensorLike;
 
-/// A table whose rows are looked up by index: tokens, positions.
+/// A table whose rows are selected by index: tokens, positions.
 pub struct Embedding {
     weight: Param,
     rows: usize,
@@ -17,10 +17,10 @@ impl Embedding {
         Self { weight: p.param("weight", &[rows, channels], Packing::AsStored), rows }
     }
 
-    /// The rows `indices`, `(indices.len(), channels)`, in the host's memory beside `device`, where the table is.
+    /// The rows `indices`, `(indices.len(), channels)`, in the memory of `device`'s host, where the table is.
     ///
     /// # Errors
-    /// [`Error::Index`] where an index is outside of the table.
+    /// [`Error::Index`] if an index is outside the table.
     pub fn forward<T: TensorLike>(&self, indices: &[u32], device: &T::Device) -> Result<T> {
         if let Some(&index) = indices.iter().find(|&&index| index as usize >= self.rows) {
             return Err(Error::Index { index: index as usize, rows: self.rows });
@@ -28,10 +28,10 @@ impl Embedding {
         T::table(&self.weight, device)?.index_select(indices)
     }
 
-    /// The first `rows` rows, `(rows, channels)`: a part of the table, in the table's memory.
+    /// The first `rows` rows, `(rows, channels)`: a view of the table.
     ///
     /// # Errors
-    /// What [`TensorLike::narrow`] reports where there are fewer.
+    /// The error of [`TensorLike::narrow`] if there are fewer.
     pub fn first_rows<T: TensorLike>(&self, rows: usize, device: &T::Device) -> Result<T> {
         T::table(&self.weight, device)?.narrow(0, 0, rows)
     }

@@ -1,26 +1,26 @@
-//! What can go wrong in a layer.
+//! The errors of layers.
 
-/// Why a layer could not run.
+/// The reason why a layer could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The error of a part, with the part's name in the checkpoint's terms.
+    /// An error inside a module, with the module's name in the checkpoint.
     #[error("{module}: {source}")]
     At {
-        /// The part.
+        /// The module.
         module: String,
         /// Its error.
         source: Box<Error>,
     },
-    /// An index is outside of a table.
-    #[error("index {index} is outside of a table of {rows} rows")]
+    /// An index is outside a table.
+    #[error("index {index} is outside a table of {rows} rows")]
     Index {
         /// The index.
         index: usize,
-        /// How many rows the table has.
+        /// The number of rows of the table.
         rows: usize,
     },
-    /// An operator refused its operands.
+    /// An operator rejected its operands.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
     /// Weights are missing.
@@ -32,7 +32,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::At { source, .. } => source.is_out_of_memory(),
@@ -47,9 +47,9 @@ impl Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Names the part of a network in which an error arose.
+/// Names the module of a network in which an error occurred.
 pub trait At<T> {
-    /// Adds the part's name to an error.
+    /// Adds the module's name to an error.
     fn at(self, module: &str) -> Result<T>;
 }
 

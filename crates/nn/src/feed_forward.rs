@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::linear::Linear;
 use crate::tensor::TensorLike;
 
-/// How much wider the hidden layer is.
+/// The width of the hidden layer, relative to the input.
 const EXPANSION: usize = 4;
 
 /// A linear layer to values and gates, GEGLU, a linear layer back.
@@ -25,8 +25,9 @@ impl FeedForward {
         }
     }
 
-    /// `x` `(.., channels)`, `residual` of the same shape added to the result. The input is taken, and the values and
-    /// gates go before the result is there: they are the largest map of a network with transformers.
+    /// `x` `(.., channels)`, with `residual` of the same shape added to the output. `forward` consumes its input, and
+    /// drops the values and gates before the output is computed, because they are the largest map of a network with
+    /// transformers.
     pub fn forward<T: TensorLike>(&self, x: T, residual: &T) -> Result<T> {
         let wide = self.proj.forward(&x)?;
         drop(x);

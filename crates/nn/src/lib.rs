@@ -1,13 +1,13 @@
-//! Floor 3: layers, an operator with its parameters.
+//! Floor 3 of the crate graph: neural network layers, which are operators with their parameters.
 //!
-//! The networks are made of these and of nothing else, so this is the one place where a layer may become quantised,
-//! streamed or patched by a LoRA. A layer is built from numbers alone; building declares its parameters
+//! All networks are made of these layers only, so this is the one place where a layer can be quantized, streamed or
+//! patched by a LoRA. A layer is built from numbers alone. Building declares its parameters
 //! ([`kiln_weights::ParamBuilder`]), whose names are those of diffusers and transformers.
 //!
 //! `forward` of a layer or a network is written once, for every [`TensorLike`]: with tensors it computes, with
-//! [`MetaTensor`]s it gives shapes and counts bytes and floating-point operations.
+//! [`MetaTensor`]s it returns shapes and counts bytes and floating-point operations.
 //!
-//! This crate knows no files and no whole network.
+//! This crate does not depend on files or whole networks.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

@@ -1,6 +1,5 @@
-//! How large a network may be that a configuration describes. Every limit is several times what any real model has; it
-//! exists so that a number in a stranger's file, or one that was mistyped, ends in an error rather than in a network that
-//! takes all memory.
+//! Limits of the size of a network in a configuration. Every limit is several times the value of any real model. A
+//! hostile or mistyped number in a file then results in an error instead of a network that takes all memory.
 
 use std::ops::RangeInclusive;
 
@@ -15,12 +14,12 @@ pub const MAX_CHANNELS: usize = 1 << 16;
 /// Height and width of a convolution's kernel, and its padding.
 pub const MAX_KERNEL: usize = 31;
 
-/// Whether `value` can be what a normalisation adds to a variance: more than 0, at most 1.
+/// Whether `value` is a valid epsilon of a normalization: more than 0, at most 1.
 pub fn is_epsilon(value: f64) -> bool {
     value > 0.0 && value <= 1.0
 }
 
-/// The words for a number outside of `range`.
+/// The description of `range` for messages.
 pub fn expected(range: &RangeInclusive<usize>) -> String {
     format!("a number from {} to {}", range.start(), range.end())
 }

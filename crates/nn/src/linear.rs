@@ -13,7 +13,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Declares `weight` `(out_channels, in_channels)` and, where asked for, `bias` `(out_channels)`.
+    /// Declares `weight` `(out_channels, in_channels)` and, if requested, `bias` `(out_channels)`.
     pub fn new(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, bias: bool) -> Self {
         Self {
             weight: p.param("weight", &[out_channels, in_channels], Packing::Linear),
@@ -26,7 +26,7 @@ impl Linear {
         self.forward_add(x, None)
     }
 
-    /// The same, with `residual` `(.., out_channels)` added to the result.
+    /// As [`Linear::forward`], with `residual` `(.., out_channels)` added to the output.
     pub fn forward_add<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
         let bias = match (x.optional_param(self.bias.as_ref())?, self.added_bias()) {
             (None, Some(added)) => Some(x.new_constant(&added)?),
@@ -35,7 +35,7 @@ impl Linear {
         x.linear(&x.weight(&self.weight)?, bias.as_ref(), residual)
     }
 
-    /// The bias that a LoRA gives a layer without one.
+    /// The bias that a LoRA adds to a layer without one.
     pub(crate) fn added_bias(&self) -> Option<Tensor> {
         self.weight.added_bias().filter(|_| self.bias.is_none())
     }

@@ -1,11 +1,11 @@
-//! Normalisation layers.
+//! Normalization layers.
 
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
 use crate::tensor::TensorLike;
 
-/// Group normalisation, with or without SiLU.
+/// Group normalization, with or without SiLU.
 pub struct GroupNorm {
     weight: Param,
     bias: Param,
@@ -27,18 +27,18 @@ impl GroupNorm {
         x.group_norm(&x.param(&self.weight)?, &x.param(&self.bias)?, self.config)
     }
 
-    /// Moments of an image of which no pixel was seen yet.
+    /// The moments of an image before the first pixel.
     pub fn moments<T: TensorLike>(&self) -> T::Moments {
         T::moments(self.config)
     }
 
-    /// The normalisation by all pixels that `moments` has seen: [`TensorLike::group_norm_apply`] makes it.
+    /// The statistics of all pixels that were added to `moments`, for [`TensorLike::group_norm_apply`].
     pub fn statistics<T: TensorLike>(&self, moments: T::Moments) -> Result<T::Statistics> {
         T::statistics(moments, &self.weight, &self.bias)
     }
 }
 
-/// Layer normalisation.
+/// Layer normalization.
 pub struct LayerNorm {
     weight: Param,
     bias: Param,

@@ -13,8 +13,8 @@ pub struct Downsample {
 }
 
 impl Downsample {
-    /// Declares `conv`. The U-Net pads all four sides by `padding`; with 0 a row below and a column on the right are
-    /// padded, as the autoencoder does.
+    /// Declares `conv`. The U-Net pads all four sides by `padding`. With 0, one row at the bottom and one column on the
+    /// right are padded, as in the autoencoder.
     pub fn new(p: &ParamBuilder<'_>, channels: usize, padding: usize) -> Self {
         let geometry = kiln_ops::Conv2d { stride: 2, pad_before: padding, pad_after: padding.max(1) };
         Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
@@ -26,11 +26,10 @@ impl Downsample {
     }
 }
 
-/// Nearest-neighbour upsampling and a 3x3 convolution.
+/// Nearest-neighbor upsampling and a 3x3 convolution.
 ///
-/// Its input is taken, so that its memory is free when the convolution needs some: in a decoder's last stages, that is
-/// the peak of a run, and a small map in the middle of it would keep the large ones from the room of the smaller ones
-/// before.
+/// `forward` consumes its input, so that its memory is free when the convolution allocates. In a decoder's last stages
+/// this is the peak of a run, and a small map between large ones would fragment the memory.
 pub struct Upsample {
     conv: Conv2d,
 }
@@ -47,7 +46,7 @@ impl Upsample {
         self.forward_to(x, (2 * h, 2 * w))
     }
 
-    /// `x` `(b, h, w, c)` to `(b, size.0, size.1, c)`: a skip connection's size, where it is odd.
+    /// `x` `(b, h, w, c)` to `(b, size.0, size.1, c)`: the size of a skip connection, for odd sizes.
     pub fn forward_to<T: TensorLike>(&self, x: T, size: (usize, usize)) -> Result<T> {
         let wide = x.upsample_nearest(size, None)?;
         drop(x);

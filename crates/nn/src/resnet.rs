@@ -14,25 +14,25 @@ use crate::tensor::TensorLike;
 pub struct ResnetConfig {
     /// Channels of the input.
     pub in_channels: usize,
-    /// Channels of the result.
+    /// Channels of the output.
     pub out_channels: usize,
     /// Channels of the time embedding; the autoencoder has none.
     pub temb_channels: Option<usize>,
-    /// Groups of the normalisations.
+    /// Groups of the normalizations.
     pub num_groups: usize,
-    /// Added to the normalisations' variance.
+    /// The epsilon of the normalizations.
     pub eps: f64,
 }
 
-/// Twice normalise, SiLU, convolve; the time embedding is added between, the input (through a 1x1 convolution where
-/// the channels change) at the end.
+/// Twice: normalization, SiLU, convolution. The time embedding is added in between, and the input (after a 1x1
+/// convolution if the channels change) at the end.
 pub struct ResnetBlock {
     pub(crate) first: ResnetIn,
     pub(crate) second: ResnetOut,
 }
 
-/// The first half of a residual block. A U-Net's are segments of their own: their kernels are the largest of its weights,
-/// and a ring through which they stream has to hold the largest segment.
+/// The first half of a residual block. In a U-Net the halves are separate segments: their kernels are the largest of
+/// its weights, and a streaming ring must have room for the largest segment.
 pub struct ResnetIn {
     pub(crate) norm1: GroupNorm,
     pub(crate) conv1: Conv2d,
@@ -76,8 +76,8 @@ impl ResnetIn {
         }
     }
 
-    /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`. `temb` is the time embedding after its SiLU,
-    /// `(b or 1, temb_channels)`: the same for all blocks, so it is activated once, outside.
+    /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`. `temb` is the time embedding after its SiLU, `(b or
+    /// 1, temb_channels)`. It is the same for all blocks, so the caller applies the activation once.
     pub fn forward<T: TensorLike>(&self, x: &T, temb: Option<&T>) -> Result<T> {
         let image_bias = match (&self.time_emb_proj, temb) {
             (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
@@ -88,7 +88,7 @@ impl ResnetIn {
 }
 
 impl ResnetOut {
-    /// Declares `norm2`, `conv2` and, where the channels change, `conv_shortcut`.
+    /// Declares `norm2`, `conv2` and, if the channels change, `conv_shortcut`.
     pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
         let ResnetConfig { in_channels, out_channels, .. } = config;
         Self {
@@ -99,8 +99,8 @@ impl ResnetOut {
         }
     }
 
-    /// What the first half gave, `(b, h, w, out_channels)`, and the block's input `x` to the block's result. `h` is taken:
-    /// what is not needed any more goes at once, since these are the largest maps of a decoder.
+    /// Computes the block's output from the first half's output `h` `(b, h, w, out_channels)` and the block's input
+    /// `x`. `h` is consumed and dropped as early as possible, because these are the largest maps of a decoder.
     pub fn forward<T: TensorLike>(&self, mut h: T, x: &T) -> Result<T> {
         h = self.norm2.forward(&h)?;
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;

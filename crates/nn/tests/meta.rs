@@ -1,4 +1,4 @@
-//! Tensors without elements against tensors: shapes, types, floating-point operations and memory of every layer.
+//! Tensors without elements compared with tensors: shapes, types, floating-point operations and memory of every layer.
 #![allow(missing_docs)]
 
 use std::sync::{Mutex, PoisonError};
@@ -17,18 +17,18 @@ use kiln_weights::{Placement, RandomSource, Segments, load};
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// The pool's counters are the process's: one layer is measured at a time.
+/// The pool's counters belong to the process, so layers are measured one at a time.
 static MEASURING: Mutex<()> = Mutex::new(());
 
-/// Bytes that are not the pool's: requests below its limit.
+/// Bytes outside the pool: requests below its limit.
 const SMALL: f64 = 100e3;
 
 fn tensor(shape: &[usize], dtype: DType) -> Tensor {
     Tensor::zeros(shape, dtype, &Device::Cpu).unwrap()
 }
 
-/// The most bytes that `run` holds beyond what there was before. A thread that had no such task before allocates its
-/// buffer in any run, so the least of some runs is taken.
+/// The peak of `run`'s memory above the level before. A thread without an earlier task allocates its buffer in the
+/// first run, so the minimum of several runs is used.
 fn measured<T>(run: impl Fn() -> T) -> f64 {
     let once = || {
         HostPool::reset_peaks();
@@ -39,7 +39,7 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
     (0..6).map(|_| once()).min().unwrap_or(0) as f64
 }
 
-/// The same on a device without elements.
+/// The peak on a device without elements.
 fn predicted<T>(device: &MetaDevice, run: impl Fn() -> T) -> f64 {
     drop(run()); // allocates what threads keep
     device.ledger().reset_peak();
@@ -48,8 +48,8 @@ fn predicted<T>(device: &MetaDevice, run: impl Fn() -> T) -> f64 {
     (device.ledger().peak() - before) as f64
 }
 
-/// Runs a layer with tensors and without elements, in every type, and holds one against the other. All inputs of a type
-/// have their shapes in brackets.
+/// Runs a layer with tensors and without elements, in every type, and compares the two. All inputs of a type have their
+/// shapes in brackets.
 macro_rules! check {
     ($what:expr, $build:expr, [$($x:ident: $shape:expr),+], |$module:ident| $forward:expr) => {{
         let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +155,7 @@ fn strips() {
     }
 }
 
-/// The primitives that networks use between their layers.
+/// The primitives that networks use between layers.
 #[test]
 fn shapes_between_layers() {
     fn run<T: TensorLike>(x: &T, other: &T) -> Result<Vec<T>> {
@@ -192,9 +192,9 @@ fn shapes_between_layers() {
     assert_eq!(found, expected);
 }
 
-/// What operators refuse is refused before there are tensors, in the same words.
+/// Shapes that operators reject are rejected without elements too, with the same messages.
 #[test]
-fn what_does_not_fit_is_refused_alike() {
+fn invalid_shapes_are_refused_with_the_same_messages() {
     fn refused<T: TensorLike>(make: impl Fn(&[usize]) -> T) -> Vec<String> {
         let message = |result: Result<T>| result.err().map_or_else(|| "taken".to_string(), |error| error.to_string());
         let mut segments = Segments::default();
@@ -231,7 +231,7 @@ fn what_does_not_fit_is_refused_alike() {
     assert!(messages.iter().all(|message| message != "taken"), "{messages:#?}");
     assert_eq!(messages[0], "linear: linear: x has shape [2, 7], expected (.., 8)");
 
-    // candle has words of its own for these.
+    // candle has its own messages for these.
     let x = device.tensor(&[2, 6], DType::F32);
     let cases = [
         x.reshape(&[5]),
@@ -248,7 +248,7 @@ fn what_does_not_fit_is_refused_alike() {
     assert!(x.slice_set(&x, 0, 1).is_err() && x.slice_set(&x, 0, 0).is_ok());
 }
 
-/// A clone is the same memory, a part holds all of it, and parameters hold none.
+/// A clone shares its memory, a view keeps all of it allocated, and parameters take none.
 #[test]
 fn memory_is_held_while_a_clone_lives() {
     let device = MetaDevice::new(Target::Gpu, DType::F16);
@@ -259,15 +259,15 @@ fn memory_is_held_while_a_clone_lives() {
     assert_eq!((part.bytes(), device.ledger().now()), (8192, 8192));
     let dense = part.contiguous().unwrap();
     drop(part);
-    assert_eq!((dense.bytes(), device.ledger().now()), (512, 512)); // the pool's unit
+    assert_eq!((dense.bytes(), device.ledger().now()), (512, 512)); // the pool's granularity
     let rows = dense.narrow(1, 1, 2).unwrap().contiguous().unwrap();
-    assert_eq!((rows.bytes(), device.ledger().now()), (512, 512)); // rows of one image have no gaps
+    assert_eq!((rows.bytes(), device.ledger().now()), (512, 512)); // rows of one image are contiguous
 
     let mut segments = Segments::default();
     let table = segments.add_on_host("table", |p| Embedding::new(p, 100, 1000));
     let found: MetaTensor = MetaTensor::run(&table, |table| table.forward(&[7, 8], &device)).unwrap();
     assert_eq!((found.dims(), found.dtype()), (&[2, 1000][..], DType::F16));
-    assert_eq!(device.ledger().now(), 512); // the host's memory is not the card's
+    assert_eq!(device.ledger().now(), 512); // host memory is not GPU memory
     let first: MetaTensor = MetaTensor::run(&table, |table| table.first_rows(7, &device)).unwrap();
     assert_eq!((first.dims(), first.bytes()), (&[7, 1000][..], 0));
     let moved = found.to_device(&device).unwrap();

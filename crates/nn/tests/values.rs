@@ -1,4 +1,4 @@
-//! Layers with tensors against the same formulas in candle's primitives.
+//! Layers with tensors compared with the same formulas in candle's primitives.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
@@ -8,9 +8,9 @@ use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Embedding, Error, FeedForward, GroupNorm, LayerNorm,
     Linear, ResnetBlock, ResnetConfig, TensorLike, Upsample, ops,
 };
-use kiln_weights::{MapSource, ParamBuilder, Placement, Segments, Staged, load};
+use kiln_weights::{MapSource, ParamBuilder, Placement, SegmentModule, Segments, load};
 
-/// The largest difference in f32 where sums are made in another order, of values of about 1.
+/// The largest difference in f32 with another summation order, for values of about 1.
 const ROUNDING: f32 = 2e-5;
 
 /// Values between -1 and 1 that do not repeat, from a low-discrepancy sequence.
@@ -20,9 +20,9 @@ fn tensor(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-/// A layer with weights, and the weights by name. Vectors are added to 1 where they scale a normalization.
+/// A layer with weights, and the weights by name. Vectors that scale a normalization are added to 1.
 struct Layer<M> {
-    module: Staged<M>,
+    module: SegmentModule<M>,
     weights: HashMap<String, Tensor>,
 }
 
@@ -49,7 +49,7 @@ impl<M> Layer<M> {
         &self.weights[key]
     }
 
-    /// `x` `(.., k)` through the linear layer `name`.
+    /// Applies the linear layer `name` to `x` `(.., k)`.
     fn linear(&self, name: &str, x: &Tensor) -> Tensor {
         let y = x.broadcast_matmul(&self.weight(&format!("{name}weight")).t().unwrap()).unwrap();
         match self.weights.get(&format!("{name}bias")) {
@@ -58,7 +58,7 @@ impl<M> Layer<M> {
         }
     }
 
-    /// `x` `(b, h, w, c)` through the convolution `name`, with zeros around it: above and on the left, below and on the
+    /// Applies the convolution `name` to `x` `(b, h, w, c)`, with zero padding: at the top and left, at the bottom and
     /// right.
     fn conv(&self, name: &str, x: &Tensor, stride: usize, [before, after]: [usize; 2]) -> Tensor {
         let x = x.permute((0, 3, 1, 2)).unwrap();
@@ -68,7 +68,7 @@ impl<M> Layer<M> {
         y.broadcast_add(self.weight(&format!("{name}bias"))).unwrap()
     }
 
-    /// `x` `(b, .., c)` through the group normalization `name`.
+    /// Applies the group normalization `name` to `x` `(b, .., c)`.
     fn group_norm(&self, name: &str, x: &Tensor, groups: usize, eps: f64) -> Tensor {
         let (b, c) = (x.dims()[0], x.dims()[x.rank() - 1]);
         let grouped = x.reshape((b, (), groups, c / groups)).unwrap().transpose(1, 2).unwrap();
@@ -95,7 +95,7 @@ fn silu(x: &Tensor) -> Tensor {
     (x / (x.neg().unwrap().exp().unwrap() + 1.0).unwrap()).unwrap()
 }
 
-/// Attention over `heads` heads; `seen` `(s, t)` is 0 where a query does not see a key.
+/// Attention over `heads` heads; `seen` `(s, t)` is 0 where a key is masked for a query.
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, seen: &Tensor) -> Tensor {
     let (b, s, c) = q.dims3().unwrap();
     let split = |x: &Tensor| {
@@ -230,7 +230,7 @@ fn attention_in_every_form() {
     let seen = Tensor::new(&[[1f32, 0., 1., 1., 0., 1.], [1., 1., 1., 0., 0., 0.]], &Device::Cpu).unwrap();
     let hidden = before.broadcast_mul(&seen.reshape((2, 1, 1, s)).unwrap()).unwrap(); // (2, 1, s, s)
     let expected = layer.linear("out_proj.", &attention(&q, &k, &v, heads, &hidden));
-    let found = layer.run(|attention| attention.forward_seeing(&x, &seen, &residual));
+    let found = layer.run(|attention| attention.forward_masked(&x, &seen, &residual));
     assert_close(&found, &(expected + &residual).unwrap());
 }
 
@@ -262,7 +262,7 @@ fn residual_blocks_with_and_without_time() {
     }
 }
 
-/// On the CPU strips change no bit, whatever their size.
+/// On the CPU, strips of any size do not change a bit.
 #[test]
 fn residual_blocks_in_strips_have_the_same_bits() {
     let x = tensor(&[1, 13, 6, 8], 50);

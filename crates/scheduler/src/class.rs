@@ -1,8 +1,8 @@
-//! What diffusers' scheduler classes take for keys that a configuration does not have.
+//! The defaults of diffusers' scheduler classes for keys that a configuration does not have.
 
 use crate::{SamplerKind, Spacing};
 
-/// What differs between diffusers' classes when a key is missing, or does not exist for the class.
+/// The differences between diffusers' classes for keys that are missing, or that the class does not have.
 pub(crate) struct Class {
     pub(crate) beta_start: f64,
     pub(crate) beta_end: f64,
@@ -17,7 +17,7 @@ pub(crate) struct Class {
     pub(crate) set_alpha_to_one: bool,
 }
 
-/// Read from diffusers 0.42.1, the signatures of the classes' constructors.
+/// Source: diffusers 0.42.1, the signatures of the classes' constructors.
 pub(crate) fn class(kind: SamplerKind) -> Class {
     let ddim = Class {
         beta_start: 1e-4,
@@ -57,9 +57,9 @@ pub(crate) fn class(kind: SamplerKind) -> Class {
         }
         SamplerKind::Deis => Class { karras: true, zero_snr: false, thresholding: true, ..euler_a },
         SamplerKind::Lcm => lcm,
-        // The keys exist, and diffusers' class does nothing with them.
+        // The keys exist, but diffusers' class ignores them.
         SamplerKind::Tcd => Class { clip_sample: None, thresholding: false, ..lcm },
-        // diffusers has no class for these: they read what Euler reads.
+        // diffusers has no class for these: they read the keys that Euler reads.
         SamplerKind::Dpmpp2sA
         | SamplerKind::Dpmpp3mSde
         | SamplerKind::Ipndm

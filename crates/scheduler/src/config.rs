@@ -1,12 +1,12 @@
-//! diffusers' `scheduler_config.json`, as it stands in the file.
+//! diffusers' `scheduler_config.json`, unchanged.
 
 use crate::{Error, SamplerKind};
 use serde::{Deserialize, Deserializer, de};
 
 /// The keys of a `scheduler_config.json` that any of our samplers reads.
 ///
-/// Every key is optional: what a missing one means depends on the sampler's class, and is decided in
-/// [`SchedulerConfig::resolve`]. Unknown keys are ignored, as diffusers ignores them.
+/// Every key is optional. The meaning of a missing key depends on the sampler's class, and [`SchedulerConfig::resolve`]
+/// decides it. Unknown keys are ignored, as in diffusers.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub struct SchedulerConfig {
     pub beta_end: Option<f64>,
     /// `linear`, `scaled_linear` or `squaredcos_cap_v2`.
     pub beta_schedule: Option<String>,
-    /// The betas themselves, instead of a schedule.
+    /// The betas as a list, instead of a schedule.
     pub trained_betas: Option<Vec<f32>>,
     /// Rescale the betas to zero terminal SNR, arXiv 2305.08891.
     pub rescale_betas_zero_snr: Option<bool>,
@@ -34,7 +34,7 @@ pub struct SchedulerConfig {
     pub steps_offset: Option<i64>,
     /// Clip the predicted image.
     pub clip_sample: Option<bool>,
-    /// To plus or minus this.
+    /// The bound of that clipping: plus or minus this value.
     pub clip_sample_range: Option<f64>,
     /// Threshold the predicted image dynamically.
     pub thresholding: Option<bool>,
@@ -85,27 +85,27 @@ pub struct SchedulerConfig {
     pub disable_corrector: Option<Vec<usize>>,
     /// DDPM's noise: `fixed_small` or `fixed_large`.
     pub variance_type: Option<String>,
-    /// The timesteps that a consistency model was distilled on.
+    /// The number of timesteps that a consistency model was distilled on.
     pub original_inference_steps: Option<usize>,
-    /// What a consistency model's timesteps are multiplied by in its boundary condition.
+    /// The factor of a consistency model's timesteps in its boundary condition.
     pub timestep_scaling: Option<f64>,
 }
 
 impl SchedulerConfig {
     /// Reads the text of a `scheduler_config.json`.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        Ok(serde_json::from_str(&quoted_python_floats(text))?)
+        Ok(serde_json::from_str(&quote_python_floats(text))?)
     }
 
-    /// The configuration as diffusers' `StableDiffusionPipeline` takes it, also from folders that were saved before
-    /// these keys were: latents are not clipped (`clip_sample` is false), and `steps_offset` is 1.
-    /// `StableDiffusionXLPipeline` takes a configuration as it is. diffusers 0.42.1, the constructor in
-    /// `pipeline_stable_diffusion.py`; there the scheduler's class fills in what the folder lacks before.
+    /// The configuration as diffusers' `StableDiffusionPipeline` corrects it, also for folders that are older than
+    /// these keys: latents are not clipped (`clip_sample` is false), and `steps_offset` is 1.
+    /// `StableDiffusionXLPipeline` uses a configuration unchanged. Source: diffusers 0.42.1, the constructor in
+    /// `pipeline_stable_diffusion.py`. There, the scheduler's class fills in missing keys first.
     pub fn for_stable_diffusion(self) -> Self {
         Self { steps_offset: Some(1), clip_sample: Some(false), ..self }
     }
 
-    /// The folder's own sampler, from `_class_name`; the stochastic solver is a sampler of its own here.
+    /// The sampler that `_class_name` names. The stochastic DPM-Solver++ is a separate sampler here.
     pub fn sampler(&self) -> Result<SamplerKind, Error> {
         let kind = SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())?;
         Ok(match (kind, self.algorithm_type.as_deref(), self.solver_type.as_deref()) {
@@ -116,11 +116,11 @@ impl SchedulerConfig {
     }
 }
 
-/// Python writes infinities and NaN as bare words, which JSON does not have. They become texts, which no number takes but
-/// [`bound`].
-fn quoted_python_floats(text: &str) -> String {
+/// Python writes infinities and NaN as bare words, which JSON does not have. This function quotes them. No number field
+/// accepts the resulting strings, except for those with [`bound`].
+fn quote_python_floats(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
-    // Every second piece between quotes is a string, which may hold the words (or an escaped quote).
+    // Every second piece between quotes is a string, which may contain the words (or an escaped quote).
     let mut in_string = false;
     for piece in text.split_inclusive('"') {
         if in_string {
@@ -138,10 +138,10 @@ fn quoted_python_floats(text: &str) -> String {
     clean
 }
 
-/// What stands for Python's `-Infinity`.
+/// The string that replaces Python's `-Infinity`.
 const NO_BOUND: &str = "\"-Infinity\"";
 
-/// A lower bound, where minus infinity is none.
+/// A lower bound, where minus infinity means none.
 fn bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn values_that_are_not_numbers_are_refused() {
         for text in [
             r#"{"beta_start": NaN}"#,
             r#"{"beta_end": Infinity}"#,

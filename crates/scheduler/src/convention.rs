@@ -1,18 +1,18 @@
-//! Whose rules hold where programs differ.
+//! The rules to follow where programs differ.
 
 use crate::sigma_range::InitialNoise;
 use crate::{
-    FinalSigma, Limit, Resolved, SamplerKind, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, TimestepRule,
+    FinalSigma, Resolved, SamplerKind, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, ThresholdMode, TimestepRule,
     UniPcScale,
 };
 
 use SamplerKind as K;
 use SigmaSchedule as S;
 
-/// The program whose rules hold where programs differ: the range of sigma schedules, the first latents, the timesteps
-/// that the model gets, discarded noise levels, and what one name means in two programs.
+/// The program whose rules apply where programs differ: the range of sigma schedules, the first latents, the timesteps
+/// that the model gets, discarded noise levels, and names that mean different things in two programs.
 ///
-/// An option that is given wins over the rule.
+/// An explicit option overrides the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Convention {
     /// diffusers 0.42: the class of the sampler on the model's own configuration.
@@ -25,8 +25,8 @@ pub enum Convention {
 }
 
 impl Convention {
-    /// What AUTOMATIC1111 means by the sigma schedule "Automatic": the table `samplers_k_diffusion` of its
-    /// `sd_samplers_kdiffusion.py`. [`SigmaSchedule::Default`] for samplers that have timesteps of their own.
+    /// The sigma schedule that "Automatic" selects in AUTOMATIC1111: the table `samplers_k_diffusion` of its
+    /// `sd_samplers_kdiffusion.py`. [`SigmaSchedule::Default`] for samplers that have their own timesteps.
     pub fn automatic(kind: SamplerKind) -> SigmaSchedule {
         match kind {
             K::Dpmpp2m | K::DpmppSde | K::Dpmpp2sA | K::Dpm2 | K::Dpm2A | K::Restart => S::Karras,
@@ -36,12 +36,12 @@ impl Convention {
         }
     }
 
-    /// Whether AUTOMATIC1111 asks for a sigma schedule; the other samplers walk over timesteps there.
+    /// Whether AUTOMATIC1111 offers sigma schedules for this sampler. Its other samplers step over timesteps.
     pub fn has_sigma_schedule(kind: SamplerKind) -> bool {
         !matches!(kind, K::Ddim | K::DdimCfgPp | K::Ddpm | K::Pndm | K::UniPc | K::Lcm | K::Tcd | K::Deis)
     }
 
-    /// Whether the program makes one level more than asked for and leaves out the next-to-last one:
+    /// Whether the program computes one level more than requested and removes the next-to-last one:
     /// `discard_next_to_last_sigma` in AUTOMATIC1111, `DISCARD_PENULTIMATE_SIGMA_SAMPLERS` in ComfyUI.
     pub fn discards_penultimate(self, kind: SamplerKind) -> bool {
         match self {
@@ -53,7 +53,7 @@ impl Convention {
 }
 
 impl Resolved {
-    /// The same by the rules of a program.
+    /// Applies the rules of a program.
     pub(crate) fn follow(&mut self, convention: Convention) {
         if convention == Convention::Diffusers {
             return;
@@ -63,10 +63,10 @@ impl Resolved {
         self.sigma_range = SigmaRange::Table;
         self.discards_penultimate = convention.discards_penultimate(sampler);
         // Neither program clips latents.
-        self.limit = Limit::None;
+        self.threshold = ThresholdMode::None;
         self.skip_prk_steps = true;
         if sampler == K::Dpmpp2m {
-            // k-diffusion's sample_dpmpp_2m: of first order where the step ends without noise, and only there.
+            // k-diffusion's `sample_dpmpp_2m` has first order in the step that ends without noise, and only there.
             self.solver.order = 2;
             self.solver.second_order = SecondOrder::Midpoint;
             self.solver.lower_order_final = false;

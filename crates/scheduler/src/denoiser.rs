@@ -1,41 +1,41 @@
-//! From the model's answer to `x0` and `eps`, whatever the model was trained to predict.
+//! Computes `x0` and `eps` from the model's output, for every type of prediction.
 
-use crate::mimic::limit_to;
-use crate::tensor::linear;
+use crate::mimic::limit_range;
+use crate::tensor::{linear, quantile};
 use crate::{Error, Point, Result};
 use candle_core::{DType, Device, Tensor};
 
-/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, predictions of the
-/// same shape out.
-pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Answer> + 'a;
+/// The model as a sampler calls it. Inputs: scaled latents (n, c, h, w) and a timestep. Output: predictions of the same
+/// shape.
+pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<ModelOutput> + 'a;
 
-/// What a model says about latents (n, c, h, w).
+/// The model's output for latents (n, c, h, w).
 #[derive(Debug, Clone)]
-pub struct Answer {
-    /// Its prediction, guided where there is guidance, of the latents' shape.
+pub struct ModelOutput {
+    /// The prediction, with guidance applied where there is guidance. It has the latents' shape.
     pub output: Tensor,
-    /// Its prediction without the prompt, for the samplers with CFG++.
+    /// The prediction without the prompt, for the samplers with CFG++.
     pub unconditional: Option<Tensor>,
-    /// A prediction with weaker guidance, whose range the image gets.
-    pub mimic: Option<Mimic>,
+    /// A prediction with a lower guidance scale, whose range the image gets.
+    pub mimic: Option<MimicCfg>,
 }
 
 /// Dynamic thresholding for latents.
 #[derive(Debug, Clone)]
-pub struct Mimic {
-    /// The prediction with weaker guidance, of the latents' shape.
+pub struct MimicCfg {
+    /// The prediction with the lower guidance scale, of the latents' shape.
     pub output: Tensor,
     /// The share of the values that is not clipped, 0 to 1.
     pub percentile: f64,
 }
 
-impl From<Tensor> for Answer {
+impl From<Tensor> for ModelOutput {
     fn from(output: Tensor) -> Self {
         Self { output, unconditional: None, mimic: None }
     }
 }
 
-/// What the model predicts.
+/// The quantity that the model predicts: diffusers' `prediction_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prediction {
     /// The noise.
@@ -46,11 +46,11 @@ pub enum Prediction {
     Sample,
 }
 
-/// What is done to a predicted image that is out of range. Latents are not images, so Stable Diffusion's
-/// configurations say [`Limit::None`].
+/// The treatment of a predicted image that is out of range. Latents are not images, so Stable Diffusion's
+/// configurations have [`ThresholdMode::None`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Limit {
-    /// Nothing.
+pub enum ThresholdMode {
+    /// The image is not changed.
     None,
     /// Clip to plus or minus this.
     Clip(f64),
@@ -63,26 +63,26 @@ pub enum Limit {
     },
 }
 
-/// The two halves of noisy latents.
+/// The predicted image and the predicted noise of noisy latents.
 #[derive(Debug, Clone)]
 pub struct Denoised {
-    /// The predicted image, within its limit.
+    /// The predicted image, after thresholding.
     pub x0: Tensor,
-    /// The predicted noise, as the model meant it: not changed where `x0` was limited.
+    /// The predicted noise. Thresholding of `x0` does not change it.
     pub eps: Tensor,
 }
 
-/// A model with the knowledge of what it predicts.
+/// A model together with its type of prediction.
 pub struct Denoiser<'a> {
     model: &'a mut Model<'a>,
     prediction: Prediction,
-    limit: Limit,
+    threshold: ThresholdMode,
 }
 
 impl<'a> Denoiser<'a> {
     /// Wraps a model.
-    pub fn new(model: &'a mut Model<'a>, prediction: Prediction, limit: Limit) -> Self {
-        Self { model, prediction, limit }
+    pub fn new(model: &'a mut Model<'a>, prediction: Prediction, threshold: ThresholdMode) -> Self {
+        Self { model, prediction, threshold }
     }
 
     /// The image and the noise in the latents `x`, which are at `point`.
@@ -91,40 +91,39 @@ impl<'a> Denoiser<'a> {
         self.interpret(&output, x, point)
     }
 
-    /// The same, and the image that the model sees without the prompt, where it says so.
+    /// As [`Denoiser::denoise`], with the image that the model predicts without the prompt, where it reports one.
     pub fn denoise_both(&mut self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
-        let Answer { output, unconditional, .. } = self.answer(x, point)?;
+        let ModelOutput { output, unconditional, .. } = self.evaluate(x, point)?;
         let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);
         let unconditional = unconditional.map(image).transpose()?;
         Ok((self.interpret(&output, x, point)?, unconditional))
     }
 
-    /// The model's bare answer, in f32.
+    /// The model's output before conversion, in f32.
     pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
-        Ok(self.answer(x, point)?.output)
+        Ok(self.evaluate(x, point)?.output)
     }
 
-    fn answer(&mut self, x: &Tensor, point: Point) -> Result<Answer> {
-        let answer = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+    fn evaluate(&mut self, x: &Tensor, point: Point) -> Result<ModelOutput> {
+        let found = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
         let checked = |output: Tensor| {
             if output.dims() != x.dims() {
                 return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
             }
             Ok(output.to_dtype(DType::F32)?)
         };
-        let unconditional = answer.unconditional.map(checked).transpose()?;
-        let mut output = checked(answer.output)?;
-        if let Some(Mimic { output: weaker, percentile }) = answer.mimic {
+        let unconditional = found.unconditional.map(checked).transpose()?;
+        let mut output = checked(found.output)?;
+        if let Some(MimicCfg { output: weaker, percentile }) = found.mimic {
             let image = |output: &Tensor| Ok::<_, Error>(self.interpret(output, x, point)?.x0);
-            let limited = limit_to(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
-            output = self.answer_for(&limited, x, point)?;
+            let limited = limit_range(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
+            output = self.output_for_x0(&limited, x, point)?;
         }
-        Ok(Answer { output, unconditional, mimic: None })
+        Ok(ModelOutput { output, unconditional, mimic: None })
     }
 
-    /// What the model would have answered had it seen this image in the latents: the inverse of
-    /// [`Denoiser::interpret`].
-    fn answer_for(&self, x0: &Tensor, x: &Tensor, point: Point) -> Result<Tensor> {
+    /// The model output that corresponds to the image `x0` in the latents: the inverse of [`Denoiser::interpret`].
+    fn output_for_x0(&self, x0: &Tensor, x: &Tensor, point: Point) -> Result<Tensor> {
         let Point { alpha, sigma, .. } = point;
         let norm = point.norm();
         match self.prediction {
@@ -134,7 +133,7 @@ impl<'a> Denoiser<'a> {
         }
     }
 
-    /// What an answer of the model says about the latents `x` at `point`.
+    /// Converts a model output for the latents `x` at `point` to `x0` and `eps`.
     ///
     /// With `a` and `s` the point's factors over its norm (1 for a variance preserving sampler):
     /// `eps`: `x0 = (x - sigma eps) / alpha`; `v`: `x0 = a x - s v`, `eps = s x + a v`, `x` normed too;
@@ -151,11 +150,11 @@ impl<'a> Denoiser<'a> {
             }
             Prediction::Sample => (output.clone(), linear(&[(1.0 / sigma, x), (-alpha / sigma, output)])?),
         };
-        Ok(Denoised { x0: self.limit.apply(x0)?, eps })
+        Ok(Denoised { x0: self.threshold.apply(x0)?, eps })
     }
 }
 
-impl Limit {
+impl ThresholdMode {
     fn apply(self, x0: Tensor) -> Result<Tensor> {
         match self {
             Self::None => Ok(x0),
@@ -163,7 +162,7 @@ impl Limit {
             Self::Dynamic { ratio, max } => {
                 let images = x0.dim(0)?;
                 let rows: Vec<Vec<f32>> = x0.abs()?.reshape((images, ()))?.to_device(&Device::Cpu)?.to_vec2()?;
-                // Below 1 this is plain clipping; like PyTorch's clamp, `max` wins over that 1.
+                // Below 1 this is plain clipping. As in PyTorch's `clamp`, `max` overrides that minimum of 1.
                 let thresholds = rows.into_iter().map(|row| quantile(row, ratio).max(1.0).min(max as f32));
                 let limited = thresholds.enumerate().map(|(i, s)| {
                     let image = x0.narrow(0, i, 1)?;
@@ -175,15 +174,6 @@ impl Limit {
     }
 }
 
-/// The value below which the share `ratio` of the values lies, interpolated between its neighbours.
-pub(crate) fn quantile(mut values: Vec<f32>, ratio: f64) -> f32 {
-    values.sort_unstable_by(f32::total_cmp);
-    let at = ratio * values.len().saturating_sub(1) as f64;
-    let (low, weight) = (at.floor() as usize, (at - at.floor()) as f32);
-    let high = (low + 1).min(values.len() - 1);
-    values[low] + weight * (values[high] - values[low])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +182,7 @@ mod tests {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// Every kind of model that knows the truth gives the truth, at any kind of point.
+    /// A perfect model of each prediction type yields the true image and noise, at any point.
     #[test]
     fn predictions_agree() -> Result<()> {
         let x0 = Tensor::new(&[0.5f32, -0.25, 1.0], &Device::Cpu)?;
@@ -205,7 +195,7 @@ mod tests {
             let v = linear(&[(a, &eps), (-s, &x0)])?;
             for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
                 let mut model = |_: &Tensor, _| Ok(truth.clone().into());
-                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point);
+                let found = Denoiser::new(&mut model, prediction, ThresholdMode::None).denoise(&x, point);
                 if alpha == 0.0 && prediction == Prediction::Epsilon {
                     assert!(matches!(found, Err(Error::ZeroSignal { .. })));
                     continue;
@@ -223,7 +213,8 @@ mod tests {
         Ok(())
     }
 
-    /// Weaker guidance of the same strength limits nothing, whatever the model predicts; then halves.
+    /// Weaker guidance of the same scale changes nothing, for every prediction type. A scale of one half then halves
+    /// the range.
     #[test]
     fn an_image_gets_the_range_of_weaker_guidance() -> Result<()> {
         let x = Tensor::new(&[0.9f32, -0.5, 1.5, 0.1], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
@@ -232,12 +223,12 @@ mod tests {
             for point in
                 [Point { timestep: 7.0, alpha: 1.0, sigma: 2.0 }, Point { timestep: 7.0, alpha: 0.6, sigma: 0.8 }]
             {
-                let mut answer = Answer::from(strong.clone());
+                let mut output = ModelOutput::from(strong.clone());
                 let mut plain = |_: &Tensor, _| Ok(strong.clone().into());
-                let expected = Denoiser::new(&mut plain, prediction, Limit::None).denoise(&x, point)?;
-                answer.mimic = Some(Mimic { output: strong.clone(), percentile: 1.0 });
-                let mut model = |_: &Tensor, _| Ok(answer.clone());
-                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point)?;
+                let expected = Denoiser::new(&mut plain, prediction, ThresholdMode::None).denoise(&x, point)?;
+                output.mimic = Some(MimicCfg { output: strong.clone(), percentile: 1.0 });
+                let mut model = |_: &Tensor, _| Ok(output.clone());
+                let found = Denoiser::new(&mut model, prediction, ThresholdMode::None).denoise(&x, point)?;
                 for (found, expected) in [(&found.x0, &expected.x0), (&found.eps, &expected.eps)] {
                     let close = values(found).into_iter().zip(values(expected)).all(|(a, b)| (a - b).abs() < 1e-5);
                     assert!(close, "{prediction:?} at {point:?}: {found} for {expected}");
@@ -250,9 +241,9 @@ mod tests {
     #[test]
     fn limits() -> Result<()> {
         let x0 = Tensor::new(&[[0.5f32, -3.0, 1.0, 2.0], [0.1, 0.2, 0.3, -0.4]], &Device::Cpu)?;
-        assert_eq!(values(&Limit::Clip(1.0).apply(x0.clone())?), [0.5, -1.0, 1.0, 1.0, 0.1, 0.2, 0.3, -0.4]);
-        // torch.quantile([0.5, 3, 1, 2], 0.5) = 1.5
-        let found = values(&Limit::Dynamic { ratio: 0.5, max: 10.0 }.apply(x0)?);
+        assert_eq!(values(&ThresholdMode::Clip(1.0).apply(x0.clone())?), [0.5, -1.0, 1.0, 1.0, 0.1, 0.2, 0.3, -0.4]);
+        // `torch.quantile([0.5, 3, 1, 2], 0.5)` is 1.5.
+        let found = values(&ThresholdMode::Dynamic { ratio: 0.5, max: 10.0 }.apply(x0)?);
         let expected = [1.0 / 3.0, -1.0, 2.0 / 3.0, 1.0, 0.1, 0.2, 0.3, -0.4];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
         Ok(())
@@ -263,7 +254,7 @@ mod tests {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
         let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?.into());
         let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
-        let error = Denoiser::new(&mut model, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
+        let error = Denoiser::new(&mut model, Prediction::V, ThresholdMode::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! What can go wrong between a scheduler's JSON and the last step.
+//! The errors of this crate.
 
 use crate::SamplerKind;
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every failure of this crate; each message says what was found and what to do.
+/// Every error of this crate. Each message reports the value found and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     )]
     Json(#[from] serde_json::Error),
 
-    /// `_class_name` is missing, or names a scheduler that is not built here.
+    /// `_class_name` is missing, or names a scheduler that is not implemented.
     #[error("scheduler class {class:?} is not supported; choose a sampler by name instead: {}", SamplerKind::ids())]
     UnknownClass {
         /// The `_class_name` found, empty where there was none.
@@ -42,45 +42,45 @@ pub enum Error {
         known: String,
     },
 
-    /// An option is impossible, or says nothing to the sampler.
+    /// An option has an impossible value, or no effect on the sampler.
     #[error("--{option} is {value}, expected {expected}")]
     Option {
         /// The option, as on the command line.
         option: &'static str,
         /// Its value.
         value: String,
-        /// What would do.
+        /// The accepted values.
         expected: String,
     },
 
-    /// A key of the configuration has a value that is not built here.
+    /// A key of the configuration has a value that is not supported.
     #[error("scheduler_config.json: {key} = {value} is not supported; expected {expected}")]
     Unsupported {
         /// The JSON key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What would do.
+        /// The accepted values.
         expected: &'static str,
     },
 
     /// The number of steps is zero, or more than the model was trained with.
     #[error("{steps} sampling steps are out of range; choose between {min} and {max}")]
     Steps {
-        /// The number asked for.
+        /// The requested number.
         steps: usize,
-        /// The fewest that this sampler takes.
+        /// The minimum of this sampler.
         min: usize,
         /// The number of training timesteps.
         max: usize,
     },
 
-    /// So many steps that rounding gives two of them the same noise level.
+    /// The number of steps is so high that two of them have the same noise level after rounding.
     #[error(
         "{steps} sampling steps put two steps on timestep {timestep}; choose fewer steps, or another sampler or timestep_spacing"
     )]
     TooFine {
-        /// The number of steps asked for.
+        /// The requested number of steps.
         steps: usize,
         /// The timestep that came twice.
         timestep: f64,
@@ -100,15 +100,15 @@ pub enum Error {
     /// A start index that this schedule cannot start at.
     #[error("cannot start at model evaluation {index} of {len}: {reason}")]
     Start {
-        /// The index asked for.
+        /// The requested index.
         index: usize,
         /// The number of model evaluations.
         len: usize,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
 
-    /// At zero signal a prediction of the noise says nothing about the image.
+    /// At zero signal, an epsilon prediction does not determine the image.
     #[error(
         "timestep {timestep} is pure noise (rescale_betas_zero_snr), where an epsilon prediction cannot give an image; use a v_prediction model, or drop rescale_betas_zero_snr"
     )]
@@ -117,25 +117,25 @@ pub enum Error {
         timestep: f64,
     },
 
-    /// The schedule has been walked to its end.
+    /// All steps of the schedule are done.
     #[error("all {len} model evaluations of this schedule are done; make a new stepper to start again")]
     Finished {
         /// The number of model evaluations.
         len: usize,
     },
 
-    /// The model's answer has another shape than the latents.
+    /// The model's output does not have the shape of the latents.
     #[error(
         "the model gave shape {found:?} for latents of shape {expected:?}; it must predict one value for each latent"
     )]
     OutputShape {
         /// The shape of the latents.
         expected: Vec<usize>,
-        /// The shape of the model's answer.
+        /// The shape of the model's output.
         found: Vec<usize>,
     },
 
-    /// The latents hold another number of images than there are generators.
+    /// The number of images differs from the number of generators.
     #[error("{found} images for {expected} noise generators; make one generator for each image of the batch")]
     Images {
         /// The number of generators.
@@ -144,8 +144,8 @@ pub enum Error {
         found: usize,
     },
 
-    /// A sampler with CFG++ had a model that says nothing about the picture without the prompt.
-    #[error("sampler {sampler} needs the model's answer without the prompt too; give one, or use another sampler")]
+    /// A sampler with CFG++ got no unconditional prediction from the model.
+    #[error("sampler {sampler} also needs the model's unconditional prediction; return one, or use another sampler")]
     NoUnconditional {
         /// The sampler.
         sampler: SamplerKind,
@@ -155,8 +155,8 @@ pub enum Error {
     #[error("sampling was interrupted")]
     Interrupted,
 
-    /// The model's own error. [`crate::sample`] gives it back as the caller's type; it is seen in this
-    /// form only by who uses a [`crate::Denoiser`] directly.
+    /// The model's own error. [`crate::sample`] returns it as the caller's type. This variant is visible only to direct
+    /// users of a [`crate::Denoiser`].
     #[error("the model failed: {0}")]
     Model(#[source] Box<dyn std::error::Error + Send + Sync>),
 

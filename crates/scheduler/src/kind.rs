@@ -1,4 +1,4 @@
-//! The samplers: a table of what there is.
+//! The samplers: a table of all of them.
 
 use crate::names::{closest, same};
 use crate::{Error, Result, SigmaRange, SigmaSchedule};
@@ -66,14 +66,14 @@ pub enum SamplerKind {
     DdimCfgPp,
 }
 
-/// How a sampler describes noisy latents, and which noise levels it visits when nothing else is said.
+/// How a sampler represents noisy latents, and which noise levels it visits by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// Variance kept, whole training timesteps: `x = sqrt(a) x0 + sqrt(1 - a) eps`.
+    /// Variance preserving, on whole training timesteps: `x = sqrt(a) x0 + sqrt(1 - a) eps`.
     Timesteps,
-    /// Variance kept, noise levels between timesteps.
+    /// Variance preserving, with noise levels between timesteps.
     Preserving,
-    /// Noise added to the image as it is: `x = x0 + sigma eps`.
+    /// Variance exploding: `x = x0 + sigma eps`.
     Exploding,
 }
 
@@ -85,10 +85,10 @@ struct Row {
     label: &'static str,
     /// The diffusers class.
     class: Option<&'static str>,
-    /// Other names, beside those that differ from these in case, spaces or signs.
+    /// Other names. Names that differ only in case, spaces or signs need no entry.
     aliases: &'static [&'static str],
     frame: Frame,
-    /// How much of the noise is taken from the latents and drawn again, where the sampler does that: its default.
+    /// The default share of the noise that is replaced with fresh noise, for samplers that do so.
     eta: Option<f64>,
     about: &'static str,
 }
@@ -141,7 +141,7 @@ impl SamplerKind {
     };
 
     fn row(self) -> &'static Row {
-        // The table is in the order of the enum, which a test holds.
+        // The table is in the order of the enum. A test checks this.
         &TABLE[self as usize]
     }
 
@@ -160,51 +160,51 @@ impl SamplerKind {
         self.row().about
     }
 
-    /// The diffusers class that is this sampler, where there is one.
+    /// The diffusers class that implements this sampler, if any.
     pub fn class_name(self) -> Option<&'static str> {
         self.row().class
     }
 
-    /// Whether diffusers has no scheduler that is this sampler, so that no class says which levels it visits.
+    /// Whether no diffusers scheduler implements this sampler, so that no class determines its noise levels.
     /// `dpmpp_2m_sde` is `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
-    pub(crate) fn follows_no_class(self) -> bool {
+    pub(crate) fn has_no_diffusers_class(self) -> bool {
         self.row().class.is_none() && self.frame() == Exploding && !self.is_multistep_sde()
     }
 
-    /// Whether it is diffusers' `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
+    /// Whether the sampler is diffusers' `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
     pub(crate) fn is_multistep_sde(self) -> bool {
         matches!(self, Self::Dpmpp2mSde | Self::Dpmpp2mSdeHeun)
     }
 
-    /// Whether the model is asked twice in each step but the last.
-    pub fn asks_twice(self) -> bool {
+    /// Whether the sampler evaluates the model twice in each step but the last.
+    pub fn evaluates_twice(self) -> bool {
         matches!(self, Self::Heun | Self::Dpm2 | Self::Dpm2A | Self::Dpmpp2sA | Self::DpmppSde | Self::Restart)
     }
 
-    /// How much of the noise is drawn again at each step when nothing is said; `None` for a sampler that has
-    /// no such choice.
+    /// The default share of the noise that is replaced with fresh noise at each step. `None` for a sampler without this
+    /// choice.
     pub fn default_eta(self) -> Option<f64> {
         self.row().eta
     }
 
-    /// Whether `s_churn` raises the noise level before a step: in Karras' samplers.
+    /// Whether `s_churn` raises the noise level before a step. This applies to Karras' samplers.
     pub fn has_churn(self) -> bool {
         matches!(self, Self::Euler | Self::Heun | Self::Dpm2)
     }
 
-    /// Whether `s_noise` scales what is drawn after the first noise.
+    /// Whether `s_noise` scales the noise that is added after the start.
     pub fn has_s_noise(self) -> bool {
         self.has_churn()
             || matches!(self, Self::ErSde | Self::Restart)
             || (self.row().eta.is_some() && self.frame() == Exploding)
     }
 
-    /// Whether the model must also say what it answers without the prompt.
+    /// Whether the sampler also needs the model's unconditional prediction.
     pub fn needs_unconditional(self) -> bool {
         matches!(self, Self::EulerCfgPp | Self::EulerACfgPp | Self::DdimCfgPp)
     }
 
-    /// Whether it steps from timestep to timestep and keeps the latents' variance, as DDIM.
+    /// Whether the sampler steps from timestep to timestep and preserves the latents' variance, as DDIM does.
     pub fn is_on_timesteps(self) -> bool {
         self.frame() == Timesteps
     }
@@ -223,7 +223,7 @@ impl SamplerKind {
         TABLE.map(|row| row.id).join(", ")
     }
 
-    /// The sampler with this name, however it is spelled.
+    /// The sampler with this name, in any spelling.
     fn named(name: &str) -> Option<Self> {
         let names = |row: &Row| [row.id, row.label].into_iter().chain(row.class).any(|known| same(name, known));
         let row = TABLE.iter().find(|row| names(row) || row.aliases.iter().any(|alias| same(name, alias)));
@@ -248,15 +248,15 @@ impl FromStr for SamplerKind {
     }
 }
 
-/// A sampler as users name it: AUTOMATIC1111's older names end in a sigma schedule ("DPM++ 2M Karras").
+/// A sampler name as users write it. AUTOMATIC1111's older names end in a sigma schedule ("DPM++ 2M Karras").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SamplerChoice {
     /// The sampler.
     pub kind: SamplerKind,
-    /// The sigma schedule that the name ends in, if it does.
+    /// The sigma schedule at the end of the name, if any.
     pub schedule: Option<SigmaSchedule>,
     /// [`SigmaRange::Table`] where the name is AUTOMATIC1111's or ComfyUI's, and neither Kiln's id nor diffusers'
-    /// class: in those programs sigma schedules lie over the whole table.
+    /// class. In those programs sigma schedules cover the whole table.
     pub range: Option<SigmaRange>,
 }
 
@@ -268,7 +268,7 @@ impl From<SamplerKind> for SamplerChoice {
 
 impl fmt::Display for SamplerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The label says the range, too: what is written is read back as it was.
+        // The label implies the range, so that the written name parses to the same choice.
         match (self.range, self.schedule) {
             (None, None) => write!(f, "{}", self.kind),
             (None, Some(schedule)) => write!(f, "{}_{schedule}", self.kind),
@@ -325,9 +325,9 @@ mod tests {
         }
     }
 
-    /// The lists of AUTOMATIC1111 (with its older names), ComfyUI, sd.cpp and diffusers.
+    /// Names from the lists of AUTOMATIC1111 (with its older names), ComfyUI, sd.cpp and diffusers.
     #[test]
-    fn everybodys_names_resolve() {
+    fn names_of_other_programs_resolve() {
         use SigmaSchedule as S;
         #[rustfmt::skip]
         let names: [(&str, SamplerKind, Option<S>); 42] = [
@@ -355,9 +355,9 @@ mod tests {
         }
     }
 
-    /// Names of Kiln and of diffusers have diffusers' range, names that only other programs have theirs.
+    /// Kiln's and diffusers' names select diffusers' range. Names that only other programs have select theirs.
     #[test]
-    fn a_name_tells_the_range() {
+    fn a_name_selects_the_range() {
         for (name, range) in [
             ("dpmpp_2m_karras", None),
             ("euler_a", None),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_gets_the_nearest_and_the_list() {
+    fn an_unknown_name_is_answered_with_the_nearest_names() {
         let message = "DPM++ 2N".parse::<SamplerKind>().unwrap_err().to_string();
         assert!(message.contains("did you mean dpmpp_2m, "), "{message}");
         assert!(SamplerKind::ALL.iter().all(|kind| message.contains(kind.id())), "{message}");

@@ -1,21 +1,22 @@
 //! Noise schedules, samplers and seeded noise.
 //!
-//! Floor 0 of the house: this crate turns a `scheduler_config.json` and a number of steps into the
-//! noise levels to visit, and walks an image down them. It takes the model as a closure, so all of it
-//! is tested against diffusers' numbers without a network.
+//! Floor 0 of the crate graph. This crate turns a `scheduler_config.json` and a number of steps into a list of noise
+//! levels, and denoises latents along it. The model is a closure, so that all of the crate is tested against diffusers'
+//! numbers without a network.
 //!
-//! It will never load a file, know what a U-Net, a prompt or a guidance scale is, or pick a device.
+//! The crate loads no files, picks no device, and does not depend on U-Nets, prompts or guidance scales.
 //!
-//! The way through it, one file each:
+//! The main types:
 //!
-//! - [`SamplerKind`] and [`SigmaSchedule`] are what there is, with everybody's names; [`SamplerOptions`] is what
-//!   can be said besides;
-//! - [`SchedulerConfig`] is the JSON as it stands; [`SchedulerConfig::resolve`] fills in what the chosen
-//!   sampler's diffusers class would, and gives a [`Resolved`];
-//! - a [`Schedule`] is the list of [`Point`]s at which the model is asked;
-//! - a [`Denoiser`] turns the model's answer at a point into `x0` and `eps`;
-//! - [`sample`] walks the whole schedule, a [`Stepper`] takes one step at a time;
-//! - [`ImageNoise`] draws what PyTorch's generators draw, one for each image, or follows Brownian paths.
+//! - [`SamplerKind`] and [`SigmaSchedule`] list the samplers and schedules, with the names that other programs use.
+//!   [`SamplerOptions`] are the other settings of a sampler;
+//! - [`SchedulerConfig`] is the parsed JSON. [`SchedulerConfig::resolve`] adds the defaults of the chosen sampler's
+//!   diffusers class, and returns a [`Resolved`];
+//! - a [`Schedule`] is the list of [`Point`]s at which the model is evaluated;
+//! - a [`Denoiser`] converts the model's output at a point to `x0` and `eps`;
+//! - [`sample`] runs the whole schedule, and a [`Stepper`] takes one step at a time;
+//! - [`ImageNoise`] yields the numbers of PyTorch's generators, one generator for each image, or increments of Brownian
+//!   paths.
 //!
 //! ```
 //! use kiln_scheduler::{Error, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
@@ -62,7 +63,7 @@ mod training;
 
 pub use config::SchedulerConfig;
 pub use convention::Convention;
-pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
+pub use denoiser::{Denoised, Denoiser, MimicCfg, Model, ModelOutput, Prediction, ThresholdMode};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use names::number_text;

@@ -1,4 +1,4 @@
-//! Choices of a few named values.
+//! Options with a few named values.
 
 use crate::names::same;
 use crate::{Convention, Error, InitialNoise, SigmaRange, UniPcScale};
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_and_others_get_the_list() {
+    fn names_round_trip_and_errors_list_the_choices() {
         for &(convention, id) in Convention::CHOICES {
             assert_eq!((id.parse::<Convention>().unwrap(), convention.to_string()), (convention, id.into()));
         }

@@ -1,34 +1,33 @@
-//! Names as people write them.
+//! Names as users write them.
 
-/// Whether two names are the same but for case, spaces and signs: "DPM++ 2S a", `dpmpp_2s_a` and
-/// `k_dpmpp_2s_ancestral` are.
+/// Whether two names are equal up to case, spaces and signs: "DPM++ 2S a", `dpmpp_2s_a` and `k_dpmpp_2s_ancestral` are.
 pub(crate) fn same(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
-/// The bare letters and digits of a name, as every front end has them.
+/// The letters and digits of a name, in the form that all front ends share.
 fn plain(name: &str) -> String {
     let lower = name.to_lowercase();
-    // k-diffusion's own samplers once had a prefix.
+    // Older names of k-diffusion's own samplers have this prefix.
     let bare = lower.strip_prefix("k_").unwrap_or(&lower).replace("++", "pp").replace("ancestral", "a");
     bare.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// A number as text: with an exponent where it would have dozens of zeros.
+/// A number as text, with an exponent where it would otherwise have dozens of zeros.
 pub fn number_text(value: f64) -> String {
     if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
 }
 
-/// The three names nearest to `name`, for a message. Each comes with the name that is told.
+/// The three names nearest to `name`, for a message. Each known name comes with the name to show.
 pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);
     let mut by_distance: Vec<_> =
-        known.map(|(spelled, told)| (edit_distance(&wanted, &plain(spelled)), told)).collect();
+        known.map(|(spelled, shown)| (edit_distance(&wanted, &plain(spelled)), shown)).collect();
     by_distance.sort_by_key(|&(distance, _)| distance);
     let mut nearest: Vec<&str> = Vec::new();
-    for (_, told) in by_distance {
-        if !nearest.contains(&told) {
-            nearest.push(told);
+    for (_, shown) in by_distance {
+        if !nearest.contains(&shown) {
+            nearest.push(shown);
         }
     }
     match nearest[..] {

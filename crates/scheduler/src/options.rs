@@ -1,4 +1,4 @@
-//! What a user may say about a sampler beside its name.
+//! The settings of a sampler besides its name.
 
 use crate::kind::Frame;
 use crate::{
@@ -7,61 +7,61 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Settings of a sampler; what is `None` is the sampler's default.
+/// Settings of a sampler. `None` selects the sampler's default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplerOptions {
-    /// How much of the noise is drawn again at each step: 0 is none, 1 is as much as DDPM.
+    /// The share of the noise that is replaced with fresh noise at each step: 0 is none, 1 is as in DDPM.
     pub eta: Option<f64>,
-    /// How much the noise level is raised before the steps, over all of them: arXiv 2206.00364 algorithm 2.
+    /// The total amount by which the noise level is raised before the steps: arXiv 2206.00364 algorithm 2.
     pub s_churn: Option<f64>,
-    /// Only at noise levels from here...
+    /// The least noise level at which `s_churn` applies.
     pub s_tmin: Option<f64>,
-    /// ...to here.
+    /// The largest noise level at which `s_churn` applies.
     pub s_tmax: Option<f64>,
-    /// What noise is multiplied by that is drawn after the first.
+    /// The factor of the noise that is added after the start.
     pub s_noise: Option<f64>,
     /// The power of the sigma schedules `karras` (7) and `polyexponential` (1).
     pub rho: Option<f64>,
-    /// The noise levels themselves, the noisiest first, in place of a sigma schedule. A 0 at the end may be left out.
+    /// The noise levels as a list, the noisiest first, instead of a sigma schedule. A 0 at the end may be omitted.
     pub sigmas: Option<Vec<f64>>,
-    /// Whose rules hold where programs differ. What follows wins over them.
+    /// The program whose rules apply where programs differ. The options below override them.
     pub convention: Convention,
-    /// Between which levels the sigma schedules lie that are laid between two.
+    /// The range of the sigma schedules that interpolate between two levels.
     pub sigma_range: Option<SigmaRange>,
-    /// The least noise level of a sigma schedule; of several, the one before the 0 at the end.
+    /// The least noise level of a sigma schedule with several levels: the one before the 0 at the end.
     pub sigma_min: Option<f64>,
-    /// The largest, which is the first.
+    /// The largest noise level of a sigma schedule, which is its first.
     pub sigma_max: Option<f64>,
-    /// Whether one noise level more is made than asked for, and the next-to-last one left out.
+    /// Whether one noise level more than requested is computed, and the next-to-last one removed.
     pub discard_penultimate_sigma: Option<bool>,
-    /// What unit noise is multiplied by to be the first latents.
+    /// The rule for the factor that scales unit noise to the first latents.
     pub initial_noise: Option<InitialNoise>,
     /// UniPC's function B(h).
     pub unipc_variant: Option<UniPcScale>,
 }
 
 impl SamplerOptions {
-    /// How many steps the noise levels make, where they are given.
+    /// The number of steps that the noise levels define, if they are given.
     ///
     /// # Errors
-    /// [`Error::Option`] where they do not fall.
+    /// [`Error::Option`] if the levels do not decrease.
     pub fn steps(&self) -> Result<Option<usize>> {
         self.sigmas.as_deref().map(|sigmas| Ok(custom(sigmas)?.len())).transpose()
     }
 }
 
-/// How much the noise level is raised before a step.
+/// The increase of the noise level before a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Churn {
-    /// Over all steps.
+    /// The total over all steps.
     pub amount: f64,
-    /// The least noise level at which it is.
+    /// The least noise level at which it applies.
     pub min: f64,
-    /// The largest.
+    /// The largest noise level at which it applies.
     pub max: f64,
-    /// Whether noise is drawn in the steps that are not raised, too, and left unused: k-diffusion. Later steps then
-    /// have the noise that they would have were all steps raised.
+    /// Whether noise is also generated, and discarded, in the steps that are not raised, as in k-diffusion. Later steps
+    /// then get the same noise as if all steps were raised.
     pub draws_always: bool,
 }
 
@@ -72,9 +72,9 @@ impl Default for Churn {
 }
 
 impl Churn {
-    /// The noise level that the latents at `sigma` are raised to before one of `steps` steps.
+    /// The noise level to which the latents at `sigma` are raised before one of `steps` steps.
     pub(crate) fn raised(&self, sigma: f64, steps: usize) -> f64 {
-        // The paper's bound: more noise than that would be more than there is.
+        // The paper's bound: the noise that is added may not exceed the noise present.
         let most = 2f64.sqrt() - 1.0;
         let applies = (self.min..=self.max).contains(&sigma);
         let gamma = if applies { (self.amount / steps as f64).min(most) } else { 0.0 };
@@ -82,17 +82,17 @@ impl Churn {
     }
 }
 
-/// More levels than any model has timesteps are a mistake.
+/// A list with more levels than any model has timesteps is a mistake.
 const MAX_SIGMAS: usize = 10_000;
-/// Noise levels outside of these are mistakes: models are trained between 0.01 and 5000, and f32 has too few digits for an
-/// image under a noise a million times as strong.
+/// Noise levels outside of this range are mistakes. Models are trained between 0.01 and 5000, and f32 has too few
+/// digits for an image under noise that is a million times as strong.
 const LEVELS: (f64, f64) = (1e-5, 1e5);
 
 impl Resolved {
-    /// The same with a user's options.
+    /// Applies a user's options.
     ///
     /// # Errors
-    /// [`Error::Option`] where the sampler has no such choice, or the value is impossible.
+    /// [`Error::Option`] if an option does not apply to the sampler, or its value is impossible.
     pub fn with_options(mut self, options: &SamplerOptions) -> Result<Self> {
         self.follow(options.convention);
         let sampler = self.sampler;
@@ -112,7 +112,7 @@ impl Resolved {
             Ok(value)
         };
         if let Some(eta) = options.eta {
-            // Above 1 there is no posterior to draw from; k-diffusion's samplers then step down further.
+            // Above 1 there is no posterior to sample from. k-diffusion's samplers step down further then.
             let most = if sampler.frame() == Frame::Timesteps { 1.0 } else { 100.0 };
             let otherwise = || kinds(&|kind| kind.default_eta().is_some());
             self.eta = checked("eta", eta, (0.0, most), sampler.default_eta().is_some(), &otherwise)?;
@@ -161,7 +161,7 @@ impl Resolved {
         Ok(self)
     }
 
-    /// Between which noise levels the sigma schedule lies, and whether the next-to-last one is left out.
+    /// Sets the range of the sigma schedule, and whether the next-to-last level is removed.
     fn take_range(&mut self, options: &SamplerOptions, checked: &Checked<'_>) -> Result<()> {
         let schedule = self.sigmas.schedule();
         let with = |takes: fn(SigmaSchedule) -> bool| {
@@ -199,13 +199,13 @@ impl Resolved {
     }
 }
 
-/// Gives a number of an option where the option applies and the number is in its range: the option, the number, its range,
-/// whether it applies, and what is expected where it does not.
+/// Checks and returns a number of an option: the option, the number, its range, whether it applies, and the expected
+/// value if it does not.
 type Checked<'a> = dyn Fn(&'static str, f64, (f64, f64), bool, &dyn Fn() -> String) -> Result<f64> + 'a;
 
 use SigmaSchedule as S;
 
-/// Noise levels as a user gives them, without the 0 at the end.
+/// Noise levels from a user, without the 0 at the end.
 fn custom(sigmas: &[f64]) -> Result<Vec<f64>> {
     let levels = match sigmas {
         [levels @ .., 0.0] => levels,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_says_nothing_to_the_sampler_is_refused() {
+    fn an_option_without_effect_is_refused() {
         let eta = |kind, eta| apply(kind, SamplerOptions { eta: Some(eta), ..Default::default() });
         assert_eq!(eta(SamplerKind::EulerA, 0.5).unwrap().eta, 0.5);
         assert!(eta(SamplerKind::Ddim, 1.5).unwrap_err().to_string().contains("a number from 0 to 1"));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_changes_nothing_is_refused() {
+    fn a_range_without_effect_is_refused() {
         let apply = |schedule, options: SamplerOptions| {
             SchedulerConfig::default().resolve(SamplerKind::Euler, schedule)?.with_options(&options)
         };
@@ -266,7 +266,7 @@ mod tests {
         assert!(message(S::Karras, bounds(0.1, 1e308)).contains("--sigma-max is 1e308, expected a number from"));
     }
 
-    /// What a program's rules say, an option may say otherwise.
+    /// An option overrides the rules of a program.
     #[test]
     fn options_win_over_the_convention() {
         let convention = Convention::Automatic1111;

@@ -2,11 +2,11 @@
 
 /// A noise level: the latents there are `x = alpha * x0 + sigma * eps`.
 ///
-/// Some samplers keep the variance (`alpha^2 + sigma^2 = 1`), some let it explode (`alpha = 1`); the
-/// model always sees `x / sqrt(alpha^2 + sigma^2)`.
+/// Some samplers preserve the variance (`alpha^2 + sigma^2 = 1`), and in others it explodes (`alpha = 1`). The model
+/// always gets `x / sqrt(alpha^2 + sigma^2)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// What the model is told, fractional for some samplers.
+    /// The timestep that the model gets, fractional for some samplers.
     pub timestep: f64,
     /// The signal's factor.
     pub alpha: f64,
@@ -31,7 +31,7 @@ impl Point {
         Self { timestep, alpha: alpha_cumprod.sqrt(), sigma: (1.0 - alpha_cumprod).sqrt() }
     }
 
-    /// `sqrt(alpha^2 + sigma^2)`: what the latents are divided by before the model sees them.
+    /// `sqrt(alpha^2 + sigma^2)`: the divisor of the latents before the model gets them.
     pub fn norm(&self) -> f64 {
         let norm = self.alpha.hypot(self.sigma);
         // A variance preserving point is not scaled at all; this is below half a bit of f32.

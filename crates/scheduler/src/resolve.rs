@@ -1,24 +1,24 @@
-//! The configuration that a sampler runs with: every default filled in.
+//! Computes a sampler's configuration with all defaults filled in.
 //!
-//! A sampler other than the folder's own gets what diffusers' `from_config` gives: a key that is in the
-//! JSON is taken where the target class has such a key, a missing one gets the target class's default.
+//! A sampler other than the folder's own gets the result of diffusers' `from_config`: a key in the JSON is used where
+//! the target class has such a key, and a missing key gets the target class's default.
 
 use crate::class::{Class, class};
 use crate::sigmas::DISTILLED;
 use crate::{
-    BetaSchedule, Churn, Convention, Error, FinalSigma, InitialNoise, Limit, Prediction, Resolved, Result, SamplerKind,
-    SchedulerConfig, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, Solver, Spacing, TimestepRule, UniPcScale,
-    Variance,
+    BetaSchedule, Churn, Convention, Error, FinalSigma, InitialNoise, Prediction, Resolved, Result, SamplerKind,
+    SchedulerConfig, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, Solver, Spacing, ThresholdMode, TimestepRule,
+    UniPcScale, Variance,
 };
 
-/// A hostile configuration must not ask for all the memory there is.
+/// This bound keeps a hostile configuration from requesting all memory.
 const MAX_TRAIN_TIMESTEPS: usize = 1_000_000;
 
 impl SchedulerConfig {
-    /// What `kind` runs with on this configuration.
+    /// The configuration with which `kind` runs.
     ///
-    /// Fails where a key that the sampler's class has holds a value that is not built here. Every sampler takes
-    /// every sigma schedule that is asked for; one in the JSON only where diffusers' class has the key.
+    /// Returns an error if a key of the sampler's class has a value that is not supported. Every sampler accepts every
+    /// sigma schedule that the caller requests. A schedule in the JSON applies only where diffusers' class has the key.
     pub fn resolve(&self, kind: SamplerKind, spacing: SigmaSchedule) -> Result<Resolved> {
         let class = class(kind);
         let num_train_timesteps = self.num_train_timesteps.unwrap_or(1000);
@@ -36,11 +36,12 @@ impl SchedulerConfig {
             betas: self.betas(&class, num_train_timesteps)?,
             zero_snr: class.zero_snr && self.rescale_betas_zero_snr.unwrap_or(false),
             prediction: self.prediction(kind)?,
-            limit: self.limit(&class)?,
+            threshold: self.threshold(&class)?,
             spacing: match self.timestep_spacing.as_deref() {
                 None => class.spacing,
-                // diffusers' spacing of its own classes: every program that has the others begins at the noisiest level.
-                Some("leading") if kind.follows_no_class() => Spacing::Linspace,
+                // diffusers' spacing applies to its own classes. All programs that have the other samplers start at the
+                // noisiest level.
+                Some("leading") if kind.has_no_diffusers_class() => Spacing::Linspace,
                 Some("leading") => Spacing::Leading,
                 Some("trailing") => Spacing::Trailing,
                 Some("linspace") => Spacing::Linspace,
@@ -48,14 +49,15 @@ impl SchedulerConfig {
             },
             steps_offset,
             final_sigma: match self.final_sigmas_type.as_deref().filter(|_| class.final_sigmas_type) {
-                // DEIS divides by what is left, so diffusers' ends at the least training noise level.
-                _ if kind == SamplerKind::Deis && deis_ends_with_noise(&sigmas) => FinalSigma::SigmaMin,
+                // DEIS divides by the remaining noise, so diffusers ends its schedule at the least training noise
+                // level.
+                _ if kind == SamplerKind::Deis && deis_stops_before_zero(&sigmas) => FinalSigma::SigmaMin,
                 None | Some("zero") => FinalSigma::Zero,
                 Some("sigma_min") => FinalSigma::SigmaMin,
                 Some(other) => return unsupported("final_sigmas_type", other, "zero or sigma_min"),
             },
             set_alpha_to_one: self.set_alpha_to_one.unwrap_or(class.set_alpha_to_one),
-            // The Runge-Kutta steps stand on training timesteps.
+            // The Runge-Kutta steps require training timesteps.
             skip_prk_steps: self.skip_prk_steps.unwrap_or(false) || sigmas != SigmaGrid::Training,
             schedule: spacing,
             sigma_range: sigma_range(kind, &sigmas),
@@ -64,7 +66,7 @@ impl SchedulerConfig {
             sigma_max: None,
             discards_penultimate: false,
             initial_noise: match kind {
-                // diffusers' class keeps the variance: its first latents are unit noise.
+                // diffusers' class preserves the variance: its first latents are unit noise.
                 SamplerKind::Dpmpp2mSde | SamplerKind::Dpmpp2mSdeHeun => InitialNoise::Variance,
                 _ => InitialNoise::Spacing,
             },
@@ -116,7 +118,7 @@ impl SchedulerConfig {
     }
 
     fn prediction(&self, kind: SamplerKind) -> Result<Prediction> {
-        // diffusers gives neither of these two classes a way to take a predicted image.
+        // In diffusers these two classes do not support image predictions.
         let no_sample = matches!(kind, SamplerKind::Pndm | SamplerKind::EulerA);
         match self.prediction_type.as_deref() {
             None | Some("epsilon") => Ok(Prediction::Epsilon),
@@ -129,7 +131,7 @@ impl SchedulerConfig {
         }
     }
 
-    fn limit(&self, class: &Class) -> Result<Limit> {
+    fn threshold(&self, class: &Class) -> Result<ThresholdMode> {
         if class.thresholding && self.thresholding.unwrap_or(false) {
             let ratio = self.dynamic_thresholding_ratio.unwrap_or(0.995);
             if !(0.0..=1.0).contains(&ratio) {
@@ -139,21 +141,21 @@ impl SchedulerConfig {
             if max <= 0.0 {
                 return unsupported("sample_max_value", max, "a number above 0");
             }
-            return Ok(Limit::Dynamic { ratio, max });
+            return Ok(ThresholdMode::Dynamic { ratio, max });
         }
         let clips = class.clip_sample.is_some_and(|default| self.clip_sample.unwrap_or(default));
         let range = self.clip_sample_range.unwrap_or(1.0);
         if clips && range <= 0.0 {
             return unsupported("clip_sample_range", range, "a number above 0");
         }
-        Ok(if clips { Limit::Clip(range) } else { Limit::None })
+        Ok(if clips { ThresholdMode::Clip(range) } else { ThresholdMode::None })
     }
 
     fn sigma_grid(&self, kind: SamplerKind, class: &Class, asked: SigmaSchedule) -> Result<SigmaGrid> {
         match asked {
             SigmaSchedule::Default if !class.karras => return Ok(SigmaGrid::Training),
             SigmaSchedule::Default => {}
-            // Consistency models have it as their own.
+            // Consistency models have this schedule as their own.
             SigmaSchedule::Lcm if matches!(kind, SamplerKind::Lcm | SamplerKind::Tcd) => {
                 return Ok(SigmaGrid::Training);
             }
@@ -200,7 +202,7 @@ impl SchedulerConfig {
             lambda_min_clipped: self.lambda_min_clipped.unwrap_or(f64::NEG_INFINITY),
             disable_corrector: self.disable_corrector.clone().unwrap_or_default(),
         };
-        // Each class takes the solver types of its relatives for its own default.
+        // Each class replaces the solver types of related classes with its own default.
         match (kind, self.solver_type.as_deref()) {
             (SamplerKind::Dpmpp2m, None | Some("midpoint" | "logrho" | "bh1" | "bh2")) => {}
             (SamplerKind::Dpmpp2m, Some("heun")) => solver.second_order = SecondOrder::Heun,
@@ -218,7 +220,7 @@ impl SchedulerConfig {
                 return unsupported("solver_order", solver.order, "1 or 2");
             }
             match self.algorithm_type.as_deref() {
-                // diffusers takes DEIS's name for DPM-Solver++, so that its configuration can be used.
+                // diffusers accepts DEIS's name for DPM-Solver++, so that its configuration can be used.
                 None | Some("dpmsolver++" | "deis") => {}
                 Some(other) => return unsupported("algorithm_type", other, "dpmsolver++"),
             }
@@ -237,16 +239,16 @@ impl SchedulerConfig {
     }
 }
 
-/// Between which levels `sigmas` lie when nothing is said: as in diffusers' class of the sampler, where it has one.
+/// The default range of `sigmas`: that of the sampler's diffusers class, if it has one.
 fn sigma_range(kind: SamplerKind, sigmas: &SigmaGrid) -> SigmaRange {
-    if kind.follows_no_class() || sigmas.schedule() == Some(SigmaSchedule::Polyexponential) {
+    if kind.has_no_diffusers_class() || sigmas.schedule() == Some(SigmaSchedule::Polyexponential) {
         return SigmaRange::Table;
     }
     SigmaRange::Spacing
 }
 
-/// Where diffusers' DEIS stops before the end: on the schedules that diffusers has for it.
-fn deis_ends_with_noise(sigmas: &SigmaGrid) -> bool {
+/// Whether diffusers' DEIS stops before zero noise, which it does on the schedules that diffusers has for it.
+fn deis_stops_before_zero(sigmas: &SigmaGrid) -> bool {
     use SigmaSchedule::{BetaSigmas, Exponential};
     matches!(sigmas, SigmaGrid::Training | SigmaGrid::Karras | SigmaGrid::Scheduled(Exponential | BetaSigmas))
 }

@@ -1,8 +1,8 @@
-//! What a sampler runs with: plain values, every default filled in.
+//! A sampler's configuration: plain values with all defaults filled in.
 
-use crate::{Churn, Convention, InitialNoise, Limit, Prediction, SamplerKind, SigmaRange, SigmaSchedule};
+use crate::{Churn, Convention, InitialNoise, Prediction, SamplerKind, SigmaRange, SigmaSchedule, ThresholdMode};
 
-/// A sampler's configuration without gaps.
+/// The complete configuration of a sampler.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -14,53 +14,53 @@ pub struct Resolved {
     pub betas: BetaSchedule,
     /// Whether it is rescaled to zero terminal SNR.
     pub zero_snr: bool,
-    /// What the model predicts.
+    /// The quantity that the model predicts.
     pub prediction: Prediction,
-    /// What is done to a predicted image that is out of range.
-    pub limit: Limit,
-    /// Which training timesteps are visited.
+    /// The treatment of a predicted image that is out of range.
+    pub threshold: ThresholdMode,
+    /// The training timesteps to visit.
     pub spacing: Spacing,
-    /// Added to each of them for [`Spacing::Leading`].
+    /// The offset that is added to each of them for [`Spacing::Leading`].
     pub steps_offset: i64,
-    /// The sigma schedule that was asked for.
+    /// The requested sigma schedule.
     pub schedule: SigmaSchedule,
-    /// The noise levels between the first and the last.
+    /// The spacing of the noise levels between the first and the last.
     pub sigmas: SigmaGrid,
-    /// Between which levels they lie.
+    /// The range of the noise levels.
     pub sigma_range: SigmaRange,
-    /// The least noise level of sigma schedules, where it is not the table's.
+    /// The least noise level of sigma schedules, if it is not the table's.
     pub sigma_min: Option<f64>,
-    /// The largest.
+    /// The largest noise level of sigma schedules, if it is not the table's.
     pub sigma_max: Option<f64>,
-    /// Whether one level more is made than asked for, and the next-to-last one left out.
+    /// Whether one level more than requested is computed, and the next-to-last one removed.
     pub discards_penultimate: bool,
-    /// What unit noise is multiplied by to be the first latents.
+    /// The rule for the factor that scales unit noise to the first latents.
     pub initial_noise: InitialNoise,
     /// The timestep that the model gets at a noise level between two timesteps.
     pub timesteps: TimestepRule,
-    /// Whose numbers the schedules `align_your_steps` and `kl_optimal` have.
+    /// The program whose numbers the schedules `align_your_steps` and `kl_optimal` use.
     pub convention: Convention,
     /// The noise level after the last step.
     pub final_sigma: FinalSigma,
-    /// DDIM, PNDM: go to alpha 1 at the end, else to the first training alpha.
+    /// DDIM, PNDM: whether the last step goes to alpha 1, else to the first training alpha.
     pub set_alpha_to_one: bool,
-    /// PNDM: leave out the Runge-Kutta steps.
+    /// PNDM: omit the Runge-Kutta steps.
     pub skip_prk_steps: bool,
     /// DPM-Solver++, UniPC: the multistep solver.
     pub solver: Solver,
-    /// DDPM: how much noise is added.
+    /// DDPM: the variance of the added noise.
     pub variance: Variance,
-    /// LCM, TCD: the timesteps that the model was distilled on.
+    /// LCM, TCD: the number of timesteps that the model was distilled on.
     pub distilled_timesteps: usize,
-    /// LCM: what timesteps are multiplied by in the boundary condition.
+    /// LCM: the factor of timesteps in the boundary condition.
     pub timestep_scaling: f64,
-    /// How much of the noise is drawn again at each step: 0 is none, 1 as much as DDPM.
+    /// The share of the noise that is replaced with fresh noise at each step: 0 is none, 1 is as in DDPM.
     pub eta: f64,
-    /// How much the noise level is raised before steps.
+    /// The increase of the noise level before steps.
     pub churn: Churn,
-    /// What noise is multiplied by that is drawn after the first.
+    /// The factor of the noise that is added after the start.
     pub s_noise: f64,
-    /// The power of the sigma schedules `karras` and `polyexponential`, where it is not their own.
+    /// The power of the sigma schedules `karras` and `polyexponential`, if it is not their default.
     pub rho: Option<f64>,
 }
 
@@ -87,7 +87,7 @@ pub enum BetaSchedule {
     Trained(Vec<f32>),
 }
 
-/// Which training timesteps a short schedule visits: arXiv 2305.08891, table 2.
+/// The training timesteps that a short schedule visits: arXiv 2305.08891, table 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
     /// Multiples of a whole stride from 0, plus an offset.
@@ -98,7 +98,7 @@ pub enum Spacing {
     Linspace,
 }
 
-/// How the noise levels are laid out.
+/// The spacing of the noise levels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SigmaGrid {
     /// The training noise levels of the visited timesteps.
@@ -107,14 +107,14 @@ pub enum SigmaGrid {
     Karras,
     /// Even in `log sigma`, arXiv 2206.00927.
     Lu,
-    /// By another sigma schedule.
+    /// The levels of another sigma schedule.
     Scheduled(SigmaSchedule),
     /// AUTOMATIC1111's own timesteps of DDIM, PLMS and UniPC.
     ///
-    /// `range(0, n, n // steps) + 1` of the `n` training timesteps, down to the least one, which is the end. UniPC
-    /// has as many evaluations as this list has timesteps, even in time from the noisiest timestep to 0.
+    /// `range(0, n, n // steps) + 1` of the `n` training timesteps, down to the least one, which is the end. UniPC has
+    /// as many evaluations as this list has timesteps, evenly spaced in time from the noisiest timestep to 0.
     Strided,
-    /// These, the noisiest first, without the 0 at the end.
+    /// A list of levels, the noisiest first, without the 0 at the end.
     Custom(Vec<f64>),
 }
 
@@ -127,7 +127,7 @@ impl SigmaGrid {
         }
     }
 
-    /// The sigma schedule that lays these levels out, where one does.
+    /// The sigma schedule that defines these levels, if any.
     pub(crate) fn schedule(&self) -> Option<SigmaSchedule> {
         match self {
             Self::Karras => Some(SigmaSchedule::Karras),
@@ -140,8 +140,8 @@ impl SigmaGrid {
 /// The timestep that the model gets at a noise level between two training timesteps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestepRule {
-    /// As diffusers' class of the sampler: whole for DPM-Solver++, UniPC, DEIS and DPM2 on the schedules that diffusers
-    /// has for them, else a fraction.
+    /// The rule of the sampler's diffusers class: whole for DPM-Solver++, UniPC, DEIS and DPM2 with the schedules that
+    /// diffusers has for them, else a fraction.
     Class,
     /// A fraction, linear in the logarithm of the level: k-diffusion without quantization, AUTOMATIC1111.
     Fraction,
@@ -152,11 +152,11 @@ pub enum TimestepRule {
 /// The noise level after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinalSigma {
-    /// None.
+    /// Zero noise.
     Zero,
     /// The least training noise level, or [`Resolved::sigma_min`].
     SigmaMin,
-    /// 0.001: where ComfyUI's UniPC stops.
+    /// 0.001: the last level of ComfyUI's UniPC.
     Thousandth,
 }
 
@@ -165,15 +165,15 @@ pub enum FinalSigma {
 pub struct Solver {
     /// The order: 1 or 2 for DPM-Solver++, 1 to 3 for UniPC and DEIS.
     pub order: usize,
-    /// DPM-Solver++: how the second order is reached.
+    /// DPM-Solver++: the rule of second order.
     pub second_order: SecondOrder,
     /// UniPC: the function B(h).
     pub scale: UniPcScale,
     /// Lower the order in the last steps of a short schedule.
     pub lower_order_final: bool,
-    /// DPM-Solver++: the last step at first order.
+    /// DPM-Solver++: whether the last step has first order.
     pub euler_at_final: bool,
-    /// DPM-Solver++: no timestep whose log-SNR is below this.
+    /// DPM-Solver++: the least log-SNR of the timesteps.
     pub lambda_min_clipped: f64,
     /// UniPC: the steps after which the corrector is off.
     pub disable_corrector: Vec<usize>,

@@ -1,34 +1,33 @@
-//! Walking a schedule: one step at a time, or all of it.
+//! Runs a schedule: one step at a time, or all of it.
 
 use crate::samplers::{self, Context, Sampler};
 use crate::tensor::linear;
-use crate::{Answer, Denoiser, Error, NoiseSource, Point, Result, Schedule};
+use crate::{Denoiser, Error, ModelOutput, NoiseSource, Point, Result, Schedule};
 use candle_core::{DType, Tensor};
 use std::ops::ControlFlow;
 
-/// What the step callback sees after each model evaluation.
+/// The argument of the step callback, after each model evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct StepInfo<'a> {
     /// The number of evaluations made before this one.
     pub index: usize,
     /// The number of evaluations of the whole run.
     pub total: usize,
-    /// The timestep that the model was told.
+    /// The timestep that the model got.
     pub timestep: f64,
-    /// The noise's factor there.
+    /// The factor of the noise at that point.
     pub sigma: f64,
     /// The latents after the step.
     pub latents: &'a Tensor,
 }
 
-/// Walks `latents` down the schedule, and gives them back in f32.
+/// Denoises `latents` along the schedule, and returns them in f32.
 ///
-/// `latents` are unit noise times [`Schedule::init_noise_sigma`], or what [`Schedule::add_noise`] gives
-/// at the schedule's start. `model` gets scaled latents (n, c, h, w) and a timestep, and gives a prediction of the
-/// same shape (or an [`Answer`], for samplers that need more). `on_step` is called
-/// after each evaluation; [`ControlFlow::Break`] ends with [`Error::Interrupted`]. An error of the model
-/// comes back as it is.
-pub fn sample<E, A: Into<Answer>>(
+/// `latents` are unit noise times [`Schedule::init_noise_sigma`], or the result of [`Schedule::add_noise`] at the
+/// schedule's start. `model` gets scaled latents (n, c, h, w) and a timestep, and returns a prediction of the same
+/// shape (or a [`ModelOutput`], for samplers that need more). `on_step` is called after each evaluation;
+/// [`ControlFlow::Break`] ends the run with [`Error::Interrupted`]. An error of the model is returned unchanged.
+pub fn sample<E, A: Into<ModelOutput>>(
     schedule: &Schedule,
     mut model: impl FnMut(&Tensor, f64) -> Result<A, E>,
     latents: &Tensor,
@@ -51,18 +50,18 @@ where
     Ok(latents)
 }
 
-/// A walk down a schedule whose caller holds the latents between steps, and may change them (a masked
-/// image is put back there).
+/// Runs a schedule step by step. The caller owns the latents between steps, and may change them (inpainting restores
+/// the masked image there).
 pub struct Stepper<'a> {
     schedule: &'a Schedule,
     sampler: Box<dyn Sampler>,
     next: usize,
-    /// The latents raised to the next point, once they are: a step that failed is not raised again.
+    /// The latents after raising to the next point. A retry of a failed step does not raise them again.
     raised: Option<Tensor>,
 }
 
 impl<'a> Stepper<'a> {
-    /// At the schedule's start.
+    /// A stepper at the schedule's start.
     pub fn new(schedule: &'a Schedule) -> Self {
         Self { schedule, sampler: samplers::new(schedule.config()), next: schedule.start(), raised: None }
     }
@@ -77,15 +76,15 @@ impl<'a> Stepper<'a> {
         self.schedule.points().get(self.next).copied()
     }
 
-    /// How many evaluations are left.
+    /// The number of remaining evaluations.
     pub fn remaining(&self) -> usize {
         self.schedule.points().len() - self.next
     }
 
-    /// Asks the model once, at [`Stepper::point`], and gives what the latents are then: exactly
-    /// diffusers' `prev_sample`. After an error of the model nothing has moved, and the step can be taken
-    /// again (in a mode that needs less memory, say).
-    pub fn step<E, A: Into<Answer>>(
+    /// Evaluates the model once, at [`Stepper::point`], and returns the next latents: exactly diffusers' `prev_sample`.
+    /// After an error of the model the state is unchanged, and the step can be retried (for example in a mode that
+    /// needs less memory).
+    pub fn step<E, A: Into<ModelOutput>>(
         &mut self,
         latents: &Tensor,
         model: &mut impl FnMut(&Tensor, f64) -> Result<A, E>,
@@ -98,10 +97,10 @@ impl<'a> Stepper<'a> {
         let point = self.point().ok_or_else(|| E::from(Error::Finished { len }))?;
         let config = self.schedule.config();
         let mut boxed = |x: &Tensor, timestep| match model(x, timestep) {
-            Ok(answer) => Ok(answer.into()),
+            Ok(output) => Ok(output.into()),
             Err(error) => Err(Error::Model(Box::new(error))),
         };
-        let denoiser = Denoiser::new(&mut boxed, config.prediction, config.limit);
+        let denoiser = Denoiser::new(&mut boxed, config.prediction, config.threshold);
         let (schedule, index) = (self.schedule, self.next);
         let (arrival, churn) = (schedule.arrival(index), config.churn);
         let is_raised = point.sigma > arrival.sigma;
@@ -132,7 +131,7 @@ impl<'a> Stepper<'a> {
     }
 }
 
-/// The latents in f32, with the noise added that lies between where they are and a noisier point: the churn of
+/// Returns the latents in f32, with the noise added that takes them from `from` to the noisier point `to`: the churn of
 /// arXiv 2206.00364, algorithm 2.
 fn raise(x: &Tensor, from: Point, to: Point, s_noise: f64, noise: &mut dyn NoiseSource) -> Result<Tensor> {
     if to.sigma <= from.sigma {
@@ -142,7 +141,7 @@ fn raise(x: &Tensor, from: Point, to: Point, s_noise: f64, noise: &mut dyn Noise
     linear(&[(1.0, x), (s_noise * added, &noise.sample(x)?)])
 }
 
-/// The model's error was boxed to pass through the samplers; out of the box it is the caller's own again.
+/// Unboxes the model's error, which was boxed to pass through the samplers, to the caller's type.
 fn unbox<E>(error: Error) -> E
 where
     E: From<Error> + std::error::Error + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Samplers and sigma schedules as data: their ids, the same as on the command line.
+//! Serialization of samplers and sigma schedules as their command-line ids.
 
 use crate::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back() {
+    fn ids_round_trip() {
         for kind in SamplerKind::ALL {
             let json = serde_json::to_string(&kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""));

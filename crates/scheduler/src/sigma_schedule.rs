@@ -5,21 +5,21 @@ use crate::{Error, Result, SigmaRange};
 use std::fmt;
 use std::str::FromStr;
 
-/// How the noise levels between the first and the last step are laid out. Any goes with any sampler.
+/// The spacing of the noise levels between the first and the last step. Every schedule works with every sampler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SigmaSchedule {
-    /// What the configuration says.
+    /// The schedule of the model's configuration.
     #[default]
     Default,
     /// Even in `sigma^(1/7)`, arXiv 2206.00364 equation 5.
     Karras,
     /// Even in `log sigma`.
     Exponential,
-    /// The same with a power of the steps, k-diffusion's.
+    /// Even in `log sigma`, with a power of the steps, from k-diffusion.
     Polyexponential,
-    /// Even in timesteps from the noisiest to the least noisy one, k-diffusion's own.
+    /// Even in timesteps from the noisiest to the least noisy one, from k-diffusion.
     Normal,
-    /// The same but for the last one, as Stability's code has it.
+    /// As [`Self::Normal`] without the last one, as in Stability's code.
     SgmUniform,
     /// Training noise levels at even indices, from the noisiest down.
     Simple,
@@ -27,42 +27,42 @@ pub enum SigmaSchedule {
     DdimUniform,
     /// Timesteps at the quantiles of a beta distribution, arXiv 2407.12173.
     Beta,
-    /// Noise levels at those quantiles: what diffusers and AUTOMATIC1111 do instead.
+    /// Noise levels at those quantiles, as in diffusers and AUTOMATIC1111.
     BetaSigmas,
-    /// Found by optimisation for SD1.5, arXiv 2404.14507.
+    /// Optimized for SD1.5, arXiv 2404.14507.
     AlignYourSteps,
-    /// The same for SDXL.
+    /// Optimized for SDXL, arXiv 2404.14507.
     AlignYourStepsSdxl,
-    /// Found from the geometry of trajectories, arXiv 2405.11326.
+    /// Derived from the geometry of trajectories, arXiv 2405.11326.
     Gits,
     /// Even in `atan sigma`, which is optimal for Gaussian data: arXiv 2404.14507, theorem 3.1.
     KlOptimal,
-    /// Down from the last training timestep in equal strides: what Turbo, Lightning and Hyper models want.
+    /// Down from the last training timestep in equal strides, for Turbo, Lightning and Hyper models.
     Trailing,
-    /// Of the 50 timesteps that consistency models are distilled on.
+    /// A subset of the 50 timesteps that consistency models are distilled on.
     Lcm,
 }
 
-/// Kind, id, label, other names, one line about it.
+/// Kind, id, label, other names, one-line description.
 type Row = (SigmaSchedule, &'static str, &'static str, &'static [&'static str], &'static str);
 
 use SigmaSchedule as S;
 
 #[rustfmt::skip]
 const TABLE: [Row; 16] = [
-    (S::Default,            "default",               "Automatic",        &[],                           "what the model's configuration says"),
+    (S::Default,            "default",               "Automatic",        &[],                           "the schedule of the model's configuration"),
     (S::Karras,             "karras",                "Karras",           &["ka"],                       "more steps at low noise"),
     (S::Exponential,        "exponential",           "Exponential",      &["exp"],                      "even in the logarithm of the noise"),
-    (S::Polyexponential,    "polyexponential",       "Polyexponential",  &[],                           "the same with --rho as power"),
+    (S::Polyexponential,    "polyexponential",       "Polyexponential",  &[],                           "as exponential, with --rho as power"),
     (S::Normal,             "normal",                "Uniform",          &["Discrete"],                 "even in timesteps, both ends included"),
     (S::SgmUniform,         "sgm_uniform",           "SGM Uniform",      &[],                           "even in timesteps, without the last"),
     (S::Simple,             "simple",                "Simple",           &[],                           "training noise levels, from the noisiest down"),
     (S::DdimUniform,        "ddim_uniform",          "DDIM",             &["ddim"],                     "training noise levels, from the least noisy up"),
     (S::Beta,               "beta",                  "Beta",             &[],                           "more steps at both ends, in timesteps"),
     (S::BetaSigmas,         "beta_sigmas",           "Beta sigmas",      &[],                           "more steps at both ends, in noise levels"),
-    (S::AlignYourSteps,     "align_your_steps",      "Align Your Steps", &["ays", "AYS SD1"],           "optimised, for few steps"),
-    (S::AlignYourStepsSdxl, "align_your_steps_sdxl", "Align Your Steps SDXL", &["ays_sdxl"],            "the same, SDXL's levels for any model"),
-    (S::Gits,               "gits",                  "GITS",             &["align_your_steps_GITS"],    "optimised, for few steps"),
+    (S::AlignYourSteps,     "align_your_steps",      "Align Your Steps", &["ays", "AYS SD1"],           "optimized, for few steps"),
+    (S::AlignYourStepsSdxl, "align_your_steps_sdxl", "Align Your Steps SDXL", &["ays_sdxl"],            "as align_your_steps, with SDXL's levels"),
+    (S::Gits,               "gits",                  "GITS",             &["align_your_steps_GITS"],    "optimized, for few steps"),
     (S::KlOptimal,          "kl_optimal",            "KL Optimal",       &[],                           "even in the arc tangent of the noise"),
     (S::Trailing,           "trailing",              "Turbo",            &["sd_turbo"],                 "from the noisiest timestep down, for distilled models"),
     (S::Lcm,                "lcm",                   "LCM",              &[],                           "of 50 timesteps, for consistency models"),
@@ -81,7 +81,7 @@ impl SigmaSchedule {
     };
 
     fn row(self) -> &'static Row {
-        // The table is in the order of the enum, which a test holds.
+        // The table is in the order of the enum. A test checks this.
         &TABLE[self as usize]
     }
 
@@ -90,7 +90,7 @@ impl SigmaSchedule {
         self.row().1
     }
 
-    /// AUTOMATIC1111's name, or a like one.
+    /// AUTOMATIC1111's name, or a similar one.
     pub fn label(self) -> &'static str {
         self.row().2
     }
@@ -100,23 +100,23 @@ impl SigmaSchedule {
         self.row().4
     }
 
-    /// Whether it is laid between two noise levels, which [`SigmaRange`] says.
+    /// Whether the schedule interpolates between two noise levels, which [`SigmaRange`] selects.
     pub fn has_range(self) -> bool {
         matches!(self, Self::Karras | Self::Exponential | Self::Polyexponential | Self::BetaSigmas)
     }
 
-    /// Whether a least and a largest noise level change it.
+    /// Whether `sigma_min` and `sigma_max` affect the schedule.
     pub fn has_bounds(self) -> bool {
         self.has_range() || matches!(self, Self::Normal | Self::SgmUniform | Self::KlOptimal)
     }
 
-    /// The ids of the schedules for which `takes` is true, for a message.
+    /// The ids of the schedules for which `takes` returns true, for a message.
     pub(crate) fn ids_that(takes: impl Fn(Self) -> bool) -> String {
         let ids: Vec<_> = Self::ALL.into_iter().filter(|&schedule| takes(schedule)).map(Self::id).collect();
         ids.join(", ")
     }
 
-    /// Whether `rho` changes it.
+    /// Whether `rho` affects the schedule.
     pub fn has_rho(self) -> bool {
         matches!(self, Self::Karras | Self::Polyexponential)
     }
@@ -148,13 +148,13 @@ impl FromStr for SigmaSchedule {
     }
 }
 
-/// A sigma schedule as users name it.
+/// A sigma schedule name as users write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScheduleChoice {
     /// The schedule.
     pub schedule: SigmaSchedule,
-    /// [`SigmaRange::Table`] where the name is another one than Kiln's id, as AUTOMATIC1111's "Karras": there sigma
-    /// schedules lie over the whole table. `None` for schedules that do not lie between two levels.
+    /// [`SigmaRange::Table`] where the name is not Kiln's id, as AUTOMATIC1111's "Karras". There, sigma schedules cover
+    /// the whole table. `None` for schedules that do not interpolate between two levels.
     pub range: Option<SigmaRange>,
 }
 
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_range() {
+    fn a_name_selects_the_range() {
         let range = |name: &str| name.parse::<ScheduleChoice>().unwrap().range;
         assert_eq!([range("karras"), range("beta_sigmas"), range("Simple")], [None; 3]);
         assert_eq!([range("Karras"), range("Exponential")], [Some(SigmaRange::Table); 2]);

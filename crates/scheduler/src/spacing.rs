@@ -1,11 +1,11 @@
-//! Which timesteps a short schedule visits, and the ways between timesteps and noise levels.
+//! The timesteps of a short schedule, and conversions between timesteps and noise levels.
 
 use crate::Spacing;
 
 /// Timesteps in the order of sampling, unrounded.
 ///
-/// `leading` has a stride of `last / divisions` where `steps` of the `divisions` are visited (the
-/// multistep solvers leave out the timestep 0, which is their landing point).
+/// `leading` has a stride of `last / divisions` where `steps` of the `divisions` are visited (the multistep solvers
+/// omit the timestep 0, which is their end).
 pub(crate) struct Grid {
     /// One past the largest timestep.
     pub last: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Grid {
     pub num_train_timesteps: usize,
     /// The number of model evaluations.
     pub steps: usize,
-    /// The number of parts that the range is cut into: `steps`, or one more.
+    /// The number of parts that the range is divided into: `steps`, or one more.
     pub divisions: usize,
     /// Added by `leading`.
     pub offset: i64,
@@ -28,13 +28,13 @@ impl Grid {
                 let stride = self.last / self.divisions;
                 (0..self.divisions).rev().take(steps).map(|i| (i * stride) as f64 + self.offset as f64).collect()
             }
-            // diffusers sizes this list by floating point division, which for some numbers of steps
-            // (61, 103, ...) gives one step too many, at timestep -1. Here it has as many as asked for.
+            // diffusers computes the length of this list by floating point division, which for some numbers of steps
+            // (61, 103, ...) gives one step too many, at timestep -1. Here the list has the requested length.
             Spacing::Trailing => {
                 let stride = self.num_train_timesteps as f64 / steps as f64;
-                // NumPy's `arange` strides by the difference of its first two values, which decides ties.
+                // NumPy's `arange` uses the difference of its first two values as its stride, which decides ties.
                 let stride = last - (last - stride);
-                // Where the noisiest timesteps are left out there is room for fewer.
+                // Where the noisiest timesteps are omitted, fewer fit.
                 let marks = (0..steps).map(|i| last - i as f64 * stride).take_while(|&mark| mark > 0.0);
                 marks.map(|mark| mark.round_ties_even() - 1.0).collect()
             }
@@ -42,14 +42,14 @@ impl Grid {
     }
 }
 
-/// NumPy's `linspace`, the end exact.
+/// NumPy's `linspace`, with the exact endpoint.
 pub(crate) fn linspace(start: f64, end: f64, n: usize) -> Vec<f64> {
     let step = (end - start) / (n.max(2) - 1) as f64;
     let value = |i: usize| if i > 0 && i == n - 1 { end } else { start + i as f64 * step };
     (0..n).map(value).collect()
 }
 
-/// The value of `table` at a fractional index, held at both ends.
+/// The value of `table` at a fractional index, clamped at both ends.
 pub(crate) fn interpolate(table: &[f64], at: f64) -> f64 {
     let at = at.clamp(0.0, (table.len() - 1) as f64);
     let low = at.floor();

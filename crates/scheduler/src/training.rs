@@ -1,31 +1,31 @@
-//! The noise that the model was trained with: betas, and what follows from them.
+//! The noise that the model was trained with: betas, and values derived from them.
 //!
-//! diffusers computes this in f32, and the sigmas carry that rounding, so each value here is rounded to
-//! f32 where PyTorch rounds it (its `cumprod` accumulates in f64).
+//! diffusers computes these values in f32, and the sigmas contain that rounding, so each value here is rounded to f32
+//! where PyTorch rounds it (its `cumprod` accumulates in f64).
 
 use crate::{BetaSchedule, Resolved};
 
 /// arXiv 2102.09672: caps the last betas of the cosine schedule, which would be singular.
 const MAX_BETA: f64 = 0.999;
 
-/// What diffusers puts for a last `alphas_cumprod` of zero, so that its sigma is finite (4096): the
-/// smallest f16 subnormal.
+/// The value that diffusers sets for a last `alphas_cumprod` of zero, so that its sigma is finite (4096): the smallest
+/// f16 subnormal.
 const SMALLEST_ALPHA_CUMPROD: f32 = 1.0 / (1 << 24) as f32;
 
 /// The training schedule, one value for each training timestep.
 #[derive(Debug, Clone)]
 pub(crate) struct Training {
-    /// The signal's share of the variance.
+    /// The variance of the signal: `alphas_cumprod`.
     pub alphas_cumprod: Vec<f32>,
-    /// Noise over signal: `sqrt((1 - a) / a)`.
+    /// The ratio of noise to signal: `sqrt((1 - a) / a)`.
     pub sigmas: Vec<f64>,
-    /// Their logarithms.
+    /// The logarithms of `sigmas`.
     pub log_sigmas: Vec<f64>,
 }
 
 impl Training {
-    /// `finite_sigmas`: whether a zero terminal SNR is kept a little above zero, as the samplers need
-    /// that work on sigmas.
+    /// `finite_sigmas`: whether a zero terminal SNR is kept slightly above zero, as the samplers that work on sigmas
+    /// need.
     pub fn new(config: &Resolved, finite_sigmas: bool) -> Self {
         let mut betas = betas(&config.betas, config.num_train_timesteps);
         if config.zero_snr {
@@ -61,7 +61,7 @@ fn betas(schedule: &BetaSchedule, n: usize) -> Vec<f32> {
     }
 }
 
-/// `torch.linspace` in f32: from both ends towards the middle, multiplying and adding at once.
+/// `torch.linspace` in f32: from both ends towards the middle, with fused multiply-add.
 fn linspace(start: f32, end: f32, n: usize) -> Vec<f32> {
     let step = (end - start) / (n - 1) as f32;
     (0..n)
@@ -78,8 +78,8 @@ fn cumprod(betas: &[f32]) -> Vec<f32> {
     running.collect()
 }
 
-/// arXiv 2305.08891, algorithm 1: shifts and scales `sqrt(alphas_cumprod)` so that the last one is zero
-/// and the first one stays.
+/// arXiv 2305.08891, algorithm 1: shifts and scales `sqrt(alphas_cumprod)` so that the last one is zero and the first
+/// one is unchanged.
 fn rescale_zero_terminal_snr(betas: &[f32]) -> Vec<f32> {
     let roots: Vec<f32> = cumprod(betas).into_iter().map(f32::sqrt).collect();
     let (first, last) = (roots[0], roots[roots.len() - 1]);
@@ -101,8 +101,8 @@ mod tests {
 
     /// `[DDIMScheduler(**json).alphas_cumprod[i].item() for i in (0, 1, 250, 500, 750, 998, 999)]`
     ///
-    /// Equal, but for the rescaled ones: PyTorch's vector square root is off by a unit in the last place
-    /// here and there, and the product of a thousand roundings is what remains.
+    /// The values are equal except for the rescaled ones: PyTorch's vectorized square root is sometimes off by a unit
+    /// in the last place, and the product of a thousand roundings remains.
     #[test]
     fn alphas_cumprod_are_diffusers() {
         const SCALED: &str = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}"#;

@@ -1,13 +1,13 @@
-//! What callers rely on, beside the numbers.
+//! The behavior that callers rely on, besides the numbers.
 
 use candle_core::{DType, Device, Tensor};
 use kiln_scheduler::{
-    Answer, Error, FinalSigma, ImageNoise, Limit, Prediction, Result, SamplerKind, SamplerOptions, Schedule,
-    SchedulerConfig, SigmaGrid, SigmaSchedule, Spacing, Stepper, sample,
+    Error, FinalSigma, ImageNoise, ModelOutput, Prediction, Result, SamplerKind, SamplerOptions, Schedule,
+    SchedulerConfig, SigmaGrid, SigmaSchedule, Spacing, Stepper, ThresholdMode, sample,
 };
 use std::ops::ControlFlow;
 
-/// The scheduler of SD1.5's folder.
+/// The scheduler configuration of SD1.5.
 const SD1: &str = r#"{
     "_class_name": "PNDMScheduler", "_diffusers_version": "0.6.0", "beta_end": 0.012, "beta_schedule": "scaled_linear",
     "beta_start": 0.00085, "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true,
@@ -49,8 +49,8 @@ fn another_sampler_gets_the_keys_that_are_there_and_its_own_defaults() -> Result
     assert!(!resolve(SamplerKind::Ddim)?.set_alpha_to_one);
     let bare = SchedulerConfig::default();
     assert!(bare.resolve(SamplerKind::Ddim, SigmaSchedule::Default)?.set_alpha_to_one);
-    assert_eq!(bare.resolve(SamplerKind::Ddim, SigmaSchedule::Default)?.limit, Limit::Clip(1.0));
-    assert_eq!(bare.resolve(SamplerKind::Heun, SigmaSchedule::Default)?.limit, Limit::None);
+    assert_eq!(bare.resolve(SamplerKind::Ddim, SigmaSchedule::Default)?.threshold, ThresholdMode::Clip(1.0));
+    assert_eq!(bare.resolve(SamplerKind::Heun, SigmaSchedule::Default)?.threshold, ThresholdMode::None);
     Ok(())
 }
 
@@ -60,7 +60,7 @@ fn karras_sigmas() -> Result<()> {
         let resolved = SchedulerConfig::from_json(SD1)?.resolve(kind, SigmaSchedule::Karras)?;
         assert_eq!(resolved.sigmas, SigmaGrid::Karras);
     }
-    // diffusers' class does not know the key, ours takes the wish.
+    // diffusers' class does not have the key. This crate accepts the explicit choice.
     let asked = r#"{"use_karras_sigmas": true}"#;
     assert_eq!(schedule(asked, SamplerKind::Euler, 5)?.config().sigmas, SigmaGrid::Karras);
     assert_eq!(schedule(asked, SamplerKind::EulerA, 5)?.config().sigmas, SigmaGrid::Training);
@@ -68,7 +68,7 @@ fn karras_sigmas() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_built_is_named() {
+fn unsupported_values_are_named() {
     for (json, kind, named) in [
         (r#"{"beta_schedule": "exp"}"#, SamplerKind::Heun, "beta_schedule = exp"),
         (r#"{"timestep_spacing": "even"}"#, SamplerKind::Ddim, "timestep_spacing = even"),
@@ -88,14 +88,14 @@ fn what_is_not_built_is_named() {
         let message = refusal(json, kind, SigmaSchedule::Default);
         assert!(message.contains(named), "{message}");
     }
-    // A key that the sampler's class has not is ignored, as diffusers ignores it.
+    // A key that the sampler's class does not have is ignored, as in diffusers.
     let config =
         SchedulerConfig::from_json(r#"{"solver_order": 9, "solver_type": "x", "variance_type": "y"}"#).unwrap();
     assert!(config.resolve(SamplerKind::Ddim, SigmaSchedule::Default).is_ok());
 }
 
 #[test]
-fn numbers_of_steps() {
+fn step_counts_are_bounded() {
     for steps in [0, 1001] {
         let error = schedule("{}", SamplerKind::Euler, steps).unwrap_err();
         assert!(matches!(error, Error::Steps { min: 1, max: 1000, .. }), "{error}");
@@ -126,7 +126,7 @@ fn strength() -> Result<()> {
     Ok(())
 }
 
-/// An engine's error.
+/// An error type of a caller.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("out of memory at {0}")]
@@ -136,7 +136,7 @@ enum Failure {
 }
 
 #[test]
-fn the_models_error_comes_back_as_it_is() -> Result<()> {
+fn model_errors_are_returned_unchanged() -> Result<()> {
     let schedule = schedule(SD1, SamplerKind::Ddim, 5)?;
     let latents = Tensor::zeros((1, 4, 4, 4), DType::F32, &Device::Cpu)?;
     let model = |x: &Tensor, t: f64| if t < 500.0 { Err(Failure::OutOfMemory(t)) } else { Ok(x.clone()) };
@@ -151,7 +151,7 @@ fn the_models_error_comes_back_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn a_failed_step_can_be_taken_again() -> Result<()> {
+fn a_failed_step_can_be_retried() -> Result<()> {
     for kind in SamplerKind::ALL {
         let options = SamplerOptions { s_churn: kind.has_churn().then_some(2.0), ..SamplerOptions::default() };
         let settings = SchedulerConfig::from_json(SD1)?.resolve(kind, SigmaSchedule::Default)?;
@@ -165,7 +165,7 @@ fn a_failed_step_can_be_taken_again() -> Result<()> {
                     let mut model = |_: &Tensor, t: f64| Err::<Tensor, _>(Failure::OutOfMemory(t));
                     assert!(stepper.step(&x, &mut model, &mut noise).is_err());
                 }
-                let both = |x: Tensor| Answer { unconditional: Some(x.clone()), ..x.into() };
+                let both = |x: Tensor| ModelOutput { unconditional: Some(x.clone()), ..x.into() };
                 let mut model = |x: &Tensor, _| Ok::<_, Error>(both(x.tanh()?));
                 x = stepper.step(&x, &mut model, &mut noise)?;
             }
@@ -192,7 +192,8 @@ fn a_break_interrupts() -> Result<()> {
     Ok(())
 }
 
-/// Zero terminal SNR starts at alpha 0, where a velocity says what the image is and noise does not.
+/// Zero terminal SNR starts at alpha 0, where a velocity prediction determines the image and an epsilon prediction does
+/// not.
 #[test]
 fn zero_terminal_snr() -> Result<()> {
     let json = r#"{"rescale_betas_zero_snr": true, "timestep_spacing": "trailing", "prediction_type": "TYPE"}"#;

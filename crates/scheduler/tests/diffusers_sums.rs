@@ -1,4 +1,4 @@
-//! The sums that diffusers' own tests hold its schedulers to (tests/schedulers/ there).
+//! The sums that diffusers' own scheduler tests assert (tests/schedulers/ there).
 //!
 //! The latents are a ramp, the "model" is `x * t / (t + 1)`, and a run has ten steps. Those tests scale the
 //! latents for the model and then take the step from the *scaled* latents, so a run here does that too.
@@ -29,8 +29,8 @@ impl NoiseSource for OneSource {
         self.draws.sample(like)
     }
 
-    fn along_path(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
-        Ok(self.path.along_path(&like.unsqueeze(0)?, range, from, to)?.squeeze(0)?)
+    fn brownian_increment(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
+        Ok(self.path.brownian_increment(&like.unsqueeze(0)?, range, from, to)?.squeeze(0)?)
     }
 }
 
@@ -39,7 +39,7 @@ struct Run {
     sampler: SamplerKind,
     config: serde_json::Value,
     steps: usize,
-    /// Start from the ramp with noise added at this evaluation.
+    /// The run starts at this evaluation from the ramp with noise added.
     noisy_from: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Run {
         let mut stepper = Stepper::new(&schedule);
         while let Some(point) = stepper.point() {
             x = (x / point.norm())?;
-            // Undoes the scaling of latents that are scaled already.
+            // Undoes the scaling of latents that are already scaled.
             let mut model = |x: &Tensor, t: f64| -> Result<Tensor> { Ok((x * (point.norm() * t / (t + 1.0)))?) };
             x = stepper.step(&x, &mut model, &mut noise)?;
         }
@@ -154,7 +154,7 @@ fn lms() {
     run(SamplerKind::Lms, "{}").noisy_from(8).gives(27663.6895, 36.0204);
 }
 
-/// The keys that diffusers' test of DPM-Solver++ sets besides, and these.
+/// The additional keys of diffusers' test of DPM-Solver++, and `more`.
 fn dpmpp_2m(more: &str) -> Run {
     let keys = r#""lower_order_final": false, "final_sigmas_type": "sigma_min", "algorithm_type": "dpmsolver++", "solver_order": 2"#;
     run(SamplerKind::Dpmpp2m, &format!("{{{keys}{more}}}"))
@@ -171,7 +171,7 @@ fn dpm_solver_multistep() {
     dpmpp_2m("").noisy_from(5).gives(318.4111, 0.4146);
 }
 
-/// The same for UniPC.
+/// As [`dpmpp_2m`], for UniPC.
 fn unipc(more: &str) -> Run {
     let keys = r#""solver_order": 2, "solver_type": "bh2", "final_sigmas_type": "sigma_min""#;
     run(SamplerKind::UniPc, &format!("{{{keys}{more}}}"))

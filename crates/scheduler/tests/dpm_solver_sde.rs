@@ -29,7 +29,7 @@ fn levels_are_diffusers() {
             let found = point.sigma / point.alpha;
             assert!((found / expected - 1.0).abs() < 3e-6, "{what}: {found} for {expected}");
         }
-        // diffusers' latents keep the variance: its factor is 1.
+        // diffusers preserves the latents' variance: its factor is 1.
         let first = schedule.points()[0];
         let factor = schedule.init_noise_sigma() / first.alpha.hypot(first.sigma);
         assert!((factor / case.init_noise_sigma - 1.0).abs() < 1e-6, "{what}: {factor}");
@@ -52,7 +52,7 @@ fn dpmpp_2m_sde_has_dpm_solvers_spacing() {
         }
         assert!((first(&sdxl, sampler)[0] / 7.88 - 1.0).abs() < 1e-3);
     }
-    // The samplers that diffusers does not have begin where every other program begins.
+    // The samplers that diffusers does not have start where all other programs start.
     for sampler in ["dpmpp_3m_sde", "ipndm", "res_multistep", "res_multistep_a", "er_sde", "euler_cfg_pp", "dpmpp_2s_a"]
     {
         let level = first(&sdxl, sampler.parse().unwrap())[0];

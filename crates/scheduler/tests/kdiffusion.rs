@@ -1,9 +1,9 @@
-//! Sigma schedules, and samplers before every step, against k-diffusion and, where it has none, a second
+//! Sigma schedules, and samplers before every step, compared with k-diffusion and, where it has none, a second
 //! implementation: `fixtures/kdiffusion.json`, made by `fixtures/kdiffusion.py`.
 
 use candle_core::Tensor;
 use kiln_scheduler::{
-    Answer, ImageNoise, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
+    ImageNoise, ModelOutput, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
 };
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ struct Case {
     sampler: SamplerKind,
     options: SamplerOptions,
     sigmas: Vec<f64>,
-    /// Before each step and at the end: the sum of absolute values, then the picked values. With churn the end alone.
+    /// Before each step and at the end: the sum of absolute values, then the picked values. With churn, only the end.
     latents: Vec<Vec<f64>>,
 }
 
@@ -33,9 +33,9 @@ const SHAPE: (usize, usize, usize) = (3, 6, 7);
 const PICKED: [usize; 5] = [0, 17, 125, 126, 251];
 const SD1: &str = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}"#;
 
-/// Of the latents' mean size: f32 beside f32 in another order. k-diffusion's third order takes small differences in
-/// f32, and `dpmpp_sde` goes through logarithms in f32 to the noise levels whose noise it asks for: where their last
-/// bit differs, a millionth of the path is missing, a thousandth of its size.
+/// Relative to the latents' mean size: the difference of two summation orders in f32. k-diffusion's third order
+/// computes small differences in f32, and `dpmpp_sde` computes the noise levels of its noise through logarithms in f32.
+/// Where their last bit differs, a millionth of the path is missing, which is a thousandth of its size.
 fn tolerance(sampler: SamplerKind) -> f64 {
     match sampler {
         SamplerKind::Dpmpp3mSde => 1e-4,
@@ -48,22 +48,22 @@ fn fixture() -> Fixture {
     serde_json::from_str(include_str!("fixtures/kdiffusion.json")).unwrap()
 }
 
-fn model(x: &Tensor, t: f64) -> Result<Answer> {
+fn model(x: &Tensor, t: f64) -> Result<ModelOutput> {
     let wave = x.affine(1.7, 0.0)?.sin()?.affine(0.6, 0.05 * (t / 100.0).cos())?;
     let output = (wave + x.affine(0.1, 0.0)?)?;
     let unconditional = Some(x.affine(1.3, 0.0)?.sin()?.affine(0.5, 0.0)?);
-    Ok(Answer { unconditional, ..output.into() })
+    Ok(ModelOutput { unconditional, ..output.into() })
 }
 
 #[test]
-fn noise_levels_are_everybodys() {
+fn noise_levels_match_k_diffusion() {
     for Levels { schedule, steps, sigmas } in fixture().schedules {
         let config = SchedulerConfig::from_json(SD1).unwrap();
         let settings = config.resolve(SamplerKind::Euler, schedule).unwrap();
         let rho = (schedule == SigmaSchedule::Polyexponential).then_some(1.7);
         let settings = settings.with_options(&SamplerOptions { rho, ..Default::default() }).unwrap();
-        // One step of the configuration's own schedule visits the timestep 0 alone, and diffusers lays the
-        // levels of these between the visited ones.
+        // One step of the configuration's own schedule visits only the timestep 0, and diffusers computes the levels of
+        // these schedules between the visited ones.
         let within_visited =
             [SigmaSchedule::Karras, SigmaSchedule::Exponential, SigmaSchedule::BetaSigmas].contains(&schedule);
         if steps == 1 && within_visited {
@@ -85,7 +85,7 @@ fn error(case: &Case) -> Result<f64> {
 
     let mut noise = ImageNoise::new(1234, 2);
     let mut latents = noise.latents(SHAPE)?;
-    // The fixture's latents are the image and noise; a sampler that keeps the variance has them scaled.
+    // The fixture's latents are the image plus noise. A sampler that preserves the variance has them scaled.
     let first = case.sigmas[0];
     let unit = schedule.points()[0].alpha;
     latents = (latents * (first * unit))?;

@@ -1,12 +1,12 @@
-//! Every sampler on the tiny models' own configurations and on variants of them, after every step, and the noise:
-//! against `tests/fixtures/stages`.
+//! Every sampler with the tiny models' own configurations and variants of them, after every step, and the noise:
+//! compared with `tests/fixtures/stages`.
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{CpuRng, Error, NoiseSource, Result, Schedule, SchedulerConfig, SigmaSchedule, Stepper};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
-/// Latents after all steps, in their standard deviations.
+/// The bound for the latents after all steps, in their standard deviations.
 const BOUND: f64 = 1e-4;
 
 #[derive(Deserialize)]
@@ -29,13 +29,13 @@ fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&std::fs::read_to_string(fixtures(name)).unwrap()).unwrap()
 }
 
-/// What stands in for the network: `tanh(0.6 x + 0.3 roll(x, 1) + 0.2 sin(t / 100))`.
+/// A substitute for the network: `tanh(0.6 x + 0.3 roll(x, 1) + 0.2 sin(t / 100))`.
 fn model(x: &Tensor, timestep: f64) -> Result<Tensor> {
     let wave = f64::from((timestep as f32 / 100.0).sin());
     Ok((x.affine(0.6, 0.2 * wave)? + x.roll(1, 3)?.affine(0.3, 0.0)?)?.tanh()?)
 }
 
-/// The draws of the fixture's generator, one after another.
+/// The outputs of the fixture's generator, in order.
 struct Recorded {
     draws: Tensor,
     next: usize,
@@ -77,7 +77,7 @@ fn every_sampler_steps_as_in_diffusers() {
             latents = stepper.step::<Error, _>(&latents, &mut |x, t| model(x, t), &mut noise).unwrap();
             found.push(latents.clone());
         }
-        // Each step against diffusers' in its own standard deviations; what is told is the worst.
+        // Each step is compared with diffusers' in its own standard deviations. The worst step is printed.
         let parity = Parity::new("scheduler", case.sampler.clone());
         assert_eq!(found.len(), expected.dim(0).unwrap(), "{}", case.name);
         let worst = (0..found.len())
@@ -91,7 +91,7 @@ fn every_sampler_steps_as_in_diffusers() {
     }
 }
 
-/// With zero terminal SNR Euler starts at sigma 4096, where one rounding of f32 is 2e-4 of a later latent.
+/// With zero terminal SNR Euler starts at sigma 4096, where one rounding error of f32 is 2e-4 of a later latent.
 fn bound(case: &Case) -> f64 {
     if case.name.contains("zero_snr") { 10.0 * BOUND } else { BOUND }
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{
-    Answer, ImageNoise, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
+    ImageNoise, ModelOutput, Result, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule, Stepper,
 };
 use kiln_testkit::Parity;
 use serde::Deserialize;
@@ -15,11 +15,11 @@ struct Case {
     schedule: SigmaSchedule,
     steps: usize,
     options: SamplerOptions,
-    /// With the end; `None` on timesteps.
+    /// The levels with the end; `None` on timesteps.
     sigmas: Option<Vec<f64>>,
     init_noise_sigma: f64,
     timesteps: Vec<f64>,
-    /// Whether a level is half-way between two timesteps, so that a rounding decides which one ComfyUI's model gets.
+    /// Whether a level is half-way between two timesteps, so that rounding decides which one ComfyUI's model gets.
     tied: bool,
     /// Final latents: the sum of absolute values, then the picked values.
     latents: Vec<f64>,
@@ -27,7 +27,7 @@ struct Case {
 
 const SHAPE: (usize, usize, usize) = (3, 6, 7);
 const PICKED: [usize; 5] = [0, 17, 125, 126, 251];
-/// Folders of SD1.5 and of SDXL: neither program reads their spacing.
+/// Configurations of SD1.5 and of SDXL. Neither program reads their spacing.
 const FOLDERS: [&str; 2] = [
     r#"{"_class_name": "PNDMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
         "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1, "clip_sample": false}"#,
@@ -35,14 +35,15 @@ const FOLDERS: [&str; 2] = [
         "beta_schedule": "scaled_linear", "timestep_spacing": "leading", "set_alpha_to_one": false}"#,
 ];
 
-fn model(x: &Tensor, t: f64) -> Result<Answer> {
+fn model(x: &Tensor, t: f64) -> Result<ModelOutput> {
     let wave = x.affine(1.7, 0.0)?.sin()?.affine(0.6, 0.05 * (t / 100.0).cos())?;
     let unconditional = Some(x.affine(1.3, 0.0)?.sin()?.affine(0.5, 0.0)?);
-    Ok(Answer { unconditional, ..(wave + x.affine(0.1, 0.0)?)?.into() })
+    Ok(ModelOutput { unconditional, ..(wave + x.affine(0.1, 0.0)?)?.into() })
 }
 
-/// Of the mean size of the latents: f32 beside f32. The stochastic samplers ask for noise at levels that both sides have
-/// in f32: a last bit of a level is a millionth of the Brownian path, and a thousandth of its size.
+/// Relative to the mean size of the latents: the rounding errors of f32 in both programs. The stochastic samplers get
+/// noise at levels that both sides compute in f32: a last bit of a level is a millionth of the Brownian path, and a
+/// thousandth of its size.
 fn bound(case: &Case) -> f64 {
     match case.sampler {
         SamplerKind::DpmppSde => 1e-2,
@@ -82,7 +83,7 @@ fn schedules_and_latents_are_the_programs() {
             let mut expected = sigmas.clone();
             let end = expected.pop().unwrap();
             assert_eq!(found.len(), expected.len(), "{what}: {found:?}");
-            // Each level for itself: the last ones are small.
+            // Each level has its own relative error, because the last ones are small.
             for (found, expected) in found.iter().zip(&expected) {
                 assert!((found / expected - 1.0).abs() < 5e-6, "{what}: level {found} for {expected}");
             }
@@ -91,7 +92,7 @@ fn schedules_and_latents_are_the_programs() {
             let levels = if case.options == SamplerOptions::default() { "levels" } else { "levels with options" };
             parity.check(&format!("{levels} {}", case.schedule), &tensor(&found), &tensor(&expected), 1e-5);
         }
-        // Where the latents keep the variance, they are the program's times the signal's factor.
+        // Where the latents preserve the variance, they are the program's times the signal's factor.
         let unit = if case.sigmas.is_some() { schedule.points()[0].alpha } else { 1.0 };
         let error = (schedule.init_noise_sigma() / unit / case.init_noise_sigma - 1.0).abs();
         assert!(error < 2e-6, "{what}: first latents {} for {}", schedule.init_noise_sigma(), case.init_noise_sigma);

@@ -1,9 +1,9 @@
-//! The generators against PyTorch 2.11's, literally, and what is made of their noise.
-#![expect(clippy::excessive_precision, reason = "nine digits are what tells f32 values apart in Python")]
+//! The generators compared with PyTorch 2.11's, value by value, and the noise made from them.
+#![expect(clippy::excessive_precision, reason = "f32 values printed by Python have nine digits")]
 
 use kiln_scheduler::{CpuRng, CudaRng, ImageNoise, NoiseOptions, NoiseSource, Result, Variation};
 
-/// Relative to 1 or the value, whichever is larger: two roundings of f32.
+/// Relative to 1 or the value, whichever is larger: two rounding errors of f32.
 const TOLERANCE: f32 = 3e-7;
 
 fn assert_close(found: &[f32], expected: &[f32]) {
@@ -13,8 +13,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// The reference implementation's first draws, and `torch.randint(0, 2**31, (1000,))` of seed 0, which
-/// takes the low half of two draws; the thousandth is behind three twists of the state.
+/// The reference implementation's first outputs, and `torch.randint(0, 2**31, (1000,))` of seed 0, which takes the low
+/// half of two outputs. The thousandth comes after three twists of the state.
 #[test]
 fn integers() {
     let mut rng = CpuRng::new(5489);
@@ -25,8 +25,8 @@ fn integers() {
     assert_eq!([0, 1, 2, 700, 999].map(|i| draws[2 * i + 1]), expected);
 }
 
-/// One generator, seed 0, asked for 3, 4, 1, 16, 5 and 19 values: below 16 by the pair (whose second half
-/// waits for the next call), from 16 by the block, and 19 with the last 16 drawn again.
+/// One generator with seed 0 generates 3, 4, 1, 16, 5 and 19 values. Below 16 they come in pairs (whose second half is
+/// cached for the next call), from 16 on in blocks, and for 19 the last 16 are generated again.
 #[test]
 fn calls_of_every_size() {
     #[rustfmt::skip]
@@ -44,7 +44,7 @@ fn calls_of_every_size() {
     }
 }
 
-/// The latents of seed 42 at 512x512, both ends; a seed counts modulo 2^32.
+/// The first and last latents of seed 42 at 512x512. A seed counts modulo 2^32.
 #[test]
 fn latents_of_an_image() {
     for seed in [42, (1 << 32) + 42] {
@@ -64,11 +64,11 @@ fn negative_seeds() {
     ]);
 }
 
-/// `torch.manual_seed(seed); torch.randn(12, device="cuda")`: for seed 0 and 42 the numbers that everybody knows, the
-/// second draw and a seed of more than 32 bits from the published algorithm in NumPy. A card's fast sine and cosine
-/// are 1e-6 off.
+/// `torch.manual_seed(seed); torch.randn(12, device="cuda")`. The numbers for seeds 0 and 42 are widely published. The
+/// second output and a seed of more than 32 bits are from the published algorithm in NumPy. A GPU's fast sine and
+/// cosine differ by 1e-6.
 #[test]
-fn cards() {
+fn cuda_generator() {
     let close = |found: &[f32], expected: [f32; 12]| {
         let off = found.iter().zip(expected).find(|(a, b)| (*a - b).abs() > 2e-6);
         assert!(off.is_none(), "{off:?}");
@@ -96,8 +96,8 @@ fn cards() {
     ]);
 }
 
-/// AUTOMATIC1111's `modules/rng.py` with its random numbers from the processor: `ImageRNG((4, 6, 5), [77, 78], ...)`,
-/// its first noise and its next: the sum of absolute values, then the values 0, 33, 61, 119, 120 and 239.
+/// AUTOMATIC1111's `modules/rng.py` with its random numbers from the CPU: `ImageRNG((4, 6, 5), [77, 78], ...)`, its
+/// first noise and its next: the sum of absolute values, then the values 0, 33, 61, 119, 120 and 239.
 #[test]
 fn variations_are_automatic1111s() -> Result<()> {
     let options = |change: &dyn Fn(&mut NoiseOptions)| {

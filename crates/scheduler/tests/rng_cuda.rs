@@ -1,15 +1,16 @@
-//! The CUDA generator against a card's (`tests/reference/rng_cuda.py`).
+//! The CUDA generator compared with a GPU's (`tests/reference/rng_cuda.py`).
 
 use kiln_scheduler::CudaRng;
 use kiln_testkit::fixtures;
 use serde::Deserialize;
 
-/// Relative to 1 or the value, whichever is larger: a card's sine and cosine are its fast units'.
+/// Relative to 1 or the value, whichever is larger: a GPU computes sine and cosine with its special function units.
 const TOLERANCE: f64 = 2e-6;
 
 #[derive(Deserialize)]
 struct Drawn {
-    card: String,
+    #[serde(rename = "card")]
+    gpu: String,
     threads: usize,
     rows: Vec<Row>,
 }
@@ -18,17 +19,17 @@ struct Drawn {
 struct Row {
     seed: u64,
     draws: Vec<usize>,
-    /// Of each draw, indices and values.
+    /// The indices and values of each output.
     values: Vec<Vec<(usize, f64)>>,
 }
 
 #[test]
-fn noise_is_drawn_as_a_card_draws_it() {
+fn noise_matches_a_gpu() {
     let text = std::fs::read_to_string(fixtures("stages").join("rng_cuda.json")).unwrap();
-    let Drawn { card, threads, rows } = serde_json::from_str(&text).unwrap();
+    let Drawn { gpu, threads, rows } = serde_json::from_str(&text).unwrap();
     let mut worst = 0f64;
     for Row { seed, draws, values } in rows {
-        let mut rng = CudaRng::on_card(seed, threads);
+        let mut rng = CudaRng::with_max_threads(seed, threads);
         for (n, expected) in draws.into_iter().zip(values) {
             let found = rng.normals(n);
             for (index, expected) in expected {
@@ -38,5 +39,5 @@ fn noise_is_drawn_as_a_card_draws_it() {
             }
         }
     }
-    println!("{card}: at most {worst:.1e} off");
+    println!("{gpu}: at most {worst:.1e} off");
 }

@@ -1,4 +1,4 @@
-//! Every sampler against diffusers, after every step: `fixtures/steps.json`, made by `fixtures/steps.py`.
+//! Every sampler compared with diffusers, after every step: `fixtures/steps.json`, made by `fixtures/steps.py`.
 
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{
@@ -24,16 +24,16 @@ struct Case {
 const SHAPE: (usize, usize, usize) = (3, 6, 7);
 const PICKED: [usize; 5] = [0, 17, 125, 126, 251];
 
-/// Relative error of timesteps and sigmas: a few roundings of f32.
+/// Relative error of timesteps and sigmas: a few rounding errors of f32.
 const SCHEDULE_TOLERANCE: f64 = 1e-6;
-/// Error of the latents relative to their mean size: f32 in another order, over at most 50 steps. To
-/// this comes one rounding at the size of the first latents, which Euler's first step takes off (with zero
-/// terminal SNR that is 4096).
+/// Error of the latents relative to their mean size: f32 in another order of operations, over at most 50 steps. One
+/// rounding error at the size of the first latents is added, which Euler's first step subtracts (with zero terminal SNR
+/// that is 4096).
 const LATENT_TOLERANCE: f64 = 2e-5;
 
-/// What two samplers add to this, because diffusers takes small differences in f32: `dpm2_a` of two noise levels, and
-/// `dpmpp_sde` through logarithms to the levels whose noise it asks for. Where the last bit of those differs, a
-/// millionth of the Brownian path is missing, a thousandth of its size.
+/// The additional tolerance of two samplers, because diffusers computes small differences in f32: `dpm2_a` of two noise
+/// levels, and `dpmpp_sde` through logarithms to the levels of its noise. Where the last bit of those differs, a
+/// millionth of the Brownian path is missing, which is a thousandth of its size.
 fn more_tolerance(sampler: SamplerKind) -> f64 {
     match sampler {
         SamplerKind::Dpm2A => 1e-3,
@@ -69,7 +69,7 @@ fn errors(case: &Case) -> Result<(f64, f64)> {
         }
         schedule_error = schedule_error.max(relative(point.timestep, timestep));
     }
-    // diffusers lists the next level where the model is asked in the middle of a step.
+    // diffusers lists the next level where the model is evaluated at the midpoint of a step.
     let sigmas = case.sigmas.as_ref().filter(|_| !matches!(case.sampler.as_str(), "dpm2" | "dpm2_a" | "dpmpp_sde"));
     for (point, &sigma) in schedule.points().iter().zip(sigmas.into_iter().flatten()) {
         schedule_error = schedule_error.max(relative(point.sigma / point.alpha, sigma));
@@ -103,8 +103,8 @@ fn errors(case: &Case) -> Result<(f64, f64)> {
     Ok((schedule_error, latent_error))
 }
 
-/// Whether diffusers began one timestep too low, at 998: it cuts 998.99999994, which NumPy 2 has for the last timestep and
-/// NumPy 1 has not. `dpm_solver_sde.rs` has these schedules as they are meant.
+/// Whether diffusers starts one timestep too low, at 998: it truncates 998.99999994, which NumPy 2 computes for the
+/// last timestep and NumPy 1 does not. `dpm_solver_sde.rs` tests these schedules as they are intended.
 fn is_accident(case: &Case) -> bool {
     let is_cut = ["use_exponential_sigmas", "use_beta_sigmas"].iter().any(|key| case.config[key] == true);
     is_cut && case.timesteps[0] == 998.0
@@ -128,7 +128,7 @@ fn every_step_is_diffusers() {
             count += 1;
         }
         if count == 0 {
-            continue; // one of k-diffusion's: tests/kdiffusion.rs
+            continue; // from k-diffusion: tests/kdiffusion.rs
         }
         println!("{kind:8} {count:3} cases: schedule {worst_schedule:.1e}, latents {worst_latents:.1e}");
     }

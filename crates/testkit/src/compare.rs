@@ -1,4 +1,4 @@
-//! How far one tensor is from another.
+//! Measures the difference of two tensors.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -7,19 +7,19 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::similarity::{Limits, Similarity, psnr, similarity};
 
-/// The environment variable with the folder where measured errors are collected.
+/// The environment variable with the folder in which measured errors are collected.
 const RECORDS: &str = "KILN_PARITY_RECORDS";
 
-/// How far a tensor is from the expected one.
+/// The difference of a tensor from the expected one.
 #[derive(Debug, Clone, Copy)]
 pub struct Deviation {
     /// The largest absolute difference, in standard deviations of the expected values.
     pub error: f64,
-    /// Where it is, counted in row-major order.
+    /// Its index in row-major order.
     pub index: usize,
-    /// The value there.
+    /// The value at that index.
     pub found: f32,
-    /// The value that was expected there.
+    /// The expected value at that index.
     pub expected: f32,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
     flat.and_then(|flat| flat.to_vec1::<f32>()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Measures how far `found` is from `expected`. Values that are not numbers are infinitely far.
+/// Measures the difference of `found` from `expected`. A NaN counts as an infinite difference.
 #[track_caller]
 pub fn deviation(found: &Tensor, expected: &Tensor) -> Deviation {
     assert_eq!(found.dims(), expected.dims(), "shapes differ");
@@ -50,7 +50,7 @@ pub fn deviation(found: &Tensor, expected: &Tensor) -> Deviation {
     worst
 }
 
-/// The comparisons of one test: prints each, records it for the parity table, fails where a bound is passed.
+/// The comparisons of one test. It prints each, records it for the parity table, and fails if a bound is exceeded.
 pub struct Parity {
     part: &'static str,
     model: String,
@@ -76,8 +76,8 @@ impl Parity {
         );
     }
 
-    /// Fails unless `found` and `expected` are as alike as `limits` says. The parity table has only largest errors, so this
-    /// is printed and not recorded.
+    /// Fails unless `found` and `expected` are as similar as `limits` requires. The parity table has only largest
+    /// errors, so this is printed and not recorded.
     #[track_caller]
     pub fn check_similar(&self, stage: &str, found: &Tensor, expected: &Tensor, limits: Limits) {
         let (largest, found) = (deviation(found, expected).error, similarity(found, expected));
@@ -96,8 +96,8 @@ impl Parity {
         );
     }
 
-    /// Fails unless the pixels `found` are within `least` dB (peak signal-to-noise ratio) of `expected`. Printed and not
-    /// recorded, as [`Self::check_similar`] does.
+    /// Fails unless the pixels `found` have a PSNR (peak signal-to-noise ratio) of at least `least` dB to `expected`.
+    /// The result is printed and not recorded, as in [`Self::check_similar`].
     #[track_caller]
     pub fn check_psnr(&self, stage: &str, found: &[u8], expected: &[u8], least: f64) {
         let ratio = psnr(found, expected);

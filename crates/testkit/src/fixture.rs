@@ -1,4 +1,4 @@
-//! A file of tensors and notes that a reference script wrote.
+//! A file of tensors and metadata from a reference script.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::paths::fixtures;
 
-/// A fixture: tensors by name, notes as JSON by name.
+/// A fixture: tensors by name, metadata as JSON by name.
 pub struct Fixture {
     name: String,
     tensors: HashMap<String, Tensor>,
@@ -23,7 +23,7 @@ impl Fixture {
         Self::read(name, &fixtures(name))
     }
 
-    /// Opens a safetensors file anywhere.
+    /// Opens a safetensors file at any path.
     #[track_caller]
     pub fn read(name: &str, path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -40,19 +40,19 @@ impl Fixture {
         self.get(key).unwrap_or_else(|| panic!("{}: no tensor `{key}`", self.name))
     }
 
-    /// The tensor `key`, if the fixture has it.
+    /// The tensor `key`, if the fixture contains it.
     pub fn get(&self, key: &str) -> Option<Tensor> {
         self.tensors.get(key).cloned()
     }
 
-    /// The values of tensor `key` as f32, row by row.
+    /// The values of tensor `key` as f32, in row-major order.
     #[track_caller]
     pub fn values(&self, key: &str) -> Vec<f32> {
         let flat = self.tensor(key).to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
         flat.and_then(|flat| flat.to_vec1()).unwrap_or_else(|error| panic!("{}: `{key}`: {error}", self.name))
     }
 
-    /// The note `key`, read as JSON.
+    /// The metadata entry `key`, parsed as JSON.
     #[track_caller]
     pub fn note<T: DeserializeOwned>(&self, key: &str) -> T {
         let text = self.notes.get(key).unwrap_or_else(|| panic!("{}: no note `{key}`", self.name));

@@ -1,7 +1,7 @@
-//! A server that behaves like the Hugging Face Hub, on this machine, and can be told to behave badly.
+//! A local server that behaves like the Hugging Face Hub, with configurable faults.
 //!
-//! It listens at two ports: the Hub's, and that of the network which the Hub sends clients to for large files. Large
-//! are files of [`LARGE`] bytes and more.
+//! It listens on two ports: the Hub's, and that of the content network to which the Hub redirects clients for large
+//! files. Files of [`LARGE`] bytes and more are large.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,51 +12,51 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
-/// From this size on git has a pointer for a file's content.
+/// From this size on, git stores a pointer instead of a file's content.
 const LARGE: usize = 2048;
 
-/// What the server does wrong, once.
+/// A fault, which occurs once.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// Answers with a status, and headers of its own.
+    /// Responds with a status and these headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// Ends the connection after so many bytes of the content.
+    /// Closes the connection after this number of bytes of the content.
     Cut(usize),
-    /// Sends nothing more after so many bytes of the content, and keeps the connection.
+    /// Stops sending after this number of bytes of the content, and keeps the connection open.
     Stall(usize),
     /// Sends the content with one byte changed.
     Wrong,
-    /// Sends everything, whatever part was asked for.
+    /// Sends the whole content and ignores the requested range.
     Whole,
-    /// Sends another part than the one that was asked for.
+    /// Sends another range than the requested one.
     OtherPart,
-    /// Sends so many bytes more than the file has, without saying how many.
+    /// Sends this number of bytes more than the file has, without a length.
     Long(usize),
-    /// Says that the content has so many bytes.
+    /// Reports this content length.
     Length(u64),
-    /// Sends the client elsewhere.
+    /// Redirects the client.
     Redirect(String),
-    /// Closes the connection without an answer.
+    /// Closes the connection without a response.
     Silence,
 }
 
-/// A request that came.
+/// A request.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// `GET` or `HEAD`.
     pub method: String,
     /// Path and query.
     pub path: String,
-    /// The names in small letters.
+    /// Names are in lower case.
     pub headers: BTreeMap<String, String>,
-    /// Whether it came to the second port.
+    /// Whether it was sent to the second port.
     pub elsewhere: bool,
 }
 
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, Vec<u8>>,
-    /// Files of the listing whose content is nowhere, by name, with the listing's entry.
+    /// Listed files without content, by name, with the listing's entry.
     ghosts: Vec<String>,
     faults: Vec<(String, VecDeque<Fault>)>,
     asked: Vec<Asked>,
@@ -64,7 +64,7 @@ struct State {
     plain_listing: bool,
 }
 
-/// The server of one repository, at `main` and at its one commit. It stops when it is dropped.
+/// The server of one repository, at `main` and at its only commit. It stops on drop.
 pub struct HubServer {
     repository: String,
     ports: [u16; 2],
@@ -73,7 +73,7 @@ pub struct HubServer {
 }
 
 impl HubServer {
-    /// The commit that the repository has.
+    /// The commit of the repository.
     pub const COMMIT: &'static str = "0123456789abcdef0123456789abcdef01234567";
 
     /// Serves an empty repository `OWNER/NAME`.
@@ -127,41 +127,41 @@ impl HubServer {
         }
     }
 
-    /// Lists something that is not there: an object of JSON as the Hub has them.
+    /// Lists a file that does not exist: a JSON object in the Hub's format.
     pub fn list(&self, entry: &str) -> &Self {
         self.state().ghosts.push(entry.into());
         self
     }
 
-    /// Lists names alone, without sizes and checksums, as mirrors do.
+    /// Lists names only, without sizes and checksums, as mirrors do.
     pub fn plain_listing(&self) -> &Self {
         self.state().plain_listing = true;
         self
     }
 
-    /// Serves those alone who have this token; others get what the Hub gives them.
+    /// Requires this token; other requests get the Hub's response.
     pub fn private(&self, token: &str) -> &Self {
         self.state().token = Some(token.into());
         self
     }
 
-    /// Does these wrong, in turn, to requests whose paths end so (without the query), before it does right.
+    /// Applies these faults, one after the other, to requests whose paths end in `end` (without the query).
     pub fn fault(&self, end: &str, faults: &[Fault]) -> &Self {
         self.state().faults.push((end.into(), faults.iter().cloned().collect()));
         self
     }
 
-    /// Sends requests for a file elsewhere: the address of the second port for this path.
+    /// Redirects requests for a file: the address of the second port for this path.
     pub fn elsewhere(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.ports[1])
     }
 
-    /// What was asked for since the last call.
+    /// The requests since the last call.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.state().asked)
     }
 
-    /// The names of files whose content was asked for since the last call.
+    /// The names of files whose content was requested since the last call.
     pub fn fetched(&self) -> Vec<String> {
         let start = format!("/{}/resolve/{}/", self.repository, Self::COMMIT);
         let gets = self.asked().into_iter().filter(|asked| asked.method == "GET");
@@ -173,17 +173,17 @@ impl Drop for HubServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         for port in self.ports {
-            let _ = TcpStream::connect(("127.0.0.1", port)); // wakes the listener, which then ends
+            let _ = TcpStream::connect(("127.0.0.1", port)); // unblocks the listener, which then ends
         }
     }
 }
 
-/// The content's SHA-256, in digits.
+/// The content's SHA-256 in hexadecimal.
 pub fn sha256(content: &[u8]) -> String {
     hex(digest(&SHA256, content).as_ref())
 }
 
-/// The hash that git gives the content.
+/// git's hash of the content.
 pub fn git_blob(content: &[u8]) -> String {
     let object = [format!("blob {}\0", content.len()).as_bytes(), content].concat();
     hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
@@ -193,21 +193,21 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What goes back.
+/// A response.
 #[derive(Default)]
-struct Answer {
+struct Response {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
-    /// The content's length as the header has it; `None`: no such header.
+    /// The `Content-Length`; `None` for no such header.
     length: Option<u64>,
-    /// Bytes after which the connection ends.
+    /// The number of bytes after which the connection is closed.
     cut: Option<usize>,
-    /// It stays, and nothing comes.
+    /// Whether the connection stays open without further data.
     stalls: bool,
 }
 
-impl Answer {
+impl Response {
     fn new(status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8>) -> Self {
         Self { status, headers, length: Some(body.len() as u64), body, cut: None, stalls: false }
     }
@@ -222,7 +222,7 @@ impl Answer {
     }
 }
 
-/// One connection, which is one request.
+/// One connection, which carries one request.
 struct Exchange<'a> {
     state: &'a Mutex<State>,
     repository: &'a str,
@@ -241,23 +241,23 @@ impl Exchange<'_> {
         let headers: BTreeMap<String, String> = lines.take_while(|line| !line.is_empty()).filter_map(header).collect();
         let asked = Asked { method: method.into(), path: path.into(), headers, elsewhere: self.elsewhere };
         self.state.lock().unwrap().asked.push(asked.clone());
-        let answer = self.answer(&asked)?;
-        let mut head = format!("HTTP/1.1 {} Told\r\nConnection: close\r\n", answer.status);
-        answer.headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
-        answer.length.iter().for_each(|length| head += &format!("Content-Length: {length}\r\n"));
+        let response = self.response(&asked)?;
+        let mut head = format!("HTTP/1.1 {} Status\r\nConnection: close\r\n", response.status);
+        response.headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+        response.length.iter().for_each(|length| head += &format!("Content-Length: {length}\r\n"));
         stream.write_all(format!("{head}\r\n").as_bytes()).ok()?;
         if method == "GET" {
-            let end = answer.cut.map_or(answer.body.len(), |cut| cut.min(answer.body.len()));
-            stream.write_all(&answer.body[..end]).ok()?;
+            let end = response.cut.map_or(response.body.len(), |cut| cut.min(response.body.len()));
+            stream.write_all(&response.body[..end]).ok()?;
         }
         stream.flush().ok()?;
-        if answer.stalls {
-            let _ = stream.read(&mut [0]); // until the client has gone
+        if response.stalls {
+            let _ = stream.read(&mut [0]); // until the client disconnects
         }
         Some(())
     }
 
-    /// Whether the path is that of a file which is there.
+    /// Whether the path is that of an existing file.
     fn has(&self, path: &str) -> bool {
         self.content_name(path).is_some_and(|name| self.state.lock().unwrap().files.contains_key(name))
     }
@@ -269,33 +269,33 @@ impl Exchange<'_> {
         found.and_then(|(_, faults)| faults.pop_front())
     }
 
-    fn answer(&self, asked: &Asked) -> Option<Answer> {
+    fn response(&self, asked: &Asked) -> Option<Response> {
         let path = asked.path.split('?').next()?;
-        // Faults of content are done where the content is, not where clients are sent there from.
+        // Faults of content apply where the content is, not to redirects.
         let sends_on = asked.method == "GET" && path.contains("/resolve/") && self.has(path);
         let fault = if sends_on { None } else { self.fault(path) };
         match &fault {
             Some(Fault::Silence) => return None,
-            Some(Fault::Status(status, headers)) => return Some(Answer::new(*status, headers.clone(), Vec::new())),
-            Some(Fault::Redirect(to)) => return Some(Answer::redirect(302, to.clone(), Vec::new())),
+            Some(Fault::Status(status, headers)) => return Some(Response::new(*status, headers.clone(), Vec::new())),
+            Some(Fault::Redirect(to)) => return Some(Response::redirect(302, to.clone(), Vec::new())),
             _ => {}
         }
         let token = self.state.lock().unwrap().token.clone();
         if let Some(token) = token.filter(|_| !self.elsewhere)
             && asked.headers.get("authorization") != Some(&format!("Bearer {token}"))
         {
-            return Some(Answer::error(401, "RepoNotFound"));
+            return Some(Response::error(401, "RepoNotFound"));
         }
         if path.starts_with("/api/models/") {
             return Some(self.listing(path));
         }
-        let Some(name) = self.content_name(path) else { return Some(Answer::error(404, "RepoNotFound")) };
+        let Some(name) = self.content_name(path) else { return Some(Response::error(404, "RepoNotFound")) };
         let content = self.state.lock().unwrap().files.get(name).cloned();
-        let Some(content) = content else { return Some(Answer::error(404, "EntryNotFound")) };
+        let Some(content) = content else { return Some(Response::error(404, "EntryNotFound")) };
         Some(self.content(asked, name, content, fault))
     }
 
-    /// The file that a path is of: the Hub's own, or what it sends clients to.
+    /// The file of a path: the Hub's own, or a redirect target.
     fn content_name<'a>(&self, path: &'a str) -> Option<&'a str> {
         let commit = HubServer::COMMIT;
         let starts = match self.elsewhere {
@@ -305,12 +305,12 @@ impl Exchange<'_> {
         starts.iter().find_map(|start| path.strip_prefix(start.as_str()))
     }
 
-    fn listing(&self, path: &str) -> Answer {
+    fn listing(&self, path: &str) -> Response {
         let Some(revision) = path.strip_prefix(&format!("/api/models/{}/revision/", self.repository)) else {
-            return Answer::error(404, "RepoNotFound");
+            return Response::error(404, "RepoNotFound");
         };
         if !["main", "refs%2Fpr%2F1", HubServer::COMMIT].contains(&revision) {
-            return Answer::error(404, "RevisionNotFound");
+            return Response::error(404, "RevisionNotFound");
         }
         let state = self.state.lock().unwrap();
         let entry = |(name, content): (&String, &Vec<u8>)| {
@@ -326,10 +326,10 @@ impl Exchange<'_> {
         };
         let entries: Vec<String> = state.files.iter().map(entry).chain(state.ghosts.clone()).collect();
         let body = format!("{{\"sha\":\"{}\",\"siblings\":[{}]}}", HubServer::COMMIT, entries.join(","));
-        Answer::new(200, vec![("Content-Type", "application/json".into())], body.into_bytes())
+        Response::new(200, vec![("Content-Type", "application/json".into())], body.into_bytes())
     }
 
-    fn content(&self, asked: &Asked, name: &str, mut content: Vec<u8>, fault: Option<Fault>) -> Answer {
+    fn content(&self, asked: &Asked, name: &str, mut content: Vec<u8>, fault: Option<Fault>) -> Response {
         let commit = ("X-Repo-Commit", HubServer::COMMIT.to_string());
         let is_large = content.len() >= LARGE;
         let tag = |content: &[u8]| format!("\"{}\"", if is_large { sha256(content) } else { git_blob(content) });
@@ -337,11 +337,11 @@ impl Exchange<'_> {
             let size = content.len().to_string();
             let headers =
                 vec![commit, ("X-Linked-Size", size), ("X-Linked-ETag", tag(&content)), ("ETag", "\"xet-1\"".into())];
-            return Answer::redirect(302, format!("http://127.0.0.1:{}/large/{name}", self.ports[1]), headers);
+            return Response::redirect(302, format!("http://127.0.0.1:{}/large/{name}", self.ports[1]), headers);
         }
         if asked.path.contains("/resolve/") {
             let headers = vec![commit, ("ETag", tag(&content))];
-            return Answer::redirect(307, format!("/api/resolve-cache/{name}"), headers);
+            return Response::redirect(307, format!("/api/resolve-cache/{name}"), headers);
         }
         let mut headers = match self.elsewhere {
             true => vec![("ETag", "\"of-the-network\"".into())],
@@ -353,27 +353,27 @@ impl Exchange<'_> {
         }
         let from =
             asked.headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
-        let mut answer = match from {
+        let mut response = match from {
             Some(from) if !matches!(fault, Some(Fault::Whole)) => {
                 if from >= size {
-                    return Answer::new(416, vec![("Content-Range", format!("bytes */{size}"))], Vec::new());
+                    return Response::new(416, vec![("Content-Range", format!("bytes */{size}"))], Vec::new());
                 }
                 let from: usize = if matches!(fault, Some(Fault::OtherPart)) { from - 1 } else { from };
                 headers.push(("Content-Range", format!("bytes {from}-{}/{size}", size - 1)));
-                Answer::new(206, headers, content.split_off(from))
+                Response::new(206, headers, content.split_off(from))
             }
-            _ => Answer::new(200, headers, content),
+            _ => Response::new(200, headers, content),
         };
         match fault {
-            Some(Fault::Cut(after)) => answer.cut = Some(after),
-            Some(Fault::Stall(after)) => (answer.cut, answer.stalls) = (Some(after), true),
-            Some(Fault::Length(length)) => answer.length = Some(length),
+            Some(Fault::Cut(after)) => response.cut = Some(after),
+            Some(Fault::Stall(after)) => (response.cut, response.stalls) = (Some(after), true),
+            Some(Fault::Length(length)) => response.length = Some(length),
             Some(Fault::Long(more)) => {
-                answer.body.resize(answer.body.len() + more, b'x');
-                answer.length = None;
+                response.body.resize(response.body.len() + more, b'x');
+                response.length = None;
             }
             _ => {}
         }
-        answer
+        response
     }
 }

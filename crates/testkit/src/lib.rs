@@ -1,11 +1,11 @@
-//! Floor 0, for tests only: the fixtures of `tests/fixtures` and comparisons with them, and a server that behaves like the
-//! Hugging Face Hub.
+//! Floor 0 of the crate graph, for tests only: the fixtures of `tests/fixtures` and comparisons with them, and a server
+//! that behaves like the Hugging Face Hub.
 //!
-//! An error is measured in standard deviations of the expected values: a bound then means the same for latents of
-//! order 1 and for activations of order 100. Every comparison prints what it measured; `cargo xtask parity` collects
-//! the same figures into `docs/parity.md`.
+//! Errors are in standard deviations of the expected values: a bound then means the same for latents of order 1 and for
+//! activations of order 100. Every comparison prints its result; `cargo xtask parity` collects the same figures into
+//! `docs/parity.md`.
 //!
-//! Being a tool of tests, this crate panics where a fixture is missing or a comparison fails.
+//! As a test tool, this crate panics if a fixture is missing or a comparison fails.
 #![forbid(unsafe_code)]
 
 mod compare;

@@ -1,12 +1,12 @@
-//! Where test data lies.
+//! The location of test data.
 
 use std::path::{Path, PathBuf};
 
 /// The repository's root.
 pub fn repository() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // A test program that was built elsewhere finds the checkout that it is run in. Crates have folders of fixtures too,
-    // but the models are in the root alone.
+    // A test program that was built elsewhere uses the checkout in its current folder. Crates have folders of fixtures
+    // too, but only the root has the models.
     let current = std::env::current_dir().unwrap_or_default();
     let mut candidates = std::iter::once(sources.as_path()).chain(current.ancestors());
     let root = candidates.find(|folder| folder.join("tests/fixtures/models").is_dir()).unwrap_or(&sources);
@@ -18,23 +18,23 @@ pub fn fixtures(name: &str) -> PathBuf {
     repository().join("tests/fixtures").join(name)
 }
 
-/// The environment variable with the folder of the reference data, where that is not `../shared` of the checkout.
+/// The environment variable with the folder of the reference data, if it is not `../shared` of the checkout.
 const SHARED: &str = "KILN_SHARED";
 
-/// `data/{name}` of the reference data that may lie beside the checkout. The tests that need it are ignored unless they are
-/// asked for (`--ignored shared_data`), so that a test which has nothing to compare does not pass.
+/// `data/{name}` of the optional reference data next to the checkout. The tests that need it are ignored by default
+/// (`--ignored shared_data` runs them), so that a test without data does not pass.
 ///
 /// # Panics
-/// Where it is missing.
+/// If it is missing.
 #[track_caller]
 pub fn shared_data(name: &str) -> PathBuf {
     shared("data", name)
 }
 
-/// `models/{name}` of the same.
+/// `models/{name}` of the reference data.
 ///
 /// # Panics
-/// Where it is missing.
+/// If it is missing.
 #[track_caller]
 pub fn shared_models(name: &str) -> PathBuf {
     shared("models", name)

@@ -1,10 +1,11 @@
-//! How alike two results are as a whole: what a largest difference cannot say where rounding is amplified.
+//! The overall similarity of two results, for cases in which rounding is amplified and a largest difference is not
+//! meaningful.
 
 use candle_core::Tensor;
 
 use crate::compare::values;
 
-/// How alike two tensors are.
+/// The similarity of two tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Similarity {
     /// The cosine of the angle between them as vectors: 1 for equal ones, about 0 for noise, 0 for zeros.
@@ -14,12 +15,12 @@ pub struct Similarity {
     pub error: f64,
 }
 
-/// How alike a result must be to pass.
+/// The similarity that a result needs to pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The least cosine.
+    /// The minimum cosine.
     pub cosine: f64,
-    /// The largest mean relative error.
+    /// The maximum mean relative error.
     pub error: f64,
 }
 
@@ -30,8 +31,8 @@ impl Limits {
     }
 }
 
-/// Compares `found` with `expected`, which have one shape. Where one has a value that is not finite, they are not alike
-/// at all.
+/// Compares `found` with `expected`, which have the same shape. If one has a value that is not finite, the similarity
+/// is the lowest.
 #[track_caller]
 pub fn similarity(found: &Tensor, expected: &Tensor) -> Similarity {
     assert_eq!(found.dims(), expected.dims(), "shapes differ");

@@ -1,4 +1,4 @@
-//! On what and in which type the parity tests run.
+//! The device and type of the parity tests.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -7,17 +7,17 @@ const DEVICE: &str = "KILN_TEST_DEVICE";
 /// The environment variable with their type: `f32` (default), `f16` or `bf16`.
 const DTYPE: &str = "KILN_TEST_DTYPE";
 
-/// A device and a type. Without the environment's word f32 on the processor.
+/// A device and a type. The default is f32 on the CPU.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where the networks run.
+    /// The device of the networks.
     pub device: Device,
     /// The type of weights and activations.
     pub dtype: DType,
 }
 
 impl Target {
-    /// What the environment asks for.
+    /// The target that the environment selects.
     #[track_caller]
     pub fn from_env() -> Self {
         let value = |name| std::env::var(name).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Target {
         moved.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The bound of this target: `f32` where it runs in f32, else the bound that is stated for the type.
+    /// The bound of this target, by its type.
     pub fn bound(&self, f32: f64, f16: f64, bf16: f64) -> f64 {
         match self.dtype {
             DType::F16 => f16,
@@ -51,12 +51,12 @@ impl Target {
         }
     }
 
-    /// Whether this is f32 on the processor.
+    /// Whether this is f32 on the CPU.
     pub fn is_default(&self) -> bool {
         self.device.is_cpu() && self.dtype == DType::F32
     }
 
-    /// A model's name with the target, where that is not f32 on the processor.
+    /// A model's name with the target, unless that is f32 on the CPU.
     pub fn label(&self, model: &str) -> String {
         if self.is_default() {
             return model.to_string();

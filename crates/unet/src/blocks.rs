@@ -1,12 +1,12 @@
 //! The blocks of the U-Net: down, middle, up.
 
 use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, TensorLike, Upsample};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{SegmentModule, Segments};
 
 use crate::config::{BlockConfig, UnetConfig};
 use crate::transformer::Transformer;
 
-/// What every block of one U-Net has in common, while it is built.
+/// The common data of a U-Net's blocks during construction.
 pub(crate) struct Builder<'a> {
     pub(crate) segments: &'a mut Segments,
     pub(crate) config: &'a UnetConfig,
@@ -42,7 +42,7 @@ impl Builder<'_> {
     }
 }
 
-/// What every block is told besides its feature map.
+/// The inputs of every block besides its feature map.
 pub(crate) struct BlockContext<'a, T> {
     /// The time embedding after its SiLU, `(b or 1, temb_channels)`.
     pub(crate) temb: &'a T,
@@ -52,8 +52,8 @@ pub(crate) struct BlockContext<'a, T> {
 
 /// A residual block, a segment for each half.
 struct Resnet {
-    first: Staged<ResnetIn>,
-    second: Staged<ResnetOut>,
+    first: SegmentModule<ResnetIn>,
+    second: SegmentModule<ResnetOut>,
 }
 
 impl Resnet {
@@ -64,15 +64,15 @@ impl Resnet {
     }
 }
 
-/// A residual block, then a transformer where the block has cross attention.
+/// A residual block, then a transformer if the block has cross attention.
 struct Layer {
     resnet: Resnet,
     transformer: Option<Transformer>,
 }
 
 impl Layer {
-    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`. It is taken, here and in the blocks: beside a transformer's maps, in
-    /// the last blocks the peak of a step, there is no room for what was concatenated before.
+    /// `x` `(b, h, w, c_in)` to `(b, h, w, c_out)`. Layers and blocks consume `x`, so that the concatenated map is
+    /// freed before the transformer's maps are allocated: they are the peak of a step in the last blocks.
     fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
         x = self.resnet.forward(&x, context.temb)?;
         match &self.transformer {
@@ -82,10 +82,10 @@ impl Layer {
     }
 }
 
-/// Layers, then half the size.
+/// Layers, then downsampling by 2.
 pub(crate) struct DownBlock {
     layers: Vec<Layer>,
-    downsample: Option<Staged<Downsample>>,
+    downsample: Option<SegmentModule<Downsample>>,
 }
 
 impl DownBlock {
@@ -103,7 +103,7 @@ impl DownBlock {
         Self { layers, downsample }
     }
 
-    /// `x` `(b, h, w, c_in)`; every result on the way is pushed to `skips`, the last one is returned too.
+    /// `x` `(b, h, w, c_in)`. Every intermediate output is pushed to `skips`, and the last one is also returned.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,
@@ -142,15 +142,15 @@ impl MidBlock {
     }
 }
 
-/// Layers that each take a skip connection, then double the size.
+/// Layers that each consume a skip connection, then upsampling by 2.
 pub(crate) struct UpBlock {
     layers: Vec<Layer>,
-    upsample: Option<Staged<Upsample>>,
+    upsample: Option<SegmentModule<Upsample>>,
 }
 
 impl UpBlock {
-    /// `skips` are the channels of the skip connections that are left, the next one last; `channels` those of the
-    /// feature map that comes in.
+    /// `skips` are the channels of the remaining skip connections, the next one last; `channels` those of the input
+    /// feature map.
     pub(crate) fn new(builder: &mut Builder<'_>, index: usize, channels: usize, skips: &mut Vec<usize>) -> Self {
         let block = &builder.config.up[index];
         let name = format!("up_blocks.{index}");
@@ -167,8 +167,8 @@ impl UpBlock {
         Self { layers, upsample }
     }
 
-    /// `x` `(b, h, w, c_in)`; takes its skip connections off the end of `skips`, and doubles the size to that of the
-    /// skip connection after them, which is one less where that size was odd.
+    /// `x` `(b, h, w, c_in)`. Removes its skip connections from the end of `skips`, and upsamples to the size of the
+    /// skip connection before them, which is twice the size, or one less where that size was odd.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,

@@ -1,31 +1,29 @@
-//! What a U-Net is made of.
+//! The configuration of a U-Net.
 
 use std::ops::RangeInclusive;
 
 use kiln_nn::limits::{self, MAX_CHANNELS, MAX_KERNEL, MAX_TRANSFORMER_LAYERS};
-use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::raw_config::{RawConfig, refuse_unsupported};
 
-/// A U-Net's configuration, every block spelled out.
+/// A U-Net's configuration, with every block listed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnetConfig {
     /// Channels of the input: 4, or 9 with an inpainting model's mask and masked image.
     pub in_channels: usize,
-    /// Channels of the result.
+    /// Channels of the output.
     pub out_channels: usize,
     /// Kernel size of the first convolution.
     pub conv_in_kernel: usize,
     /// Kernel size of the last convolution.
     pub conv_out_kernel: usize,
-    /// Whether cosines come first in the timestep's embedding.
+    /// Whether cosines come first in the timestep embedding.
     pub flip_sin_to_cos: bool,
-    /// The frequencies' shift in the timestep's embedding.
+    /// The shift of the frequencies in the timestep embedding.
     pub freq_shift: f64,
-    /// Groups of all group normalisations.
+    /// Groups of all group normalizations.
     pub norm_num_groups: usize,
-    /// Added to the variance in the residual blocks' normalisations.
+    /// The epsilon of the residual blocks' normalizations.
     pub norm_eps: f64,
     /// Padding of the downsampling convolutions.
     pub downsample_padding: usize,
@@ -33,23 +31,23 @@ pub struct UnetConfig {
     pub use_linear_projection: bool,
     /// SDXL's second conditioning.
     pub added_embedding: Option<AddedEmbedding>,
-    /// Width of the embedding of the guidance's strength, in networks that were distilled together with guidance (LCM):
-    /// they run once a step, without an unconditional half.
+    /// Width of the embedding of the guidance scale, in networks that were distilled together with guidance (LCM). They
+    /// run once a step, without an unconditional half.
     pub time_cond_proj_dim: Option<usize>,
-    /// The blocks on the way down, the largest feature map first.
+    /// The blocks of the down path, with the largest feature map first.
     pub down: Vec<BlockConfig>,
-    /// The block in the middle.
+    /// The middle block.
     pub mid: Option<BlockConfig>,
-    /// The blocks on the way up, the smallest feature map first.
+    /// The blocks of the up path, with the smallest feature map first.
     pub up: Vec<BlockConfig>,
 }
 
-/// One block: residual blocks, each followed by a transformer where the block has cross attention.
+/// One block: residual blocks, each followed by a transformer if the block has cross attention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockConfig {
-    /// Channels of the block's result.
+    /// Channels of the block's output.
     pub channels: usize,
-    /// How many residual blocks.
+    /// The number of residual blocks.
     pub layers: usize,
     /// The transformers, if there are any.
     pub transformer: Option<TransformerConfig>,
@@ -62,11 +60,11 @@ pub struct TransformerConfig {
     pub num_heads: usize,
     /// Channels of the text's tokens.
     pub context_dim: usize,
-    /// How many layers the transformer after each residual block has.
+    /// The number of layers of the transformer after each residual block.
     pub layers: Vec<usize>,
 }
 
-/// The `text_time` embedding of SDXL: pooled text and six sizes, added to the timestep's embedding.
+/// The `text_time` embedding of SDXL: pooled text and six sizes, added to the timestep embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddedEmbedding {
     /// Width of each size's embedding.
@@ -78,30 +76,19 @@ pub struct AddedEmbedding {
 /// The sizes among SDXL's conditions: original height and width, crop top and left, target height and width.
 pub(crate) const NUM_TIME_IDS: usize = 6;
 
-/// The narrowest embedding of a number that has two frequencies.
+/// The minimum width of an embedding of a number: it needs two frequencies.
 const MIN_EMBEDDING: usize = 4;
 /// Widths of embeddings of numbers.
 const EMBEDDING: RangeInclusive<usize> = MIN_EMBEDDING..=MAX_CHANNELS;
 
 impl UnetConfig {
-    /// Reads diffusers' `config.json`.
-    ///
-    /// # Errors
-    /// [`Error::Json`], [`Error::Config`] for impossible values, [`Error::Unsupported`] for parts that Kiln does not
-    /// have.
-    pub fn from_json(text: &str) -> Result<Self> {
-        let json: Value = serde_json::from_str(text)?;
-        refuse_unsupported(&json)?;
-        serde_json::from_value::<RawConfig>(json)?.resolve()
-    }
-
     /// Channels of the text's tokens.
     pub fn context_dim(&self) -> Option<usize> {
         let blocks = self.down.iter().chain(&self.mid).chain(&self.up);
         blocks.filter_map(|block| block.transformer.as_ref()).map(|transformer| transformer.context_dim).next()
     }
 
-    /// Width of the pooled text that the added embedding takes.
+    /// Width of the pooled text in the added embedding.
     pub fn pooled_dim(&self) -> Option<usize> {
         self.added_embedding.map(|added| added.input_dim.saturating_sub(NUM_TIME_IDS * added.time_embed_dim))
     }
@@ -211,7 +198,7 @@ mod tests {
 
     #[test]
     fn transformer_layers_may_differ_by_layer() {
-        // As SSD-1B has it: lists of lists, and lists of their own for the way up.
+        // As in SSD-1B: lists of lists, and separate lists for the up path.
         let config = UnetConfig::from_json(
             r#"{"block_out_channels": [320, 640], "cross_attention_dim": 2048, "attention_head_dim": [5, 10],
                 "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
@@ -225,7 +212,7 @@ mod tests {
         assert!(config.mid.is_none());
     }
 
-    /// What used to take all memory, run on, or panic.
+    /// Values that previously allocated all memory, ran forever, or panicked.
     #[test]
     fn numbers_that_no_network_has_are_refused() {
         for number in ["10000", "1000000000", "9223372036854775808"] {
@@ -259,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key() {
         assert!(message(r#"{"layers_per_block": [1, 2]}"#).contains("`layers_per_block` is a list of 2"));
         assert!(message(r#"{"class_embed_type": "timestep"}"#).contains("`class_embed_type` is \"timestep\""));
         assert!(message(r#"{"act_fn": "mish"}"#).contains("(only silu)"));

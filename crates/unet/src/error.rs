@@ -1,10 +1,10 @@
-//! What can be wrong with a denoiser.
+//! The errors of a U-Net.
 
-/// Why a U-Net cannot be built or run.
+/// The reason why a U-Net cannot be built or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration is no JSON of the expected form.
+    /// The configuration is not JSON of the expected form.
     #[error("the U-Net's configuration cannot be read: {0}")]
     Json(#[from] serde_json::Error),
     /// A value of the configuration is impossible.
@@ -14,17 +14,17 @@ pub enum Error {
         key: &'static str,
         /// Its value.
         found: String,
-        /// What is possible.
+        /// The possible values.
         expected: String,
     },
-    /// The configuration asks for a part that Kiln does not have.
+    /// The configuration needs a feature that Kiln does not support.
     #[error("the U-Net's configuration: `{key}` is {found}, which is not supported (only {supported})")]
     Unsupported {
         /// The key in `config.json`.
         key: &'static str,
         /// Its value.
         found: String,
-        /// What is supported.
+        /// The supported values.
         supported: &'static str,
     },
     /// An input does not fit the network.
@@ -32,7 +32,7 @@ pub enum Error {
     Input {
         /// The input.
         input: &'static str,
-        /// What fits.
+        /// The expected shape.
         expected: String,
         /// Its shape.
         found: Vec<usize>,
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),

@@ -1,9 +1,10 @@
-//! Floor 4: the denoiser, a U-Net with cross attention (diffusers' `UNet2DConditionModel`).
+//! Floor 4 of the crate graph: the U-Net with cross attention (diffusers' `UNet2DConditionModel`), which predicts the
+//! noise of latents.
 //!
-//! Built from `config.json` alone: no family of models is hard-coded. Latents go in and come out as `(b, c, h, w)`;
-//! inside everything is channels-last, so that a feature map is its own token matrix.
+//! It is built from `config.json` alone: no model family is hard-coded. The latents at input and output are `(b, c, h,
+//! w)`. Inside, everything is channels-last, so that a feature map is its own token matrix.
 //!
-//! This crate knows no files, no text, no schedule and no guidance.
+//! This crate does not depend on files, text, schedules or guidance.
 //!
 //! ```
 //! use candle_core::DType;

@@ -1,4 +1,4 @@
-//! `config.json` as diffusers writes it, and its translation into [`UnetConfig`].
+//! diffusers' `config.json`, and its translation into [`UnetConfig`].
 
 use kiln_nn::limits::{self, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged)]
 enum PerBlock<T> {
-    Each(Vec<T>), // first: a list of lists is no list for all blocks
+    Each(Vec<T>), // first, because a list of lists is not a list for all blocks
     One(T),
 }
 
@@ -32,7 +32,7 @@ impl<T: Clone> PerBlock<T> {
 /// The keys that Kiln reads, with diffusers' defaults.
 #[derive(Deserialize)]
 #[serde(default)]
-pub(crate) struct RawConfig {
+struct RawConfig {
     in_channels: usize,
     out_channels: usize,
     flip_sin_to_cos: bool,
@@ -98,7 +98,7 @@ const CROSS_UP: &str = "CrossAttnUpBlock2D";
 const MID: &str = "UNetMidBlock2D";
 const CROSS_MID: &str = "UNetMidBlock2DCrossAttn";
 
-/// Keys whose every value but these means a part that Kiln does not have.
+/// Keys for which only these values are supported.
 const FIXED: [(&str, &[Value]); 12] = [
     ("center_input_sample", &[Value::Bool(false)]),
     ("class_embed_type", &[]),
@@ -114,7 +114,7 @@ const FIXED: [(&str, &[Value]); 12] = [
     ("cross_attention_norm", &[]),
 ];
 
-/// Keys with words or numbers, and the values that they may have, the usual one first.
+/// Keys with strings or numbers, and their supported values, the most common first.
 const FIXED_WORDS: [(&str, &[&str]); 5] = [
     ("act_fn", &["silu", "swish"]),
     ("resnet_time_scale_shift", &["default"]),
@@ -123,8 +123,8 @@ const FIXED_WORDS: [(&str, &[&str]); 5] = [
     ("dropout", &["0.0", "0"]),
 ];
 
-/// Refuses configurations that mean another network than [`UnetConfig`] describes.
-pub(crate) fn refuse_unsupported(json: &Value) -> Result<()> {
+/// Returns an error for configurations that [`UnetConfig`] cannot describe.
+fn refuse_unsupported(json: &Value) -> Result<()> {
     let unsupported = |key, value: &Value, supported| Error::Unsupported { key, found: value.to_string(), supported };
     for (key, allowed) in FIXED {
         match &json[key] {
@@ -148,9 +148,22 @@ pub(crate) fn refuse_unsupported(json: &Value) -> Result<()> {
     Ok(())
 }
 
+impl UnetConfig {
+    /// Reads diffusers' `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Json`], [`Error::Config`] for impossible values, [`Error::Unsupported`] for features that Kiln does not
+    /// support.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let json: Value = serde_json::from_str(text)?;
+        refuse_unsupported(&json)?;
+        serde_json::from_value::<RawConfig>(json)?.resolve()
+    }
+}
+
 impl RawConfig {
-    /// The blocks, spelled out.
-    pub(crate) fn resolve(self) -> Result<UnetConfig> {
+    /// Resolves the settings of each block.
+    fn resolve(self) -> Result<UnetConfig> {
         let channels = &self.block_out_channels;
         let n = channels.len();
         if n > MAX_LEVELS {
@@ -169,7 +182,8 @@ impl RawConfig {
             let (found, expected) = (found.to_string(), limits::expected(&range));
             return Err(Error::Config { key: "layers_per_block", found, expected });
         }
-        // diffusers calls the number of heads `attention_head_dim`, and keeps the mistake for its old files' sake.
+        // diffusers calls the number of heads `attention_head_dim`, and keeps the wrong name for compatibility with its
+        // old files.
         let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
         let heads = heads.each("attention_head_dim", n)?;
         let context_dims = self.cross_attention_dim.each("cross_attention_dim", n)?;

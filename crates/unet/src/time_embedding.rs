@@ -1,4 +1,4 @@
-//! The embedding of the timestep, and of SDXL's pooled text and sizes.
+//! The embeddings of the timestep, and of SDXL's pooled text and sizes.
 
 use candle_core::DType;
 use kiln_nn::ops::{Activation, TimestepEmbedding};
@@ -27,11 +27,11 @@ impl EmbeddingMlp {
     }
 }
 
-/// Everything that the residual blocks are told besides the feature map.
+/// The embeddings that are the residual blocks' inputs besides the feature map.
 pub(crate) struct TimeEmbedding {
     form: TimestepEmbedding,
     time: EmbeddingMlp,
-    /// The embedding of the guidance's strength and its projection, in distilled networks.
+    /// The embedding of the guidance scale and its projection, in distilled networks.
     guidance: Option<(TimestepEmbedding, Linear)>,
     added: Option<(TimestepEmbedding, EmbeddingMlp)>,
 }
@@ -47,15 +47,15 @@ impl TimeEmbedding {
         });
         let p = p.pp("time_embedding");
         let guidance = config.time_cond_proj_dim.map(|width| {
-            // `get_guidance_scale_embedding` of diffusers, whatever form the timestep's embedding has.
+            // diffusers' `get_guidance_scale_embedding`, for any form of the timestep embedding.
             let form = TimestepEmbedding { dim: width, flip_sin_to_cos: false, freq_shift: 1.0 };
             (form, Linear::new(&p.pp("cond_proj"), width, dim, false))
         });
         Self { form, time: EmbeddingMlp::new(&p, dim, channels), guidance, added }
     }
 
-    /// `timesteps` `(b or 1)`, for distilled networks `guidance` `(1)`, and for SDXL pooled text `(b, pooled_dim)` with the sizes `(b, 6)`, to
-    /// `(b or 1, temb_channels)` in `dtype`.
+    /// `timesteps` `(b or 1)`, for distilled networks `guidance` `(1)`, and for SDXL pooled text `(b, pooled_dim)` with
+    /// the sizes `(b, 6)`, to `(b or 1, temb_channels)` in `dtype`.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         timesteps: &T,
@@ -66,7 +66,7 @@ impl TimeEmbedding {
         let mut embedded = timesteps.timestep_embedding(self.form, dtype)?; // (b or 1, dim)
         if let (Some((form, projection)), Some(guidance)) = (&self.guidance, guidance) {
             let strength = projection.forward(&guidance.timestep_embedding(*form, dtype)?)?; // (1, dim)
-            // A row for each timestep, as below.
+            // One row for each timestep, as below.
             let strength = match embedded.size2()?[0] {
                 1 => strength,
                 rows => T::cat(&vec![&strength; rows], 0)?,
@@ -79,7 +79,8 @@ impl TimeEmbedding {
         let embedded = time_ids.reshape(&[b * sizes])?.timestep_embedding(*form, dtype)?;
         let sizes = embedded.reshape(&[b, sizes * form.dim])?; // (b, 6 * time_embed_dim)
         let added = mlp.forward(&pooled.to_dtype(dtype)?.concat_channels(&sizes)?)?;
-        // A row for each: broadcasting would send strides to a card, behind the weights that are streamed there.
+        // One row for each image. Broadcasting would copy strides to the GPU, after the weights that are streamed
+        // there.
         let temb = match b / temb.size2()?[0].max(1) {
             1 => temb,
             images => T::cat(&vec![&temb; images], 0)?,

@@ -1,22 +1,22 @@
-//! The transformer after a residual block: every pixel is a token that looks at the others and at the text.
+//! The transformer after a residual block: every pixel is a token that attends to the other pixels and to the text.
 
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, TensorLike,
 };
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::TransformerConfig;
 
-/// Added to the variance in the transformers' group normalisation, whatever the configuration says elsewhere.
+/// The epsilon of the transformers' group normalization, for any configuration.
 const GROUP_NORM_EPS: f64 = 1e-6;
-/// Added to the variance in the layer normalisations.
+/// The epsilon of the layer normalizations.
 const LAYER_NORM_EPS: f64 = 1e-5;
 
-/// Normalise, project, layers, project back, add the input.
+/// Normalization, projection, layers, projection back, residual connection.
 pub(crate) struct Transformer {
-    entry: Staged<Entry>,
-    layers: Vec<Staged<TransformerLayer>>,
-    proj_out: Staged<Linear>,
+    entry: SegmentModule<Entry>,
+    layers: Vec<SegmentModule<TransformerLayer>>,
+    proj_out: SegmentModule<Linear>,
 }
 
 struct Entry {
@@ -35,7 +35,7 @@ impl Transformer {
         depth: usize,
     ) -> Self {
         let norm = kiln_nn::ops::GroupNorm { num_groups, eps: GROUP_NORM_EPS, silu: false };
-        // Whether the projections are stored as 1x1 convolutions or as linear layers, they are the same to tokens.
+        // The projections are stored as 1x1 convolutions or as linear layers. For tokens these are the same.
         let projection = |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which), channels, channels, true);
         Self {
             entry: segments.add(format!("{name}.proj_in"), |p| Entry {
@@ -50,8 +50,8 @@ impl Transformer {
         }
     }
 
-    /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer takes its tokens: beside its
-    /// hidden maps they would be one more.
+    /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer consumes its tokens, so that
+    /// they do not take memory in addition to its hidden maps.
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, context: &T) -> Result<T> {
         let [b, h, w, c] = x.size4()?;
         let x = x.reshape(&[b, h * w, c])?; // the same memory: a pixel is a token
@@ -64,7 +64,8 @@ impl Transformer {
     }
 }
 
-/// Self-attention, cross-attention to the text, feed-forward; each after a layer normalisation and around a shortcut.
+/// Self-attention, cross-attention to the text, feed-forward; each after a layer normalization and with a residual
+/// connection.
 struct TransformerLayer {
     norm1: LayerNorm,
     attn1: Attention,

@@ -3,26 +3,26 @@
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Activation;
 use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
 use crate::config::{NUM_TIME_IDS, UnetConfig};
 use crate::error::{Error, Result};
 use crate::time_embedding::TimeEmbedding;
 
-/// What steers the denoiser besides latents and timestep.
+/// The inputs of the U-Net besides latents and timestep.
 #[derive(Debug, Clone)]
 pub struct Conditioning<T = Tensor> {
     /// The text's tokens, `(b, s, context_dim)`.
     pub context: T,
-    /// What SDXL adds.
+    /// SDXL's additional conditions.
     pub added: Option<AddedConditions<T>>,
-    /// What networks with [`UnetConfig::time_cond_proj_dim`] take as the strength of the guidance, [`guidance_input`],
-    /// `(1)` in f32 whatever the network's type. Others ignore it.
+    /// The guidance scale for networks with [`UnetConfig::time_cond_proj_dim`], from [`guidance_input`]: `(1)` in f32
+    /// for any type of the network. Other networks ignore it.
     pub guidance: Option<T>,
 }
 
-/// The number that distilled networks embed for the guidance of strength `scale`: 1000 times what it is over 1, as in
+/// The number that distilled networks embed for the guidance scale `scale`: 1000 times its excess over 1, as in
 /// diffusers' `LatentConsistencyModelPipeline`.
 pub fn guidance_input(scale: f64) -> f32 {
     (scale - 1.0) as f32 * 1000.0
@@ -33,24 +33,24 @@ pub fn guidance_input(scale: f64) -> f32 {
 pub struct AddedConditions<T = Tensor> {
     /// The pooled text, `(b, pooled_dim)`.
     pub text_embeds: T,
-    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
-    /// f32 whatever the network's type.
+    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, in pixels, in
+    /// f32 for any type of the network.
     pub time_ids: T,
 }
 
-/// The denoiser. Built from its configuration; its [`Segments`] are loaded before it runs.
+/// The U-Net. It is built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Unet {
     config: UnetConfig,
     segments: Segments,
-    time_embedding: Staged<TimeEmbedding>,
-    conv_in: Staged<Conv2d>,
+    time_embedding: SegmentModule<TimeEmbedding>,
+    conv_in: SegmentModule<Conv2d>,
     down_blocks: Vec<DownBlock>,
     mid_block: Option<MidBlock>,
     up_blocks: Vec<UpBlock>,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
-/// The last normalisation and convolution.
+/// The last normalization and convolution.
 struct Head {
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
@@ -99,20 +99,20 @@ impl Unet {
         &self.segments
     }
 
-    /// Predicts what the model was trained to predict (noise, or velocity) for noisy latents.
+    /// Predicts noise or velocity, as the model was trained, for noisy latents.
     ///
-    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, any size; `timesteps` `(1)` or `(b)`, f32, one for
-    /// all images or one for each. The result is `(b, out_channels, h, w)`. All inputs lie on the network's device;
+    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, of any size; `timesteps` `(1)` or `(b)`, f32, one for all
+    /// images or one for each. The output is `(b, out_channels, h, w)`. All inputs are on the network's device, and
     /// nothing is read back from it.
     ///
     /// # Errors
-    /// [`Error::Input`] where an input does not fit the configuration; what a layer reports, with the layer's path.
+    /// [`Error::Input`] if an input does not fit the configuration; errors of a layer, with the layer's path.
     pub fn forward<T: TensorLike>(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
         self.forward_observed(x, timesteps, conditioning, &mut |_, _| {})
     }
 
-    /// [`Unet::forward`] that shows the results on the way: `time_emb` `(b or 1, temb_channels)`, and the feature maps
-    /// `conv_in`, `down.{i}`, `mid`, `up.{i}`, `(b, h, w, c)`.
+    /// As [`Unet::forward`], and passes intermediate outputs to `observe`: `time_emb` `(b or 1, temb_channels)`, and
+    /// the feature maps `conv_in`, `down.{i}`, `mid`, `up.{i}`, `(b, h, w, c)`.
     pub fn forward_observed<T: TensorLike>(
         &self,
         x: &T,
@@ -151,7 +151,7 @@ impl Unet {
         Ok(y.to_channels_first()?)
     }
 
-    /// Shapes of the conditions of `b` images with `tokens` tokens of text each, in `dtype`.
+    /// The shapes of the conditions of `b` images with `tokens` tokens of text each, in `dtype`.
     pub fn meta_conditioning(
         &self,
         device: &MetaDevice,
@@ -168,7 +168,7 @@ impl Unet {
         Conditioning { context, added, guidance }
     }
 
-    /// Refuses inputs that do not fit.
+    /// Returns an error for inputs that do not fit.
     fn check<T: TensorLike>(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<()> {
         let fail =
             |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
@@ -186,7 +186,7 @@ impl Unet {
         }
         let guidance = conditioning.guidance.as_ref().map(T::dims).unwrap_or_default();
         if self.config.time_cond_proj_dim.is_some() && guidance != [1] {
-            return fail("guidance", "(1), the strength that a distilled network takes".into(), guidance);
+            return fail("guidance", "(1), the guidance scale that a distilled network takes".into(), guidance);
         }
         match (self.config.pooled_dim(), &conditioning.added) {
             (None, _) => Ok(()),
@@ -214,7 +214,7 @@ impl<T: TensorLike> Conditioning<T> {
         Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()?, guidance })
     }
 
-    /// The same conditions in memory of their own.
+    /// A copy of the conditions in new memory.
     pub fn copy(&self) -> Result<Self> {
         let added = self.added.as_ref().map(|added| -> Result<_> {
             Ok(AddedConditions { text_embeds: added.text_embeds.copy()?, time_ids: added.time_ids.copy()? })
@@ -225,7 +225,7 @@ impl<T: TensorLike> Conditioning<T> {
 }
 
 impl Conditioning<MetaTensor> {
-    /// The bytes of all tensors.
+    /// The total size of the tensors in bytes.
     pub fn bytes(&self) -> usize {
         let added = self.added.iter().map(|added| added.text_embeds.bytes() + added.time_ids.bytes());
         let guidance = self.guidance.as_ref().map_or(0, MetaTensor::bytes);

@@ -1,4 +1,4 @@
-//! The denoiser with streamed weights: the same bits, whatever stays on the device and however large the ring is.
+//! The U-Net with streamed weights: the bits are the same for any set of resident segments and any ring size.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kiln_testkit::{Target, fixtures};
 use kiln_unet::{AddedConditions, Conditioning, Unet, UnetConfig};
 use kiln_weights::{ParamSource, Placement, Residency, Stream, StreamConfig, load, open_component};
 
-/// A network, where it runs, and what it is asked.
+/// A network, its device, and its inputs.
 struct Case {
     target: Target,
     unet: Unet,
@@ -22,7 +22,7 @@ impl Case {
     fn open(name: &str) -> Self {
         let mut target = Target::from_env();
         if target.device.is_cuda() {
-            target.device = open_gpu(0).unwrap(); // as the engine opens it: nobody but a stream orders its copies
+            target.device = open_gpu(0).unwrap(); // as in the engine: only a stream orders its copies
         }
         let folder = fixtures("models").join(name).join("unet");
         let config = UnetConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
@@ -61,7 +61,7 @@ impl Case {
         Stream::start(self.unet.segments(), self.source.clone(), &self.placement, config).unwrap()
     }
 
-    /// Two passes, so that the second finds what the first has copied ahead.
+    /// Runs two passes, because the first copies ahead for the second.
     #[track_caller]
     fn check(&self, residency: &Residency, pinned: Option<PinnedPool>, copy_stream: bool, expected: &[f32]) {
         let stream = self.start(residency, pinned, copy_stream);
@@ -92,7 +92,7 @@ fn every_configuration_has_the_same_bits(name: &str) {
         case.check(&all, case.pinned(1 << 30), true, &expected);
     }
     for resident in 1..=segments.len() {
-        // The first ones stay, or as many spread over all.
+        // Either the first segments are resident, or as many spread over the network.
         let first = |i: usize| i < resident;
         let even = |i: usize| (i + 1) * resident / segments.len() > i * resident / segments.len();
         for stays in [&first as &dyn Fn(usize) -> bool, &even] {

@@ -1,4 +1,4 @@
-//! What an `AutoencoderKL` is made of.
+//! The configuration of an `AutoencoderKL`.
 
 use candle_core::{Device, Tensor};
 use kiln_nn::TensorLike;
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct VaeConfig {
-    /// Channels of the image that goes in.
+    /// Channels of the encoder's input image.
     pub in_channels: usize,
-    /// Channels of the image that comes out.
+    /// Channels of the decoder's output image.
     pub out_channels: usize,
     /// Channels of every block, the largest feature map first.
     pub block_out_channels: Vec<usize>,
@@ -21,13 +21,13 @@ pub struct VaeConfig {
     pub layers_per_block: usize,
     /// Channels of the latents.
     pub latent_channels: usize,
-    /// Groups of all group normalisations.
+    /// Groups of all group normalizations.
     pub norm_num_groups: usize,
-    /// Latents that the U-Net sees are multiplied by this.
+    /// The factor from the encoder's latents to those of the U-Net.
     pub scaling_factor: f64,
-    /// Taken from the latents before they are multiplied.
+    /// The value that is subtracted from the encoder's latents before scaling.
     pub shift_factor: Option<f64>,
-    /// Means of the latents' channels, with [`VaeConfig::latents_std`]: taken instead of the shift.
+    /// The means of the latents' channels, which together with [`VaeConfig::latents_std`] replace the shift.
     pub latents_mean: Option<Vec<f64>>,
     /// Standard deviations of the latents' channels.
     pub latents_std: Option<Vec<f64>>,
@@ -68,7 +68,7 @@ impl Default for VaeConfig {
     }
 }
 
-/// Added to the variance in all group normalisations.
+/// The epsilon of all group normalizations.
 pub(crate) const EPS: f64 = 1e-6;
 
 impl VaeConfig {
@@ -82,12 +82,12 @@ impl VaeConfig {
         Ok(config)
     }
 
-    /// How many pixels a latent is wide: 8 for Stable Diffusion.
+    /// The width of a latent in pixels: 8 for Stable Diffusion.
     pub fn downscale(&self) -> usize {
         1 << (self.block_out_channels.len() - 1)
     }
 
-    /// Latents as the U-Net sees them, `(b, c, h, w)`, to latents as the decoder takes them.
+    /// Converts the U-Net's latents `(b, c, h, w)` to the decoder's.
     pub fn unscale<T: TensorLike>(&self, latents: &T) -> Result<T> {
         if let Some((mean, std)) = self.channel_statistics(latents)? {
             let scaled = latents.broadcast_mul(&std)?.affine(1.0 / self.scaling_factor, 0.0)?;
@@ -96,7 +96,7 @@ impl VaeConfig {
         Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
     }
 
-    /// Latents as the encoder gives them, `(b, c, h, w)`, to latents as the U-Net sees them.
+    /// Converts the encoder's latents `(b, c, h, w)` to the U-Net's.
     pub fn scale(&self, latents: &Tensor) -> Result<Tensor> {
         if let Some((mean, std)) = self.channel_statistics(latents)? {
             return Ok((latents.broadcast_sub(&mean)?.broadcast_div(&std)? * self.scaling_factor)?);
@@ -105,7 +105,7 @@ impl VaeConfig {
         Ok(((latents - shift)? * self.scaling_factor)?)
     }
 
-    /// Mean and standard deviation of every channel, `(c, 1, 1)`, where the configuration has them.
+    /// The mean and standard deviation of every channel, `(c, 1, 1)`, if the configuration has them.
     fn channel_statistics<T: TensorLike>(&self, latents: &T) -> Result<Option<(T, T)>> {
         let (Some(mean), Some(std)) = (&self.latents_mean, &self.latents_std) else { return Ok(None) };
         let column = |values: &[f64]| -> Result<T> {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key() {
         let message = |json| VaeConfig::from_json(json).unwrap_err().to_string();
         assert!(message(r#"{"norm_num_groups": 7}"#).contains("`block_out_channels` is 64, expected a multiple of 7"));
         for number in ["0", "10000", "9223372036854775808"] {

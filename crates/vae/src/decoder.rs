@@ -1,10 +1,10 @@
-//! From latents to pixels.
+//! The decoder: latents to pixels.
 
 use candle_core::DType;
 use kiln_nn::ops::Target;
 use kiln_nn::strips::{collect, normalise_and_convolve};
 use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, TensorLike, Upsample};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
@@ -15,10 +15,10 @@ use crate::tiling::{StripPlan, Tiling, footprint};
 pub struct Decoder {
     latent_channels: usize,
     segments: Segments,
-    conv_in: Staged<Entry>,
+    conv_in: SegmentModule<Entry>,
     mid_block: MidBlock,
     up_blocks: Vec<UpBlock>,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
 struct Entry {
@@ -27,8 +27,8 @@ struct Entry {
 }
 
 struct UpBlock {
-    resnets: Vec<Staged<ResnetBlock>>,
-    upsample: Option<Staged<Upsample>>,
+    resnets: Vec<SegmentModule<ResnetBlock>>,
+    upsample: Option<SegmentModule<Upsample>>,
 }
 
 struct Head {
@@ -80,16 +80,16 @@ impl Decoder {
         &self.segments
     }
 
-    /// `latents` `(b, latent_channels, h, w)`, unscaled ([`VaeConfig::unscale`]), in the slabs' dtype, to images
-    /// `(b, 3, f h, f w)` of about -1 to 1, where `f` is [`VaeConfig::downscale`]. Nothing is clamped.
+    /// `latents` `(b, latent_channels, h, w)`, unscaled ([`VaeConfig::unscale`]), in the slabs' dtype, to images `(b,
+    /// 3, f h, f w)` of about -1 to 1, where `f` is [`VaeConfig::downscale`]. The values are not clamped.
     ///
     /// # Errors
-    /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
+    /// [`Error::Input`] if the latents do not fit; errors of a layer, with the layer's path.
     pub fn decode<T: TensorLike>(&self, latents: &T) -> Result<T> {
         self.decode_with(latents, Tiling::Whole)
     }
 
-    /// The same with less in memory at once. On the processor the tiling changes no bit.
+    /// As [`Decoder::decode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
@@ -106,15 +106,15 @@ impl Decoder {
             })?;
             x = self.mid_block.forward(&x)?;
             let y = match tiling.strips(self.upscale() * latents.size4()?[3]) {
-                Some(plan) => self.enlarge_in_strips(x, plan)?,
-                None => self.enlarge(x)?,
+                Some(plan) => self.up_blocks_in_strips(x, plan)?,
+                None => self.up_blocks(x)?,
             };
             Ok(y.to_channels_first()?)
         })
     }
 
-    /// What the middle block gives, `(b, h, w, c)`, to images `(b, f h, f w, 3)`.
-    fn enlarge<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
+    /// Runs the up blocks on the middle block's output `(b, h, w, c)`: images `(b, f h, f w, 3)`.
+    fn up_blocks<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
         for block in &self.up_blocks {
             for resnet in &block.resnets {
                 x = T::run(resnet, |resnet| resnet.forward(&x, None))?;
@@ -126,13 +126,13 @@ impl Decoder {
         T::run(&self.head, |head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))
     }
 
-    /// [`Decoder::enlarge`] of one image in strips.
-    fn enlarge_in_strips<T: TensorLike>(
+    /// [`Decoder::up_blocks`] for one image in strips.
+    fn up_blocks_in_strips<T: TensorLike>(
         &self,
         mut x: T,
         StripPlan { pixels, recompute }: StripPlan,
     ) -> kiln_nn::Result<T> {
-        let mut upsample: Option<&Staged<Upsample>> = None;
+        let mut upsample: Option<&SegmentModule<Upsample>> = None;
         for block in &self.up_blocks {
             let is_largest = block.upsample.is_none();
             let mut resnets = block.resnets.iter();
@@ -158,8 +158,8 @@ impl Decoder {
         T::run(&self.head, |head| normalise_and_convolve(&head.conv_norm_out, &head.conv_out, &x, pixels))
     }
 
-    /// The most bytes that decoding latents `(b, h, w)` in `dtype` takes at once besides the weights, the latents and
-    /// the images counted.
+    /// The memory peak in bytes of decoding latents `(b, h, w)` in `dtype`, without the weights and the latents, and
+    /// including the images.
     ///
     /// # Errors
     /// As [`Decoder::decode_with`].
@@ -169,7 +169,7 @@ impl Decoder {
         })
     }
 
-    /// The fastest tiling whose [`Decoder::footprint`] is at most `bytes`; nothing where none is.
+    /// The fastest tiling whose [`Decoder::footprint`] is at most `bytes`; `None` if there is none.
     ///
     /// # Errors
     /// As [`Decoder::decode_with`].
@@ -177,7 +177,7 @@ impl Decoder {
         Tiling::fastest(target, bytes, |tiling| self.footprint(latents, dtype, target, tiling))
     }
 
-    /// Pixels that a latent is wide.
+    /// The width of a latent in pixels.
     fn upscale(&self) -> usize {
         1 << (self.up_blocks.len() - 1)
     }

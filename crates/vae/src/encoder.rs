@@ -1,9 +1,9 @@
-//! From pixels to latents.
+//! The encoder: pixels to latents.
 
 use candle_core::{DType, Tensor};
 use kiln_nn::ops::Target;
 use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, TensorLike};
-use kiln_weights::{Segments, Staged};
+use kiln_weights::{SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
@@ -15,15 +15,15 @@ pub struct Encoder {
     in_channels: usize,
     downscale: usize,
     segments: Segments,
-    conv_in: Staged<Conv2d>,
+    conv_in: SegmentModule<Conv2d>,
     down_blocks: Vec<DownBlock>,
     mid_block: MidBlock,
-    head: Staged<Head>,
+    head: SegmentModule<Head>,
 }
 
 struct DownBlock {
-    resnets: Vec<Staged<ResnetBlock>>,
-    downsample: Option<Staged<Downsample>>,
+    resnets: Vec<SegmentModule<ResnetBlock>>,
+    downsample: Option<SegmentModule<Downsample>>,
 }
 
 struct Head {
@@ -32,7 +32,7 @@ struct Head {
     quant_conv: Option<Conv2d>,
 }
 
-/// What the encoder says of an image: a normal distribution over latents, unscaled ([`VaeConfig::scale`]).
+/// The encoder's output for an image: a normal distribution over latents, unscaled ([`VaeConfig::scale`]).
 #[derive(Debug, Clone)]
 pub struct Posterior<T = Tensor> {
     /// The means, `(b, latent_channels, h, w)`.
@@ -100,12 +100,12 @@ impl Encoder {
     /// `image` `(b, 3, f h, f w)` from -1 to 1 in the slabs' dtype, `f` being [`VaeConfig::downscale`].
     ///
     /// # Errors
-    /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
+    /// [`Error::Input`] if the image does not fit; errors of a layer, with the layer's path.
     pub fn encode<T: TensorLike>(&self, image: &T) -> Result<Posterior<T>> {
         self.encode_with(image, Tiling::Whole)
     }
 
-    /// The same with less in memory at once. On the processor the tiling changes no bit.
+    /// As [`Encoder::encode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
     /// As [`Encoder::encode`].
@@ -118,8 +118,8 @@ impl Encoder {
         let moments = tiling.over_images(image, |image| {
             let mut x = T::run(&self.conv_in, |conv| conv.forward(&image.to_channels_last()?))?;
             x = match tiling.strips(image.size4()?[3]) {
-                Some(plan) => self.reduce_in_strips(x, plan)?,
-                None => self.reduce(x)?,
+                Some(plan) => self.down_blocks_in_strips(x, plan)?,
+                None => self.down_blocks(x)?,
             };
             x = self.mid_block.forward(&x)?;
             let y = T::run(&self.head, |head| {
@@ -133,8 +133,9 @@ impl Encoder {
         Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
     }
 
-    /// What the first convolution gives, `(b, f h, f w, c)`, to the middle block's input `(b, h, w, c)`.
-    fn reduce<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
+    /// Runs the down blocks on the first convolution's output `(b, f h, f w, c)`: the middle block's input `(b, h, w,
+    /// c)`.
+    fn down_blocks<T: TensorLike>(&self, mut x: T) -> kiln_nn::Result<T> {
         for block in &self.down_blocks {
             for resnet in &block.resnets {
                 x = T::run(resnet, |resnet| resnet.forward(&x, None))?;
@@ -146,9 +147,9 @@ impl Encoder {
         Ok(x)
     }
 
-    /// [`Encoder::reduce`] of one image in strips. A map and its half are less than a block's two maps, so the halving
-    /// is whole.
-    fn reduce_in_strips<T: TensorLike>(
+    /// [`Encoder::down_blocks`] for one image in strips. The downsampling is not in strips, because a map and its half
+    /// are smaller than a block's two maps.
+    fn down_blocks_in_strips<T: TensorLike>(
         &self,
         mut x: T,
         StripPlan { pixels, recompute }: StripPlan,
@@ -167,8 +168,8 @@ impl Encoder {
         Ok(x)
     }
 
-    /// The most bytes that encoding images `(b, h, w)` in `dtype` takes at once besides the weights, images and results
-    /// counted.
+    /// The memory peak in bytes of encoding images `(b, h, w)` in `dtype`, without the weights and images, and
+    /// including the outputs.
     ///
     /// # Errors
     /// As [`Encoder::encode_with`].
@@ -176,7 +177,7 @@ impl Encoder {
         footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
     }
 
-    /// The fastest tiling whose [`Encoder::footprint`] is at most `bytes`; nothing where none is.
+    /// The fastest tiling whose [`Encoder::footprint`] is at most `bytes`; `None` if there is none.
     ///
     /// # Errors
     /// As [`Encoder::encode_with`].

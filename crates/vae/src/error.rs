@@ -1,10 +1,10 @@
-//! What can be wrong with an autoencoder.
+//! The errors of an autoencoder.
 
-/// Why an autoencoder cannot be built or run.
+/// The reason why an autoencoder cannot be built or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration is no JSON of the expected form.
+    /// The configuration is not JSON of the expected form.
     #[error("the VAE's configuration cannot be read: {0}")]
     Json(#[from] serde_json::Error),
     /// A value of the configuration is impossible or not supported.
@@ -14,13 +14,13 @@ pub enum Error {
         key: &'static str,
         /// Its value.
         found: String,
-        /// What is possible.
+        /// The possible values.
         expected: String,
     },
     /// An input does not fit the network.
     #[error("the VAE's input has shape {found:?}, expected {expected}")]
     Input {
-        /// What fits.
+        /// The expected shape.
         expected: String,
         /// The input's shape.
         found: Vec<usize>,
@@ -34,7 +34,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),

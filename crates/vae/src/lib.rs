@@ -1,11 +1,11 @@
-//! Floor 4: the autoencoders, between latents and pixels.
+//! Floor 4 of the crate graph: the autoencoders, between latents and pixels.
 //!
-//! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`, each a network of its own with its own
-//! segments: text-to-image loads the decoder alone. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
-//! `AutoencoderTiny`: TAESD, which is far smaller and keeps less detail. Latents and images are `(b, c, h, w)`,
-//! images from -1 to 1; inside everything is channels-last.
+//! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`. Each is a separate network with its
+//! own segments: text-to-image loads only the decoder. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
+//! `AutoencoderTiny`: TAESD, which is much smaller and keeps less detail. Latents and images are `(b, c, h, w)`, images
+//! from -1 to 1; inside, everything is channels-last.
 //!
-//! This crate knows no files, no noise and no picture formats.
+//! This crate does not depend on files, noise or image formats.
 //!
 //! ```
 //! use candle_core::DType;

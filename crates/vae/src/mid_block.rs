@@ -1,18 +1,18 @@
-//! The block in the middle of both halves, at the latents' size.
+//! The middle block of both halves, at the latents' size.
 
 use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
 
-/// A residual block as the autoencoder has it: without time embedding.
+/// A residual block of the autoencoder, without time embedding.
 pub(crate) fn resnet(
     segments: &mut Segments,
     name: String,
     config: &VaeConfig,
     in_channels: usize,
     out_channels: usize,
-) -> Staged<ResnetBlock> {
+) -> SegmentModule<ResnetBlock> {
     let config =
         ResnetConfig { in_channels, out_channels, temb_channels: None, num_groups: config.norm_num_groups, eps: EPS };
     segments.add(&name, |p| ResnetBlock::new(&p.pp(&name), config))
@@ -20,9 +20,9 @@ pub(crate) fn resnet(
 
 /// Residual block, attention, residual block.
 pub(crate) struct MidBlock {
-    resnet_0: Staged<ResnetBlock>,
-    attention: Option<Staged<PixelAttention>>,
-    resnet_1: Staged<ResnetBlock>,
+    resnet_0: SegmentModule<ResnetBlock>,
+    attention: Option<SegmentModule<PixelAttention>>,
+    resnet_1: SegmentModule<ResnetBlock>,
 }
 
 impl MidBlock {
@@ -46,7 +46,7 @@ impl MidBlock {
     }
 }
 
-/// Attention among all pixels, with one head as wide as the feature map.
+/// Attention between all pixels, with one head as wide as the feature map.
 struct PixelAttention {
     group_norm: GroupNorm,
     attention: Attention,

@@ -1,8 +1,8 @@
-//! How much of a batch and of a picture an autoencoder works on at once.
+//! The parts of a batch and of an image that an autoencoder processes at once.
 //!
-//! Not the network is tiled but its operators: they go over strips of rows, each with the rows around it that it reads,
-//! and statistics are those of the whole map. So there are no seams, and on the processor a picture has the same bits in
-//! every tiling.
+//! The operators are tiled, not the network: they run over strips of rows, each with the adjacent rows that it reads,
+//! and statistics are those of the whole map. So there are no seams, and on the CPU an image has the same bits in every
+//! tiling.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 
 use crate::error::Result;
 
-/// How much of a batch and of a picture is in memory at once.
+/// The parts of a batch and of an image that are in memory at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Tiling {
-    /// All of it.
+    /// The whole batch.
     #[default]
     Whole,
     /// One image of the batch.
     Sliced,
-    /// One image, and what lies between its feature maps in strips: a residual block holds its input and its result.
+    /// One image, with intermediate maps in strips: a residual block stores only its input and its output.
     Strips {
-        /// Rows of the picture in a strip; of smaller maps as many as have as many pixels.
+        /// Rows of the image in a strip. Strips of smaller maps have as many pixels.
         rows: usize,
-        /// Whether the block at the picture's size holds one map alone. It computes most convolutions twice then, and
-        /// that before it three times.
+        /// Whether the block at the image's size stores only one map. It computes most convolutions twice then, and the
+        /// one before it three times.
         recompute: bool,
     },
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("whole"),
-            Self::Sliced => f.write_str("picture by picture"),
+            Self::Sliced => f.write_str("image by image"),
             Self::Strips { rows, recompute } => {
                 write!(f, "strips of {rows} rows{}", if *recompute { ", computed twice" } else { "" })
             }
@@ -42,14 +42,14 @@ impl fmt::Display for Tiling {
     }
 }
 
-/// Rows of strips that [`Tiling::fastest`] tries.
+/// The rows of strips to try in [`Tiling::fastest`].
 const ROWS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 
-/// Rows of strips that fill a card: of 512x512 in f16 an H200 takes 1.25 times the whole's time with strips of 64 rows,
-/// 1.7 times where it computes twice, and with 16 rows 2.8 times.
-const ROWS_OF_A_CARD: usize = 64;
+/// The rows of strips that fill a GPU: for 512x512 in f16, an H200 takes 1.25 times the time of the whole image with
+/// strips of 64 rows, 1.7 times with recomputation, and 2.8 times with 16 rows.
+const GPU_ROWS: usize = 64;
 
-/// The strips of a picture.
+/// The strips of an image.
 #[derive(Clone, Copy)]
 pub(crate) struct StripPlan {
     /// Pixels of a strip.
@@ -58,18 +58,18 @@ pub(crate) struct StripPlan {
 }
 
 impl Tiling {
-    /// Whether it takes a device at most a fifth longer or so: nothing is computed twice, and on a card strips fill it.
+    /// Whether it is at most about a fifth slower: nothing is computed twice, and on a GPU the strips fill it.
     pub fn is_cheap(self, target: Target) -> bool {
         match self {
-            Self::Strips { rows, recompute } => !recompute && (rows >= ROWS_OF_A_CARD || !target.is_gpu()),
+            Self::Strips { rows, recompute } => !recompute && (rows >= GPU_ROWS || !target.is_gpu()),
             _ => true,
         }
     }
 
-    /// All that one picture may need, about the fastest first. On a card strips of few rows cost more than computing
-    /// twice.
-    pub fn of_a_picture(target: Target) -> impl Iterator<Item = Self> {
-        let least = if target.is_gpu() { ROWS_OF_A_CARD } else { 0 };
+    /// All tilings for one image, approximately fastest first. On a GPU, strips of few rows cost more than
+    /// recomputation.
+    pub fn for_one_image(target: Target) -> impl Iterator<Item = Self> {
+        let least = if target.is_gpu() { GPU_ROWS } else { 0 };
         let strips = |recompute, low: bool| {
             let rows = ROWS.into_iter().filter(move |&rows| (rows < least) == low);
             rows.map(move |rows| Self::Strips { rows, recompute })
@@ -84,7 +84,7 @@ impl Tiling {
         bytes: usize,
         footprint: impl Fn(Self) -> Result<usize>,
     ) -> Result<Option<Self>> {
-        let all = Self::of_a_picture(target).flat_map(|tiling| match tiling {
+        let all = Self::for_one_image(target).flat_map(|tiling| match tiling {
             Self::Whole => vec![Self::Whole, Self::Sliced],
             strips => vec![strips],
         });
@@ -96,7 +96,7 @@ impl Tiling {
         Ok(None)
     }
 
-    /// The strips of pictures that are `width` wide.
+    /// The strips of images of this width.
     pub(crate) fn strips(self, width: usize) -> Option<StripPlan> {
         match self {
             Self::Strips { rows, recompute } => Some(StripPlan { pixels: rows.saturating_mul(width), recompute }),
@@ -104,7 +104,7 @@ impl Tiling {
         }
     }
 
-    /// Runs `f` over the images of `batch` `(b, ..)`, one after another unless they run as one.
+    /// Runs `f` over the images of `batch` `(b, ..)`: one after another, or all at once if the tiling allows.
     pub(crate) fn over_images<T: TensorLike>(self, batch: &T, f: impl Fn(&T) -> Result<T>) -> Result<T> {
         let b = batch.dims().first().copied().unwrap_or(0);
         if self == Self::Whole || b <= 1 {
@@ -115,7 +115,7 @@ impl Tiling {
     }
 }
 
-/// The most bytes that `run` holds at once, its input of `shape` in `dtype` counted.
+/// The memory peak of `run` in bytes, including its input of `shape` in `dtype`.
 pub(crate) fn footprint(
     target: Target,
     shape: &[usize],

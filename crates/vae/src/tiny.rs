@@ -1,17 +1,17 @@
-//! TAESD, the tiny autoencoder (<https://github.com/madebyollin/taesd>), as diffusers' `AutoencoderTiny` runs it.
+//! TAESD, the tiny autoencoder (<https://github.com/madebyollin/taesd>), in the form of diffusers' `AutoencoderTiny`.
 //!
-//! Plain 3x3 convolutions and ReLU, no normalisation and no attention. Its own pictures go from 0 to 1; both halves
-//! map them from and to -1 to 1 here. diffusers numbers all layers of a half in one row, layers without parameters
-//! too: `decoder.layers.5` is an upsampling.
+//! It consists of plain 3x3 convolutions and ReLU, without normalization or attention. Its own images are in 0 to 1;
+//! here both halves convert them from and to -1 to 1. diffusers numbers all layers of a half consecutively, including
+//! those without parameters: `decoder.layers.5` is an upsampling.
 
 use kiln_nn::ops::{self, Activation};
 use kiln_nn::{Conv2d, TensorLike};
-use kiln_weights::{ParamBuilder, Segments, Staged};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::error::{Error, Result};
 use crate::tiny_config::TinyConfig;
 
-/// The decoder squeezes latents smoothly into minus this to this, whatever `latent_magnitude` says.
+/// The decoder compresses latents smoothly to this range, plus or minus, for any `latent_magnitude`.
 const LATENT_LIMIT: f64 = 3.0;
 
 /// The decoder of an `AutoencoderTiny`.
@@ -19,8 +19,8 @@ pub struct TinyDecoder {
     latent_channels: usize,
     step: usize,
     segments: Segments,
-    conv_in: Staged<Conv2d>,
-    /// Blocks, then an enlarging where it is not the last stage, then the convolution.
+    conv_in: SegmentModule<Conv2d>,
+    /// Each stage has blocks, then an upsampling (except in the last stage), then the convolution.
     stages: Vec<Stage>,
 }
 
@@ -28,14 +28,14 @@ pub struct TinyDecoder {
 pub struct TinyEncoder {
     in_channels: usize,
     segments: Segments,
-    /// The convolution, halving where it is not the first stage, then blocks.
+    /// Each stage has the convolution with stride 2 (except in the first stage), then blocks.
     stages: Vec<Stage>,
-    conv_out: Staged<Conv2d>,
+    conv_out: SegmentModule<Conv2d>,
 }
 
 struct Stage {
-    blocks: Vec<Staged<Block>>,
-    conv: Staged<Conv2d>,
+    blocks: Vec<SegmentModule<Block>>,
+    conv: SegmentModule<Conv2d>,
 }
 
 impl TinyDecoder {
@@ -64,11 +64,11 @@ impl TinyDecoder {
         &self.segments
     }
 
-    /// `latents` `(b, latent_channels, h, w)`, unscaled ([`TinyConfig::unscale`]), in the slabs' dtype, to images
-    /// `(b, 3, f h, f w)` of about -1 to 1, where `f` is [`TinyConfig::upscale`]. Nothing is clamped.
+    /// `latents` `(b, latent_channels, h, w)`, unscaled ([`TinyConfig::unscale`]), in the slabs' dtype, to images `(b,
+    /// 3, f h, f w)` of about -1 to 1, where `f` is [`TinyConfig::upscale`]. The values are not clamped.
     ///
     /// # Errors
-    /// [`Error::Input`] where the latents do not fit; what a layer reports, with the layer's path.
+    /// [`Error::Input`] if the latents do not fit; errors of a layer, with the layer's path.
     pub fn decode<T: TensorLike>(&self, latents: &T) -> Result<T> {
         check(latents, self.latent_channels)?;
         let mut x = latents.to_channels_last()?;
@@ -113,12 +113,12 @@ impl TinyEncoder {
         &self.segments
     }
 
-    /// `image` `(b, 3, h, w)` from -1 to 1 in the slabs' dtype, to latents `(b, latent_channels, ceil(h / f),
-    /// ceil(w / f))`, unscaled ([`TinyConfig::scale`]), `f` being [`TinyConfig::downscale`]. There is no distribution:
-    /// TAESD gives the latents themselves.
+    /// `image` `(b, 3, h, w)` from -1 to 1 in the slabs' dtype, to latents `(b, latent_channels, ceil(h / f), ceil(w /
+    /// f))`, unscaled ([`TinyConfig::scale`]), `f` being [`TinyConfig::downscale`]. There is no distribution: TAESD
+    /// outputs the latents directly.
     ///
     /// # Errors
-    /// [`Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
+    /// [`Error::Input`] if the image does not fit; errors of a layer, with the layer's path.
     pub fn encode<T: TensorLike>(&self, image: &T) -> Result<T> {
         check(image, self.in_channels)?;
         let mut x = image.to_channels_last()?.affine(0.5, 0.5)?;
@@ -144,13 +144,13 @@ impl Layers {
         Self { half, next: 0, segments: Segments::default() }
     }
 
-    fn add<M>(&mut self, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+    fn add<M>(&mut self, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> SegmentModule<M> {
         let name = format!("{}.layers.{}", self.half, self.next);
         self.next += 1;
         self.segments.add(&name, |p| build(&p.pp(&name)))
     }
 
-    fn add_blocks(&mut self, count: usize, channels: usize) -> Vec<Staged<Block>> {
+    fn add_blocks(&mut self, count: usize, channels: usize) -> Vec<SegmentModule<Block>> {
         (0..count).map(|_| self.add(|p| Block::new(p, channels))).collect()
     }
 
@@ -160,7 +160,7 @@ impl Layers {
     }
 }
 
-/// Three convolutions with ReLU between them and after the input is added.
+/// Three convolutions with ReLU in between, and ReLU after the residual connection.
 struct Block {
     convs: [Conv2d; 3],
 }
@@ -183,7 +183,7 @@ fn relu<T: TensorLike>(x: &T) -> kiln_nn::Result<T> {
     x.activation(Activation::Relu)
 }
 
-/// Refuses what is not `(b, channels, h, w)`, or has no pixels.
+/// Returns an error for a shape other than `(b, channels, h, w)`, or without pixels.
 fn check<T: TensorLike>(input: &T, channels: usize) -> Result<()> {
     if matches!(*input.dims(), [_, c, h, w] if c == channels && h * w > 0) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What an `AutoencoderTiny` is made of.
+//! The configuration of an `AutoencoderTiny`.
 
 use candle_core::Tensor;
 use kiln_nn::TensorLike;
@@ -11,28 +11,28 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TinyConfig {
-    /// Channels of the image that goes in.
+    /// Channels of the encoder's input image.
     pub in_channels: usize,
-    /// Channels of the image that comes out.
+    /// Channels of the decoder's output image.
     pub out_channels: usize,
     /// Channels of the encoder's stages, all the same.
     pub encoder_block_out_channels: Vec<usize>,
     /// Channels of the decoder's stages, all the same.
     pub decoder_block_out_channels: Vec<usize>,
-    /// Residual blocks of every stage of the encoder; each stage but the first halves the size.
+    /// Residual blocks of every stage of the encoder. Each stage but the first downsamples by 2.
     pub num_encoder_blocks: Vec<usize>,
-    /// Residual blocks of every stage of the decoder; each stage but the last enlarges.
+    /// Residual blocks of every stage of the decoder. Each stage but the last upsamples.
     pub num_decoder_blocks: Vec<usize>,
     /// Channels of the latents.
     pub latent_channels: usize,
-    /// How much a stage of the decoder enlarges.
+    /// The upsampling factor of a stage of the decoder.
     pub upsampling_scaling_factor: usize,
-    /// Latents that the U-Net sees are multiplied by this: TAESD makes them as the U-Net sees them, so by 1.
+    /// The factor from the encoder's latents to those of the U-Net: TAESD outputs the U-Net's latents, so 1.
     pub scaling_factor: f64,
-    /// Taken from the latents before they are multiplied.
+    /// The value that is subtracted from the encoder's latents before scaling.
     pub shift_factor: Option<f64>,
-    /// Latents between minus this and this fit into 8 bits: `z / (2 latent_magnitude) + latent_shift` is 0 to 1. The
-    /// networks do not use it.
+    /// The range of latents, plus or minus, that is stored in 8 bits: `z / (2 latent_magnitude) + latent_shift` is 0 to
+    /// 1. The networks do not use it.
     pub latent_magnitude: f64,
     /// See `latent_magnitude`.
     pub latent_shift: f64,
@@ -75,22 +75,22 @@ impl TinyConfig {
         Ok(config)
     }
 
-    /// How many pixels a latent of the encoder is wide: 8 for TAESD.
+    /// The downscaling factor of the encoder: 8 for TAESD.
     pub fn downscale(&self) -> usize {
         1 << (self.num_encoder_blocks.len() - 1)
     }
 
-    /// How many pixels the decoder makes of a latent, in each direction: 8 for TAESD.
+    /// The upscaling factor of the decoder: 8 for TAESD.
     pub fn upscale(&self) -> usize {
         self.upsampling_scaling_factor.pow(self.num_decoder_blocks.len() as u32 - 1)
     }
 
-    /// Latents as the U-Net sees them, `(b, c, h, w)`, to latents as the decoder takes them.
+    /// Converts the U-Net's latents `(b, c, h, w)` to the decoder's.
     pub fn unscale<T: TensorLike>(&self, latents: &T) -> Result<T> {
         Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
     }
 
-    /// Latents as the encoder gives them, `(b, c, h, w)`, to latents as the U-Net sees them.
+    /// Converts the encoder's latents `(b, c, h, w)` to the U-Net's.
     pub fn scale(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(((latents - self.shift_factor.unwrap_or(0.0))? * self.scaling_factor)?)
     }
@@ -125,7 +125,7 @@ impl TinyConfig {
                 return error(key, format!("a list of {}", channels.len()), &format!("1 to {MAX_LEVELS}"));
             }
             if channels.iter().any(|c| !range.contains(c) || *c != channels[0]) {
-                let expected = format!("one number in all places, {}", limits::expected(&range));
+                let expected = format!("the same number for all stages, {}", limits::expected(&range));
                 return error(key, format!("{channels:?}"), &expected);
             }
             if blocks.len() != channels.len() || blocks.iter().any(|&count| count > MAX_LAYERS) {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key() {
         let message = |json| TinyConfig::from_json(json).unwrap_err().to_string();
         let kl = message(r#"{"_class_name": "AutoencoderKL"}"#);
         assert!(kl.contains("`_class_name` is AutoencoderKL, expected AutoencoderTiny"), "{kl}");

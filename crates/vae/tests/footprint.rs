@@ -1,4 +1,4 @@
-//! What tilings take: predicted against the host pool's own count, and full sizes on demand.
+//! The memory of tilings: predictions compared with the host pool's counters.
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
@@ -18,8 +18,8 @@ fn fill(segments: &Segments, dtype: DType) {
     load(segments, &RandomSource::new(segments, 1), &Placement::new(Device::Cpu, dtype)).unwrap();
 }
 
-/// Bytes that `run` has at most beyond what there was before. A thread that had no such task before gets its buffer in any
-/// run: the least of some runs has none.
+/// The peak of `run`'s memory in bytes above the level before. A thread without an earlier task allocates its buffer in
+/// the first run, so the minimum of several runs is used.
 fn measured<T>(run: impl Fn() -> T) -> f64 {
     let once = || {
         HostPool::reset_peaks();
@@ -30,7 +30,7 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
     (0..5).map(|_| once()).min().unwrap_or(0) as f64
 }
 
-/// The same of a dry run, once the buffer that a thread keeps is there.
+/// The predicted peak of a dry run after the threads' buffers were allocated.
 fn predicted(input: &Tensor, run: impl Fn(&MetaTensor)) -> f64 {
     let dry = MetaDevice::new(Target::of(&Device::Cpu), input.dtype());
     let input = dry.tensor(input.dims(), input.dtype());
@@ -41,12 +41,12 @@ fn predicted(input: &Tensor, run: impl Fn(&MetaTensor)) -> f64 {
     (dry.ledger().peak() - before) as f64
 }
 
-/// Buffers under the pool's limit, the system's, are not counted.
+/// Buffers below the pool's limit come from the system allocator, and are not counted.
 const SMALL: f64 = 100e3;
 
-/// One test: the counters are the process's.
+/// There is one test, because the counters belong to the process.
 #[test]
-fn a_tiling_takes_what_it_is_said_to() {
+fn the_memory_of_a_tiling_is_as_predicted() {
     let config = VaeConfig::from_json(CONFIG).unwrap();
     let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
     for dtype in [DType::F32, DType::BF16] {

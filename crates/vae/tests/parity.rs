@@ -1,11 +1,11 @@
-//! The autoencoder against diffusers, both ways.
+//! The autoencoder compared with diffusers, in both directions.
 
 use candle_core::{DType, Device};
 use kiln_testkit::{Fixture, Parity, Target, deviation, fixtures};
 use kiln_vae::{Decoder, Encoder, Tiling, VaeConfig};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 
-/// Largest error, in standard deviations: f32, f16, bf16 (random networks stretch rounding).
+/// The largest error in standard deviations: f32, f16, bf16 (random networks amplify rounding).
 const BOUNDS: [f64; 3] = [1e-4, 5e-2, 5e-1];
 
 fn check(kind: &str, folder: &str) {

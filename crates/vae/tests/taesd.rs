@@ -1,4 +1,4 @@
-//! The tiny autoencoder against diffusers, both ways: random ones, and TAESD's real weights.
+//! The tiny autoencoder compared with diffusers, in both directions, with random weights and TAESD's real weights.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use kiln_testkit::{Fixture, Parity, Target, fixtures, shared_data};
 use kiln_vae::{TinyConfig, TinyDecoder, TinyEncoder};
 use kiln_weights::{KeyRule, MapSource, ParamSource, Placement, Renamed, SafetensorsFile, load, open_component};
 
-/// Largest error in standard deviations: f32, f16, bf16.
+/// The largest error in standard deviations: f32, f16, bf16.
 const BOUNDS: [f64; 3] = [1e-4, 1e-2, 1e-1];
-/// The same for the real weights, which enlarge rounding more: those for SDXL take diffusers' own f32 1e-4 away from
-/// its f64.
+/// The bounds for the real weights, which amplify rounding more: with those for SDXL, diffusers' own f32 output differs
+/// from its f64 output by 1e-4.
 const REAL_BOUNDS: [f64; 3] = [1e-3, 1e-1, 5e-1];
 
 struct Tiny {
@@ -61,30 +61,30 @@ fn by_default() {
 }
 
 #[test]
-fn other_stages_channels_and_enlargement() {
+fn other_stages_channels_and_scales() {
     check("odd");
 }
 
-/// The real weights: every file against diffusers, and the fp8 file against the fp16 one.
+/// The real weights: every file compared with diffusers, and the fp8 file with the fp16 one.
 #[test]
 #[ignore = "needs ../shared/data"]
 fn shared_data_real_weights() {
     let folder = shared_data("taesd");
     let fixture = Fixture::open("taesd/real.safetensors");
-    let picture = fixture.tensor("picture").to_dtype(DType::F32).unwrap(); // (h, w, 3), 0 to 255
-    let picture = picture.permute((2, 0, 1)).unwrap().unsqueeze(0).unwrap().affine(1.0 / 127.5, -1.0).unwrap();
+    let original = fixture.tensor("picture").to_dtype(DType::F32).unwrap(); // (h, w, 3), 0 to 255
+    let original = original.permute((2, 0, 1)).unwrap().unsqueeze(0).unwrap().affine(1.0 / 127.5, -1.0).unwrap();
     let run = |name: &str| {
         let file = SafetensorsFile::open(&folder.join(format!("{name}.safetensors"))).unwrap();
         let tiny = Tiny::load(&TinyConfig::default(), &file);
         let (latents, image) = (fixture.tensor(&format!("{name}.latents")), fixture.tensor(&format!("{name}.image")));
-        let found = tiny.encode(&picture);
+        let found = tiny.encode(&original);
         let parity = Parity::new("taesd", tiny.target.label(name));
         let bound = tiny.target.bound(REAL_BOUNDS[0], REAL_BOUNDS[1], REAL_BOUNDS[2]);
         parity.check("encode", &found, &latents, bound);
         parity.check("decode", &tiny.decode(&latents), &image, bound);
         let again = tiny.decode(&found);
         if tiny.target.dtype == DType::F32 {
-            parity.check("encode and decode", &again, &image, bound); // one's rounding, enlarged by the other
+            parity.check("encode and decode", &again, &image, bound); // one's rounding, amplified by the other
         }
         (tiny.target, found, again)
     };
@@ -92,8 +92,8 @@ fn shared_data_real_weights() {
     let (_, latents_fp8, image_fp8) = run("taesd_sd_fp8");
     run("taesd_sdxl_fp8");
 
-    // The files' matrices are equal; the biases are f32 in one, and rounded to f16 in the other. That alone takes
-    // diffusers' pictures 2.7e-3 apart, a sixth of a step of 255.
+    // The files' matrices are equal. The biases are f32 in one, and rounded to f16 in the other. That alone makes
+    // diffusers' images differ by 2.7e-3, a sixth of a level of 255.
     if target.dtype == DType::F32 {
         let parity = Parity::new("taesd", "taesd_sd fp8 and fp16");
         parity.check("encode", &latents_fp8, &latents_fp16, 1e-3);
@@ -101,7 +101,7 @@ fn shared_data_real_weights() {
     }
 }
 
-/// TAESD's own two files count from 0, the decoder's clamp included, and have no prefix.
+/// TAESD's own two files number their layers from 0, including the decoder's clamp, and have no prefix.
 #[test]
 fn the_original_names() {
     let folder = fixtures("taesd/default");

@@ -1,7 +1,7 @@
-//! Sliced and tiled runs against whole ones.
+//! Sliced and tiled runs compared with whole ones.
 //!
-//! On the processor all bits are equal. On a card (`KILN_TEST_DEVICE=cuda`) pictures are within a level of 255, in bf16
-//! within two.
+//! On the CPU all bits are equal. On a GPU (`KILN_TEST_DEVICE=cuda`) images differ by at most one level of 255, in bf16
+//! by two.
 
 use std::time::Instant;
 
@@ -11,15 +11,15 @@ use kiln_testkit::Target;
 use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
-// Times are those of Kiln's programs only with their allocator.
+// Times match those of Kiln's programs only with their allocator.
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Channels as of Stable Diffusion, fewer: enough for every algorithm of the processor's convolutions.
+/// Fewer channels than Stable Diffusion, but enough for every convolution algorithm on the CPU.
 const WIDE: &str = r#"{"block_out_channels": [32, 64, 64], "layers_per_block": 1, "norm_num_groups": 8,
     "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
     "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]}"#;
-/// Channels that fill no vector, an odd number of them in a group, and one block alone.
+/// Channels that do not fill a vector, an odd number of them in a group, and a single block.
 const ODD: &str = r#"{"block_out_channels": [6, 9], "layers_per_block": 2, "norm_num_groups": 3}"#;
 const SINGLE: &str = r#"{"block_out_channels": [32], "norm_num_groups": 4, "mid_block_add_attention": false}"#;
 
@@ -45,7 +45,8 @@ fn normal(shape: [usize; 4], target: &Target) -> Tensor {
     target.tensor(&Tensor::from_vec((0..count).map(value).collect::<Vec<_>>(), &shape, &Device::Cpu).unwrap())
 }
 
-/// All but the whole: strips of the fewest rows, of a number that divides nothing, and of more rows than there are.
+/// All tilings but the whole: strips of the fewest rows, of a number that divides nothing, and of more rows than there
+/// are.
 fn tilings() -> Vec<Tiling> {
     let rows = [1, 11, 500];
     let strips = rows.into_iter().flat_map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
@@ -56,7 +57,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The largest difference in levels of 255, pictures being -1 to 1, or as far as the expected one goes.
+/// The largest difference in levels of 255, for images in -1 to 1, or in the range of the expected image.
 fn levels(found: &Tensor, expected: &Tensor) -> (f64, f64) {
     let (found, expected) = (values(found), values(expected));
     let scale = expected.iter().fold(1f32, |most, value| most.max(value.abs()));
@@ -65,7 +66,7 @@ fn levels(found: &Tensor, expected: &Tensor) -> (f64, f64) {
     (sum / expected.len() as f64, worst)
 }
 
-/// Fails unless all values are equal, or on a card unless they are within the levels that are allowed, times `widened`.
+/// Fails unless all values are equal. On a GPU they may differ by the allowed levels times `widened`.
 #[track_caller]
 fn assert_same(found: &Tensor, expected: &Tensor, target: &Target, widened: f64, what: &str) {
     assert!(values(expected).iter().all(|value| value.is_finite()), "{what}");
@@ -91,7 +92,7 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
     for tiling in tilings() {
         let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
         assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, 1.0, &format!("image, {what}"));
-        // Latents are no pictures, and in bf16 have 8 bits themselves: half a level each, on either side.
+        // Latents are not images, and in bf16 have only 8 bits: half a level more on either side.
         let widened = target.bound(1.0, 1.0, 2.0);
         let posterior = encoder.encode_with(&pixels, tiling).unwrap();
         assert_same(&posterior.mean, &mean, target, widened, &format!("mean, {what}"));
@@ -100,7 +101,7 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
 }
 
 #[test]
-fn every_tiling_gives_the_same_picture() {
+fn every_tiling_gives_the_same_image() {
     let Target { device, .. } = Target::from_env();
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let target = Target { device: device.clone(), dtype };
@@ -116,7 +117,7 @@ fn a_batch_is_sliced() {
 }
 
 #[test]
-fn every_tiling_gives_the_same_picture_with_every_instruction_set() {
+fn every_tiling_gives_the_same_image_with_every_instruction_set() {
     for isa in ["portable", "avx2", "avx512"] {
         for dtype in ["f32", "bf16"] {
             let mut program = std::process::Command::new(std::env::current_exe().unwrap());
@@ -130,7 +131,7 @@ fn every_tiling_gives_the_same_picture_with_every_instruction_set() {
 }
 
 #[test]
-fn strips_take_less_and_a_budget_finds_them() {
+fn strips_need_less_memory_and_a_budget_selects_them() {
     let decoder = Decoder::new(&VaeConfig::from_json(WIDE).unwrap());
     let target = kiln_vae::Target::Cpu { threads: 2 };
     let (latents, dtype) = ([2, 64, 64], DType::F32);
@@ -140,7 +141,7 @@ fn strips_take_less_and_a_budget_finds_them() {
     for pair in ladder.windows(2) {
         assert!(footprint(pair[1]) < footprint(pair[0]), "{pair:?}");
     }
-    // A map at the picture's size, 256 x 256, has 8 MiB. The block there has 64 channels that go in: 24 MiB.
+    // A map at the image's size, 256 x 256, has 8 MiB. The block there has 64 input channels: 24 MiB.
     assert!(footprint(strips(8, false)) < 30 << 20, "{}", footprint(strips(8, false)));
     assert!(footprint(strips(8, true)) < 20 << 20, "{}", footprint(strips(8, true)));
     let fitting = |bytes| decoder.fitting(latents, dtype, target, bytes).unwrap();
@@ -151,8 +152,8 @@ fn strips_take_less_and_a_budget_finds_them() {
     assert_eq!(fitting(1 << 20), None);
 }
 
-/// Pictures as Stable Diffusion's, in the types and sizes that the environment asks for: differences, seconds and, on a
-/// card, the most bytes that its pool had beyond the weights.
+/// Images of Stable Diffusion's sizes, in the types and sizes that the environment sets: prints differences, seconds
+/// and, on a GPU, the peak of its pool above the weights.
 ///
 /// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture measure_`
 #[test]

@@ -1,4 +1,4 @@
-//! Stored elements to the elements of a slab.
+//! Conversion of stored elements to the elements of a slab.
 
 use candle_core::WithDType;
 use half::slice::HalfFloatSliceExt;
@@ -11,19 +11,19 @@ use crate::stored_type::StoredType;
 
 /// An element type of slabs.
 pub(crate) trait Element: WithDType {
-    /// The same type in a file.
+    /// The corresponding type in a file.
     const STORED: Dtype;
 
-    /// So many zeros, as the allocator has them: fresh pages, which are zeros already, are not written.
+    /// A vector of `len` zeros from a zeroed allocation, so that fresh pages are not written.
     fn zeros(len: usize) -> Vec<Self>;
 
-    /// Elements of this type, little-endian.
+    /// Copies little-endian elements of this type.
     fn copy(bytes: &[u8], out: &mut [Self]);
 
-    /// Elements of f16, little-endian, rounded to the nearest, ties to even.
+    /// Converts little-endian f16 elements, rounded to nearest, ties to even.
     fn from_halves(bytes: &[u8], out: &mut [Self]);
 
-    /// Rounds f32 values, to the nearest, ties to even.
+    /// Converts f32 values, rounded to nearest, ties to even.
     fn round(values: &[f32], out: &mut [Self]);
 }
 
@@ -87,10 +87,10 @@ impl Element for bf16 {
     }
 }
 
-/// Elements that are converted at a time: small buffers in the first-level cache.
+/// The number of elements that are converted at a time. The buffers fit in the first-level cache.
 const CHUNK: usize = 512;
 
-/// Elements as a file has them.
+/// Elements as stored in a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
     layout: Layout,
@@ -105,7 +105,8 @@ enum Layout {
 }
 
 impl<'a> Stored<'a> {
-    /// `elements` elements of `dtype`, little-endian. `None` where that is no type of weights or `bytes` are not as many.
+    /// `elements` elements of `dtype`, little-endian. `None` if `dtype` is not a weight type, or `bytes` has the wrong
+    /// length.
     pub(crate) fn new(dtype: impl Into<StoredType>, bytes: &'a [u8], elements: usize) -> Option<Self> {
         let dtype = dtype.into();
         let layout = match dtype {
@@ -119,7 +120,7 @@ impl<'a> Stored<'a> {
         (dtype.bytes(&[elements])? == bytes.len()).then_some(Self { layout, bytes })
     }
 
-    /// Converts the elements from number `start` on. What is not there leaves `out` as it was.
+    /// Converts the elements from index `start` on. Elements of `out` past the stored ones do not change.
     pub(crate) fn read<T: Element>(&self, start: usize, out: &mut [T]) {
         let (dtype, size) = match self.layout {
             Layout::Plain(dtype, size) => (dtype, size),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_and_parts_meet_without_a_gap() {
+    fn chunks_and_parts_are_contiguous() {
         let halves: Vec<f16> = (0..3000).map(|i| f16::from_f32(i as f32)).collect();
         let bytes: Vec<u8> = halves.iter().flat_map(|v| v.to_le_bytes()).collect();
         let stored = Stored::new(Dtype::F16, &bytes, 3000).unwrap();

@@ -1,8 +1,8 @@
-//! What can be wrong with a checkpoint.
+//! The errors of this crate.
 
 use std::path::PathBuf;
 
-/// Why parameters could not be had. Every message names the file and, where there is one, the tensor.
+/// The reasons why parameters could not be read. Every message names the file and, where there is one, the tensor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,10 +11,10 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// No file with a component's weights is in its folder.
+    /// A component's folder has no file with weights.
     #[error("{}: no weights found, looked for {}", folder.display(), looked_for.join(", "))]
     NoWeights {
         /// The folder.
@@ -22,12 +22,12 @@ pub enum Error {
         /// The names that were tried.
         looked_for: Vec<String>,
     },
-    /// A file is no valid checkpoint.
+    /// A file is not a valid checkpoint.
     #[error("{}: {problem}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem, and the remedy.
         problem: String,
     },
     /// A tensor is not in the checkpoint.
@@ -52,7 +52,7 @@ pub enum Error {
         /// The shape in the file.
         found: Vec<usize>,
     },
-    /// A tensor is stored in a type that holds no weights.
+    /// A tensor is stored in a type that is not a weight type.
     #[error("{origin}: tensor `{key}` is stored as {found}, expected one of F64, F32, F16, BF16, F8_E4M3, F8_E5M2")]
     StoredDType {
         /// The file or folder.
@@ -65,59 +65,61 @@ pub enum Error {
     /// A checkpoint could not be written.
     #[error("{0}")]
     Write(std::io::Error),
-    /// Weights cannot be kept in this type.
-    #[error("weights cannot be kept as {0:?}, expected F32, F16 or BF16")]
+    /// This type is not supported for weights in memory.
+    #[error("weights cannot be stored in memory as {0:?}, expected F32, F16 or BF16")]
     SlabDType(candle_core::DType),
     /// A network was run before its weights were loaded.
     #[error("segment `{0}` has no weights yet: load them before running the network")]
     NotLoaded(String),
-    /// A budget for weights on a device is too small for any way to run.
+    /// The budget for weights on a device is below the minimum of every plan.
     #[error(
-        "the weights need at least {needed} bytes on the device at once, a ring for the largest part, and may have {given}"
+        "the weights need at least {needed} bytes on the device at once, including a ring for the largest segment, but the budget is {given}"
     )]
     Budget {
-        /// The least that is possible.
+        /// The minimum.
         needed: usize,
-        /// What was allowed.
+        /// The budget.
         given: usize,
     },
-    /// A segment was run inside of another one whose weights lie where its own would be copied to.
-    #[error("segment `{segment}` is to run while `{busy}` does, and a ring of {ring} bytes does not hold both")]
+    /// A segment was run inside another one that occupies its slot of the ring.
+    #[error("segment `{segment}` cannot run while `{busy}` runs: a ring of {ring} bytes does not have room for both")]
     RingBusy {
         /// The segment that was entered.
         segment: String,
-        /// The one in whose place it belongs.
+        /// The segment that occupies its slot.
         busy: String,
         /// The ring's size.
         ring: usize,
     },
-    /// A stream was asked for other segments, or another type, than its plan was made for.
-    #[error("the plan of what stays on the device is for {planned}, not for {found}")]
+    /// The stream has other segments, or another type, than its plan.
+    #[error("the plan of resident segments is for {planned}, not for {found}")]
     OtherPlan {
-        /// What the plan is for.
+        /// The segments and type of the plan.
         planned: String,
-        /// What was to be streamed.
+        /// The segments and type of the stream.
         found: String,
     },
-    /// The system gives no thread to read streamed weights.
-    #[error("no thread to read streamed weights: {source}; use fewer threads, or keep the weights in memory")]
+    /// The operating system could not create a thread that reads streamed weights.
+    #[error(
+        "cannot create a thread to read streamed weights: {source}; use fewer threads, or keep the weights in memory"
+    )]
     Thread {
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The thread that reads streamed weights is gone.
-    #[error("segment `{0}` cannot be read any more: the thread that reads streamed weights has ended")]
+    /// The thread that reads streamed weights has ended.
+    #[error("segment `{0}` can no longer be read: the thread that reads streamed weights has ended")]
     StreamEnded(String),
     /// A packed weight does not have the size of its shape.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
-    /// candle reported an error: memory that could not be had, or a device's failure.
+    /// An error of candle: an allocation that failed, or a device's failure.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
 
 impl Error {
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Ops(error) => error.is_out_of_memory(),

@@ -1,4 +1,4 @@
-//! The weights of one component of a diffusers folder: a file, or several with an index.
+//! The weights of one component of a diffusers folder: one file, or several with an index.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use crate::limits::{MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::safetensors_file::SafetensorsFile;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
-/// Names before the suffix under which diffusers and transformers save weights.
+/// The names, before the suffix, under which diffusers and transformers save weights.
 const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
-/// The same before safetensors.
+/// The names from before safetensors.
 const PICKLES: [&str; 2] = ["diffusion_pytorch_model.bin", "pytorch_model.bin"];
-/// Variants, the plain one first.
+/// Variants, with the plain one first.
 const VARIANTS: [&str; 3] = ["", ".fp16", ".bf16"];
 
 /// Opens the weights in a component's folder (`unet/`, `text_encoder/`, ...): `diffusion_pytorch_model.safetensors` or
-/// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`; else `diffusion_pytorch_model.bin` or
-/// `pytorch_model.bin`.
+/// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`; else
+/// `diffusion_pytorch_model.bin` or `pytorch_model.bin`.
 ///
 /// # Errors
-/// [`Error::NoWeights`] with the names that were tried, or what is wrong with the file that was found.
+/// [`Error::NoWeights`] with the names that were tried, or an error about the file that was found.
 pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
     Ok(match find(folder)? {
         Found::File(path) => Box::new(SafetensorsFile::open(&path)?),
@@ -36,7 +36,7 @@ pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
 /// The files that [`open_component`] would read weights from, sorted by name.
 ///
 /// # Errors
-/// [`Error::NoWeights`] with the names that were tried, or what is wrong with an index.
+/// [`Error::NoWeights`] with the names that were tried, or an error about an index.
 pub fn component_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(match find(folder)? {
         Found::File(path) | Found::Pickle(path) => vec![path],
@@ -47,7 +47,7 @@ pub fn component_files(folder: &Path) -> Result<Vec<PathBuf>> {
     })
 }
 
-/// What a component's folder has.
+/// The contents of a component's folder.
 enum Found {
     File(PathBuf),
     /// An index.
@@ -78,16 +78,16 @@ fn find(folder: &Path) -> Result<Found> {
             return Ok(Found::Pickle(path));
         }
     }
-    looked_for.truncate(4); // the plain names and the first variant's say enough
+    looked_for.truncate(4); // the plain names and the first variant's are sufficient
     Err(Error::NoWeights { folder: folder.to_path_buf(), looked_for })
 }
 
-/// Which tensor is in which file of the index's folder.
+/// Reads the map from tensors to the files of the index's folder.
 fn read_index(index: &Path) -> Result<HashMap<String, String>> {
     let format_error = |problem: String| Error::Format { path: index.to_path_buf(), problem };
     let text = read_small(index, MAX_INDEX_BYTES).map_err(|source| Error::Io { path: index.to_path_buf(), source })?;
     let Index { weight_map } = serde_json::from_slice(&text)
-        .map_err(|error| format_error(format!("is no valid index of weight files: {error}")))?;
+        .map_err(|error| format_error(format!("is not a valid index of weight files: {error}")))?;
     if let Some(name) = weight_map.values().find(|name| Path::new(name).components().count() != 1) {
         return Err(format_error(format!("names a file outside of its folder: `{name}`")));
     }
@@ -101,7 +101,7 @@ fn read_index(index: &Path) -> Result<HashMap<String, String>> {
     Ok(weight_map)
 }
 
-/// Several files and the index that says which tensor is where.
+/// Several files, and the index that maps tensors to them.
 struct Sharded {
     origin: String,
     files: Vec<SafetensorsFile>,

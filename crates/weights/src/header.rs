@@ -1,4 +1,4 @@
-//! The header of a safetensors file: what the `safetensors` crate checks, and what it does not.
+//! The header of a safetensors file: the checks of the `safetensors` crate, and additional ones.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,35 +11,35 @@ use crate::limits::{MAX_DIMS, MAX_TENSORS};
 
 /// The largest header that the `safetensors` crate reads, in bytes.
 const MAX_HEADER: usize = 100_000_000;
-/// Fields of a tensor's description, of which the format has three.
+/// The maximum number of fields in a tensor's description. The format has three.
 const MAX_FIELDS: usize = 16;
 
-/// Reads and checks the header of a file's bytes. Gives the tensors' table and where their elements begin.
+/// Reads and checks the header of a file. Returns the offset of the elements and the table of tensors.
 ///
 /// The `safetensors` crate refuses offsets that overlap, leave holes, run past the end or do not fit the shapes, sizes
-/// that overflow, unknown types and headers over 100 MB. It accepts a name that occurs twice and keeps one of the two;
-/// which tensor the file's author meant is unknown, so here that is an error too. Numbers of tensors, notes and dimensions
-/// are bounded ([`crate::limits`]).
+/// that overflow, unknown types and headers over 100 MB. It accepts a name that occurs twice and keeps one of the two
+/// tensors. Which one the author of the file intended is unknown, so it is an error here. The numbers of tensors,
+/// metadata entries and dimensions are bounded ([`crate::limits`]).
 pub(crate) fn read(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     if let Some(what) = mistaken_for_weights(bytes) {
         return Err(format!("is {what}, not a safetensors file; download the file itself"));
     }
     let invalid = |error: &dyn fmt::Display| {
-        format!("is no valid safetensors file ({error}); it may be cut off, download it again")
+        format!("is not a valid safetensors file ({error}); it may be cut off, download it again")
     };
     json(bytes).map_or(Ok(()), check).map_err(|error| invalid(&error))?;
     let (length, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| invalid(&error))?;
     Ok((8 + length, metadata))
 }
 
-/// The header's JSON; `None` where its length is impossible, which the `safetensors` crate reports.
+/// The header's JSON; `None` if its length is impossible, which the `safetensors` crate reports.
 fn json(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
     rest.get(..length).filter(|_| length <= MAX_HEADER)
 }
 
-/// What people have instead of weights when a download went wrong.
+/// The kind of file that a failed download often leaves instead of weights.
 fn mistaken_for_weights(bytes: &[u8]) -> Option<&'static str> {
     let start = bytes.get(..64).unwrap_or(bytes).trim_ascii_start();
     let starts =
@@ -55,8 +55,8 @@ fn mistaken_for_weights(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refuses a header with more entries than any checkpoint has, or a name that occurs twice, keeping nothing but the names:
-/// the `safetensors` crate keeps 20 to 40 times the header's bytes where it has many short entries.
+/// Refuses a header with more entries than any checkpoint has, or with a name that occurs twice. Only the names are
+/// stored: the `safetensors` crate needs 20 to 40 times the size of a header that has many short entries.
 fn check(json: &[u8]) -> serde_json::Result<()> {
     serde_json::Deserializer::from_slice(json).deserialize_map(Header)
 }
@@ -80,20 +80,19 @@ impl<'de> Visitor<'de> for Header {
                 return Err(A::Error::custom(format!("more than {MAX_TENSORS} tensors, which no checkpoint needs")));
             }
             if let Some(name) = seen.replace(name) {
-                return Err(A::Error::custom(format!(
-                    "it names tensor `{name}` twice, and which one is meant is unknown"
-                )));
+                return Err(A::Error::custom(format!("it names tensor `{name}` twice, which is ambiguous")));
             }
         }
         Ok(())
     }
 }
 
-/// The value of a name: the notes, or an object that describes a tensor, or a field of one of them. Counts what is in it.
+/// The value of a name: the metadata, an object that describes a tensor, or a field of one of them. It counts its
+/// contents.
 struct Entry<'a> {
     /// The tensor's name.
     name: &'a str,
-    /// Fields that the object may have.
+    /// The maximum number of fields.
     most: usize,
     /// 0 for the object, 1 for its fields, 2 for items of a list.
     depth: u8,
@@ -124,7 +123,7 @@ impl<'de> Visitor<'de> for Entry<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(["an object", "a word, a number or a list", "a number"][usize::from(self.depth.min(2))])
+        f.write_str(["an object", "a string, a number or a list", "a number"][usize::from(self.depth.min(2))])
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_before_it_is_kept() {
+    fn excessive_counts_are_refused_before_they_are_stored() {
         let shape = format!(r#"{{"a": {{"dtype": "F32", "shape": [{}1], "data_offsets": [0, 4]}}}}"#, "1,".repeat(16));
         let message = read(&file(&shape)).unwrap_err();
         assert!(message.contains("`a` has more than 16 dimensions"), "{message}");
@@ -219,7 +218,7 @@ mod tests {
         let nested = r#"{"a": {"dtype": "F32", "shape": [[0]], "data_offsets": [0, 0]}}"#;
         for json in ["[]", "{", r#"{"a": 7}"#, r#"{"a": {"dtype": "F32"}}"#, r#"{"__metadata__": {"a": {}}}"#, nested] {
             let message = read(&file(json)).unwrap_err();
-            assert!(message.contains("is no valid safetensors file"), "{json}: {message}");
+            assert!(message.contains("is not a valid safetensors file"), "{json}: {message}");
         }
     }
 }

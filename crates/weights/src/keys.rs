@@ -1,23 +1,23 @@
-//! Other names under which checkpoints have the same tensors.
+//! Alternative names of tensors in checkpoints.
 
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
-/// One rule: where a key is missing, `canonical` in it may be written `alternative`.
+/// One rule: where a key is missing, its part `canonical` may be written as `alternative`.
 ///
 /// Networks declare canonical keys, which are those that diffusers and transformers write today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyRule {
     /// The part of the name that the network declares.
     pub canonical: &'static str,
-    /// What some files have in its place.
+    /// The part that some files have instead.
     pub alternative: &'static str,
 }
 
 impl KeyRule {
-    /// The prefix that text encoders have in files of transformers before version 5 and lack in others.
+    /// The prefix that text encoders have in files of transformers before version 5, and lack in others.
     pub const TEXT_MODEL: &'static [Self] = &[Self { canonical: "text_model.", alternative: "" }];
 
     /// The names of the autoencoder's attention before diffusers 0.18.
@@ -28,7 +28,7 @@ impl KeyRule {
         Self { canonical: ".to_out.0.", alternative: ".proj_attn." },
     ];
 
-    /// The names in TAESD's own two files, `taesd_encoder` and `taesd_decoder`. Each numbers its layers from 0; the
+    /// The names in TAESD's own two files, `taesd_encoder` and `taesd_decoder`. Each numbers its layers from 0. The
     /// decoder's layer 0 is the clamp, which diffusers does not count.
     pub const TAESD: &'static [Self] = &[
         Self { canonical: "encoder.layers.", alternative: "" },
@@ -50,7 +50,7 @@ impl KeyRule {
     ];
 }
 
-/// A source whose tensors may have the names of [`KeyRule`]s.
+/// A source whose tensors may have alternative names of [`KeyRule`]s.
 pub struct Renamed<S> {
     source: S,
     rules: &'static [KeyRule],
@@ -62,7 +62,7 @@ impl<S: ParamSource> Renamed<S> {
         Self { source, rules }
     }
 
-    /// The name that the source has for `key`; `key` itself where it has none.
+    /// The name that the source has for `key`, or `key` itself if it has none.
     fn resolve(&self, key: &str) -> String {
         if self.source.info(key).is_some() {
             return key.to_string();

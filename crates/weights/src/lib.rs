@@ -1,11 +1,11 @@
-//! Floor 2: checkpoint files, key rules, and the slabs in which a network's parameters live.
+//! Floor 2 of the crate graph: checkpoint files, key rules, and the slabs that store a network's parameters.
 //!
-//! A network is a list of [`Segment`]s in the order in which they run. It is built from its configuration alone:
-//! building *declares* the parameters ([`ParamBuilder`]) and their exact sizes; [`load`] fills the segments from a
-//! [`ParamSource`]. So the sizes of a network are known before a byte is read, and where a segment's slab lives is no
-//! matter of the network's code.
+//! A network is a list of [`Segment`]s in the order in which they run. It is built from its configuration alone.
+//! Building *declares* the parameters ([`ParamBuilder`]) and their exact sizes; [`load`] fills the segments from a
+//! [`ParamSource`]. So the sizes of a network are known before a byte is read, and the network's code does not depend
+//! on the location of a segment's slab.
 //!
-//! This crate knows no network and no operator's arithmetic, only how operators want their weights packed.
+//! This crate knows no network and no operator's arithmetic, only the memory layouts of weights that operators need.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -21,7 +21,7 @@
 //! assert_eq!(block.enter()?.tensor()?.to_vec2::<f32>()?, [[1., 2., 3.], [4., 5., 6.]]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![deny(unsafe_code)] // allowed in mmap.rs alone
+#![deny(unsafe_code)] // allowed in mmap.rs only
 
 mod element;
 mod error;
@@ -52,12 +52,12 @@ pub use formats::{
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
 pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
-pub use load::{LoadReport, Placement, load, misfits};
+pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use param_spec::{ParamSpec, SlabType, StoredRows};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;
-pub use segment::{Active, Param, ParamBuilder, Segment, Segments, StackedParam, Staged};
+pub use segment::{Active, Param, ParamBuilder, Segment, SegmentModule, Segments, StackedParam};
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};

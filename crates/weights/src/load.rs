@@ -1,4 +1,4 @@
-//! Filling segments from a source.
+//! Fills segments from a source.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::rows;
 use crate::segment::{Segment, Slab, Stack, View};
 use crate::source::{ParamInfo, ParamSource};
 
-/// Where and as what weights are kept.
+/// The device and types of weights in memory.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// The device of the slabs (but for segments that stay on the host).
+    /// The device of the slabs, except for segments that stay on the host.
     pub device: Device,
     /// The elements' type: f32, f16 or bf16.
     pub dtype: DType,
-    /// The type of the linear layers' matrices, where that is another one ([`SlabType`]).
+    /// The type of the linear layers' matrices, if it differs ([`SlabType`]).
     pub matrices: Option<MatrixType>,
 }
 
@@ -31,31 +31,31 @@ impl Placement {
         Self { device, dtype, matrices: None }
     }
 
-    /// The same with the matrices of linear layers in a type of their own.
+    /// The same placement with a separate type for the matrices of linear layers.
     pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
         Self { matrices, ..self }
     }
 
-    /// The slabs' types.
+    /// The types of the slabs.
     pub fn slab(&self) -> SlabType {
         SlabType { dtype: self.dtype, matrices: self.matrices }
     }
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadReport {
     /// Bytes of all slabs.
     pub bytes: usize,
-    /// From the call to its return.
+    /// The time from the call to its return.
     pub time: Duration,
 }
 
-/// Fills `segments` from `source`: every parameter is converted and packed once, on several threads, straight from the
-/// source's memory into its place in the slab, and released in the source ([`ParamSource::release`]): a mapped file
-/// takes no more memory than what is being converted.
+/// Fills `segments` from `source`. Every parameter is converted and packed once, on several threads, directly from the
+/// source's memory to its offset in the slab, and then released in the source ([`ParamSource::release`]). A mapped file
+/// therefore takes no more memory than the parameters that are being converted.
 ///
-/// All shapes are checked before anything is allocated.
+/// All shapes are checked before memory is allocated.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Shape`] and [`Error::StoredDType`] name the tensor and the file.
@@ -68,14 +68,14 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
             set(segment, &slab, &Device::Cpu, placement.slab())?;
         }
     } else {
-        // One by one: no more than one of them is in the host's memory too.
+        // The segments are loaded one by one, so that at most one of them is in the host's memory too.
         segments.iter().try_for_each(|segment| load_one(segment, source, placement))?;
     }
     let bytes = segments.iter().map(|segment| segment.bytes(placement.slab())).sum();
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
 
-/// Refuses a source in which a parameter is missing or has another shape. Reads no elements.
+/// Returns an error if a parameter is missing in the source or has another shape. Reads no elements.
 pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Result<()> {
     segments.iter().flat_map(Segment::params).try_for_each(|param| check(param, source))
 }
@@ -87,21 +87,21 @@ pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &
     set(segment, &slab, device, placement.slab())
 }
 
-/// Gives a segment its slab, on `device`.
+/// Sets a segment's slab, on `device`.
 fn set(segment: &Segment, slab: &Tensor, device: &Device, types: SlabType) -> Result<()> {
     let slab = Slab::new(segment, &slab.to_device(device)?, types, layout_on(device))?;
     segment.set_slab(Some(slab));
     Ok(())
 }
 
-/// How weights are laid out on a device.
+/// The weight layout of a device.
 pub(crate) fn layout_on(device: &Device) -> WeightLayout {
     if device.is_cpu() { WeightLayout::Panels } else { WeightLayout::Plain }
 }
 
-/// The errors with which [`load`] would refuse `source`, one for each tensor that is missing or has another shape.
-/// Reads no elements.
-pub fn misfits(segments: &[Segment], source: &dyn ParamSource) -> Vec<Error> {
+/// The errors that [`load`] would return for `source`, one for each tensor that is missing or has another shape. Reads
+/// no elements.
+pub fn mismatches(segments: &[Segment], source: &dyn ParamSource) -> Vec<Error> {
     segments.iter().flat_map(Segment::params).filter_map(|param| check(param, source).err()).collect()
 }
 
@@ -110,7 +110,7 @@ fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
     let Some(ParamInfo { shape, .. }) = source.info(&param.key) else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
     };
-    if !same_but_for_trailing_ones(&shape, &param.shape) {
+    if !equal_up_to_trailing_ones(&shape, &param.shape) {
         return Err(Error::Shape {
             origin: origin(),
             key: param.key.clone(),
@@ -121,12 +121,12 @@ fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
     Ok(())
 }
 
-fn same_but_for_trailing_ones(a: &[usize], b: &[usize]) -> bool {
+fn equal_up_to_trailing_ones(a: &[usize], b: &[usize]) -> bool {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     long.starts_with(short) && long[short.len()..].iter().all(|&dim| dim == 1)
 }
 
-/// A segment's packed parameters, flat, on the processor.
+/// A segment's packed parameters, as one flat CPU tensor.
 pub(crate) fn packed_one(
     segment: &Segment,
     source: &dyn ParamSource,
@@ -137,7 +137,7 @@ pub(crate) fn packed_one(
     slabs.into_iter().next().ok_or_else(|| Error::NotLoaded(segment.name().into()))
 }
 
-/// The packed parameters of each segment, flat, on the processor.
+/// The packed parameters of each segment, as flat CPU tensors.
 fn packed(segments: &[Segment], source: &dyn ParamSource, slab: SlabType, layout: WeightLayout) -> Result<Vec<Tensor>> {
     match slab.dtype {
         DType::F32 => packed_as::<f32>(segments, source, slab, layout),
@@ -147,7 +147,7 @@ fn packed(segments: &[Segment], source: &dyn ParamSource, slab: SlabType, layout
     }
 }
 
-/// All parameters of all segments at once, so that threads have something to do to the end.
+/// Packs all parameters of all segments at once, so that all threads are busy until the end.
 fn packed_as<T: Element>(
     segments: &[Segment],
     source: &dyn ParamSource,
@@ -155,7 +155,7 @@ fn packed_as<T: Element>(
     layout: WeightLayout,
 ) -> Result<Vec<Tensor>> {
     let offsets: Vec<Vec<usize>> = segments.iter().map(|segment| segment.offsets(slab)).collect();
-    // Their memory is touched first by the threads that fill it.
+    // The threads that fill the memory are the first to touch it.
     let mut slabs: Vec<Vec<T>> = offsets.iter().map(|offsets| T::zeros(offsets.last().copied().unwrap_or(0))).collect();
     let mut places = Vec::new();
     for ((segment, offsets), values) in segments.iter().zip(&offsets).zip(&mut slabs) {

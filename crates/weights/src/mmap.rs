@@ -10,8 +10,8 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// A mapped file. As bytes it is what the file had when it was opened, for what is read at once; what is read later goes
-/// through [`Mapped::bytes`].
+/// A mapped file. It dereferences to the bytes as of opening, for immediate reads. Later reads go through
+/// [`Mapped::bytes`].
 pub(crate) struct Mapped {
     map: Mmap,
     file: File,
@@ -21,11 +21,12 @@ pub(crate) struct Mapped {
 impl Mapped {
     /// The bytes of `range`.
     ///
-    /// Pages past the end of a file cannot be read: the system ends the process with SIGBUS. So the file's length is
-    /// asked for first, one call of the system for each tensor. What remains is the moment between that and the reading.
+    /// Pages past the end of a file cannot be read: the operating system ends the process with SIGBUS. So this function
+    /// checks the file's length first, with one system call for each tensor. A race remains between the check and the
+    /// read.
     ///
     /// # Errors
-    /// [`Error::Format`] where the file does not reach so far, or no longer does.
+    /// [`Error::Format`] if the range is past the file's end, or the file has become shorter.
     pub(crate) fn bytes(&self, range: Range<usize>) -> Result<&[u8]> {
         let length = self.file.metadata().map_err(|source| Error::Io { path: self.path.clone(), source })?.len();
         match self.map.get(range.clone()) {
@@ -33,14 +34,14 @@ impl Mapped {
             _ => Err(Error::Format {
                 path: self.path.clone(),
                 problem: format!(
-                    "has {length} bytes, and had {} when it was opened: another program has cut it, or writes it anew",
+                    "has {length} bytes, but had {} when it was opened: another program truncated it, or is rewriting it",
                     self.map.len()
                 ),
             }),
         }
     }
 
-    /// Takes the pages of `range` out of this process's memory.
+    /// Removes the pages of `range` from this process's memory.
     pub(crate) fn forget(&self, range: Range<usize>) {
         forget(&self.map, range);
     }
@@ -58,26 +59,26 @@ impl Deref for Mapped {
 pub(crate) fn map(path: &Path) -> Result<Mapped> {
     let io_error = |source| Error::Io { path: path.to_path_buf(), source };
     let file = open_regular(path).map_err(io_error)?;
-    // SAFETY: the mapping is read-only and private to this process's view of the file. What the type system cannot
-    // rule out is another process that shortens or rewrites the file while it is mapped: then reads see other bytes or
-    // the system ends the process ([`Mapped::bytes`] makes that unlikely). Bytes are only ever read as
-    // plain numbers whose every bit pattern is valid, so changed bytes cannot break memory safety here.
+    // SAFETY: the mapping is read-only and private to this process's view of the file. The type system cannot rule out
+    // that another process shortens or rewrites the file while it is mapped: then reads return other bytes, or the
+    // operating system ends the process ([`Mapped::bytes`] makes that unlikely). Bytes are only read as plain numbers
+    // for which every bit pattern is valid, so changed bytes cannot break memory safety here.
     let map = unsafe { Mmap::map(&file) }.map_err(io_error)?;
     Ok(Mapped { map, file, path: path.to_path_buf() })
 }
 
-/// Takes the pages of `range` out of this process's memory, those that it shares with its neighbours too: they stay in
-/// the system's cache, and come back when they are read. A range past the end is ignored, and so is a system that does
-/// not want to.
+/// Removes the pages of `range` from this process's memory, including those that it shares with adjacent ranges. They
+/// stay in the page cache, and are mapped again when they are read. A range past the end is ignored, and so is an error
+/// of the system call.
 #[cfg(unix)]
 fn forget(map: &Mmap, range: Range<usize>) {
     if map.get(range.clone()).is_some_and(|bytes| !bytes.is_empty()) {
-        // SAFETY: the mapping is of a file and read-only, so no page of it was ever written, and what is read after
-        // this call comes from the same file: no byte changes. The range lies inside of the mapping.
+        // SAFETY: the mapping is of a file and read-only, so no page of it was ever written, and later reads return
+        // data of the same file: no byte changes. The range lies inside the mapping.
         let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
     }
 }
 
-/// Other systems have no such call.
+/// Other systems do not have this call.
 #[cfg(not(unix))]
 fn forget(_map: &Mmap, _range: Range<usize>) {}

@@ -1,20 +1,20 @@
-//! Parameters as a network declares them, and in which types a slab has them.
+//! The parameters that a network declares, and their types in a slab.
 
 use std::fmt;
 
 use candle_core::DType;
 use kiln_ops::{MatrixType, Packing};
 
-/// Parameters in a slab start at multiples of this many bytes: what CUDA's widest copies and loads like.
+/// The alignment of parameters in a slab, in bytes: that of CUDA's widest copies and loads.
 pub(crate) const ALIGNMENT: usize = 256;
 
-/// In which types a slab has its parameters.
+/// The types of the parameters in a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlabType {
-    /// The type of all that is no matrix of a linear layer: f32, f16 or bf16.
+    /// The type of all parameters except the matrices of linear layers: f32, f16 or bf16.
     pub dtype: DType,
-    /// How the matrices of linear layers are stored whose rows this type can hold; the others are of `dtype`, and all of
-    /// them where this is `None`.
+    /// The type of those matrices of linear layers whose rows it supports. The others have type `dtype`, and all of
+    /// them do if this is `None`.
     pub matrices: Option<MatrixType>,
 }
 
@@ -33,30 +33,30 @@ impl fmt::Display for SlabType {
     }
 }
 
-/// A parameter as a network declares it.
+/// A parameter that a network declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSpec {
     /// The full name in the checkpoint.
     pub key: String,
-    /// The shape in the checkpoint. A file's shape may have trailing dimensions of 1 more: a 1x1 convolution is a
-    /// linear layer, and files have either.
+    /// The shape in the checkpoint. A file's shape may have additional trailing dimensions of 1: a 1x1 convolution is a
+    /// linear layer, and files contain either.
     pub shape: Vec<usize>,
     /// The layout in the slab.
     pub packing: Packing,
 }
 
 impl ParamSpec {
-    /// How many elements it has in the checkpoint.
+    /// The number of elements in the checkpoint.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// How many elements it takes in the slab where it has the elements' type there.
+    /// The number of elements in the slab, if it has the elements' type there.
     pub fn packed_elements(&self) -> usize {
         self.packing.elements(&self.shape)
     }
 
-    /// How the rows of the matrix that it is are stored in a slab of this type: `None` where it has the elements' type.
+    /// The stored rows of the parameter as a matrix in a slab of these types. `None` if it has the elements' type.
     pub fn rows(&self, slab: SlabType) -> Option<StoredRows> {
         match (slab.matrices, self.packing, self.shape.as_slice()) {
             (Some(kind), Packing::Linear, &[n, k]) => {
@@ -66,7 +66,7 @@ impl ParamSpec {
         }
     }
 
-    /// Bytes that it takes in a slab of this type, before they are aligned.
+    /// The bytes that it takes in a slab of these types, before alignment.
     pub(crate) fn bytes(&self, slab: SlabType) -> usize {
         match self.rows(slab) {
             Some(rows) => rows.n * rows.row_bytes,
@@ -75,15 +75,15 @@ impl ParamSpec {
     }
 }
 
-/// A matrix `(n, k)` whose rows have a type of their own.
+/// A matrix `(n, k)` whose rows have their own type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredRows {
-    /// That type.
+    /// The type of the rows.
     pub kind: MatrixType,
-    /// How many rows there are.
+    /// The number of rows.
     pub n: usize,
-    /// How many numbers are in each.
+    /// The number of elements in each row.
     pub k: usize,
-    /// How many bytes each takes.
+    /// The number of bytes of each row.
     pub row_bytes: usize,
 }

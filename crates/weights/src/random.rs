@@ -1,4 +1,4 @@
-//! Weights that are made rather than read: for measurements that need a network's sizes and nothing that it learned.
+//! Random weights, for measurements that need a network's sizes but no trained values.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// Random tensors for every parameter of some segments, the same in every run.
 ///
-/// Matrices, kernels and tables have about normal values of standard deviation `1 / sqrt(fan_in)`, so that activations
-/// keep their size from layer to layer; `weight`s of one dimension (normalisations) are 1 and all else (biases) is 0.
-/// A tensor is made when it is asked for, as f16: no more than the tensors in use are ever in memory.
+/// Matrices, kernels and tables have approximately normal values of standard deviation `1 / sqrt(fan_in)`, so that
+/// activations keep their magnitude from layer to layer. `weight`s of one dimension (normalizations) are 1, and all
+/// others (biases) are 0. A tensor is generated on demand, as f16: only the tensors in use are in memory.
 #[derive(Debug, Clone)]
 pub struct RandomSource {
     params: HashMap<String, Made>,
@@ -36,7 +36,7 @@ enum Values {
 }
 
 impl RandomSource {
-    /// Tensors for the parameters of `segments`. Another `seed` makes other values.
+    /// Tensors for the parameters of `segments`. Another `seed` results in other values.
     pub fn new(segments: &[Segment], seed: u64) -> Self {
         let params = segments.iter().flat_map(Segment::params).enumerate();
         let made = |(i, param): (usize, &ParamSpec)| {
@@ -55,10 +55,10 @@ impl RandomSource {
 }
 
 impl RandomSource {
-    /// Writes all tensors to a safetensors file, one after another: the file may be larger than the memory.
+    /// Writes all tensors to a safetensors file, one by one: the file may be larger than memory.
     ///
     /// # Errors
-    /// [`Error::Format`] names the file and what the system said.
+    /// [`Error::Format`] with the file and the operating system's error.
     pub fn save(&self, path: &Path) -> Result<()> {
         let failed = |error: safetensors::SafeTensorError| Error::Format {
             path: path.to_path_buf(),
@@ -105,7 +105,7 @@ impl ParamSource for RandomSource {
     }
 }
 
-/// Values that are made at a time: a small buffer in the first-level cache.
+/// The number of values that are generated at a time: a small buffer in the first-level cache.
 const CHUNK: usize = 1024;
 
 impl Made {
@@ -132,7 +132,7 @@ impl Made {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every bit of the result depends on every bit of
-/// `x`, and neighbours share nothing.
+/// `x`, and neighboring inputs have unrelated results.
 fn hash(x: u64) -> u64 {
     let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -140,8 +140,8 @@ fn hash(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// About normal, mean 0 and standard deviation 1, within 3.5: the sum of the four 16-bit numbers in a hash. Box and
-/// Muller's way needs a logarithm and a cosine for the same use.
+/// Approximately normal, with mean 0 and standard deviation 1, within 3.5: the sum of the four 16-bit numbers in a
+/// hash. The Box-Muller transform would need a logarithm and a cosine for the same purpose.
 fn normal(x: u64) -> f32 {
     let bits = hash(x);
     let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
@@ -157,10 +157,10 @@ mod tests {
     use super::*;
     use crate::load::{Placement, load};
     use crate::safetensors_file::SafetensorsFile;
-    use crate::segment::{Param, Segments, Staged};
+    use crate::segment::{Param, SegmentModule, Segments};
 
-    /// A segment with a matrix, a normalisation's weight and a bias.
-    fn declared() -> (Segments, Staged<[Param; 3]>) {
+    /// A segment with a matrix, a normalization's weight and a bias.
+    fn declared() -> (Segments, SegmentModule<[Param; 3]>) {
         let mut segments = Segments::default();
         let block = segments.add("block", |p| {
             [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_declared_is_not_there() {
+    fn undeclared_tensors_are_absent() {
         let source = RandomSource::new(&declared().0, 0);
         assert!(source.info("other").is_none() && source.data("other").unwrap().is_none());
         assert_eq!(source.keys().len(), 3);

@@ -1,4 +1,4 @@
-//! Matrices on their way into a slab in which their rows have a type of their own.
+//! Packs matrices into a slab in which their rows have their own type.
 
 use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
@@ -13,17 +13,19 @@ use crate::error::Result;
 use crate::param_spec::StoredRows;
 use crate::stored_type::StoredType;
 
-/// Numbers that are made to rows at a time, or those of [`EVEN`] rows: few beside the smallest ring.
+/// The number of elements that are converted to rows at a time, unless [`EVEN`] rows have more. It is small compared
+/// with the smallest ring.
 const PART: usize = 1 << 12;
 
-/// Rows begin at multiples of a slab's elements in every so many rows, whatever a row takes.
+/// In every group of this many rows, the first begins at a multiple of a slab's element size, for any row size.
 const EVEN: usize = 4;
 
-/// Largest number of 8 bits.
+/// The largest 8-bit float (E4M3).
 const F8_MAX: f32 = 448.0;
 
-/// Writes all rows to `place`, whose other bytes stay what they are. Rows that `bytes`, elements of the type `dtype`,
-/// has in the wanted type are copied bit by bit; `stored`, which is the same, gives the numbers of others.
+/// Writes all rows to `place`, and leaves its other bytes unchanged. If `bytes`, elements of the type `dtype`, already
+/// has rows of the requested type, they are copied bit by bit. `stored`, which is the same tensor, provides the values
+/// of others.
 pub(crate) fn store<T: Element>(
     rows: StoredRows,
     dtype: StoredType,
@@ -51,18 +53,18 @@ pub(crate) fn store<T: Element>(
     })
 }
 
-/// Whether rows of a file are those of the slab.
+/// Whether rows of a file are already in the slab's type.
 fn copied(kind: MatrixType, dtype: StoredType) -> bool {
     match kind {
         MatrixType::F16 => dtype == Dtype::F16.into(),
         MatrixType::Bf16 => dtype == Dtype::BF16.into(),
-        MatrixType::F8 => false, // a file has no factors between rows
+        MatrixType::F8 => false, // a file has no scales between rows
         MatrixType::Blocks(block) => dtype == StoredType::Blocks(block),
     }
 }
 
-/// Rows of `k` numbers. `factor` is that of all rows of 8-bit floats, which otherwise makes the largest of each row the
-/// largest that there is.
+/// Rows of `k` values. `factor` is the scale of all rows of 8-bit floats; without it, the scale of each row maps its
+/// largest value to the largest float.
 fn encode(kind: MatrixType, values: Vec<f32>, k: usize, factor: Option<f32>) -> Result<Vec<u8>> {
     Ok(match kind {
         MatrixType::F16 => {
@@ -87,7 +89,7 @@ fn encode(kind: MatrixType, values: Vec<f32>, k: usize, factor: Option<f32>) -> 
             encoded
         }
         MatrixType::Blocks(block) => {
-            // The quantisers are candle's.
+            // The quantizers are candle's.
             let shape = (values.len() / k.max(1), k);
             QTensor::quantize(&Tensor::from_vec(values, shape, &Device::Cpu)?, block.ggml())?.data()?.into_owned()
         }

@@ -10,7 +10,7 @@ use crate::mmap::Mapped;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::{header, mmap};
 
-/// A `.safetensors` file. Opening it reads and checks the header alone; elements are read from the mapping.
+/// A `.safetensors` file. Opening it reads and checks only the header; elements are read from the mapping.
 pub struct SafetensorsFile {
     path: PathBuf,
     map: Mapped,
@@ -22,8 +22,8 @@ impl SafetensorsFile {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid safetensors file: cut
-    /// off, with overlapping or unused ranges, with a name that occurs twice.
+    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is not a valid safetensors file: truncated,
+    /// with overlapping or unused ranges, or with a name that occurs twice.
     pub fn open(path: &Path) -> Result<Self> {
         let map = mmap::map(path)?;
         let (start, header) =
@@ -41,7 +41,7 @@ impl SafetensorsFile {
         Ok(Self { path: path.to_path_buf(), map, tensors, metadata })
     }
 
-    /// The file's own notes: the header's `__metadata__`.
+    /// The file's metadata: the header's `__metadata__`.
     pub fn metadata(&self) -> &HashMap<String, String> {
         &self.metadata
     }

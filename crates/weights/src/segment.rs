@@ -1,4 +1,4 @@
-//! Segments: the parts of a network that are loaded, streamed and dropped as one.
+//! Segments: the units of a network that are loaded, streamed and dropped.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,33 +20,33 @@ pub(crate) struct Slab {
     pub(crate) stacks: Vec<Weight>,
 }
 
-/// Matrices that lie one after another in the slab and are one matrix together.
+/// Adjacent matrices in the slab that also form one matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stack {
-    /// The first one's index.
+    /// The index of the first one.
     pub(crate) first: usize,
-    /// How many there are.
+    /// The number of matrices.
     pub(crate) count: usize,
 }
 
 /// A parameter in a slab.
 pub(crate) enum View {
-    /// As the checkpoint has it.
+    /// A tensor in the checkpoint's layout.
     Tensor(Tensor),
-    /// Packed for a matrix product.
+    /// A weight that is packed for a matrix product.
     Weight(Weight),
 }
 
-/// Brings a segment's weights when it is run, and may take them away when it has run: a stream.
+/// Provides a segment's weights before it runs, and may remove them afterwards: a stream.
 pub(crate) trait Streamer: Send + Sync {
-    /// Segment number `slot` of the stream is about to run: its slab is set when this returns.
+    /// Called before segment number `slot` of the stream runs. Its slab is set when this returns.
     fn enter(&self, slot: usize) -> Result<()>;
 
-    /// It has run. Follows every `enter` that succeeded.
+    /// Called after it ran, for every `enter` that succeeded.
     fn leave(&self, slot: usize);
 }
 
-/// A segment's place in a stream.
+/// The stream of a segment, and the segment's index in it.
 #[derive(Clone)]
 pub(crate) struct Streamed {
     pub(crate) by: Arc<dyn Streamer>,
@@ -56,14 +56,14 @@ pub(crate) struct Streamed {
 struct Cell {
     name: String,
     slab: RwLock<Option<Slab>>,
-    /// `None` for a segment whose slab stays where it is.
+    /// `None` for a segment that is not streamed.
     streamed: RwLock<Option<Streamed>>,
-    /// Biases of linear layers that have none by themselves, by the index of the layer's matrix. They are no part of the
-    /// slab, and stay while it comes and goes: a LoRA's few thousand numbers.
+    /// Biases of linear layers that have none of their own, by the index of the layer's matrix. They are not part of
+    /// the slab, and persist when it is replaced: a few thousand numbers of a LoRA.
     added_biases: RwLock<HashMap<usize, Tensor>>,
 }
 
-/// A part of a network whose parameters live in one contiguous slab: a residual block, a transformer layer, ...
+/// A part of a network whose parameters are in one contiguous slab: a residual block, a transformer layer, ...
 #[derive(Clone)]
 pub struct Segment {
     cell: Arc<Cell>,
@@ -78,7 +78,7 @@ impl Segment {
         &self.cell.name
     }
 
-    /// The parameters, in the order in which they lie in the slab.
+    /// The parameters, in the order of the slab.
     pub fn params(&self) -> &[ParamSpec] {
         &self.params
     }
@@ -87,7 +87,7 @@ impl Segment {
         &self.stacks
     }
 
-    /// Whether the slab stays in host memory whatever the device: token tables, of which few rows are used.
+    /// Whether the slab stays in host memory on any device: token tables, of which few rows are used.
     pub fn on_host(&self) -> bool {
         self.on_host
     }
@@ -108,12 +108,12 @@ impl Segment {
         offsets
     }
 
-    /// Puts a slab in the segment's place, or takes it away; gives the one that was there.
+    /// Sets or removes the segment's slab, and returns the previous one.
     pub(crate) fn set_slab(&self, slab: Option<Slab>) -> Option<Slab> {
         std::mem::replace(&mut *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner), slab)
     }
 
-    /// Has a stream bring the slab whenever the segment runs, or nobody any more.
+    /// Sets or removes the stream that provides the slab when the segment runs.
     pub(crate) fn set_streamed(&self, streamed: Option<Streamed>) {
         *self.cell.streamed.write().unwrap_or_else(PoisonError::into_inner) = streamed;
     }
@@ -122,12 +122,11 @@ impl Segment {
         self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes these biases in the place of those before: by the declared name of the bias that a linear layer of the
-    /// segment has not, its elements, which `placement` says where and in which type to keep. Names that belong to no such
-    /// layer are left alone.
+    /// Replaces the added biases: elements by the declared name of the bias that a linear layer of the segment lacks.
+    /// `placement` is their device and type. Names that belong to no such layer are ignored.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn set_added_biases(&self, biases: &HashMap<String, Vec<f32>>, placement: &Placement) -> Result<()> {
         let mut added = HashMap::new();
         for (i, param) in self.params.iter().enumerate().filter(|_| !biases.is_empty()) {
@@ -141,7 +140,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Drops the slab: its memory is free once no operator uses it any more. A segment that was streamed no longer is.
+    /// Drops the slab. Its memory is freed once no operator uses it. A streamed segment is no longer streamed.
     pub fn unload(&self) {
         self.set_streamed(None);
         self.set_slab(None);
@@ -152,13 +151,13 @@ impl Segment {
         self.is_streamed() || self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether a stream brings the weights when the segment runs ([`crate::Stream`]).
+    /// Whether a stream provides the weights when the segment runs ([`crate::Stream`]).
     pub fn is_streamed(&self) -> bool {
         self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
-/// One parameter of a segment: a place in its slab, whichever slab that is at the moment.
+/// One parameter of a segment: an index into the current slab.
 #[derive(Clone)]
 pub struct Param {
     cell: Arc<Cell>,
@@ -172,15 +171,15 @@ impl Param {
         &self.shape
     }
 
-    /// The name of the segment whose slab it is in.
+    /// The name of its segment.
     pub fn segment(&self) -> &str {
         &self.cell.name
     }
 
-    /// A parameter that was declared [`Packing::AsStored`], a view into the slab.
+    /// A parameter with the packing [`Packing::AsStored`], as a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] where the segment has no weights.
+    /// [`Error::NotLoaded`] if the segment has no weights.
     pub fn tensor(&self) -> Result<Tensor> {
         self.view(|view| match view {
             View::Tensor(tensor) => Ok(tensor.clone()),
@@ -188,10 +187,10 @@ impl Param {
         })
     }
 
-    /// A parameter that was declared as the matrix of a product, a view into the slab.
+    /// A parameter that is the matrix of a product, as a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] where the segment has no weights.
+    /// [`Error::NotLoaded`] if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
         self.view(|view| match view {
             View::Weight(weight) => Ok(weight.clone()),
@@ -199,7 +198,7 @@ impl Param {
         })
     }
 
-    /// The bias that the linear layer with this matrix was given, though it has none by itself.
+    /// The added bias of the linear layer with this matrix, which has no bias of its own.
     pub fn added_bias(&self) -> Option<Tensor> {
         self.cell.added_biases.read().unwrap_or_else(PoisonError::into_inner).get(&self.index).cloned()
     }
@@ -209,7 +208,7 @@ impl Param {
     }
 }
 
-/// The matrices of several linear layers with the same input, as one: a place in a segment's slab.
+/// The matrices of several linear layers with the same input as one matrix in a segment's slab.
 #[derive(Clone)]
 pub struct StackedParam {
     cell: Arc<Cell>,
@@ -223,7 +222,7 @@ impl StackedParam {
         self.shape
     }
 
-    /// The name of the segment whose slab it is in.
+    /// The name of its segment.
     pub fn segment(&self) -> &str {
         &self.cell.name
     }
@@ -231,21 +230,21 @@ impl StackedParam {
     /// `(layers * n, k)`, a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] where the segment has no weights.
+    /// [`Error::NotLoaded`] if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
         self.cell.with(|slab| slab.stacks.get(self.index).cloned())
     }
 }
 
 impl Cell {
-    /// What `get` finds in the slab.
+    /// Applies `get` to the slab.
     fn with<T>(&self, get: impl FnOnce(&Slab) -> Option<T>) -> Result<T> {
         let slab = self.slab.read().unwrap_or_else(PoisonError::into_inner);
         slab.as_ref().and_then(get).ok_or_else(|| Error::NotLoaded(self.name.clone()))
     }
 }
 
-/// Declares the parameters of a segment. [`ParamBuilder::pp`] spells the checkpoint's names.
+/// Declares the parameters of a segment. [`ParamBuilder::pp`] extends the checkpoint's names.
 pub struct ParamBuilder<'a> {
     cell: &'a Arc<Cell>,
     params: &'a RefCell<Vec<ParamSpec>>,
@@ -254,28 +253,28 @@ pub struct ParamBuilder<'a> {
 }
 
 impl ParamBuilder<'_> {
-    /// The builder of what is called `name` inside this one.
+    /// The builder for the part `name` inside this one.
     pub fn pp(&self, name: impl std::fmt::Display) -> Self {
         Self { cell: self.cell, params: self.params, stacks: self.stacks, prefix: self.key(name) }
     }
 
-    /// Declares the parameter `name` of the given stored shape.
+    /// Declares the parameter `name` with this stored shape.
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
         params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing });
         Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
-    /// Takes the last `count` parameters that were declared, matrices `(n, k)` of linear layers with the same input, as
-    /// one matrix `(count * n, k)` too: the same memory. `None` where there would be gaps between them in some layout;
-    /// between rows with a type of their own there may be some, which an operator knows.
+    /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input, as one matrix
+    /// `(count * n, k)` as well, in the same memory. `None` if some layout would have gaps between them. Matrices whose
+    /// rows have their own type may have gaps between rows, which the operators support.
     pub fn stack(&self, count: usize) -> Option<StackedParam> {
         let params = self.params.borrow();
         let first = params.len().checked_sub(count)?;
         let shape = &params.get(first)?.shape;
         let [n, k] = *shape.as_slice() else { return None };
         let alike = params[first..].iter().all(|param| param.packing == Packing::Linear && param.shape == *shape);
-        // In the narrowest type; a wider one keeps what is aligned.
+        // Checked for the narrowest type: what is aligned there is aligned in wider types.
         let elements = params[first].packed_elements();
         let gapless = elements == params[first].elements() && (elements * 2).is_multiple_of(ALIGNMENT);
         if !alike || !gapless {
@@ -296,17 +295,26 @@ impl ParamBuilder<'_> {
 pub struct Segments(Vec<Segment>);
 
 impl Segments {
-    /// Declares a segment: `build` makes the module and declares its parameters, whose names start at the root.
-    pub fn add<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+    /// Declares a segment. `build` creates the module and declares its parameters, whose names start at the root.
+    pub fn add<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> SegmentModule<M> {
         self.declare(name.into(), false, build)
     }
 
     /// Declares a segment that stays in host memory.
-    pub fn add_on_host<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+    pub fn add_on_host<M>(
+        &mut self,
+        name: impl Into<String>,
+        build: impl FnOnce(&ParamBuilder<'_>) -> M,
+    ) -> SegmentModule<M> {
         self.declare(name.into(), true, build)
     }
 
-    fn declare<M>(&mut self, name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> Staged<M> {
+    fn declare<M>(
+        &mut self,
+        name: String,
+        on_host: bool,
+        build: impl FnOnce(&ParamBuilder<'_>) -> M,
+    ) -> SegmentModule<M> {
         let cell = Arc::new(Cell {
             name,
             slab: RwLock::default(),
@@ -318,7 +326,7 @@ impl Segments {
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
         let segment = Segment { cell, params, stacks, on_host };
         self.0.push(segment.clone());
-        Staged { segment, module }
+        SegmentModule { segment, module }
     }
 
     /// The sum of the slabs' sizes in bytes, in these types.
@@ -327,12 +335,12 @@ impl Segments {
         self.0.iter().map(|segment| segment.bytes(slab)).sum()
     }
 
-    /// How many parameters (numbers, not tensors) the network has.
+    /// The number of parameters (numbers, not tensors) of the network.
     pub fn parameters(&self) -> usize {
         self.0.iter().flat_map(|segment| segment.params()).map(ParamSpec::elements).sum()
     }
 
-    /// Whether a stream brings the weights of some segment: then what a run computes with lies elsewhere each time.
+    /// Whether any segment is streamed. Its weights are then at another address each time.
     pub fn is_streamed(&self) -> bool {
         self.0.iter().any(Segment::is_streamed)
     }
@@ -351,18 +359,18 @@ impl Deref for Segments {
     }
 }
 
-/// A module and the segment that holds its parameters.
-pub struct Staged<M> {
+/// A module and the segment with its parameters.
+pub struct SegmentModule<M> {
     segment: Segment,
     module: M,
 }
 
-impl<M> Staged<M> {
-    /// Makes the module ready to run: its weights are there while the guard lives. Where they are streamed, this starts
-    /// what brings them, and the end of the guard what takes their place.
+impl<M> SegmentModule<M> {
+    /// Prepares the module to run: its weights are in memory while the guard lives. For a streamed module, this starts
+    /// the copies ahead of it, and the end of the guard frees its slot for others.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] where the weights were never loaded; what a stream reports ([`crate::Stream`]).
+    /// [`Error::NotLoaded`] if the weights were never loaded; errors of a stream ([`crate::Stream`]).
     pub fn enter(&self) -> Result<Active<'_, M>> {
         let lease = match self.segment.streamed() {
             Some(streamed) => {
@@ -375,7 +383,7 @@ impl<M> Staged<M> {
         Ok(Active { module: &self.module, _lease: lease })
     }
 
-    /// The module without its weights: for what its shapes tell alone.
+    /// The module without its weights, for its shapes only.
     pub fn module(&self) -> &M {
         &self.module
     }
@@ -386,13 +394,13 @@ impl<M> Staged<M> {
     }
 }
 
-/// A module whose weights are there.
+/// A module whose weights are in memory.
 pub struct Active<'a, M> {
     module: &'a M,
     _lease: Option<Lease>,
 }
 
-/// Leaves a streamed segment when it is dropped.
+/// Leaves a streamed segment on drop.
 struct Lease(Streamed);
 
 impl Drop for Lease {

@@ -1,4 +1,4 @@
-//! Where parameters come from.
+//! Sources of parameters.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::element::Stored;
 use crate::error::Result;
 use crate::stored_type::StoredType;
 
-/// What is known of a stored tensor before it is read.
+/// The properties of a stored tensor that are known before it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
     /// The shape in the checkpoint's own order.
@@ -28,7 +28,7 @@ pub struct ParamData<'a> {
 }
 
 impl ParamData<'_> {
-    /// The elements as f32. `None` where the type is no type of weights.
+    /// The elements as f32. `None` if the type is not a weight type.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         let mut values = vec![0f32; self.info.shape.iter().product()];
         Stored::new(self.info.dtype, &self.bytes, values.len())?.read(0, &mut values);
@@ -36,25 +36,26 @@ impl ParamData<'_> {
     }
 }
 
-/// Something that has tensors by name: a checkpoint file, a folder of them, a map in a test.
+/// A source of tensors by name: a checkpoint file, a folder of them, a map in a test.
 pub trait ParamSource: Send + Sync {
-    /// The tensor's shape and type, or `None` where there is no such tensor. Reads no elements.
+    /// The tensor's shape and type, or `None` if there is no such tensor. Reads no elements.
     fn info(&self, key: &str) -> Option<ParamInfo>;
 
-    /// The tensor, or `None` where there is no such tensor.
+    /// The tensor, or `None` if there is no such tensor.
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>>;
 
-    /// The tensor was read and is not wanted soon: memory that only caches it may go. Reading it again gives the same.
+    /// Called when the tensor was read and is not needed soon: memory that only caches it may be freed. Another read
+    /// returns the same elements.
     fn release(&self, _key: &str) {}
 
-    /// What an error message calls the place where `key` is, or would be: a path.
+    /// The location of `key` for an error message, whether it exists or not: a path.
     fn origin(&self, key: &str) -> String;
 
     /// All names, in no particular order.
     fn keys(&self) -> Vec<String>;
 }
 
-/// Tensors in a map: for tests, and for weights that are made rather than read.
+/// Tensors in a map, for tests and for generated weights.
 #[derive(Debug, Default)]
 pub struct MapSource(HashMap<String, Tensor>);
 

@@ -1,21 +1,21 @@
-//! How a file stores a tensor's elements.
+//! The type of a tensor's elements in a file.
 
 use std::fmt;
 
 use kiln_ops::BlockType;
 use safetensors::Dtype;
 
-/// The type of stored elements. `Debug` and `Display` write the name that its format has for it: `F16`, `Q4_K`.
+/// The type of stored elements. `Debug` and `Display` write the name that its format uses: `F16`, `Q4_K`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StoredType {
-    /// Numbers, one after another.
+    /// Plain numbers.
     Plain(Dtype),
     /// Blocks of a GGUF file: rows of numbers that share scales.
     Blocks(BlockType),
 }
 
 impl StoredType {
-    /// The size of a tensor of `shape` in bytes. `None` where blocks do not divide its rows, or the size overflows.
+    /// The size of a tensor of `shape` in bytes. `None` if blocks do not divide its rows, or the size overflows.
     pub fn bytes(self, shape: &[usize]) -> Option<usize> {
         let elements = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
         match self {

@@ -1,4 +1,4 @@
-//! Textual inversion: files with vectors that stand in a prompt in the place of tokens.
+//! Textual inversion: files with vectors that replace tokens of a prompt.
 //!
 //! | Dialect | Tensors |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | AUTOMATIC1111's `.pt` | `string_to_param` with `*` `(n, d)` |
 //! | SDXL | `clip_l` `(n, 768)` and `clip_g` `(n, 1280)` |
 //!
-//! AUTOMATIC1111 calls an embedding by its file's name, diffusers by the word inside.
+//! AUTOMATIC1111 names an embedding after its file, diffusers after the word in the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::formats::Checkpoint;
 use crate::lora::Network;
 use crate::source::ParamSource;
 
-/// The names that are no words: `(name, text encoder)`.
+/// The tensor names that are not words: `(name, text encoder)`.
 const FIXED: [(&str, Network); 5] = [
     ("emb_params", Network::TextEncoder),
     ("string_to_param.*", Network::TextEncoder),
@@ -33,26 +33,26 @@ pub struct TextualInversion {
     source: Arc<dyn ParamSource>,
     /// The file's name without its ending.
     stem: String,
-    /// The word inside the file, if there is one.
+    /// The word in the file, if there is one.
     word: Option<String>,
-    /// The tensors, for each text encoder one at the most.
+    /// The tensors, at most one for each text encoder.
     tensors: Vec<(String, Network)>,
 }
 
 impl TextualInversion {
-    /// Opens a file: safetensors, or a `.pt` or `.bin` of PyTorch, which is read without running it.
+    /// Opens a file: safetensors, or a `.pt` or `.bin` of PyTorch, which is read without running code.
     ///
     /// # Errors
-    /// What [`Checkpoint::open`] and [`Self::read`] say.
+    /// Errors of [`Checkpoint::open`] and [`Self::read`].
     pub fn open(path: &Path) -> Result<Self> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Self::read(Arc::new(Checkpoint::open(path)?), stem)
     }
 
-    /// The vectors in `source`, a file of the name `stem`.
+    /// The vectors in `source`, a file with the name `stem`.
     ///
     /// # Errors
-    /// [`Error::Format`] where there is nothing that is an embedding.
+    /// [`Error::Format`] if the file contains no embedding.
     pub fn read(source: Arc<dyn ParamSource>, stem: impl Into<String>) -> Result<Self> {
         let vectors = |key: &str| {
             let shape = source.info(key).map(|info| info.shape).unwrap_or_default();
@@ -72,23 +72,23 @@ impl TextualInversion {
             tensors.push((key.clone(), Network::TextEncoder));
         }
         if tensors.is_empty() {
-            let problem = "is no embedding: expected `emb_params`, `clip_l` and `clip_g`, `string_to_param`, or a \
+            let problem = "is not an embedding: expected `emb_params`, `clip_l` and `clip_g`, `string_to_param`, or a \
                            single tensor with the name of a word";
             return Err(Error::Format { path: PathBuf::from(source.origin("")), problem: problem.into() });
         }
         Ok(Self { source, stem: stem.into(), word, tensors })
     }
 
-    /// What a prompt may call it: the file's name, and the word inside the file.
+    /// The names for a prompt: the file's name, and the word in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let word = self.word.as_deref().filter(|word| *word != self.stem);
         std::iter::once(self.stem.as_str()).chain(word)
     }
 
-    /// The vectors for a text encoder, `(n, d)` in f32. `None` where the file has none for it.
+    /// The vectors for a text encoder, `(n, d)` in f32. `None` if the file has none for it.
     ///
     /// # Errors
-    /// [`Error::StoredDType`] where they are no numbers.
+    /// [`Error::StoredDType`] if they are not numbers.
     pub fn vectors(&self, network: Network) -> Result<Option<Tensor>> {
         let Some((key, _)) = self.tensors.iter().find(|(_, of)| *of == network) else { return Ok(None) };
         let Some(data) = self.source.data(key)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Files that other programs wrote, and files that are no checkpoints.
+//! Files from other programs, and files that are not checkpoints.
 
 use kiln_testkit::{Fixture, fixtures};
 use kiln_weights::{Checkpoint, FileFormat, ParamSource};
@@ -12,7 +12,7 @@ fn refused(name: &str) -> String {
     error.to_string()
 }
 
-/// Every tensor of `name` is the one in the fixture `expected`.
+/// Checks that every tensor of `name` equals the one in the fixture `expected`.
 fn check(name: &str, expected: &str) {
     let (file, expected) = (open(name), Fixture::open(&format!("single/{expected}")));
     let keys = file.keys();
@@ -26,7 +26,7 @@ fn check(name: &str, expected: &str) {
 }
 
 #[test]
-fn every_block_layout_has_the_numbers_that_its_own_library_reads() {
+fn block_layouts_match_the_gguf_library() {
     check("blocks.gguf", "blocks.safetensors");
     assert_eq!(open("blocks.gguf").keys().len(), 10);
 }
@@ -63,18 +63,18 @@ fn comfyuis_shapes_are_restored() {
 }
 
 #[test]
-fn what_attacks_is_refused_by_name() {
+fn malicious_files_are_refused_by_name() {
     let message = refused("system.ckpt");
-    assert!(message.contains("asks for `posix.system`") && message.contains("nothing of it was run"), "{message}");
+    assert!(message.contains("asks for `posix.system`") && message.contains("no code was run"), "{message}");
     let message = refused("bomb.ckpt");
     assert!(message.contains("`archive/data.pkl`, 20000000 bytes from"), "{message}");
 }
 
-/// Every way to cut a file short, and thousands of ways to damage it: an error that names the file, or a source whose
-/// tensors can be read. No panic, and nothing larger than the file.
+/// Every possible truncation of a file, and thousands of ways to damage it, result in an error that names the file, or
+/// a source whose tensors can be read. There is no panic, and nothing larger than the file is allocated.
 #[test]
 fn damaged_files_are_refused_or_read() {
-    // In memory where the system has such a folder: thousands of files are written.
+    // In memory if the system has such a folder, because the test writes thousands of files.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: usize| {

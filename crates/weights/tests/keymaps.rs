@@ -1,4 +1,4 @@
-//! The names of single-file checkpoints against complete tables of four families, made by others.
+//! The names of single-file checkpoints compared with complete tables of four families from independent sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ struct KeyMap {
     names: BTreeMap<String, String>,
     #[serde(rename = "ldm_diffusers_shape_map")]
     shapes: BTreeMap<String, [Vec<usize>; 2]>,
-    /// Fused tensors with what they are made of.
+    /// Fused tensors with their parts.
     #[serde(rename = "ldm_diffusers_operator_map")]
     fused: BTreeMap<String, Fused>,
     /// Pieces with the tensor that they are cut from, and the rows.
@@ -79,7 +79,7 @@ fn check(table: &str, parts: &[(&str, &str, Names)]) {
     println!("{table}: {} names", seen.len());
 }
 
-/// Names that are nobody's: whatever a table says is stored under one has its place there.
+/// Damaged names: if a table maps one to a declared tensor, the mapping back must agree.
 fn damaged<'a>(names: impl Iterator<Item = &'a String>, parts: &[(&str, &str, Names)]) {
     for (i, name) in names.enumerate() {
         let cut = i * 7 % name.len();

@@ -1,4 +1,4 @@
-//! What a load refuses, and what it does with names, shapes and types.
+//! Errors of a load, and its treatment of names, shapes and types.
 
 use candle_core::{DType, Device, Tensor};
 use kiln_testkit::fixtures;
@@ -74,7 +74,7 @@ fn sizes_are_exact_and_views_aligned() {
 }
 
 #[test]
-fn a_network_without_weights_says_so() {
+fn a_network_without_weights_is_an_error() {
     let mut segments = Segments::default();
     let block = segments.add("down_blocks.0", |p| p.param("a", &[1], Packing::AsStored));
     let error = block.enter().err().unwrap();
@@ -104,7 +104,7 @@ fn memory(weight: &Weight) -> Vec<u8> {
 }
 
 #[test]
-fn rows_that_a_file_has_in_the_wanted_type_are_kept_bit_by_bit() {
+fn rows_of_the_requested_type_are_copied_bit_by_bit() {
     let source = Checkpoint::open(&fixtures("single/blocks.gguf")).unwrap();
     let mut found = 0;
     for key in source.keys() {
@@ -136,7 +136,7 @@ fn floats_of_8_bits_are_kept_and_others_get_a_factor_for_each_row() {
 }
 
 #[test]
-fn matrices_that_lie_one_after_another_are_one_in_every_type() {
+fn adjacent_matrices_are_one_matrix_in_every_type() {
     let mut segments = Segments::default();
     let block = segments.add("block", |p| {
         p.pp("q").param("weight", &[32, 64], Packing::Linear);

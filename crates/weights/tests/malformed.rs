@@ -1,4 +1,4 @@
-//! Files that are no checkpoints: refused with a message, without a panic or a large allocation.
+//! Files that are not checkpoints are refused with a message, without a panic or a large allocation.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn a_missing_file_is_named() {
     assert!(error.to_string().starts_with("no/such/model.safetensors: "), "{error}");
 }
 
-/// A zip archive with one entry, stored as it is, as `torch.save` lays it out. Checksums are not looked at.
+/// A zip archive with one uncompressed entry, in the layout of `torch.save`. Checksums are not verified.
 fn archive(pickle: &[u8]) -> Vec<u8> {
     let name = b"archive/data.pkl";
     let size = u32::try_from(pickle.len()).unwrap().to_le_bytes();
@@ -77,12 +77,12 @@ fn refused(bytes: &[u8]) -> String {
     kiln_weights::Checkpoint::open(&path).err().expect("the file was accepted").to_string()
 }
 
-/// Five levels of dictionaries, each of which has the one below under 400 names: 400^4 names in some 12 KB.
+/// Five levels of dictionaries, each of which contains the one below under 400 names: 400^4 names in about 12 KB.
 #[test]
-fn dictionaries_that_unfold_are_refused() {
+fn nested_dictionaries_that_expand_are_refused() {
     let mut pickle = vec![0x80, 2, b'}'];
     for level in 0..5u8 {
-        pickle.extend([b'q', level, b'}', b'(']); // remember the dictionary; a new one, and its entries
+        pickle.extend([b'q', level, b'}', b'(']); // memoize the dictionary; then a new one with its entries
         for i in 0..400 {
             let key = format!("k{i}");
             pickle.extend([b'X', u8::try_from(key.len()).unwrap(), 0, 0, 0]);
@@ -102,12 +102,12 @@ fn marks_count_as_values() {
     let mut pickle = vec![b'('; 1 << 20];
     pickle.splice(..0, [0x80, 2]);
     let message = refused(&archive(&pickle));
-    assert!(message.contains("makes more than 524288 values"), "{message}");
+    assert!(message.contains("creates more than 524288 values"), "{message}");
 }
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_regular_file_is_no_checkpoint() {
+fn special_files_are_not_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
@@ -119,7 +119,7 @@ fn what_is_no_regular_file_is_no_checkpoint() {
     assert!(message.ends_with("index.json: is a device, expected a regular file"), "{message}");
 }
 
-/// Another program cuts a file that is open: an error, where reading would end the process.
+/// Another program truncates a file that is open: the result is an error, where a read would end the process.
 #[test]
 fn a_file_that_shrinks_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,6 +132,6 @@ fn a_file_that_shrinks_is_an_error() {
         assert!(file.data(&key).unwrap().is_some());
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16).unwrap();
         let message = file.data(&key).err().unwrap_or_else(|| panic!("{name} was read")).to_string();
-        assert!(message.contains(name) && message.contains("has 16 bytes, and had "), "{message}");
+        assert!(message.contains(name) && message.contains("has 16 bytes, but had "), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a stream does with segments that run in any order, that fail, or that run inside of one another.
+//! Streams with segments that run in any order, that fail, or that run inside each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{DType, Device, Tensor};
 use kiln_weights::{
     Error, Estimate, MapSource, Packing, Param, ParamData, ParamInfo, ParamSource, Placement, Residency, Result,
-    Segments, Staged, Stream, StreamConfig,
+    SegmentModule, Segments, Stream, StreamConfig,
 };
 
 /// Elements of every segment: one of 1024 bytes in f32, one of 2048, ...
@@ -14,11 +14,11 @@ const SIZES: [usize; 5] = [256, 512, 128, 640, 256];
 
 struct Network {
     segments: Segments,
-    parts: Vec<Staged<Param>>,
+    parts: Vec<SegmentModule<Param>>,
     source: Arc<Source>,
 }
 
-/// Tensors that hold their segment's number, and that cannot be read after some reads.
+/// Tensors that contain their segment's number, and that cannot be read after a number of reads.
 struct Source {
     tensors: MapSource,
     reads_left: AtomicUsize,
@@ -92,7 +92,7 @@ fn any_order_is_right() {
 }
 
 #[test]
-fn what_fits_is_read_once() {
+fn a_network_that_fits_is_read_once() {
     let network = Network::new();
     let stream = network.stream(7168);
     for _ in 0..3 {
@@ -111,7 +111,7 @@ fn only_the_ring_is_in_memory() {
         let active = network.parts[i].enter().unwrap();
         assert!(active.tensor().is_ok());
         params.push(active.clone());
-        // A parameter is a place in its segment: what it finds there is what is in memory.
+        // A parameter refers to its segment's current slab, so that it finds only what is in memory.
         let there = params.iter().filter_map(|param| param.tensor().ok());
         let bytes: usize = there.map(|tensor| tensor.elem_count() * 4).sum();
         assert!(bytes <= 2560, "{bytes} bytes in a ring of 2560");
@@ -127,7 +127,10 @@ fn segments_inside_of_one_another_need_room_for_both() {
     let _stream = network.stream(2560);
     let outer = network.parts[1].enter().unwrap();
     let message = network.parts[3].enter().err().unwrap().to_string();
-    assert_eq!(message, "segment `part.3` is to run while `part.1` does, and a ring of 2560 bytes does not hold both");
+    assert_eq!(
+        message,
+        "segment `part.3` cannot run while `part.1` runs: a ring of 2560 bytes does not have room for both"
+    );
     network.run(1);
     assert_eq!(outer.tensor().unwrap().to_vec1::<f32>().unwrap(), [1.0; 512]);
     drop(outer);
@@ -135,7 +138,7 @@ fn segments_inside_of_one_another_need_room_for_both() {
 }
 
 #[test]
-fn a_source_that_fails_is_told_and_tried_again() {
+fn a_failing_source_is_reported_and_retried() {
     let network = Network::new();
     network.source.reads_left.store(6, Ordering::SeqCst);
     let _stream = network.stream(2560);
@@ -144,14 +147,14 @@ fn a_source_that_fails_is_told_and_tried_again() {
     assert!(failed.to_string().starts_with("the test: tensor `"), "{failed}");
     network.source.reads_left.store(usize::MAX, Ordering::SeqCst);
     for i in [0, 1, 2, 3, 4, 0] {
-        // What was tried ahead meanwhile is told once, too.
+        // An error from the copies ahead is also reported once.
         let _ = network.parts[i].enter();
         network.run(i);
     }
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn a_plan_for_other_segments_is_refused() {
     let network = Network::new();
     let needed = Residency::none(&network.segments, &cpu(), 2559).unwrap_err().to_string();
     assert!(needed.contains("at least 2560 bytes") && needed.contains("2559"), "{needed}");

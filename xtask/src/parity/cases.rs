@@ -1,4 +1,4 @@
-//! The pipelines' cases, as the fixtures list them: which sampler, and what a request asks for.
+//! The pipelines' cases from the fixtures: their samplers and their requests' options.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,11 +35,11 @@ fn one() -> usize {
     1
 }
 
-/// The rows in which a case is counted.
+/// The table rows of a case.
 pub struct Labels {
-    /// The sampler, or that a picture was compared.
+    /// The sampler, or that an image was compared.
     pub sampler: String,
-    /// What is special about the request; mostly nothing.
+    /// The unusual options of the request, often none.
     pub requests: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Cases {
         let mut cases = HashMap::new();
         for entry in std::fs::read_dir(fixtures)? {
             let path = entry?.path();
-            // Beside them are lists of other tests.
+            // The folder also contains lists of other tests.
             let Some(model) = path.file_name().and_then(|name| model_of(name.to_str()?)) else { continue };
             let model = model.to_string();
             let list: Vec<Case> = serde_json::from_str(&read(&path)?)?;
@@ -61,12 +61,12 @@ impl Cases {
         Ok(Self(cases))
     }
 
-    /// Where a pipeline's record belongs, or `None` where no fixture has its case.
+    /// The rows of a pipeline's record, or `None` if no fixture has its case.
     pub fn labels(&self, record: &Record) -> Option<Labels> {
         let name = record.stage.trim_end_matches(" picture");
         let case = self.0.get(&(record.model.clone(), name.to_string()))?;
         if name != record.stage {
-            return Some(Labels { sampler: "picture".into(), requests: Vec::new() });
+            return Some(Labels { sampler: "image".into(), requests: Vec::new() });
         }
         let sampler = case.sampler.as_deref().unwrap_or("the folder's own");
         let sampler = if case.schedule == "default" { sampler.into() } else { format!("{sampler} {}", case.schedule) };
@@ -77,13 +77,13 @@ impl Cases {
 
 impl Case {
     fn special(&self) -> Vec<&'static str> {
-        let long = |text: &str| text.split_whitespace().count() > 40; // none is between: over 75 tokens, or a few words
+        let long = |text: &str| text.split_whitespace().count() > 40; // prompts have either over 75 tokens, or a few words
         let negative = self.negative_prompt.as_deref();
         let marks = [
             (self.steps <= 2, "one or two steps"),
             (self.width != self.height, "not square"),
             (self.width / 8 % 2 == 1 || self.height / 8 % 2 == 1, "odd latent sides"),
-            (self.images > 1, "several pictures at once"),
+            (self.images > 1, "several images at once"),
             (self.cfg_scale == 1.0, "no guidance"),
             (negative.is_some_and(|text| !text.is_empty()), "negative prompt"),
             (negative == Some(""), "empty negative prompt"),

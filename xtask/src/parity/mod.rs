@@ -1,6 +1,6 @@
-//! Runs the tests that compare Kiln with its references, and writes what they measured to docs/parity.md.
+//! Runs the tests that compare Kiln with its references, and writes their results to docs/parity.md.
 //!
-//! The page holds nothing that changes from one run to the next: no date, no commit, no order of threads.
+//! The page contains nothing that changes from run to run: no date, no commit, no order of threads.
 
 mod cases;
 mod records;
@@ -12,35 +12,35 @@ use cases::Cases;
 use records::Record;
 use table::Table;
 
-/// The test targets that compare with the reference; every package calls them so.
+/// The test targets that compare with the references. Every package uses these names.
 const TESTS: [&str; 3] = ["parity", "steps", "programs"];
-/// The packages of the reference whose versions the page names.
+/// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
-/// The parts of the page in their order, with what is said of each.
+/// The sections of the page in order, with their introductions.
 const PARTS: [(&str, &str, &str); 5] = [
     (
         "text",
         "Text encoders",
         "`hidden`: the embeddings and every layer. `last`: the last layer after its norm. `pooled`: at the end token, \
-         projected\nwhere the model has a projection. `f16` and `bf16`: weights and activations kept so. \
+         projected\nwhere the model has a projection. `f16` and `bf16`: weights and activations in this type. \
          The token\nids of every prompt are equal.",
     ),
     (
         "unet",
         "U-Net",
-        "At latents of 8x8, 8x12, 9x13 and 7x5, two images; every block's output. `time_emb`: what the blocks get of\n\
+        "At latents of 8x8, 8x12, 9x13 and 7x5, two images; every block's output. `time_emb`: the blocks' input from\n\
          timestep and sizes.",
     ),
-    ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: what the encoder gives."),
+    ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: the output of the encoder."),
     (
         "program",
         "AUTOMATIC1111 and ComfyUI",
-        "Schedules and samplers with `--convention a1111` and `comfyui` over a function in the network's place, on the\n\
+        "Schedules and samplers with `--convention a1111` and `comfyui` with a function instead of the network, on the\n\
          configurations of Stable Diffusion 1.5 and XL: `levels`, the noise levels, each also within 5e-6 of itself, and\n\
-         `latents`, the final latents. What they are compared with is k-diffusion's and ComfyUI's functions\n\
+         `latents`, the final latents. The references are k-diffusion's and ComfyUI's functions\n\
          (`crates/scheduler/tests/fixtures/programs.py`).",
     ),
     (
@@ -60,11 +60,10 @@ pub fn write() -> Result {
     Ok(())
 }
 
-/// Runs the tests and gives every comparison that they made.
+/// Runs the tests and returns their comparisons.
 fn measure() -> Result<Vec<Record>> {
     let folder = tempfile::tempdir()?;
-    // The whole workspace, not single packages: the features are then those of the test command, so nothing is built
-    // again.
+    // The whole workspace, not single packages: the features are then those of the test command, so nothing is rebuilt.
     let mut args = vec!["test", "--workspace", "--release", "--quiet"];
     TESTS.iter().for_each(|test| args.extend(["--test", test]));
     let env = [
@@ -81,12 +80,12 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
     let mut page = format!(
         "# Parity\n\n\
          How far Kiln is from {versions},\nmeasured on the CPU in f32 over the tiny random models of \
-         `tests/fixtures` (`tests/reference` holds the scripts that make\nthem), and over `models/emoji` as a whole. \
+         `tests/fixtures` (`tests/reference` has the scripts that make\nthem), and over `models/emoji` as a whole. \
          This page is written by\n\n    cargo xtask parity\n\n\
          An error is the largest absolute difference, divided by the standard deviation of the expected values. A cell \
          is the\nlargest error of all comparisons of that kind; a test fails where one passes the bound. Matrix \
          kernels \
-         differ between\nprocessors, so another machine may write other last digits.\n"
+         differ between\nCPUs, so another machine may write other last digits.\n"
     );
     for (part, title, about) in PARTS {
         let mut table = Table::new("stage");
@@ -107,8 +106,8 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
         }
     }
     page += &format!(
-        "\n## Pipelines\n\nFinal latents after all steps, from prompt and seed; `picture`: the decoded picture of 0 to \
-         255.\n\n{samplers}\nThe same comparisons by what is asked for:\n\n{requests}"
+        "\n## Pipelines\n\nFinal latents after all steps, from prompt and seed; `image`: the decoded image of 0 to \
+         255.\n\n{samplers}\nThe same comparisons by option:\n\n{requests}"
     );
     if !own.is_empty() {
         page += &format!("\nKiln with itself:\n\n{own}");
@@ -121,16 +120,16 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
     if !others.is_empty() {
         page += &format!("\n## Other parts\n\n{others}");
     }
-    page += "\n## On a card\n\n[parity-cuda.md](parity-cuda.md) has the same comparisons on a CUDA card.\n";
+    page += "\n## On a GPU\n\n[parity-cuda.md](parity-cuda.md) has the same comparisons on a CUDA GPU.\n";
     page += "\n## Samplers and random numbers\n\n\
-             Each sampler is compared with diffusers after every step, over a function in the network's place \
-             (`crates/scheduler/tests/steps.rs`);\nso are the sums that diffusers' own tests hold its schedulers to \
-             (`diffusers_sums.rs`), and the draws of PyTorch's CPU generator\n(`rng.rs`). What these measured is \
+             Each sampler is compared with diffusers after every step, with a function instead of the network \
+             (`crates/scheduler/tests/steps.rs`);\nso are the sums in diffusers' own scheduler tests \
+             (`diffusers_sums.rs`), and the output of PyTorch's CPU generator\n(`rng.rs`). These results are \
              printed by\n\n    cargo test --release -p kiln-scheduler --test steps -- --nocapture\n";
     Ok(page)
 }
 
-/// The reference's versions, as a list in words.
+/// The reference's versions, as a list for a sentence.
 fn versions(requirements: &str) -> Result<String> {
     let version = |name: &&str| {
         let pinned = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix("==")?.to_string());

@@ -1,4 +1,4 @@
-//! What the tests measured: one JSON object a line, written by `kiln_testkit::Parity`.
+//! The results of the tests: one JSON object a line, written by `kiln_testkit::Parity`.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub struct Record {
     pub part: String,
     /// The fixture's model.
     pub model: String,
-    /// What was compared: `8x8 down.0`, `p0.e1.hidden.2 F16`, or the name of a pipeline's case.
+    /// The compared stage: `8x8 down.0`, `p0.e1.hidden.2 F16`, or the name of a pipeline's case.
     pub stage: String,
     /// In standard deviations of the expected values.
     pub error: f64,
@@ -33,7 +33,7 @@ impl Record {
     }
 }
 
-/// Whether a word counts something: `3`, `8x12`, `p0` (prompt), `e2` (encoder).
+/// Whether a word is a count: `3`, `8x12`, `p0` (prompt), `e2` (encoder).
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix(['p', 'e']).unwrap_or(word);
     digits.split('x').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
@@ -60,7 +60,7 @@ mod tests {
             Record { part: String::new(), model: String::new(), stage: stage.into(), error: 0.0, bound: 0.0 }.kind()
         };
         assert_eq!(kind("8x12 down.0"), "down");
-        assert_eq!(kind("p0.e2.hidden.2 normalised"), "hidden normalised");
+        assert_eq!(kind("p0.e2.hidden.2 normalized"), "hidden normalized");
         assert_eq!(kind("p2.e2.pooled BF16"), "pooled bf16");
         assert_eq!(kind("log variance 1"), "log variance");
         assert_eq!(kind("7x5 out"), "out");

@@ -1,21 +1,22 @@
-//! A table of the largest errors: kinds of comparisons down, models across.
+//! A table of the largest errors, with a row for each kind of comparison and a column for each model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::records::Record;
 
-/// Rows that have a natural order come in it; all others follow by name, and what is no step of a network comes last.
+/// Rows with a natural order are listed in it. All others are sorted by name, and those that are not a step of a
+/// network come last.
 const ORDER: [&str; 9] = ["time_emb", "conv_in", "down", "mid", "up", "out", "hidden", "last", "the folder's own"];
 
-/// A table in the making.
+/// A table under construction.
 pub struct Table {
     /// What the rows are.
     title: &'static str,
     rows: BTreeMap<Key, Row>,
 }
 
-/// A row holds one bound. Bounds are ordered by their bits, which for positive numbers is their own order.
+/// A row has one bound. Bounds are sorted by their bits, which for positive numbers is their numeric order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     place: usize,
@@ -30,7 +31,7 @@ struct Row {
 }
 
 impl Table {
-    /// An empty table whose rows are `title`s.
+    /// An empty table with the row header `title`.
     pub fn new(title: &'static str) -> Self {
         Self { title, rows: BTreeMap::new() }
     }
@@ -40,10 +41,10 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Counts a comparison in the row `label`.
+    /// Adds a comparison to the row `label`.
     pub fn add(&mut self, label: &str, record: &Record) {
         let place = match label {
-            "picture" => ORDER.len() + 1,
+            "image" => ORDER.len() + 1,
             _ => ORDER.iter().position(|known| *known == label).unwrap_or(ORDER.len()),
         };
         let row = self.rows.entry(Key { place, label: label.into(), bound: record.bound.to_bits() }).or_default();

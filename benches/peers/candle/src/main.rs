@@ -1,7 +1,7 @@
-//! candle-transformers' Stable Diffusion 1.5, measured as `kiln bench` measures Kiln: one guided step (U-Net batch 2 n,
-//! guidance) and decoding a picture, with random weights. Prints JSON of the form of `kiln bench --json -`.
+//! candle-transformers' Stable Diffusion 1.5, measured in the same way as in `kiln bench`: one guided step (U-Net batch
+//! 2 n, guidance) and decoding an image, with random weights. Prints JSON of the form of `kiln bench --json -`.
 //!
-//! candle takes the number of its threads from `RAYON_NUM_THREADS`.
+//! candle reads the number of its threads from `RAYON_NUM_THREADS`.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ fn options() -> std::result::Result<Options, String> {
     Ok(options)
 }
 
-/// Random weights of standard deviation `1 / sqrt(fan_in)`, normalisations' scales 1, biases 0.
+/// Random weights of standard deviation `1 / sqrt(fan_in)`; scales of normalizations are 1, and biases 0.
 struct RandomWeights;
 
 impl SimpleBackend for RandomWeights {
@@ -127,7 +127,7 @@ fn measure(options: &Options, stage: &str) -> Result<Value> {
     })
 }
 
-/// The first line of a file of `/proc` that begins with `key`, after its colon.
+/// The first line of a file in `/proc` that begins with `key`, after its colon.
 fn fact(file: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(key))?;

@@ -1,20 +1,20 @@
-//! One of several texts for each picture: `{a|b|c}`, and `__name__` for a line of a list.
+//! Random choices for each image: `{a|b|c}`, and `__name__` for a line of a list.
 //!
-//! Which one is drawn depends on the seed alone: the choices are made from left to right, an outer one before those in
-//! it, with numbers of SplitMix64 (Steele, Lea and Flood 2014) that starts at the seed.
+//! The choices depend on the seed only. They are made from left to right, an outer one before those in it, with numbers
+//! of SplitMix64 (Steele, Lea and Flood 2014) that starts at the seed.
 
 use std::ops::Range;
 
-/// Lists may name lists, but not without end.
+/// The maximum depth of lists in lists.
 const MAX_DEPTH: usize = 16;
-/// A text that has grown so long grows no further: names in it stay names.
+/// The maximum length of the text in bytes. Names in a longer text are not expanded.
 const MAX_BYTES: usize = 1 << 20;
-/// So many names of one prompt become lines, and the others stay names: lists that name each other in long lines would
-/// draw without end.
+/// The maximum number of names that a prompt expands. Without it, long lists that name each other would expand
+/// indefinitely.
 const MAX_NAMES: usize = 1000;
 
-/// The prompt with its choices made by `seed`. `lists` gives the lines of a list by its name; a name that it does not
-/// know stays as it is, as do braces without a `|` of their own, and `\{`. At most 1000 names become lines, 16 deep.
+/// The prompt with its choices made by `seed`. `lists` returns the lines of a list by its name. Unknown names do not
+/// change, and neither do braces without their own `|`, nor `\{`. At most 1000 names are expanded, at most 16 deep.
 pub fn expand<'l>(prompt: &str, seed: u64, lists: &dyn Fn(&str) -> Option<&'l [String]>) -> String {
     if !prompt.contains('{') && !prompt.contains("__") {
         return prompt.into();
@@ -27,7 +27,7 @@ pub fn expand<'l>(prompt: &str, seed: u64, lists: &dyn Fn(&str) -> Option<&'l [S
 struct Expansion<'a, 'l> {
     text: String,
     random: u64,
-    /// Names that became lines.
+    /// The number of names that were expanded.
     names: usize,
     lists: &'a dyn Fn(&str) -> Option<&'l [String]>,
 }
@@ -47,7 +47,7 @@ impl Expansion<'_, '_> {
         }
     }
 
-    /// Text without braces, in which names become lines.
+    /// Adds text without braces, and expands the names in it.
     fn add_names(&mut self, mut text: &str, depth: usize) {
         const MARK: &str = "__";
         while let Some(start) = text.find(MARK).filter(|_| self.may_grow(depth)) {
@@ -66,7 +66,7 @@ impl Expansion<'_, '_> {
                     self.text += &text[start..start + MARK.len() + length];
                     text = &inner[length..];
                     if length == 0 {
-                        self.text += MARK; // four underscores begin nothing
+                        self.text += MARK; // four underscores begin no name
                         text = &text[MARK.len()..];
                     }
                 }
@@ -75,12 +75,12 @@ impl Expansion<'_, '_> {
         self.text += text;
     }
 
-    /// Whether names still become lines.
+    /// Whether names are still expanded.
     fn may_grow(&self, depth: usize) -> bool {
         depth < MAX_DEPTH && self.names < MAX_NAMES && self.text.len() < MAX_BYTES
     }
 
-    /// A number below `count`.
+    /// A random number below `count`.
     fn draw(&mut self, count: usize) -> usize {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,18 +89,18 @@ impl Expansion<'_, '_> {
     }
 }
 
-/// A pair of braces with what lies between its bars.
+/// A pair of braces and the ranges between its bars.
 struct Choice {
     start: usize,
     branches: Vec<Range<usize>>,
     end: usize,
 }
 
-/// All choices of a text, by their begin. A `|` belongs to the innermost bracket that it lies in, so that `[a|b]` may
-/// stand in a choice.
+/// All choices of a text, sorted by their start. A `|` belongs to the innermost bracket around it, so that a choice may
+/// contain `[a|b]`.
 fn choices(text: &str) -> Vec<Choice> {
     let mut found = Vec::new();
-    // Open brackets: where each stands, and its bars.
+    // Open brackets: the position of each, and its bars.
     let mut open: Vec<(u8, usize, Vec<usize>)> = Vec::new();
     let mut braces = 0;
     let mut escaped = false;
@@ -148,7 +148,7 @@ mod tests {
         let drawn: std::collections::BTreeSet<String> = (0..40).map(|seed| plain("a {red|green|} cat", seed)).collect();
         assert_eq!(drawn.into_iter().collect::<Vec<_>>(), ["a  cat", "a green cat", "a red cat"]);
         assert_eq!(plain("{a|b|c|d|e|f}{a|b|c|d|e|f}", 7), plain("{a|b|c|d|e|f}{a|b|c|d|e|f}", 7));
-        // The draws of a seed are part of what a picture's settings mean: they may not change.
+        // The choices of a seed are part of the meaning of an image's settings, so they may not change.
         let drawn: String = (0..16).map(|seed| plain("{a|b|c|d|e|f}", seed)).collect();
         assert_eq!(drawn, "fddaccecdeabdecd");
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_choice_stays() {
+    fn text_without_choices_is_unchanged() {
         for text in ["{a}", "{a|b", "a|b}", r"\{a|b}", "[{b|d{:.5]", "a__b", "____", "__unknown__", "}{", "[a|b]"] {
             assert_eq!(plain(text, 3), text);
         }
@@ -170,11 +170,11 @@ mod tests {
 
     #[test]
     fn names_become_lines() {
-        let colours = ["red".to_string(), "dark __colour__".into()];
-        let lists = |name: &str| (name == "colour").then_some(&colours[..]);
+        let colors = ["red".to_string(), "dark __color__".into()];
+        let lists = |name: &str| (name == "color").then_some(&colors[..]);
         for seed in 0..50 {
-            let text = expand("a __colour__ __cat__", seed, &lists);
-            assert!(text.starts_with("a ") && text.ends_with("red __cat__") || text.contains("__colour__"), "{text}");
+            let text = expand("a __color__ __cat__", seed, &lists);
+            assert!(text.starts_with("a ") && text.ends_with("red __cat__") || text.contains("__color__"), "{text}");
         }
         let many = ["__x__ __x__ __x__".to_string()];
         let text = expand("__x__", 1, &|name| (name == "x").then_some(&many[..]));
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn lists_that_name_each_other_end() {
-        // Each line names the next list a thousand times: 1000^4 names in all, and no text but braces at the end.
+        // Each line names the next list a thousand times: 1000^4 names in all, and no text except braces at the end.
         let line = |name: &str| [format!("__{name}__").repeat(1000)];
         let lists = [line("b"), line("c"), line("d"), line("e"), ["{|}".to_string()]];
         let asked = std::cell::Cell::new(0usize);
@@ -193,8 +193,8 @@ mod tests {
             Some(&lists[i][..])
         };
         let text = expand("x __a__", 1, &find);
-        assert_eq!(asked.get(), MAX_NAMES, "each look at a list is a name that became a line");
-        // What was not expanded is there as it was, behind what was.
+        assert_eq!(asked.get(), MAX_NAMES, "each lookup of a list is an expanded name");
+        // The part that was not expanded follows unchanged.
         assert!(text.starts_with("x ") && text.ends_with("__b____b__") && text.len() < 5 * 5000, "{}", text.len());
         // A list that names itself twice doubles at each level.
         let twice = ["w __r__ __r__".to_string()];

@@ -1,4 +1,4 @@
-//! Spans to chunks of tokens, cut where AUTOMATIC1111 cuts them.
+//! Cuts spans into chunks of tokens, at the same places as AUTOMATIC1111.
 
 use std::str::FromStr;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::prompt::Span;
+use crate::textual_inversion::TokenEmbeddings;
 use crate::tokenizer::Tokenizer;
-use crate::words::Words;
 
-/// How near the last comma of a chunk is behind which AUTOMATIC1111 cuts it by default.
+/// The default of AUTOMATIC1111: the maximum number of tokens that a full chunk moves back to its last comma.
 pub const COMMA_BACKTRACK: usize = 20;
 
-/// Where a text is cut that has more tokens than a chunk holds.
+/// The rule for cutting a text with more tokens than fit into a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChunkCut {
-    /// Behind the last comma where one is near, else where the chunk is full: AUTOMATIC1111's.
+    /// After the last comma if it is near, else where the chunk is full: AUTOMATIC1111's.
     #[default]
     Comma,
     /// Before the word that does not fit, unless it has 8 tokens or more: ComfyUI's.
@@ -42,7 +42,8 @@ impl FromStr for ChunkCut {
     }
 }
 
-/// A word of so many tokens is cut in two at the end of a chunk: ComfyUI's `max_word_length` (`comfy/sd1_clip.py`).
+/// A word of at least this many tokens is split at the end of a chunk: ComfyUI's `max_word_length`
+/// (`comfy/sd1_clip.py`).
 const LONG_WORD: usize = 8;
 
 /// Tokens that are encoded together, with their weights. All three have the tokenizer's length of a chunk.
@@ -50,26 +51,26 @@ const LONG_WORD: usize = 8;
 pub struct Chunk {
     /// A begin token, the text's, an end token, padding.
     pub ids: Vec<u32>,
-    /// What each weighs; begin, end and padding weigh 1.
+    /// The weight of each token; begin, end and padding have weight 1.
     pub weights: Vec<f32>,
-    /// Which span of the prompt each is of; begin, end and padding are of none.
+    /// The index of each token's span in the prompt; begin, end and padding have none.
     pub spans: Vec<Option<usize>>,
 }
 
-/// The chunks of a prompt. There is always one. With [`ChunkCut::Comma`] a chunk that is full is cut behind its last comma if that is at most
-/// `backtrack` tokens back, so that what belongs together stays together; with 0 it is cut where it is full. `BREAK` ends
-/// a chunk. With [`ChunkCut::Word`], words are what stands between spaces, of one span; `backtrack` says nothing then.
-/// One of `words` counts as many tokens as it has vectors, and lies in one chunk whole; what does not fit into a
-/// chunk of its own is left out.
+/// The chunks of a prompt, at least one. With [`ChunkCut::Comma`] a full chunk is cut after its last comma if that is
+/// at most `backtrack` tokens back, so that phrases stay together. With 0 it is cut where it is full. `BREAK` ends a
+/// chunk. With [`ChunkCut::Word`], words are separated by spaces and belong to one span, and `backtrack` is ignored.
+/// One of `words` counts as many tokens as it has vectors, and is never split; vectors that do not fit into a chunk are
+/// omitted.
 ///
 /// # Errors
-/// [`crate::Error::Tokenize`] where the `tokenizers` crate fails.
+/// [`crate::Error::Tokenize`] if the `tokenizers` crate fails.
 pub fn chunks(
     tokenizer: &Tokenizer,
     spans: &[Span],
     cut: ChunkCut,
     backtrack: usize,
-    words: &Words,
+    words: &TokenEmbeddings,
 ) -> Result<Vec<Chunk>> {
     let mut builder = Builder { tokenizer, backtrack, chunks: Vec::new(), open: Vec::new(), last_comma: None };
     for (span, Span { text, weight }) in spans.iter().enumerate() {
@@ -106,19 +107,19 @@ struct Builder<'a> {
     tokenizer: &'a Tokenizer,
     backtrack: usize,
     chunks: Vec<Chunk>,
-    /// Id, weight and span of the tokens of the chunk that is under way.
+    /// Id, weight and span of the tokens of the current chunk.
     open: Vec<(u32, f32, usize)>,
-    /// Where its last comma is.
+    /// The position after its last comma.
     last_comma: Option<usize>,
 }
 
 impl Builder<'_> {
-    /// Tokens of a text that a chunk holds.
+    /// The number of text tokens that fit into a chunk.
     fn capacity(&self) -> usize {
         self.tokenizer.max_length() - 2
     }
 
-    /// Ends the chunk if it is full, behind its last comma where that is near. A comma itself is never moved.
+    /// Ends the chunk if it is full, after its last comma if that is near. A comma itself is never moved.
     fn make_room(&mut self, id: u32) {
         let full = self.open.len() == self.capacity();
         if self.tokenizer.comma() == Some(id) {
@@ -133,13 +134,13 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds the tokens of a word, which begins a chunk of its own where it does not fit and is not long.
+    /// Adds the tokens of a word. It begins a new chunk if it does not fit and is not long.
     fn push_word(&mut self, mut ids: &[u32], weight: f32, span: usize) {
         let is_long = ids.len() >= LONG_WORD;
         while !ids.is_empty() {
             let room = self.capacity().saturating_sub(self.open.len());
             let fits = ids.len() <= room;
-            // A word that is longer than a chunk is long, so that this comes to an end.
+            // A word that is longer than a chunk is treated as long, so that the loop ends.
             let taken = if fits {
                 ids.len()
             } else if is_long {

@@ -1,8 +1,8 @@
-//! `#` to the end of the line: notes of the user that are not part of a prompt.
+//! `#` to the end of the line: comments, which are removed from a prompt.
 //!
 //! The rule is that of AUTOMATIC1111's web UI 1.10 (`modules/processing_scripts/comments.py`, `strip_comments`): two
-//! substitutions, first of lines that are a comment as a whole, then of comments that stand behind text. Each takes the
-//! end of its line along and leaves a new line in its place. A backslash does not protect a `#`.
+//! substitutions, first of lines that consist of a comment, then of comments after text. Each removes the end of its
+//! line and inserts a newline. A backslash does not escape a `#`.
 
 /// The prompt without its comments.
 pub fn without_comments(prompt: &str) -> String {
@@ -12,13 +12,13 @@ pub fn without_comments(prompt: &str) -> String {
     substitute(&substitute(prompt, true), false)
 }
 
-/// Replaces every comment and the end of its line by a new line. With `whole_lines` a comment has to begin its line, and
-/// the line's own beginning is taken along; a new line that belongs to one match begins no other match.
+/// Replaces every comment and the end of its line with a newline. With `whole_lines` a comment must begin its line, and
+/// the newline before it is removed as well. A newline that belongs to one match cannot begin another.
 fn substitute(text: &str, whole_lines: bool) -> String {
     let mut result = String::with_capacity(text.len());
     let (mut copied, mut from) = (0, 0);
     while let Some(at) = text[from..].find('#').map(|at| from + at) {
-        // A new line that a match before has taken is not there any more for this one.
+        // A newline that an earlier match consumed is not available to this one.
         let begin = match (whole_lines, text[..at].chars().next_back()) {
             (false, _) | (true, None) => Some(at),
             (true, Some('\n')) if at > copied => Some(at - 1),
@@ -41,7 +41,7 @@ fn substitute(text: &str, whole_lines: bool) -> String {
 mod tests {
     use super::*;
 
-    /// Expected texts are what the function of AUTOMATIC1111 1.10 returns in Python 3.12.
+    /// The expected texts are the return values of AUTOMATIC1111 1.10's function in Python 3.12.
     #[test]
     fn comments_are_removed_as_in_automatic1111() {
         for (text, expected) in COMMENTS {

@@ -1,17 +1,17 @@
-//! AUTOMATIC1111's prompt dialect, from text to text: nothing here knows tokens or tensors but [`chunks`].
+//! AUTOMATIC1111's prompt dialect, from text to text. Only [`chunks`] depends on tokens, and nothing on tensors.
 //!
-//! The order in which a prompt is read, one file each:
+//! The steps in which a prompt is parsed, one file each:
 //!
-//! 0. [`without_comments`]: `# ..` to the end of the line leaves the text;
-//! 1. [`expand`]: `{a|b}` and `__name__` become one of their choices, by the picture's seed;
-//! 2. [`take_tags`]: `<lora:name:0.8>` leaves the text;
+//! 0. [`without_comments`]: removes `# ..` to the end of the line from the text;
+//! 1. [`expand`]: `{a|b}` and `__name__` become one of their choices, by the image's seed;
+//! 2. [`take_tags`]: removes `<lora:name:0.8>` from the text;
 //! 3. [`subprompts`]: `AND` parts, each with its weight (a negative prompt has none);
-//! 4. [`PromptSchedule`]: `[from:to:when]` and `[a|b]` become one text for each stretch of steps;
+//! 4. [`PromptSchedule`]: `[from:to:when]` and `[a|b]` become one text for each range of steps;
 //! 5. [`spans`]: `(a:1.3)`, `[a]`, escapes and `BREAK` become texts with weights;
-//! 6. [`chunks`]: the spans' tokens in chunks of 75, cut behind commas where one is near.
+//! 6. [`chunks`]: the spans' tokens in chunks of 75, cut after a comma if one is near.
 //!
-//! No text is an error. What AUTOMATIC1111's parser (version 1.10) makes of a malformed one, these make of it too; it is
-//! compared with theirs in `tests/prompts.rs`. The time is bounded by the text's length, whatever its brackets are.
+//! No text is an error. Malformed texts have the same meaning as in AUTOMATIC1111's parser (version 1.10), which
+//! `tests/prompts.rs` checks. The time is bounded by the text's length, for any brackets.
 
 mod choices;
 mod chunk;
@@ -25,22 +25,23 @@ mod weigh;
 pub use choices::expand;
 pub use chunk::{COMMA_BACKTRACK, Chunk, ChunkCut, chunks};
 pub use comments::without_comments;
-pub use schedule::{PromptSchedule, Stretch};
+pub use schedule::{PromptSchedule, StepRange};
 pub use subprompt::{Subprompt, subprompts};
 pub use tags::{Tag, take_tags};
 pub use weigh::{Span, spans};
 
-/// What a regular expression of Python calls a space: Unicode's, and four separators that are control characters.
+/// Whether a regular expression of Python treats `c` as a space: Unicode's spaces, and four separators that are control
+/// characters.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// What it calls a part of a word.
+/// Whether a regular expression of Python treats `c` as part of a word.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where `word` stands in `text` with no part of a word at either side, from byte `from` on.
+/// The position of `word` in `text`, from byte `from` on, with no part of a word on either side.
 fn find_word(text: &str, word: &str, from: usize) -> Option<usize> {
     let alone = |at: &usize| {
         let before = text[..*at].chars().next_back();

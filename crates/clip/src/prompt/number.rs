@@ -1,6 +1,6 @@
-//! Numbers as they stand in prompts. Each function gives how many bytes of `text` are the number, from its begin.
+//! Numbers in prompts. Each function returns the number of bytes of `text`, from its start, that form the number.
 
-/// The digits at the begin of `text`.
+/// The digits at the start of `text`.
 fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
@@ -9,7 +9,7 @@ fn sign(text: &str) -> usize {
     usize::from(text.starts_with(['+', '-']))
 }
 
-/// An exponent, or nothing.
+/// An optional exponent.
 fn exponent(text: &str) -> usize {
     let Some(rest) = text.strip_prefix(['e', 'E']) else { return 0 };
     match (sign(rest), digits(&rest[sign(rest)..])) {
@@ -31,7 +31,7 @@ pub(super) fn signed_float(text: &str) -> Option<usize> {
     (any > 0).then(|| end + exponent(&text[end..]))
 }
 
-/// `[+-]?[.\d]+`: the weights in brackets. It need not be a number: `1.2.3`.
+/// `[+-]?[.\d]+`: the weights in brackets. The match need not be a number: `1.2.3`.
 pub(super) fn signed_digits_and_dots(text: &str) -> Option<usize> {
     let start = sign(text);
     let count = text[start..].bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();

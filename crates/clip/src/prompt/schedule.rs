@@ -1,64 +1,64 @@
-//! Texts that change on the way: `[from:to:when]` and `[a|b]`.
+//! Texts that change during sampling: `[from:to:when]` and `[a|b]`.
 //!
-//! AUTOMATIC1111 reads these with an ambiguous grammar and a parser that takes one of the readings, in malformed texts by
-//! the order in which Python's sets happen to be. The reading here is the one that finds every well-formed construct,
-//! wherever it stands: it is theirs wherever theirs does not depend on that order.
+//! AUTOMATIC1111 parses these with an ambiguous grammar, and its parser chooses one of the parses. For malformed texts
+//! the choice depends on the iteration order of Python's sets. The parse here finds every well-formed construct at any
+//! position. It equals AUTOMATIC1111's wherever that does not depend on the order.
 //!
-//! What a bracket begins depends on the text behind it alone, so one pass from the text's end to its begin finds all
-//! constructs, and no nesting takes more time or stack.
+//! The construct that a bracket begins depends only on the text after it, so one pass from the end of the text to its
+//! start finds all constructs, and nesting takes neither more time nor stack.
 
 use std::ops::Range;
 
 use super::is_space;
 use super::number::signed_float;
 
-/// The text that a prompt is for a stretch of steps.
+/// The text of a prompt for a range of steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretch {
-    /// The last step of the stretch, counted as AUTOMATIC1111's schedules count; see [`PromptSchedule::index_at`].
+pub struct StepRange {
+    /// The last step of the range, counted as in AUTOMATIC1111's schedules; see [`PromptSchedule::index_at`].
     pub until: usize,
-    /// The text, with brackets of emphasis and escapes as they were.
+    /// The text, with unparsed brackets of emphasis and escapes.
     pub text: String,
 }
 
-/// A prompt as a text for each stretch of steps.
+/// A prompt as a text for each range of steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptSchedule {
-    stretches: Vec<Stretch>,
+    ranges: Vec<StepRange>,
 }
 
 impl PromptSchedule {
-    /// Reads a prompt for a run of `steps` steps. A text that cannot be read is one text for all steps, brackets and all:
-    /// one with a `|` outside of `[a|b]`, or with a backslash at its end or before a new line.
+    /// Parses a prompt for a run of `steps` steps. A text that cannot be parsed is one text for all steps, including
+    /// its brackets: one with a `|` outside of `[a|b]`, or with a backslash at its end or before a newline.
     pub fn new(prompt: &str, steps: usize) -> Self {
-        let whole = |text: &str| vec![Stretch { until: steps, text: text.into() }];
-        // Most prompts have neither.
+        let whole = |text: &str| vec![StepRange { until: steps, text: text.into() }];
+        // Most prompts contain neither construct.
         let constructs = if prompt.contains(['[', '|', '\\']) { Constructs::find(prompt) } else { None };
-        let stretches = match constructs {
+        let ranges = match constructs {
             Some(constructs) => {
-                let stretch = |until| Stretch { until, text: constructs.text_at(until, steps) };
-                constructs.ends(steps).into_iter().map(stretch).collect()
+                let range = |until| StepRange { until, text: constructs.text_at(until, steps) };
+                constructs.ends(steps).into_iter().map(range).collect()
             }
             None => whole(prompt),
         };
-        Self { stretches }
+        Self { ranges }
     }
 
-    /// The stretches in their order; the last one is until the last step. Two neighbours may have one text.
-    pub fn stretches(&self) -> &[Stretch] {
-        &self.stretches
+    /// The ranges in order; the last one ends at the last step. Adjacent ranges may have the same text.
+    pub fn ranges(&self) -> &[StepRange] {
+        &self.ranges
     }
 
-    /// Which stretch step `step`, counted from 0, belongs to.
+    /// The index of the range of step `step`, counted from 0.
     ///
     /// AUTOMATIC1111 compares this count from 0 with ends that are counted from 1: `[a:b:3]` is `a` for the steps 0 to
     /// 3, four of them, and `[a|b]` is `a a b a b`.
     pub fn index_at(&self, step: usize) -> usize {
-        self.stretches.iter().position(|stretch| step <= stretch.until).unwrap_or(0)
+        self.ranges.iter().position(|range| step <= range.until).unwrap_or(0)
     }
 }
 
-/// A construct that changes with the steps, and the byte behind it.
+/// A construct that changes with the steps, and the byte after it.
 enum Construct<'a> {
     Scheduled { before: Range<usize>, after: Range<usize>, when: &'a str, end: usize },
     Alternate { branches: Vec<Range<usize>>, end: usize },
@@ -67,17 +67,17 @@ enum Construct<'a> {
 /// All constructs of a text.
 struct Constructs<'a> {
     text: &'a str,
-    /// By the byte of their opening bracket.
+    /// The constructs by the byte of their opening bracket.
     at: Vec<Option<Construct<'a>>>,
 }
 
 impl<'a> Constructs<'a> {
-    /// `None` where the text cannot be read.
+    /// `None` if the text cannot be parsed.
     fn find(text: &'a str) -> Option<Self> {
         let bytes = text.as_bytes();
         let n = bytes.len();
         let mut at: Vec<Option<Construct<'a>>> = (0..n).map(|_| None).collect();
-        // Where the longest run of text and constructs from a byte on ends.
+        // For each byte, the end of the longest run of text and constructs from there on.
         let mut run = vec![n; n + 1];
         for i in (0..n).rev() {
             run[i] = match bytes[i] {
@@ -99,13 +99,13 @@ impl<'a> Constructs<'a> {
             if matches!(bytes[i], b'|' | b'\\') {
                 return None;
             }
-            i = run[i + 1]; // a bracket or colon that belongs to nothing
+            i = run[i + 1]; // a bracket or colon outside of a construct
         }
         Some(Self { text, at })
     }
 
-    /// Calls `plain` with every byte range of plain text in `range`, and `change` with every construct; what that gives
-    /// is read next.
+    /// Calls `plain` with every piece of plain text, and `change` with every construct. `change` pushes the byte ranges
+    /// to visit next.
     fn walk(&self, mut plain: impl FnMut(&str), mut change: impl FnMut(&Construct<'a>, &mut Vec<Range<usize>>)) {
         let bytes = self.text.as_bytes();
         let mut open: Vec<Range<usize>> = std::iter::once(0..bytes.len()).collect();
@@ -129,7 +129,7 @@ impl<'a> Constructs<'a> {
         }
     }
 
-    /// The steps at which stretches end.
+    /// The steps at which ranges end.
     fn ends(&self, steps: usize) -> Vec<usize> {
         let mut ends = vec![false; steps + 1];
         ends[steps] = true;
@@ -177,7 +177,7 @@ impl Construct<'_> {
     }
 }
 
-/// Whether the backslash at `i` takes the next character along: any but a new line.
+/// Whether the backslash at `i` escapes the next character: any except a newline.
 fn is_escape(bytes: &[u8], i: usize) -> bool {
     bytes.get(i + 1).is_some_and(|&next| next != b'\n')
 }
@@ -192,7 +192,7 @@ fn parenthesis(bytes: &[u8], run: &[usize], i: usize) -> Option<usize> {
     }
 }
 
-/// The end of what begins with the `[` at `i`, and the construct, if it is one that changes.
+/// The end of the bracket pair at `i`, and its construct if it changes with the steps.
 fn bracket<'a>(text: &'a str, run: &[usize], i: usize) -> Option<(usize, Option<Construct<'a>>)> {
     let bytes = text.as_bytes();
     let first = run[i + 1];
@@ -221,7 +221,8 @@ fn bracket<'a>(text: &'a str, run: &[usize], i: usize) -> Option<(usize, Option<
     }
 }
 
-/// A number with spaces around it and a closing bracket, at byte `from`: the number, and the byte behind the bracket.
+/// A number with spaces around it and a closing bracket, from byte `from` on: the number, and the byte after the
+/// bracket.
 fn time(text: &str, from: usize) -> Option<(&str, usize)> {
     let number = text[from..].trim_start_matches(is_space);
     let length = signed_float(number)?;
@@ -229,7 +230,8 @@ fn time(text: &str, from: usize) -> Option<(&str, usize)> {
     Some((&number[..length], text.len() - rest.len()))
 }
 
-/// The step that a time means: a number with a point is a share of the steps. Whole, and at most `steps`.
+/// The step of a time: a number with a decimal point is a share of the steps. The result is rounded down, and at most
+/// `steps`.
 fn step_of(when: &str, steps: usize) -> f64 {
     let value: f64 = when.parse().unwrap_or(0.0);
     let value = if when.contains('.') { value * steps as f64 } else { value };
@@ -241,8 +243,8 @@ mod tests {
     use super::*;
 
     fn schedule(prompt: &str) -> Vec<(usize, String)> {
-        let PromptSchedule { stretches } = PromptSchedule::new(prompt, 10);
-        stretches.into_iter().map(|stretch| (stretch.until, stretch.text)).collect()
+        let PromptSchedule { ranges } = PromptSchedule::new(prompt, 10);
+        ranges.into_iter().map(|range| (range.until, range.text)).collect()
     }
 
     fn check(prompt: &str, expected: &[(usize, &str)]) {
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_as_it_is() {
+    fn malformed_texts_are_unchanged() {
         for text in ["a|b", "a [b|c:.5]", "[a:b:3] |", "[a:b:3]\\", "[a:b:3]\\\nc", "[unbalanced", "][)(:"] {
             check(text, &[(10, text)]);
         }
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn steps_are_counted_from_0_against_ends_from_1() {
         let schedule = PromptSchedule::new("[a|b]", 4);
-        let texts: Vec<&str> = (0..4).map(|step| &*schedule.stretches()[schedule.index_at(step)].text).collect();
+        let texts: Vec<&str> = (0..4).map(|step| &*schedule.ranges()[schedule.index_at(step)].text).collect();
         assert_eq!(texts, ["a", "a", "b", "a"]);
     }
 

@@ -1,4 +1,4 @@
-//! `AND`: prompts that steer together (composable diffusion, Liu et al., arXiv 2206.01714).
+//! `AND`: several prompts that guide one image (composable diffusion, Liu et al., arXiv 2206.01714).
 
 use super::number::signed_float;
 use super::{find_word, is_space};
@@ -8,11 +8,11 @@ use super::{find_word, is_space};
 pub struct Subprompt {
     /// The prompt without its weight.
     pub text: String,
-    /// How strongly it steers: what stands behind a colon at its end, or 1.
+    /// Its weight: the number after a colon at its end, or 1.
     pub weight: f64,
 }
 
-/// The prompts that `AND`, as a word of its own, separates. There is always one; `a cat :1.5` has a weight even so, as in
+/// The prompts that the word `AND` separates, at least one. A single `a cat :1.5` has a weight as well, as in
 /// AUTOMATIC1111.
 pub fn subprompts(prompt: &str) -> Vec<Subprompt> {
     const AND: &str = "AND";
@@ -26,7 +26,7 @@ pub fn subprompts(prompt: &str) -> Vec<Subprompt> {
     parts
 }
 
-/// Takes the weight from the end: a colon with a number, spaces around both.
+/// Removes the weight from the end: a colon with a number, with optional spaces around both.
 fn weighted(text: &str) -> Subprompt {
     let text = text.trim_end_matches(is_space);
     let weight = text.rfind(':').and_then(|colon| {

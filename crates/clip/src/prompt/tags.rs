@@ -1,20 +1,21 @@
-//! `<lora:name:0.8>`: what a prompt asks for besides its text.
+//! `<lora:name:0.8>`: tags in a prompt, which are removed from its text.
 
 use super::is_word;
 
-/// A tag that stood in a prompt: `<kind:argument:argument>`.
+/// A tag in a prompt: `<kind:argument:argument>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
     /// The word before the first colon: `lora`, `lyco`, `hypernet`.
     pub kind: String,
-    /// What is behind it, between colons. There is at least one.
+    /// The arguments, separated by colons. There is at least one.
     pub arguments: Vec<String>,
 }
 
-/// The text without its tags, and the tags in their order. What is no tag, such as `<3` or `<a b:c>`, stays.
+/// The text without its tags, and the tags in order. Text that is not a tag, such as `<3` or `<a b:c>`, does not
+/// change.
 pub fn take_tags(prompt: &str) -> (String, Vec<Tag>) {
     let (mut text, mut tags) = (String::with_capacity(prompt.len()), Vec::new());
-    // Behind the last `>` there is no tag, and nothing to look for.
+    // There is no tag after the last `>`, so the search ends there.
     let (mut rest, last) = prompt.split_at(prompt.rfind('>').map_or(0, |end| end + 1));
     while let Some(start) = rest.find('<') {
         text += &rest[..start];
@@ -32,7 +33,7 @@ pub fn take_tags(prompt: &str) -> (String, Vec<Tag>) {
     (text + rest + last, tags)
 }
 
-/// The tag at the begin of `text`, and its length in bytes.
+/// The tag at the start of `text`, and its length in bytes.
 fn tag(text: &str) -> Option<(Tag, usize)> {
     let inner = &text[1..];
     let colon = inner.find(|c| !is_word(c)).filter(|&at| at > 0 && inner[at..].starts_with(':'))?;
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_stays() {
+    fn text_without_tags_is_unchanged() {
         for text in ["<3", "a < b: c > d", "<lora>", "<:a>", "<lora:>", "<lora:a", "<<", ""] {
             assert_eq!(take_tags(text), (text.to_string(), vec![]));
         }

@@ -3,10 +3,10 @@
 use super::number::signed_digits_and_dots;
 use super::{find_word, is_space};
 
-/// What a pair of parentheses multiplies by; square brackets divide by it.
+/// The factor of a pair of parentheses; square brackets divide by it.
 const STEP: f64 = 1.1;
-/// Of brackets that lie in each other the innermost and outermost count, this many of a kind: 1.1 to that power is 4e10,
-/// of which no picture is left. It bounds the time that a text of brackets takes.
+/// The maximum number of nested brackets of a kind that count, of the innermost and outermost ones. 1.1 to that power
+/// is 4e10, which destroys any image. It bounds the time to parse a text of brackets.
 const MAX_DEPTH: usize = 256;
 const BREAK: &str = "BREAK";
 
@@ -15,24 +15,24 @@ const BREAK: &str = "BREAK";
 pub struct Span {
     /// The text, without brackets and escapes.
     pub text: String,
-    /// Its weight: 1 outside of brackets.
+    /// Its weight: 1 outside brackets.
     pub weight: f64,
 }
 
 impl Span {
-    /// A span as it is written outside of brackets.
+    /// A span outside brackets.
     pub fn plain(text: impl Into<String>) -> Self {
         Self { text: text.into(), weight: 1.0 }
     }
 
-    /// Whether this ends a chunk rather than being text. As in AUTOMATIC1111 it is a weight that says so, so that a
-    /// `BREAK` within brackets, which change it, is a word.
+    /// Whether this span marks the end of a chunk instead of text. As in AUTOMATIC1111 its weight is the marker, so
+    /// that a `BREAK` inside brackets, which change the weight, is text.
     pub fn is_break(&self) -> bool {
         self.text == BREAK && self.weight == -1.0
     }
 }
 
-/// Texts with their weights, neighbours of one weight joined. There is always one.
+/// Texts with their weights, at least one. Adjacent texts of the same weight are joined.
 pub fn spans(prompt: &str) -> Vec<Span> {
     let mut reader = Reader::default();
     let mut rest = prompt;
@@ -63,13 +63,13 @@ enum Bracket {
 #[derive(Default)]
 struct Reader {
     spans: Vec<Span>,
-    /// For each open bracket of a kind, the first span behind it.
+    /// For each open bracket of a kind, the first span after it.
     open: [Vec<usize>; 2],
 }
 
-/// Each method takes a token and gives its length in bytes.
+/// Each method consumes a token and returns its length in bytes.
 impl Reader {
-    /// A backslash before a bracket or a backslash makes it text; any other vanishes.
+    /// A backslash before a bracket or a backslash makes it text. Any other backslash is removed.
     fn escape(&mut self, rest: &str) -> usize {
         let length = usize::from(rest.starts_with(['(', ')', '[', ']', '\\']));
         self.spans.push(Span::plain(&rest[..length]));
@@ -81,7 +81,7 @@ impl Reader {
         1
     }
 
-    /// `token` multiplies what stands since its opening bracket; without one it is text.
+    /// Multiplies the spans since its opening bracket by `factor`. Without an opening bracket, `token` is text.
     fn close(&mut self, bracket: Bracket, factor: f64, token: &str) -> usize {
         match self.open[bracket as usize].pop() {
             Some(start) if self.open[bracket as usize].len() < MAX_DEPTH => self.multiply(start, factor),
@@ -91,12 +91,12 @@ impl Reader {
         token.len()
     }
 
-    /// `:1.3)` closes with that weight; any other colon is text.
+    /// `:1.3)` closes a bracket with that weight; any other colon is text.
     fn colon(&mut self, rest: &str) -> usize {
         let number = rest[1..].trim_start_matches(is_space);
         let weight = signed_digits_and_dots(number).and_then(|length| {
             let behind = number[length..].trim_start_matches(is_space).strip_prefix(')')?;
-            let weight: f64 = number[..length].parse().ok()?; // `1.2.3` stops AUTOMATIC1111; here it is text
+            let weight: f64 = number[..length].parse().ok()?; // `1.2.3` is an error in AUTOMATIC1111; here it is text
             Some((weight, &rest[..rest.len() - behind.len()]))
         });
         match weight {
@@ -105,7 +105,7 @@ impl Reader {
         }
     }
 
-    /// Text, in which `BREAK` may stand as a word of its own.
+    /// Adds text, in which `BREAK` may occur as a separate word.
     fn push(&mut self, text: &str) -> usize {
         let mut start = 0;
         while let Some(at) = find_word(text, BREAK, start) {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(found, expected, "{prompt}");
     }
 
-    /// The examples in AUTOMATIC1111's documentation of the function, to the bit.
+    /// The examples in AUTOMATIC1111's documentation of the function, bit for bit.
     #[test]
     fn brackets_weigh() {
         check("normal text", &[("normal text", 1.0)]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_mean_something() {
+    fn malformed_texts_are_parsed() {
         check("", &[("", 1.0)]);
         check("a) b] :1.2)", &[("a) b] :1.2)", 1.0)]);
         check("(a: +.5 )b", &[("a", 0.5), ("b", 1.0)]);

@@ -1,8 +1,8 @@
-//! CLIP's own vocabulary, which is part of the program.
+//! CLIP's own vocabulary, which is built into the program.
 //!
-//! Its merges (OpenAI's `bpe_simple_vocab_16e6`, MIT, see `clip/LICENSE`) say everything: the tokens are the 256 bytes,
-//! the same at the end of a word, the merges' products in their order, and two special tokens. They are half a megabyte
-//! as they stand; compressed they would be a fifth of one, and cost a decompressor and a moment at every start.
+//! Its merges (OpenAI's `bpe_simple_vocab_16e6`, MIT, see `clip/LICENSE`) determine everything: the tokens are the 256
+//! bytes, the same at the end of a word, the results of the merges in order, and two special tokens. They take half a
+//! megabyte. Compressed they would take a fifth of that, at the cost of a decompressor and of time at every start.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,16 +12,16 @@ use super::settings::{BOS, EOS};
 use super::vocabulary::{END_OF_WORD, Vocabulary};
 use crate::error::{Result, format_error};
 
-/// What errors call it in the place of a file.
+/// The name in errors, instead of a file.
 const NAME: &str = "CLIP's built-in tokenizer";
 const MERGES: &str = include_str!("clip/merges.txt");
 
-/// What fills a chunk after its text.
+/// The token that fills a chunk after its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClipPadding {
-    /// The end token: OpenAI's encoders, so Stable Diffusion 1 and the first one of XL.
+    /// The end token: OpenAI's encoders, used by Stable Diffusion 1 and as the first one of SDXL.
     End,
-    /// Token 0, `!`: OpenCLIP's, so Stable Diffusion 2 and the second one of XL.
+    /// Token 0, `!`: OpenCLIP's encoders, used by Stable Diffusion 2 and as the second one of SDXL.
     Zero,
 }
 
@@ -35,10 +35,10 @@ impl ClipPadding {
 }
 
 impl super::Tokenizer {
-    /// The files that [`Self::clip`] would be read from: names and contents, for programs that need them in a folder.
+    /// The files of [`Self::clip`]: names and contents, for programs that need them in a folder.
     ///
     /// # Errors
-    /// None with the tables that are there.
+    /// None with the built-in tables.
     pub fn clip_files(padding: ClipPadding) -> Result<[(&'static str, String); 4]> {
         let ids: BTreeMap<u32, String> = Vocabulary::clip()?.ids.into_iter().map(|(token, id)| (id, token)).collect();
         let row = |(id, token): (&u32, &String)| format!("{}:{id}", Value::from(token.as_str()));
@@ -61,14 +61,14 @@ impl super::Tokenizer {
 }
 
 impl Vocabulary {
-    /// CLIP's own.
+    /// CLIP's own vocabulary.
     pub(super) fn clip() -> Result<Self> {
         let merges: Option<Vec<(String, String)>> = MERGES
             .lines()
             .filter(|line| !line.starts_with("#version"))
             .map(|line| line.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string())))
             .collect();
-        let merges = merges.ok_or_else(|| format_error(NAME.as_ref(), "has a merge that is no pair"))?;
+        let merges = merges.ok_or_else(|| format_error(NAME.as_ref(), "has a merge that is not a pair"))?;
         let bytes = byte_letters();
         let ends = bytes.iter().map(|letter| format!("{letter}{END_OF_WORD}"));
         let tokens = bytes.iter().map(char::to_string).chain(ends);
@@ -79,8 +79,8 @@ impl Vocabulary {
     }
 }
 
-/// The letters that stand for bytes in a byte-pair encoding, in the order of their tokens: bytes that are printable in
-/// Latin-1 stand for themselves, the others for letters from 256 on.
+/// The letters that represent bytes in a byte-pair encoding, in the order of their tokens: bytes that are printable in
+/// Latin-1 represent themselves, the others are letters from 256 on.
 fn byte_letters() -> Vec<char> {
     let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..);
     let others = (0..=255u8).filter(|byte| !printable(byte)).count() as u32;

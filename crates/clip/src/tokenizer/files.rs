@@ -1,26 +1,26 @@
-//! Where a tokenizer's files are: in a folder, or as texts that came from elsewhere.
+//! The files of a tokenizer: in a folder, or as texts from another source.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Result, read_text};
 
-/// Bytes of a tokenizer's file. CLIP's largest, `tokenizer.json`, has 3.6 MB.
+/// The maximum size of a tokenizer's file in bytes. CLIP's largest, `tokenizer.json`, has 3.6 MB.
 const MAX_BYTES: u64 = 32 << 20;
 
 /// The files of a tokenizer, each of which may be missing.
 pub(super) enum Files<'a> {
     Folder(&'a Path),
     Texts {
-        /// What messages name as the place.
+        /// The location for messages.
         origin: &'a Path,
-        /// By the files' names.
+        /// The texts by file name.
         texts: &'a BTreeMap<String, String>,
     },
 }
 
 impl Files<'_> {
-    /// The place of all.
+    /// The location of all files.
     pub(super) fn folder(&self) -> &Path {
         match self {
             Self::Folder(folder) => folder,
@@ -28,7 +28,7 @@ impl Files<'_> {
         }
     }
 
-    /// The place of one file, for messages.
+    /// The location of one file, for messages.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
@@ -40,7 +40,7 @@ impl Files<'_> {
         }
     }
 
-    /// The text of a file; of one that is missing, what the system reports, or nothing.
+    /// The text of a file. For a missing one the result is the operating system's error, or an empty text.
     pub(super) fn text(&self, name: &str) -> Result<String> {
         match self {
             Self::Folder(folder) => read_text(&folder.join(name), MAX_BYTES),

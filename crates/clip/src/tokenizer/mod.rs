@@ -1,12 +1,13 @@
-//! CLIP's tokenizer: text to token ids, the way transformers' `CLIPTokenizer` (version 5) does it.
+//! CLIP's tokenizer: text to token ids, as in transformers' `CLIPTokenizer` (version 5).
 //!
-//! The text is normalised (NFC, white space to single spaces, lower case), cut into words by a regular expression, each
-//! word into bytes, and the bytes are merged to tokens by a byte-pair encoding. Special tokens that stand in the text
-//! become their ids.
+//! The text is normalized (NFC, white space to single spaces, lower case) and cut into words by a regular expression.
+//! Each word is converted to bytes, which a byte-pair encoding merges to tokens. Special tokens in the text become
+//! their ids.
 
 mod clip;
 mod files;
 mod settings;
+mod token;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -20,16 +21,17 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::{Error, Result, format_error};
-use crate::words::Words;
+use crate::textual_inversion::TokenEmbeddings;
 pub use clip::ClipPadding;
 use files::Files;
-use settings::{Settings, Token};
+use settings::Settings;
+use token::Token;
 use vocabulary::{END_OF_WORD, Vocabulary};
 
-/// What a word is.
+/// The pattern of a word.
 const WORD: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-/// Far above every real vocabulary (CLIP's has 49408 tokens), far below where ids overflow.
+/// The limit is far above every real vocabulary (CLIP's has 49408 tokens) and far below the overflow of ids.
 const LARGEST_ID: u32 = 1 << 24;
 
 /// The files of a tokenizer's folder that are read.
@@ -54,16 +56,16 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens a tokenizer's folder: `tokenizer.json`, or `vocab.json` with `merges.txt`; beside them
-    /// `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, of which each may be missing.
+    /// Opens a tokenizer's folder: `tokenizer.json`, or `vocab.json` with `merges.txt`; also `tokenizer_config.json`,
+    /// `special_tokens_map.json` and `added_tokens.json`, each of which may be missing.
     ///
     /// # Errors
-    /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and what is wrong with it.
+    /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and the problem.
     pub fn open(folder: &Path) -> Result<Self> {
         Self::read(&Files::Folder(folder))
     }
 
-    /// The same from the texts of these files, by their names. `origin` is what messages name as their place.
+    /// As [`Self::open`], from the texts of these files by name. `origin` is their location for messages.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -77,17 +79,17 @@ impl Tokenizer {
         Self::of(vocabulary, &settings)
     }
 
-    /// Whether `other` gives the same ids and the same padding for every text.
+    /// Whether `other` returns the same ids and the same padding for every text.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let ends = |tokenizer: &Self| (tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.max_length);
         let rules = |tokenizer: &Self| serde_json::to_value(&tokenizer.inner).ok();
         ends(self) == ends(other) && rules(self).is_some_and(|rules_of_self| Some(rules_of_self) == rules(other))
     }
 
-    /// CLIP's own tokenizer, which is part of the program: single-file checkpoints have none.
+    /// CLIP's own tokenizer, which is built into the program, because single-file checkpoints do not contain one.
     ///
     /// # Errors
-    /// None with the tables that are there.
+    /// None with the built-in tables.
     pub fn clip(padding: ClipPadding) -> Result<Self> {
         let vocabulary = Vocabulary::clip()?;
         let settings = Settings::clip(padding.token(), &vocabulary)?;
@@ -100,7 +102,7 @@ impl Tokenizer {
         if let Some(id) = vocabulary.ids.values().chain(settings.added.keys()).find(|&&id| id > LARGEST_ID) {
             return Err(format_error(format!("has a token with id {id}, expected at most {LARGEST_ID}")));
         }
-        // A token that is nowhere would be given a new id, for which no encoder has a row.
+        // A token outside the vocabulary would get a new id, for which no encoder has a row.
         for (name, token) in settings.named() {
             let added = name != "unknown" && settings.added.values().any(|added| added.content() == token.content());
             if !added && !vocabulary.ids.contains_key(token.content()) {
@@ -113,7 +115,7 @@ impl Tokenizer {
             if id(token) != Some(wanted) {
                 let found = id(token).map_or("none".into(), |id| id.to_string());
                 return Err(format_error(format!(
-                    "gives the added token `{}` the id {found}, but the files beside it say {wanted}",
+                    "gives the added token `{}` the id {found}, but the other files give it {wanted}",
                     token.content()
                 )));
             }
@@ -124,8 +126,8 @@ impl Tokenizer {
         Ok(Self { bos, eos, pad, comma, max_length: settings.max_length, vocab_size, inner })
     }
 
-    /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of the
-    /// text's tokens, an end token, padding. Nothing is cut off; an empty text is one chunk.
+    /// The ids of `text` in chunks of equal length, [`Self::max_length`]: a begin token, at most `max_length - 2` of
+    /// the text's tokens, an end token, padding. No token is dropped; an empty text is one chunk.
     pub fn chunks(&self, text: &str) -> Result<Vec<Vec<u32>>> {
         let ids = self.encode(text)?;
         if ids.is_empty() {
@@ -139,20 +141,20 @@ impl Tokenizer {
         self.frame(&[])
     }
 
-    /// The ids of `text`, without begin and end, uncut.
+    /// All ids of `text`, without begin and end.
     ///
     /// # Errors
-    /// [`Error::Tokenize`] where the `tokenizers` crate fails.
+    /// [`Error::Tokenize`] if the `tokenizers` crate fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, false).map_err(|error| Error::Tokenize(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of `text` with those of `words` in the places of their names.
+    /// The ids of `text`, where names of `words` are replaced with their ids.
     ///
     /// # Errors
-    /// [`Error::Tokenize`] where the `tokenizers` crate fails.
-    pub fn encode_with(&self, text: &str, words: &Words) -> Result<Vec<u32>> {
+    /// [`Error::Tokenize`] if the `tokenizers` crate fails.
+    pub fn encode_with(&self, text: &str, words: &TokenEmbeddings) -> Result<Vec<u32>> {
         let (mut ids, mut rest) = (Vec::new(), text);
         while let Some((place, word)) = words.find(rest) {
             ids.extend(self.encode(&rest[..place.start])?);
@@ -163,17 +165,17 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// One more than the largest id: the rows that an encoder's token table needs.
+    /// The largest id plus one: the number of rows that an encoder's token table needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The length of a chunk: 77, or what the files say.
+    /// The length of a chunk: 77, or the value in the files.
     pub fn max_length(&self) -> usize {
         self.max_length
     }
 
-    /// The id at a chunk's begin.
+    /// The id at the start of a chunk.
     pub fn bos(&self) -> u32 {
         self.bos
     }
@@ -188,12 +190,12 @@ impl Tokenizer {
         self.pad
     }
 
-    /// The id of a comma that ends a word, where the vocabulary has one.
+    /// The id of a comma that ends a word, if the vocabulary has one.
     pub(crate) fn comma(&self) -> Option<u32> {
         self.comma
     }
 
-    /// Begin, ids, end, padding.
+    /// Frames ids: begin, ids, end, padding.
     pub(crate) fn frame(&self, ids: &[u32]) -> Vec<u32> {
         let mut chunk = Vec::with_capacity(self.max_length);
         chunk.push(self.bos);
@@ -204,7 +206,7 @@ impl Tokenizer {
     }
 }
 
-/// Builds what transformers builds.
+/// Builds the same tokenizer as transformers.
 fn build(vocabulary: Vocabulary, settings: &Settings) -> tokenizers::Result<tokenizers::Tokenizer> {
     let model = BPE::builder()
         .vocab_and_merges(vocabulary.ids.into_iter().collect::<tokenizers::models::bpe::Vocab>(), vocabulary.merges)
@@ -224,7 +226,7 @@ fn build(vocabulary: Vocabulary, settings: &Settings) -> tokenizers::Result<toke
     let bytes = ByteLevel::new(false, true, true);
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(vec![words.into(), bytes.into()])));
 
-    // Of two entries for one token the later one says how it is matched; the order is transformers'.
+    // Of two entries for one token, the later one defines how it is matched. The order is transformers'.
     tokenizer.add_tokens(settings.added.values().map(|token| token.0.clone()))?;
     tokenizer.add_special_tokens(settings.named().map(|(_, token)| token.0.clone().special(true)))?;
     Ok(tokenizer)

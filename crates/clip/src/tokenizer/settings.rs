@@ -1,4 +1,4 @@
-//! What stands beside the vocabulary: special tokens and how text is prepared.
+//! The settings of a tokenizer besides its vocabulary: special tokens and preprocessing.
 
 use std::collections::BTreeMap;
 
@@ -6,68 +6,21 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::files::Files;
+use super::token::Token;
 use super::vocabulary::{Extras, Vocabulary};
 use crate::error::{Result, format_error};
 
 /// The file with most settings.
 const CONFIG: &str = "tokenizer_config.json";
-/// The length to which CLIP's encoders were trained.
+/// The sequence length with which CLIP's encoders were trained.
 const CLIP_LENGTH: usize = 77;
-/// A `model_max_length` above this means that its writer did not know: transformers writes 1e30 then.
+/// A `model_max_length` above this is a placeholder: transformers writes 1e30 if the length is unknown.
 const ABSURD_LENGTH: f64 = 65536.0;
 /// The defaults of transformers' `CLIPTokenizer`.
 pub(super) const BOS: &str = "<|startoftext|>";
 pub(super) const EOS: &str = "<|endoftext|>";
 
-/// A token that is found in a text before the text is cut into words.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "TokenEntry")]
-pub(super) struct Token(pub(super) tokenizers::AddedToken);
-
-impl Token {
-    pub(super) fn content(&self) -> &str {
-        &self.0.content
-    }
-}
-
-/// How files write a token: its text alone, or with how it is matched.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TokenEntry {
-    Text(String),
-    Full {
-        content: String,
-        #[serde(default)]
-        single_word: bool,
-        #[serde(default)]
-        lstrip: bool,
-        #[serde(default)]
-        rstrip: bool,
-        #[serde(default)]
-        normalized: bool,
-        #[serde(default)]
-        special: bool,
-    },
-}
-
-impl From<TokenEntry> for Token {
-    fn from(entry: TokenEntry) -> Self {
-        Self(match entry {
-            TokenEntry::Text(content) => tokenizers::AddedToken::from(content, true),
-            TokenEntry::Full { content, single_word, lstrip, rstrip, normalized, special } => {
-                tokenizers::AddedToken { content, single_word, lstrip, rstrip, normalized, special }
-            }
-        })
-    }
-}
-
-impl From<&str> for Token {
-    fn from(text: &str) -> Self {
-        TokenEntry::Text(text.to_string()).into()
-    }
-}
-
-/// The keys that `tokenizer_config.json` and `special_tokens_map.json` share, and those of the first alone.
+/// The keys that `tokenizer_config.json` and `special_tokens_map.json` share, and the other keys of the first.
 #[derive(Default, Deserialize)]
 struct SettingsFile {
     bos_token: Option<Token>,
@@ -85,25 +38,25 @@ impl SettingsFile {
     }
 }
 
-/// The settings of a tokenizer, from wherever they stand.
+/// The settings of a tokenizer, merged from all files.
 pub(super) struct Settings {
     pub(super) bos: Token,
     pub(super) eos: Token,
     pub(super) unk: Token,
     pub(super) pad: Token,
-    /// Tokens with their ids, that the vocabulary has or that follow it.
+    /// Tokens with their ids, which are in the vocabulary or follow it.
     pub(super) added: BTreeMap<u32, Token>,
     pub(super) lower_case: bool,
-    /// Tokens in a chunk, its begin and end included.
+    /// The number of tokens in a chunk, including its begin and end.
     pub(super) max_length: usize,
 }
 
 impl Settings {
     /// Reads the files of a tokenizer's folder; each may be missing.
     ///
-    /// As in transformers, `special_tokens_map.json` goes before `tokenizer_config.json`, unless the latter has an
-    /// `added_tokens_decoder`, the mark of files that need the former no more; how a token is matched is said by
-    /// `added_tokens_decoder` or by `tokenizer.json`'s `added_tokens`, if they have it.
+    /// As in transformers, `special_tokens_map.json` takes precedence over `tokenizer_config.json`, unless the latter
+    /// has an `added_tokens_decoder`, which marks files that no longer need the former. `added_tokens_decoder` or
+    /// `tokenizer.json`'s `added_tokens`, if they have a token, define how it is matched.
     pub(super) fn open(files: &Files<'_>, vocabulary: &Vocabulary) -> Result<Self> {
         let config: SettingsFile = read(files, CONFIG)?;
         let map: SettingsFile = read(files, "special_tokens_map.json")?;
@@ -112,7 +65,7 @@ impl Settings {
         Self::of(&config, &map, added_by_name, vocabulary).map_err(|problem| format_error(&config_path, problem))
     }
 
-    /// CLIP's own, with `pad` after a text.
+    /// CLIP's own settings, with `pad` as padding.
     pub(super) fn clip(pad: &str, vocabulary: &Vocabulary) -> Result<Self> {
         let token = |text: &str| Token(tokenizers::AddedToken::from(text, false).normalized(true));
         let [bos_token, eos_token, unk_token] = [BOS, EOS, EOS].map(|text| Some(token(text)));
@@ -121,7 +74,7 @@ impl Settings {
             .map_err(|problem| format_error(&vocabulary.path, problem))
     }
 
-    /// The settings that the files' contents mean together, or what is wrong in `config`.
+    /// Merges the contents of the files. The error is a problem in `config`.
     fn of(
         config: &SettingsFile,
         map: &SettingsFile,
@@ -166,13 +119,13 @@ impl Settings {
 }
 
 impl Settings {
-    /// The special tokens with what they are for, in transformers' order.
+    /// The special tokens with their roles, in transformers' order.
     pub(super) fn named(&self) -> [(&'static str, &Token); 4] {
         [("begin", &self.bos), ("end", &self.eos), ("unknown", &self.unk), ("padding", &self.pad)]
     }
 }
 
-/// Reads a file, or gives the default where there is none.
+/// Reads a file, or returns the default if it is missing.
 fn read<T: DeserializeOwned + Default>(files: &Files<'_>, name: &str) -> Result<T> {
     if !files.has(name) {
         return Ok(T::default());

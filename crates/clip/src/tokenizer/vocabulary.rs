@@ -7,27 +7,27 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::files::Files;
-use super::settings::Token;
+use super::token::Token;
 use crate::error::{Error, Result, format_error};
 
 const WHOLE: &str = "tokenizer.json";
 const VOCAB: &str = "vocab.json";
 const MERGES: &str = "merges.txt";
 
-/// What the last token of a word ends with.
+/// The suffix of the last token of a word.
 pub(super) const END_OF_WORD: &str = "</w>";
 
-/// Tokens with their ids, and the pairs of tokens that are merged, the most urgent first.
+/// Tokens with their ids, and the pairs of tokens to merge, in order of priority.
 pub(super) struct Vocabulary {
     /// The file with the tokens.
     pub(super) path: PathBuf,
     pub(super) ids: HashMap<String, u32>,
     pub(super) merges: Vec<(String, String)>,
-    /// What a `tokenizer.json` says beside the vocabulary.
+    /// The other contents of a `tokenizer.json`.
     pub(super) extras: Option<Extras>,
 }
 
-/// The parts of a `tokenizer.json` that another format has in `tokenizer_config.json`.
+/// The parts of a `tokenizer.json` that the other format stores in `tokenizer_config.json`.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     pub(super) bos: Option<String>,
@@ -55,7 +55,7 @@ impl Vocabulary {
     fn from_two_files(files: &Files<'_>) -> Result<Self> {
         let (path, merges_path) = (files.path(VOCAB), &files.path(MERGES));
         let ids: HashMap<String, u32> = serde_json::from_str(&files.text(VOCAB)?).map_err(|error| {
-            format_error(&path, format!("is no vocabulary, expected an object of tokens with their ids: {error}"))
+            format_error(&path, format!("is not a vocabulary, expected an object of tokens with their ids: {error}"))
         })?;
         let text = files.text(MERGES)?;
         let mut merges = Vec::new();
@@ -75,13 +75,13 @@ impl Vocabulary {
     fn from_tokenizer_json(files: &Files<'_>) -> Result<Self> {
         let path = files.path(WHOLE);
         let file: TokenizerJson = serde_json::from_str(&files.text(WHOLE)?)
-            .map_err(|error| format_error(&path, format!("is no tokenizer of CLIP's kind: {error}")))?;
+            .map_err(|error| format_error(&path, format!("is not a tokenizer of CLIP's type: {error}")))?;
         let extras = file.extras();
         let Model { kind, vocab: ids, merges, end_of_word_suffix, .. } = file.model;
         let suffix = end_of_word_suffix.as_deref().unwrap_or("");
         if kind.as_deref().unwrap_or("BPE") != "BPE" || suffix != END_OF_WORD {
             let problem = format!(
-                "is a {} tokenizer with the end-of-word suffix `{suffix}`, expected BPE with `{END_OF_WORD}`, CLIP's kind",
+                "is a {} tokenizer with the end-of-word suffix `{suffix}`, expected BPE with `{END_OF_WORD}`, CLIP's type",
                 kind.as_deref().unwrap_or("BPE"),
             );
             return Err(format_error(&path, problem));
@@ -98,10 +98,10 @@ impl Vocabulary {
     }
 }
 
-/// What was read, or what is wrong with it.
+/// The parsed value, or the problem.
 type Parsed<T> = std::result::Result<T, String>;
 
-/// Reads one merge. The `tokenizers` crate panics where a merge's product is longer than all tokens, so everything is
+/// Parses one merge. The `tokenizers` crate panics if a merge's result is longer than all tokens, so everything is
 /// checked here.
 fn merge(line: &str, place: &str, ids: &HashMap<String, u32>, vocab: &Path) -> Parsed<(String, String)> {
     let Some((a, b)) = line.split_once(' ').filter(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains(' ')) else {
@@ -157,7 +157,7 @@ impl TokenizerJson {
     fn extras(&self) -> Extras {
         let text = |value: &Value| value.as_str().map(String::from);
         Extras {
-            // `RobertaProcessing` puts `cls` before a text and `sep` after it.
+            // `RobertaProcessing` inserts `cls` before a text and `sep` after it.
             bos: text(&self.post_processor["cls"][0]),
             eos: text(&self.post_processor["sep"][0]),
             unk: self.model.unk_token.clone(),

@@ -2,7 +2,7 @@
 //! holds besides weights is counted.
 
 use candle_core::DType;
-use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, Words};
+use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
@@ -101,7 +101,7 @@ impl Networks<'_> {
             let config = encoder.config();
             let chunks = vec![vec![0; config.max_position_embeddings]; work.chunks];
             let layer = HiddenLayer { from_end: self.layer.from_end.min(config.num_hidden_layers), ..self.layer };
-            let one = |_| encoder.forward(&chunks, None, layer, device, &Words::default(), &mut |_, _| ());
+            let one = |_| encoder.forward(&chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ());
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
         let _encoded: Vec<_> = self.text.iter().map(encode).collect::<Result<_>>()?;

@@ -2,7 +2,7 @@
 //! elements, and the operators count ([`kiln_nn::FlopCount`]).
 
 use candle_core::DType;
-use kiln_clip::{HiddenLayer, TextEncoder, Words};
+use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
 use kiln_unet::Unet;
@@ -35,7 +35,7 @@ pub(crate) fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<
 /// Operations of encoding one text of `tokens` tokens.
 pub(crate) fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    let (layer, words) = (HiddenLayer::LAST, Words::default());
+    let (layer, words) = (HiddenLayer::LAST, TokenEmbeddings::default());
     encoder.forward::<kiln_nn::MetaTensor>(&[vec![0; tokens]], None, layer, &device, &words, &mut |_, _| ())?;
     Ok(device.take_flop().total())
 }

@@ -6,7 +6,7 @@ use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
 use kiln_weights::ldm::UnetShape;
-use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, misfits};
+use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
 
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, TEXT_FOLDERS};
@@ -104,7 +104,7 @@ impl ConvertedComponent {
     fn new(source: Box<dyn ParamSource>, networks: &[&Segments]) -> Result<Self> {
         let mut keys = Vec::new();
         for segments in networks {
-            if let Some(error) = misfits(segments, &source).into_iter().next() {
+            if let Some(error) = mismatches(segments, &source).into_iter().next() {
                 return Err(error.into());
             }
             keys.extend(segments.iter().flat_map(|segment| segment.params()).map(|param| param.key.clone()));

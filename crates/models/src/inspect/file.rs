@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, VaeConfig};
-use kiln_weights::{ParamSource, Segments, misfits};
+use kiln_weights::{ParamSource, Segments, mismatches};
 use serde::Serialize;
 
 use super::{Stored, stored};
@@ -113,8 +113,8 @@ fn model(file: &SingleFile) -> Option<FileModel> {
 fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut problems = Vec::new();
     let fit = |segments: &Segments, source: Option<Box<dyn ParamSource>>| -> Vec<String> {
-        let misfits = source.map(|source| misfits(segments, &source)).unwrap_or_default();
-        misfits.iter().map(ToString::to_string).collect()
+        let mismatches = source.map(|source| mismatches(segments, &source)).unwrap_or_default();
+        mismatches.iter().map(ToString::to_string).collect()
     };
     for (i, name) in ["text_encoder/config.json", "text_encoder_2/config.json"].into_iter().enumerate() {
         let encoder = json(name).map(|json| TextEncoder::new(TextEncoderConfig::from_json(&json)?));

@@ -6,7 +6,7 @@ use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_unet::Unet;
 use kiln_vae::{Decoder, Encoder};
-use kiln_weights::{ParamSource, ParamSpec, Segments, misfits};
+use kiln_weights::{ParamSource, ParamSpec, Segments, mismatches};
 use serde::Serialize;
 
 use super::{Stored, stored};
@@ -123,7 +123,7 @@ fn component(
         None => (Vec::new(), Vec::new()),
         Some(source) => (
             stored(params().filter_map(|param| source.info(&param.key))),
-            misfits(segments, source).iter().map(ToString::to_string).collect(),
+            mismatches(segments, source).iter().map(ToString::to_string).collect(),
         ),
     };
     Ok(ComponentReport {

@@ -1,4 +1,4 @@
-//! What operators refuse, as checks of shapes: in the words of the operators themselves.
+//! Checks of shapes with the errors of the operators.
 
 use kiln_ops::{Attention, Conv2d, Error as OpsError, GroupNorm, group_norm_workspace};
 
@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::tensor::TensorLike;
 
 impl MetaTensor {
-    /// Refuses another shape.
+    /// Returns an error for another shape.
     pub(super) fn same_shape(&self, op: &'static str, other: &Self) -> Result<()> {
         expect(op, "other", Some(other), &self.shape)
     }
 
-    /// Refuses what does not repeat to this shape.
+    /// Returns an error if `other` does not broadcast to this shape.
     pub(super) fn repeats(&self, op: &'static str, other: &Self) -> Result<()> {
         let pairs = self.shape.iter().rev().zip(other.shape.iter().rev());
         match other.shape.len() <= self.shape.len() && pairs.into_iter().all(|(a, b)| a == b || *b == 1) {
@@ -21,7 +21,7 @@ impl MetaTensor {
         }
     }
 
-    /// The shape of this operand of a convolution.
+    /// The output shape of a convolution of this operand.
     pub(super) fn convolved(&self, weight: [usize; 4], bias: Option<&Self>) -> Result<[usize; 4]> {
         let [c_out, _, _, c_in] = weight;
         let x = self.size4()?;
@@ -32,7 +32,7 @@ impl MetaTensor {
         Ok(x)
     }
 
-    /// The shape of these queries, and how many keys there are.
+    /// The shape of these queries, and the number of keys.
     pub(super) fn attention_shapes(&self, k: &Self, v: &Self, config: Attention) -> Result<([usize; 3], usize)> {
         let (shape @ [b, s, c], [_, t, _]) = (self.size3()?, k.size3()?);
         expect("attention", "k", Some(k), &[b, t, c])?;
@@ -44,7 +44,7 @@ impl MetaTensor {
         Ok((shape, t))
     }
 
-    /// What the sums of `b` images' groups take.
+    /// Counts the workspace of the group sums of `b` images.
     pub(super) fn sum_groups(&self, b: usize, config: GroupNorm) -> Result<()> {
         let c = self.channels();
         if config.num_groups == 0 || !c.is_multiple_of(config.num_groups) {
@@ -61,7 +61,7 @@ pub(super) fn refused(op: &'static str, operand: &'static str, expected: &str, f
     OpsError::Shape { op, operand, expected: expected.into(), found: found.to_vec() }.into()
 }
 
-/// Refuses an operand of another shape, where there is one.
+/// Returns an error if an optional operand has another shape.
 pub(super) fn expect(
     op: &'static str,
     operand: &'static str,

@@ -9,7 +9,7 @@ use kiln_ops::{MatrixType, Target, Workspace};
 
 use super::{FlopCount, MetaTensor};
 
-/// Counts what its tensors hold and what operators compute. Clones are the same device.
+/// Counts the memory of its tensors and the arithmetic of operators. Clones are the same device.
 ///
 /// ```
 /// use candle_core::DType;
@@ -32,7 +32,7 @@ struct State {
     target: Target,
     /// The type of the weights of the networks that run here.
     dtype: DType,
-    /// The type of the matrices of linear layers, where it is another one.
+    /// The type of the matrices of linear layers, if it differs.
     matrices: Option<MatrixType>,
     ledger: Ledger,
     /// The buffer that the calling thread keeps ([`Workspace::kept`]).
@@ -41,13 +41,12 @@ struct State {
 }
 
 impl MetaDevice {
-    /// A device without tensors, for networks whose weights are of `dtype`. Sizes are rounded as the target's pool rounds
-    /// them.
+    /// A device without tensors, for networks with weights of type `dtype`. Sizes are rounded as in the target's pool.
     pub fn new(target: Target, dtype: DType) -> Self {
         Self::with_matrices(target, dtype, None)
     }
 
-    /// The same for networks whose matrices of linear layers are of another type.
+    /// As [`MetaDevice::new`], for networks with another type for the matrices of linear layers.
     pub fn with_matrices(target: Target, dtype: DType, matrices: Option<MatrixType>) -> Self {
         let rounding = if target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool };
         Self::with_ledger(target, dtype, matrices, Ledger::new(rounding))
@@ -58,17 +57,17 @@ impl MetaDevice {
         Self(Rc::new(State { target, dtype, matrices, ledger, kept, flop }))
     }
 
-    /// Where a network would run.
+    /// The device on which a network would run.
     pub fn target(&self) -> Target {
         self.0.target
     }
 
-    /// The bytes of all tensors.
+    /// The memory of all tensors in bytes.
     pub fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }
 
-    /// Bytes of the buffer that the calling thread keeps ([`Workspace::kept`]).
+    /// The size of the buffer that the calling thread keeps ([`Workspace::kept`]).
     pub fn kept(&self) -> usize {
         self.0.kept.borrow().as_ref().map_or(0, Held::bytes)
     }
@@ -90,8 +89,8 @@ impl MetaDevice {
         MetaTensor { device: self.clone(), shape: shape.to_vec(), dtype, contiguous: true, held: None }
     }
 
-    /// The host beside this device. It is this device itself where networks run on the host; the host's memory beside a
-    /// card is not counted.
+    /// The host of this device. It is the device itself for networks that run on the CPU. The host memory of a GPU run
+    /// is not counted.
     pub(super) fn host(&self) -> Self {
         match self.0.target {
             Target::Cpu { .. } => self.clone(),
@@ -102,7 +101,7 @@ impl MetaDevice {
         }
     }
 
-    /// Whether both are one device.
+    /// Whether both are the same device.
     pub(super) fn is(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -112,12 +111,12 @@ impl MetaDevice {
         self.0.dtype
     }
 
-    /// The type of the matrices of linear layers, where it is not that of the weights.
+    /// The type of the matrices of linear layers, if it differs from that of the weights.
     pub(super) fn matrices(&self) -> Option<MatrixType> {
         self.0.matrices
     }
 
-    /// Counts what an operator takes besides operands and result, while these are there.
+    /// Counts an operator's workspace in addition to its operands and output.
     pub(super) fn takes(&self, workspace: Workspace) {
         let Workspace { call, kept } = workspace;
         let mut buffer = self.0.kept.borrow_mut();
@@ -128,12 +127,12 @@ impl MetaDevice {
         self.0.ledger.touch(call);
     }
 
-    /// Counts operations, to the segment whose parameters were used last.
+    /// Adds operations to the segment whose parameters were used last.
     pub(super) fn computes(&self, flop: f64) {
         self.0.flop.borrow_mut().add(flop);
     }
 
-    /// A parameter of `segment` is used.
+    /// Marks `segment` as the one whose parameters are in use.
     pub(super) fn uses(&self, segment: &str) {
         self.0.flop.borrow_mut().enter(segment);
     }

@@ -1,10 +1,10 @@
-//! Tensors without elements: what a network costs, before it has weights and on a device that is not here.
+//! Tensors without elements: they measure the cost of a network without weights, and for a device that is not present.
 //!
-//! A [`MetaTensor`] knows its shape and its type, as PyTorch's tensors on the device `meta` do, and a [`MetaDevice`]
-//! counts the memory that its tensors would hold and the floating-point operations that made them. A network's `forward`
-//! takes these as it takes tensors ([`crate::TensorLike`]), so bytes and operations come from the code that runs.
+//! A [`MetaTensor`] has a shape and a type, like PyTorch's tensors on the device `meta`. A [`MetaDevice`] counts the
+//! memory that its tensors would take and the floating-point operations that compute them. A network's `forward`
+//! accepts them like tensors ([`crate::TensorLike`]), so bytes and operations come from the code that runs.
 //!
-//! Weights are not counted: their segments know their bytes.
+//! Weights are not counted, because their segments know their sizes.
 
 mod checks;
 mod device;
@@ -20,15 +20,15 @@ pub use device::MetaDevice;
 pub use flop::FlopCount;
 pub use operators::MetaWeight;
 
-/// A tensor's shape and type. It holds memory of its device while it or a clone of it lives, but no elements.
+/// A tensor's shape and type. It takes memory of its device while it or a clone of it lives, but has no elements.
 #[derive(Clone)]
 pub struct MetaTensor {
     device: MetaDevice,
     shape: Vec<usize>,
     dtype: DType,
-    /// Whether its elements have no gaps between them.
+    /// Whether its elements are contiguous.
     contiguous: bool,
-    /// `None` for what is counted elsewhere.
+    /// `None` for memory that is counted elsewhere.
     held: Option<Rc<Held>>,
 }
 
@@ -43,12 +43,12 @@ impl MetaTensor {
         &self.shape
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn elem_count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The bytes that it holds, as its device's pool rounds them; those of the whole tensor for a part of one.
+    /// The size of its memory in bytes, rounded as in its device's pool. For a view it is the size of the whole tensor.
     pub fn bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.bytes())
     }
@@ -58,13 +58,13 @@ impl MetaTensor {
         self.device.tensor(shape, self.dtype)
     }
 
-    /// A new tensor with another last size.
+    /// A new tensor with another last dimension.
     fn with_channels(&self, channels: usize) -> Self {
         let outer = self.shape.split_last().map_or(&[][..], |(_, outer)| outer);
         self.another(&[outer, &[channels]].concat())
     }
 
-    /// The last size.
+    /// The last dimension.
     fn channels(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }

@@ -1,12 +1,12 @@
-//! The operators on tensors without elements: each gives its result's shape, holds the result's memory and, for a moment,
-//! what it takes besides, and counts its arithmetic. Shapes that the operator refuses are refused here too.
+//! The operators on tensors without elements. Each returns a tensor of its output's shape, counts the output's memory
+//! and, temporarily, its workspace, and counts its arithmetic. Shapes that the operator rejects are errors here too.
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{
     Activation, Attention, Conv2d, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop, attention_workspace,
     conv2d_flop, conv2d_workspace, linear_flop, linear_workspace,
 };
-use kiln_weights::{Param, StackedParam, Staged};
+use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use super::checks::{does_not_fit, expect, refused};
 use super::{MetaDevice, MetaTensor};
@@ -23,7 +23,7 @@ impl TensorLike for MetaTensor {
     type Moments = GroupNorm;
     type Statistics = ();
 
-    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
+    fn run<M, R>(module: &SegmentModule<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
         f(module.module()).at(module.segment().name())
     }
 
@@ -79,7 +79,7 @@ impl TensorLike for MetaTensor {
         let mut part = self.clone();
         match part.shape.get_mut(dim) {
             Some(size) if start.checked_add(len).is_some_and(|end| end <= *size) => {
-                // Elements of outer dimensions are apart, unless these have one alone.
+                // Elements of outer dimensions are not contiguous, unless these dimensions are 1.
                 part.contiguous &= *size == len || self.shape[..dim].iter().all(|&outer| outer == 1);
                 *size = len;
                 Ok(part)
@@ -155,7 +155,7 @@ impl TensorLike for MetaTensor {
     }
 
     fn clamp(&self, _min: f64, _max: f64) -> Result<Self> {
-        self.copy()?.copy() // one limit after the other
+        self.copy()?.copy() // one bound after the other
     }
 
     fn add(&self, other: &Self) -> Result<Self> {
@@ -202,7 +202,7 @@ impl TensorLike for MetaTensor {
         }
         let [_q, _k, _v] = [self.to_dtype(DType::F32)?, k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?];
         let y = self.device.tensor(&shape, DType::F32);
-        // candle's primitives on every device, which a card has no kernel for in f32 either.
+        // Every device uses candle's primitives here, because the GPU has no kernel for this in f32 either.
         self.device.takes(attention_workspace(Target::Gpu, DType::F32, shape, t, config));
         self.device.computes(attention_flop(shape, t));
         y.to_dtype(self.dtype)

@@ -1,4 +1,4 @@
-//! The strips that a convolution makes.
+//! The strips of a convolution's output.
 
 use std::ops::Range;
 
@@ -9,49 +9,49 @@ use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::tensor::TensorLike;
 
-/// What is done to a map on its way into a convolution.
+/// The operation on a map before a convolution.
 pub enum Prepare<'a, T: TensorLike> {
-    /// Group normalisation, with its activation.
-    Normalise(&'a T::Statistics),
-    /// Every pixel is taken four times.
+    /// Group normalization, with its activation.
+    Normalize(&'a T::Statistics),
+    /// Nearest-neighbor upsampling by 2.
     Upsample,
 }
 
-/// The strips of a convolution of another map's strips.
+/// The output of a convolution of another map's strips, in strips.
 ///
-/// A strip of the source goes, prepared, into a window, below the rows of the one before that are read once more; then
-/// all rows of the result are computed whose windows are complete. So the result's strips lag some rows behind: a result
-/// may overwrite a map in memory that its source reads.
+/// A prepared strip of the source is appended to a window, after those rows of the previous strip that are read again.
+/// Then all output rows with complete windows are computed. So the output lags some rows behind the source, and may
+/// overwrite a map in memory that the source reads.
 pub struct Convolved<'a, S, T: TensorLike> {
     source: S,
     prepare: Prepare<'a, T>,
     conv: &'a Conv2d,
     residual: Option<Residual<'a, T>>,
-    /// The rows of the prepared map, up to `seen`, that are still to be read.
+    /// The rows of the prepared map, up to `seen`, that are still needed.
     kept: Option<T>,
-    /// Rows of the prepared map that were in a window.
+    /// The number of rows of the prepared map that were in a window.
     seen: usize,
-    /// Rows of the result that were given.
+    /// The number of output rows so far.
     done: usize,
 }
 
 impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
-    /// What `conv` makes of `source` once it is prepared.
+    /// The convolution `conv` of `source` after `prepare`.
     pub fn new(source: S, prepare: Prepare<'a, T>, conv: &'a Conv2d) -> Self {
         Self { source, prepare, conv, residual: None, kept: None, seen: 0, done: 0 }
     }
 
-    /// Adds the rows that `residual` gives to those of the result. It is asked for all rows in their order, once.
+    /// Adds the rows that `residual` returns to the output rows. It is called for all rows in order, once each.
     pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<T> + 'a) -> Self {
         Self { residual: Some(Box::new(residual)), ..self }
     }
 
-    /// Rows of the result that were given.
+    /// The number of output rows so far.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// The next strip, written to its rows of `map`, the whole result, where that is given.
+    /// The next strip. It is also written to its rows of `map`, the whole output, if that is given.
     pub fn next_into(&mut self, map: Option<&T>) -> Result<Option<T>> {
         let (height, rows) = (self.prepared()[0], self.shape()[0]);
         while self.done < rows {
@@ -71,16 +71,17 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         Ok(None)
     }
 
-    /// The source's shape once it is prepared.
+    /// The source's shape after preparation.
     fn prepared(&self) -> [usize; 3] {
         let [h, w, c] = self.source.shape();
         match self.prepare {
-            Prepare::Normalise(_) => [h, w, c],
+            Prepare::Normalize(_) => [h, w, c],
             Prepare::Upsample => [2 * h, 2 * w, c],
         }
     }
 
-    /// The rows that were kept and a further strip, prepared, and which row is the first; nothing where all were seen.
+    /// The prepared window of stored rows and the next strip, with the index of its first row; `None` after the last
+    /// row.
     fn window(&mut self) -> Result<Option<(T, usize)>> {
         let Some(strip) = self.source.next()? else { return Ok(None) };
         let ([height, w, c], [rows, ..]) = (self.prepared(), size(&strip));
@@ -93,7 +94,7 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         }
         let place = window.rows(old..old + new)?;
         match &self.prepare {
-            Prepare::Normalise(statistics) => strip.group_norm_apply(statistics, Some(&place))?,
+            Prepare::Normalize(statistics) => strip.group_norm_apply(statistics, Some(&place))?,
             Prepare::Upsample => strip.upsample_nearest((new, w), Some(&place))?,
         };
         let first = self.seen - old;
@@ -101,7 +102,7 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         Ok(Some((window, first)))
     }
 
-    /// Rows `rows` of the result, of a window that begins at row `first`.
+    /// Output rows `rows`, from a window that begins at row `first`.
     fn convolve(&mut self, window: &T, first: usize, rows: Range<usize>, map: Option<&T>) -> Result<T> {
         let out = map.map(|map| map.rows(rows.clone())).transpose()?;
         let residual = self.residual.as_mut().map(|residual| residual(rows.clone())).transpose()?;

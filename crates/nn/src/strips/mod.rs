@@ -1,11 +1,11 @@
-//! Feature maps that are worked on strip by strip, so that few of them are ever whole.
+//! Feature maps that are processed strip by strip, so that few of them are ever whole.
 //!
-//! [`Strips`] gives a map's rows from the first to the last, some at a time: those of a map in memory ([`Stored`]), or
-//! those that a convolution makes of another map's strips ([`Convolved`]). Strips of strips are chains of layers in
-//! which nothing is whole. A convolution keeps the few rows that the next strip reads too, so nothing is computed twice
-//! in a pass; a normalisation needs a pass of its own before, for its statistics ([`moments`]).
+//! [`Strips`] returns a map's rows from first to last, some at a time: those of a map in memory ([`Stored`]), or those
+//! of a convolution of another map's strips ([`Convolved`]). Strips can be chained, so that no map of a chain of layers
+//! is whole. A convolution keeps the few rows that the next strip also reads, so nothing is computed twice in a pass. A
+//! normalization needs a pass before that, for its statistics ([`moments`]).
 //!
-//! What a strip holds has the bits that it has in the whole map, on the processor, whatever the strips' size.
+//! On the CPU the values are bit-identical to those of the whole map, for any size of the strips.
 
 mod convolved;
 
@@ -23,10 +23,10 @@ pub trait Strips<T: TensorLike> {
     /// Height, width and channels of the whole map.
     fn shape(&self) -> [usize; 3];
 
-    /// The next rows, `(1, n, w, c)`, an even number unless they are the last; nothing after these.
+    /// The next rows, `(1, n, w, c)`, an even number unless they are the last; `None` at the end.
     fn next(&mut self) -> Result<Option<T>>;
 
-    /// A new map `(1, h, w, c)` of the same type on the same device, whose pixels have any values.
+    /// A new map `(1, h, w, c)` of the same type on the same device, with uninitialized pixels.
     fn new_empty(&self, shape: [usize; 3]) -> Result<T>;
 }
 
@@ -38,12 +38,13 @@ pub fn size<T: TensorLike>(map: &T) -> [usize; 3] {
     }
 }
 
-/// The rows of strips of `pixels` pixels of a map that is `w` wide: even, as convolutions on the processor work.
+/// The number of rows in strips of `pixels` pixels of a map with width `w`: even, because convolutions on the CPU work
+/// on pairs of rows.
 pub fn rows_of_strip(pixels: usize, w: usize) -> usize {
     (pixels / w.max(1) / 2 * 2).max(2)
 }
 
-/// The strips of a map in memory: views of it. Rows that were given may be overwritten.
+/// The strips of a map in memory, as views. Rows that were returned may be overwritten.
 pub struct Stored<'a, T> {
     map: &'a T,
     rows: usize,
@@ -73,20 +74,20 @@ impl<T: TensorLike> Strips<T> for Stored<'_, T> {
     }
 }
 
-/// Strips dealt out anew: as many rows at a time as one asks for.
-pub struct Dealt<S, T> {
+/// Strips with another number of rows at a time, which the caller chooses.
+pub struct Rechunked<S, T> {
     strips: S,
-    /// What was not asked for yet, if anything.
+    /// The rest of the last strip, if any.
     rest: Option<T>,
 }
 
-impl<T: TensorLike, S: Strips<T>> Dealt<S, T> {
+impl<T: TensorLike, S: Strips<T>> Rechunked<S, T> {
     /// All rows of `strips`.
     pub fn new(strips: S) -> Self {
         Self { strips, rest: None }
     }
 
-    /// The next `n` rows, or those that are left.
+    /// The next `n` rows, or the remaining ones.
     pub fn take(&mut self, n: usize) -> Result<T> {
         let [h, w, c] = self.strips.shape();
         let taken = self.strips.new_empty([n.min(h), w, c])?;
@@ -105,7 +106,7 @@ impl<T: TensorLike, S: Strips<T>> Dealt<S, T> {
     }
 }
 
-/// The statistics of a map in strips: a pass over it.
+/// The statistics of a map in strips, which takes one pass over it.
 pub fn moments<T: TensorLike>(norm: &GroupNorm, mut strips: impl Strips<T>) -> Result<T::Statistics> {
     let mut moments = norm.moments::<T>();
     while let Some(strip) = strips.next()? {
@@ -128,12 +129,12 @@ pub fn collect<T: TensorLike, S: Strips<T>>(mut strips: Convolved<'_, S, T>) -> 
     Ok(map)
 }
 
-/// `map` normalised and convolved, in strips of about `pixels` pixels: only it and the result are whole.
+/// The normalization and convolution of `map`, in strips of about `pixels` pixels: only it and the output are whole.
 pub fn normalise_and_convolve<T: TensorLike>(norm: &GroupNorm, conv: &Conv2d, map: &T, pixels: usize) -> Result<T> {
     let statistics = statistics(norm, map)?;
     let strips = Stored::new(map, rows_of_strip(pixels, size(map)[1]));
-    collect(Convolved::new(strips, Prepare::Normalise(&statistics), conv))
+    collect(Convolved::new(strips, Prepare::Normalize(&statistics), conv))
 }
 
-/// Where the rows that a convolution's result is added to come from.
+/// A source of the rows that are added to a convolution's output.
 pub type Residual<'a, T> = Box<dyn FnMut(Range<usize>) -> Result<T> + 'a>;

@@ -5,7 +5,7 @@ use kiln_ops::{
     Activation, Attention, Conv2d, Conv2dInputs, GroupNorm, GroupNormMoments, GroupNormStatistics, Strip,
     TimestepEmbedding, Weight, layout,
 };
-use kiln_weights::{Param, StackedParam, Staged};
+use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use super::TensorLike;
 use crate::error::{At, Error, Result};
@@ -16,7 +16,7 @@ impl TensorLike for Tensor {
     type Moments = GroupNormMoments;
     type Statistics = GroupNormStatistics;
 
-    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
+    fn run<M, R>(module: &SegmentModule<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R> {
         module.enter().map_err(Error::from).and_then(|module| f(&module)).at(module.segment().name())
     }
 

@@ -1,4 +1,4 @@
-//! What layers and networks compute with: tensors, or shapes that stand for them.
+//! The type parameter of layers and networks: tensors, or shapes that represent them.
 
 mod candle;
 
@@ -6,15 +6,16 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{Activation, Attention, Conv2d, GroupNorm, Strip, TimestepEmbedding};
-use kiln_weights::{Param, StackedParam, Staged};
+use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use crate::error::Result;
 
 /// A tensor as layers and networks use it. `forward` is written once, for any type that implements this: with
-/// [`candle_core::Tensor`] it computes, with [`crate::MetaTensor`] it finds shapes, bytes and floating-point operations.
+/// [`candle_core::Tensor`] it computes, with [`crate::MetaTensor`] it derives shapes, bytes and floating-point
+/// operations.
 ///
-/// Every method does what the function of the same name does in `kiln_ops` or in candle. A tensor is freed when its last
-/// clone is dropped, so a `forward` that drops what it no longer needs is planned with that memory.
+/// Every method corresponds to the function of the same name in `kiln_ops` or in candle. A tensor is freed when its
+/// last clone is dropped, so a `forward` that drops tensors early also has a lower planned peak.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -32,7 +33,7 @@ use crate::error::Result;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait TensorLike: Clone + Sized {
-    /// Where such tensors are.
+    /// The device type of such tensors.
     type Device;
     /// The matrix of a linear layer `(n, k)` or the kernel of a convolution `(c_out, kh, kw, c_in)`.
     type Weight;
@@ -42,7 +43,7 @@ pub trait TensorLike: Clone + Sized {
     type Statistics;
 
     /// Runs a module with its weights in place. An error carries the segment's name.
-    fn run<M, R>(module: &Staged<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R>;
+    fn run<M, R>(module: &SegmentModule<M>, f: impl FnOnce(&M) -> Result<R>) -> Result<R>;
 
     /// A parameter that is a vector, for use with this tensor.
     fn param(&self, param: &Param) -> Result<Self>;
@@ -64,34 +65,34 @@ pub trait TensorLike: Clone + Sized {
     /// The type of the elements.
     fn dtype(&self) -> DType;
 
-    /// Another tensor of the same type on the same device, whose elements have any values.
+    /// Another tensor of the same type on the same device, with uninitialized elements.
     fn new_empty(&self, dims: &[usize]) -> Result<Self>;
 
     /// The values of `constant`, in the type and on the device of this tensor.
     fn new_constant(&self, constant: &Tensor) -> Result<Self>;
 
-    /// The same elements in another shape: the same memory where they are contiguous.
+    /// The same elements in another shape, in the same memory if they are contiguous.
     fn reshape(&self, dims: &[usize]) -> Result<Self>;
 
-    /// `len` elements of dimension `dim` from `start` on: the same memory.
+    /// `len` elements of dimension `dim` from `start` on, as a view.
     fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self>;
 
-    /// The same elements without gaps: a copy where there are gaps.
+    /// The same elements, contiguous: a copy if they are not.
     fn contiguous(&self) -> Result<Self>;
 
-    /// A copy in memory of its own.
+    /// A copy in its own memory.
     fn copy(&self) -> Result<Self>;
 
-    /// The same values in another type; a clone where that is the type already.
+    /// The same values in another type; a clone if the type is the same.
     fn to_dtype(&self, dtype: DType) -> Result<Self>;
 
-    /// The same values on another device; a clone where that is the device already.
+    /// The same values on another device; a clone if the device is the same.
     fn to_device(&self, device: &Self::Device) -> Result<Self>;
 
     /// Overwrites the elements of dimension `dim` from `offset` on with `source`. This tensor is contiguous.
     fn slice_set(&self, source: &Self, dim: usize, offset: usize) -> Result<()>;
 
-    /// Tensors one after another along `dim`.
+    /// The concatenation of tensors along `dim`.
     fn cat(parts: &[&Self], dim: usize) -> Result<Self>;
 
     /// The elements `rows` of the first dimension.
@@ -120,7 +121,7 @@ pub trait TensorLike: Clone + Sized {
     /// The sum with a tensor that is repeated along missing dimensions and those of 1. The result has this tensor's shape.
     fn broadcast_add(&self, other: &Self) -> Result<Self>;
 
-    /// The product in the same way.
+    /// The product, with the same broadcasting.
     fn broadcast_mul(&self, other: &Self) -> Result<Self>;
 
     // Operators.
@@ -150,7 +151,7 @@ pub trait TensorLike: Clone + Sized {
         config: Conv2d,
     ) -> Result<Self>;
 
-    /// [`kiln_ops::conv2d_strip`] without an image bias. `strip` says the geometry and the rows.
+    /// [`kiln_ops::conv2d_strip`] without an image bias. `strip` contains the geometry and the rows.
     fn conv2d_strip(
         &self,
         weight: &Self::Weight,
@@ -166,7 +167,7 @@ pub trait TensorLike: Clone + Sized {
     /// [`kiln_ops::group_norm`].
     fn group_norm(&self, gamma: &Self, beta: &Self, config: GroupNorm) -> Result<Self>;
 
-    /// The sums of no pixels.
+    /// The moments of zero pixels.
     fn moments(config: GroupNorm) -> Self::Moments;
 
     /// Adds all pixels of `self` `(1, .., c)`, which follow those that were added before.
@@ -199,7 +200,7 @@ pub trait TensorLike: Clone + Sized {
     /// [`kiln_ops::upsample_nearest`].
     fn upsample_nearest(&self, size: (usize, usize), out: Option<&Self>) -> Result<Self>;
 
-    // What follows from the others.
+    // Provided methods.
 
     /// An optional vector, for use with this tensor.
     fn optional_param(&self, param: Option<&Param>) -> Result<Option<Self>> {
@@ -209,7 +210,7 @@ pub trait TensorLike: Clone + Sized {
     /// The sizes of a tensor with two dimensions.
     ///
     /// # Errors
-    /// [`kiln_ops::Error::Shape`] for another rank; so for the next two.
+    /// [`kiln_ops::Error::Shape`] for another rank; also for the next two.
     fn size2(&self) -> Result<[usize; 2]> {
         sizes(self)
     }
@@ -224,7 +225,7 @@ pub trait TensorLike: Clone + Sized {
         sizes(self)
     }
 
-    /// Rows `rows` of a feature map `(b, h, w, c)`: the same memory.
+    /// Rows `rows` of a feature map `(b, h, w, c)`, as a view.
     fn rows(&self, rows: Range<usize>) -> Result<Self> {
         self.narrow(1, rows.start, rows.len())
     }

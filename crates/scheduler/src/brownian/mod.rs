@@ -1,11 +1,11 @@
 //! A Brownian path that depends on its seed alone: torchsde's `BrownianTree`, as k-diffusion uses it.
 //!
-//! The path lies over the noise levels, and a step gets what the path does between its two levels. So
-//! another number of steps samples the same path at other places, and the picture stays nearly the same.
+//! The path is a function of the noise level, and a step gets the increment of the path between its two levels. Another
+//! number of steps therefore samples the same path at other points, and the image stays nearly the same.
 //!
-//! The path is known at the ends of its range, and in the middle of each interval where it is asked for:
-//! there it is the mean of both ends and a normal value of the interval's own seed (Levy's construction).
-//! Levels are rounded to a millionth, where halving ends. The sums are torchsde's in order and rounding.
+//! The value of the path is computed at the ends of its range and at the midpoint of each interval that a query splits.
+//! At a midpoint it is the mean of both ends plus normal noise from the interval's own seed (Levy's construction).
+//! Levels are rounded to six decimals, where the halving ends. The order of the sums and their rounding are torchsde's.
 
 mod seed_sequence;
 
@@ -14,22 +14,22 @@ use seed_sequence::first_seed;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A node of the tree: its number on its level, and the level.
+/// The key of a node of the tree: its index within its depth, and the depth.
 type Key = (u64, u64);
 
-/// A path over the noise levels between the two ends.
+/// A Brownian path over the noise levels between the two ends.
 #[derive(Debug, Clone)]
 pub(crate) struct BrownianTree {
     seed: u64,
     kind: RngKind,
     values: usize,
     whole: Node,
-    /// The increments of the nodes that the last question passed: the next one passes many of them.
-    known: HashMap<Key, Arc<[f32]>>,
-    passed: HashMap<Key, Arc<[f32]>>,
+    /// The increments of the nodes that the previous query visited. The next query visits many of them again.
+    cache: HashMap<Key, Arc<[f32]>>,
+    visited: HashMap<Key, Arc<[f32]>>,
 }
 
-/// An interval of the range, with what the path does in it.
+/// An interval of the range, with the increment of the path over it.
 #[derive(Debug, Clone)]
 struct Node {
     start: f64,
@@ -45,11 +45,11 @@ impl BrownianTree {
         let first = Rng::new(kind, u64::from(first_seed(seed, &[]))).normals(values);
         let increment = first.into_iter().map(|value| value * scale).collect();
         let whole = Node { start: rounded(start), end: rounded(end), key: (0, 0), increment };
-        Self { seed, kind, values, whole, known: HashMap::new(), passed: HashMap::new() }
+        Self { seed, kind, values, whole, cache: HashMap::new(), visited: HashMap::new() }
     }
 
-    /// Unit normal values for a step between two noise levels: what the path does there over the root of the
-    /// distance, with its sign turned where the step goes down. `from` and `to` must differ.
+    /// Unit normal values for a step between two noise levels: the path's increment there divided by the square root of
+    /// the distance, with its sign flipped where the step goes down. `from` and `to` must differ.
     pub fn normals(&mut self, from: f64, to: f64) -> Vec<f32> {
         let clamped = |level: f64| rounded(level.clamp(self.whole.start, self.whole.end));
         let (low, high) = (clamped(from.min(to)), clamped(from.max(to)));
@@ -58,7 +58,7 @@ impl BrownianTree {
             let whole = self.whole.clone();
             self.add(&whole, low, high, &mut sum);
         }
-        self.known = std::mem::take(&mut self.passed);
+        self.cache = std::mem::take(&mut self.visited);
         let scale = if from > to { -1.0 } else { 1.0 } / ((to as f32 - from as f32).abs()).sqrt();
         sum.iter_mut().for_each(|value| *value *= scale);
         sum
@@ -84,7 +84,7 @@ impl BrownianTree {
         let (number, depth) = node.key;
         let keys = [(2 * number, depth + 1), (2 * number + 1, depth + 1)];
         let middle = rounded(0.5 * (node.end + node.start));
-        let increments = match keys.map(|key| self.known.get(&key).cloned()) {
+        let increments = match keys.map(|key| self.cache.get(&key).cloned()) {
             [Some(left), Some(right)] => [left, right],
             _ => {
                 let (left, right) = (middle - node.start, node.end - middle);
@@ -104,12 +104,12 @@ impl BrownianTree {
             Node { start: node.start, end: middle, key: keys[0], increment: left },
             Node { start: middle, end: node.end, key: keys[1], increment: right },
         ];
-        self.passed.extend(halves.iter().map(|half| (half.key, half.increment.clone())));
+        self.visited.extend(halves.iter().map(|half| (half.key, half.increment.clone())));
         halves
     }
 }
 
-/// To six digits behind the point. Formatting rounds the exact value to even, as Python's `round` does.
+/// Rounds to six decimals. Formatting rounds the exact value half to even, as Python's `round` does.
 fn rounded(level: f64) -> f64 {
     format!("{level:.6}").parse().unwrap_or(level)
 }
@@ -127,7 +127,7 @@ mod tests {
         tree.normals(from, to).into_iter().map(|value| f64::from(value) * scale).collect()
     }
 
-    /// Two steps or one: the path is the same, whatever was asked before and in whatever order.
+    /// The path is the same with one step or two, and independent of earlier queries and their order.
     #[test]
     fn the_path_does_not_depend_on_the_steps() {
         let whole = increment(&mut tree(7), 9.0, 1.5);

@@ -1,6 +1,6 @@
 //! NumPy's `SeedSequence` (M. E. O'Neill's `seed_seq_fe` with a spawn key): seeds for the nodes of a tree.
 
-/// The words of the pool: torchsde's Brownian tree asks for this many.
+/// The pool size in 32-bit words, with which torchsde's Brownian tree creates its `SeedSequence`.
 const POOL: usize = 24;
 
 const INIT_A: u32 = 0x43b0_d7e5;
@@ -10,11 +10,11 @@ const MULT_B: u32 = 0x58f3_8ded;
 const MIX_L: u32 = 0xca01_f9dd;
 const MIX_R: u32 = 0x4973_f715;
 
-/// The first word of `SeedSequence(entropy, spawn_key=spawn_key, pool_size=24).generate_state(n)`, whatever `n` is.
+/// The first word of `SeedSequence(entropy, spawn_key=spawn_key, pool_size=24).generate_state(n)`, for any `n`.
 pub(super) fn first_seed(entropy: u64, spawn_key: &[u64]) -> u32 {
     let mut input = words(entropy);
     if !spawn_key.is_empty() {
-        // So that a key is never mistaken for a longer entropy.
+        // This padding keeps a key from being mistaken for a longer entropy.
         input.resize(POOL.max(input.len()), 0);
         input.extend(spawn_key.iter().flat_map(|&key| words(key)));
     }
@@ -35,7 +35,7 @@ pub(super) fn first_seed(entropy: u64, spawn_key: &[u64]) -> u32 {
     Hash { constant: INIT_B, multiplier: MULT_B }.next(pool[0])
 }
 
-/// A hash whose constant moves on with each value.
+/// A hash whose constant changes with each value.
 struct Hash {
     constant: u32,
     multiplier: u32,
@@ -55,7 +55,7 @@ fn mix(x: u32, y: u32) -> u32 {
     mixed ^ (mixed >> 16)
 }
 
-/// The words of a number, the lowest first, without leading zeros but for one.
+/// The 32-bit words of a number, lowest first, without leading zeros (but at least one word).
 fn words(value: u64) -> Vec<u32> {
     let high = (value >> 32) as u32;
     if high == 0 { vec![value as u32] } else { vec![value as u32, high] }

@@ -8,51 +8,53 @@ use crate::{CpuRng, Error, Result};
 use candle_core::{Device, Tensor};
 use variation::{paste, slerp};
 
-/// Where samplers take fresh noise from.
+/// The source of fresh noise for samplers.
 pub trait NoiseSource {
     /// Unit normal noise of the shape, dtype and device of `like` (n, c, h, w).
     fn sample(&mut self, like: &Tensor) -> Result<Tensor>;
 
-    /// Unit normal noise for the step from one noise level to another, of a path over the noise levels of
-    /// `range` (least, largest) that does not depend on the steps. A source without paths draws.
-    fn along_path(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
+    /// Unit normal noise for the step from one noise level to another: the increment of a Brownian path over the noise
+    /// levels of `range` (least, largest), which does not depend on the steps. A source without paths returns
+    /// independent noise.
+    fn brownian_increment(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {
         let _ = (range, from, to);
         self.sample(like)
     }
 }
 
-/// How the noise of images is drawn, beside their seeds. The default is PyTorch's CPU generator alone.
+/// Options of the noise besides the seeds. The default is PyTorch's CPU generator alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct NoiseOptions {
-    /// Whose generator.
+    /// The random number generator.
     pub rng: RngKind,
-    /// Added to the seeds for the noise after the first (AUTOMATIC1111's ENSD); 0 draws on.
+    /// The offset that is added to the seeds for all noise after the first (AUTOMATIC1111's ENSD). With 0 the
+    /// generators continue.
     pub eta_seed_delta: u64,
     /// A second noise that is mixed into the first.
     pub variation: Option<Variation>,
-    /// The height and width of the latents that the first noise is drawn for. It lies in the middle of a
-    /// picture of another size, which then has a similar composition.
+    /// The height and width of the latents that the first noise is generated for. This noise is centered in an image of
+    /// another size, which then has a similar composition.
     pub resize_from: Option<(usize, usize)>,
 }
 
-/// A second noise, mixed into the first by spherical interpolation: a similar picture.
+/// A second noise, mixed into the first by spherical interpolation. It results in a similar image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Variation {
-    /// The seed of the first image's second noise; the next ones count on.
+    /// The seed of the first image's second noise. It increases by 1 for each further image.
     pub seed: u64,
-    /// How much of it: 0 is none, 1 nothing else.
+    /// The weight of the second noise: 0 is none of it, 1 is nothing else.
     pub strength: f64,
 }
 
-/// One generator for each image of a batch: image i of a request is the picture that seed + i gives
-/// alone (diffusers: a list of generators).
+/// One generator for each image of a batch. Image i of a request is the image that seed + i yields alone (diffusers: a
+/// list of generators).
 #[derive(Debug, Clone)]
 pub struct ImageNoise {
     seeds: Vec<u64>,
     options: NoiseOptions,
     generators: Vec<Rng>,
-    /// One for each image, once a sampler asked for a path.
+    /// One path for each image, created when a sampler first needs it.
     paths: Vec<BrownianTree>,
 }
 
@@ -67,14 +69,14 @@ impl ImageNoise {
         Self::with_options(seeds, NoiseOptions::default())
     }
 
-    /// Generators with these seeds, which draw as `options` say.
+    /// Generators with these seeds and options.
     pub fn with_options(seeds: impl IntoIterator<Item = u64>, options: NoiseOptions) -> Self {
         let seeds: Vec<u64> = seeds.into_iter().collect();
         let generators = seeds.iter().map(|&seed| Rng::new(options.rng, seed)).collect();
         Self { seeds, options, generators, paths: Vec::new() }
     }
 
-    /// The latents at the start, before they are scaled: (n, c, h, w) in f32 on the CPU.
+    /// The initial latents before scaling: (n, c, h, w) in f32 on the CPU.
     pub fn latents(&mut self, shape: (usize, usize, usize)) -> Result<Tensor> {
         let (c, h, w) = shape;
         let values: Vec<f32> = (0..self.seeds.len()).flat_map(|image| self.first(image, shape)).collect();
@@ -91,7 +93,7 @@ impl ImageNoise {
         let count = |(c, h, w): (usize, usize, usize)| c * h * w;
         let generator = &mut self.generators[image];
         let from = resize_from.map_or(shape, |(h, w)| (shape.0, h, w));
-        // Noise of another size is drawn beside the picture's own, which is what lies around it.
+        // The noise of another size is generated in addition to the image's own, which fills the area around it.
         let own = generator.normals(count(shape));
         let resized = (from != shape).then(|| Rng::new(rng, self.seeds[image]).normals(count(from)));
         let noise = resized.as_ref().unwrap_or(&own);
@@ -110,8 +112,8 @@ impl ImageNoise {
         }
     }
 
-    /// How many values each image has in `like`.
-    fn values_of_an_image(&self, like: &Tensor) -> Result<usize> {
+    /// The number of values that each image has in `like`.
+    fn values_per_image(&self, like: &Tensor) -> Result<usize> {
         let (expected, found) = (self.generators.len(), like.dim(0)?);
         if expected != found || found == 0 {
             return Err(Error::Images { expected, found });
@@ -122,12 +124,12 @@ impl ImageNoise {
 
 impl NoiseSource for ImageNoise {
     fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
-        let count = self.values_of_an_image(like)?;
+        let count = self.values_per_image(like)?;
         tensor(self.generators.iter_mut().flat_map(|generator| generator.normals(count)).collect(), like)
     }
 
-    fn along_path(&mut self, like: &Tensor, (start, end): (f64, f64), from: f64, to: f64) -> Result<Tensor> {
-        let count = self.values_of_an_image(like)?;
+    fn brownian_increment(&mut self, like: &Tensor, (start, end): (f64, f64), from: f64, to: f64) -> Result<Tensor> {
+        let count = self.values_per_image(like)?;
         if self.paths.is_empty() {
             let path = |&seed: &u64| BrownianTree::new(seed, self.options.rng, count, start, end);
             self.paths = self.seeds.iter().map(path).collect();
@@ -136,7 +138,7 @@ impl NoiseSource for ImageNoise {
     }
 }
 
-/// One generator for the whole batch, as diffusers has it when it is given a single one.
+/// One generator for the whole batch, as diffusers uses it when it gets a single one.
 impl NoiseSource for CpuRng {
     fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
         tensor(self.normals(like.elem_count()), like)

@@ -1,14 +1,14 @@
 //! AUTOMATIC1111's variations of the first noise: a second seed mixed in, and noise of another size.
 //!
-//! Noise of an image is `(c, h, w)` in rows here, as its generator draws it.
+//! The noise of an image is `(c, h, w)` in row-major order here, as its generator yields it.
 
 /// Channels, height and width.
 pub(super) type Shape = (usize, usize, usize);
 
-/// `low` turned towards `high` by the share `strength`, column by column: spherical interpolation.
+/// Interpolates spherically from `low` to `high` by `strength`, column by column.
 ///
-/// Upstream means to turn images, but what it has is one image without a batch, so that the norm runs over
-/// the height; every picture that was ever made with a variation seed is made so.
+/// Upstream is meant to interpolate whole images, but its input is one image without a batch dimension, so that the
+/// norm runs over the height. All existing images with a variation seed are made this way.
 pub(super) fn slerp(strength: f64, low: &[f32], high: &[f32], (c, h, w): Shape) -> Vec<f32> {
     let columns = || (0..c).flat_map(|channel| (0..w).map(move |x| channel * h * w + x));
     let cosine = |first: usize| {
@@ -20,7 +20,7 @@ pub(super) fn slerp(strength: f64, low: &[f32], high: &[f32], (c, h, w): Shape) 
     let mut mixed = vec![0.0; low.len()];
     let mean = columns().map(cosine).sum::<f64>() / (c * w) as f64;
     for first in columns() {
-        // The same noise twice has no direction to turn in.
+        // Two equal noises have no angle between them.
         let (a, b) = if mean > 0.9995 {
             (strength, 1.0 - strength)
         } else {
@@ -34,7 +34,7 @@ pub(super) fn slerp(strength: f64, low: &[f32], high: &[f32], (c, h, w): Shape) 
     mixed
 }
 
-/// Puts `noise` of `(c, from_h, from_w)` into the middle of `target` of `(c, h, w)`, cutting off what is outside.
+/// Copies `noise` of `(c, from_h, from_w)` into the center of `target` of `(c, h, w)`, and cuts off what is outside.
 pub(super) fn paste(noise: &[f32], (c, from_h, from_w): Shape, target: &mut [f32], (_, h, w): Shape) {
     let (rows, columns) = (Overlap::new(from_h, h), Overlap::new(from_w, w));
     for channel in 0..c {
@@ -46,7 +46,7 @@ pub(super) fn paste(noise: &[f32], (c, from_h, from_w): Shape, target: &mut [f32
     }
 }
 
-/// Where a range lies that is put into the middle of another.
+/// The overlap of a range that is centered in another.
 struct Overlap {
     from: usize,
     to: usize,
@@ -58,7 +58,8 @@ impl Overlap {
         if to >= from {
             return Self { from: 0, to: (to - from) / 2, len: from };
         }
-        // Rounded up, and cut off on both sides: of an odd difference the last value stays as it was.
+        // The cut is rounded up and applied on both sides: with an odd difference the last value of the target is not
+        // changed.
         let cut = (from - to).div_ceil(2);
         Self { from: cut, to: 0, len: from.saturating_sub(2 * cut) }
     }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_of_another_size_lies_in_the_middle() {
+    fn noise_of_another_size_is_centered() {
         let noise: Vec<f32> = (1..=9).map(|i| i as f32).collect();
         let mut larger = vec![0.0; 20];
         paste(&noise, (1, 3, 3), &mut larger, (1, 4, 5));

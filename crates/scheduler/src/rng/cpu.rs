@@ -1,30 +1,29 @@
-//! PyTorch's CPU generator: the Mersenne Twister and the order in which its normals are drawn.
+//! PyTorch's CPU generator: the Mersenne Twister and the order in which its normals are generated.
 //!
-//! The integers are PyTorch's bit for bit. The normals differ by a few units in the last place of f32,
-//! because PyTorch takes logarithm, sine and cosine from a vector library.
+//! The integers are bit-exact. The normals differ from PyTorch's by a few units in the last place of f32, because
+//! PyTorch computes logarithm, sine and cosine with a vector library.
 
 use std::f64::consts::TAU;
 
-/// The Mersenne Twister's state, in words, and the distance of the word that is mixed in.
+/// The size of the Mersenne Twister's state in words, and the distance of the word that is mixed in.
 const STATE: usize = 624;
 const SHIFT: usize = 397;
 
-/// PyTorch fills a buffer of at least this many normals in blocks of this size; a smaller one is drawn
-/// value by value.
+/// PyTorch fills a buffer of at least this many normals in blocks of this size. It fills a smaller one value by value.
 const BLOCK: usize = 16;
 
-/// What `torch.Generator("cpu").manual_seed(seed)` is.
+/// The equivalent of `torch.Generator("cpu").manual_seed(seed)`.
 #[derive(Debug, Clone)]
 pub struct CpuRng {
     state: Box<[u32; STATE]>,
     next: usize,
-    /// The second of a pair of normals that were drawn value by value.
+    /// The second of a pair of normals that were generated value by value.
     cached: Option<f64>,
 }
 
 impl CpuRng {
-    /// A generator at its start. PyTorch uses the low 32 bits of the seed; a negative seed `s` is
-    /// `s as u64`.
+    /// A generator in its initial state. PyTorch uses the low 32 bits of the seed; pass a negative seed `s` as `s as
+    /// u64`.
     pub fn new(seed: u64) -> Self {
         let mut state = Box::new([0u32; STATE]);
         state[0] = seed as u32;
@@ -57,7 +56,7 @@ impl CpuRng {
         self.next = 0;
     }
 
-    /// What `torch.randn(n)` gives.
+    /// The values of `torch.randn(n)`.
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         if n < BLOCK {
             return (0..n).map(|_| self.normal() as f32).collect();
@@ -65,7 +64,8 @@ impl CpuRng {
         let mut values: Vec<f32> = (0..n).map(|_| self.uniform_f32()).collect();
         values.chunks_exact_mut(BLOCK).for_each(box_muller);
         if !n.is_multiple_of(BLOCK) {
-            // The rest is no block: the last 16 values are drawn again, some of them for the second time.
+            // The rest is shorter than a block: the last 16 values are generated again, some of them for the second
+            // time.
             let last = &mut values[n - BLOCK..];
             last.fill_with(|| self.uniform_f32());
             box_muller(last);
@@ -73,7 +73,7 @@ impl CpuRng {
         values
     }
 
-    /// One normal in f64, by the pair.
+    /// One normal in f64; the values are generated in pairs.
     fn normal(&mut self) -> f64 {
         if let Some(second) = self.cached.take() {
             return second;
@@ -85,12 +85,12 @@ impl CpuRng {
         radius * cos
     }
 
-    /// In [0, 1), from the low 24 bits of a draw.
+    /// A uniform value in [0, 1), from the low 24 bits of one output.
     fn uniform_f32(&mut self) -> f32 {
         (self.next_u32() & 0x00ff_ffff) as f32 / (1u32 << 24) as f32
     }
 
-    /// In [0, 1), from the low 53 bits of two draws, the high half first.
+    /// A uniform value in [0, 1), from the low 53 bits of two outputs, the high half first.
     fn uniform_f64(&mut self) -> f64 {
         let high = u64::from(self.next_u32());
         let bits = (high << 32) | u64::from(self.next_u32());
@@ -98,9 +98,9 @@ impl CpuRng {
     }
 }
 
-/// Turns 16 uniforms into 16 normals; value j makes a pair with value j + 8. The angle is rounded to f32
-/// as PyTorch's is, for that shows; the rest is taken in f64 and rounded once, which comes closer to
-/// PyTorch's vector code on the whole than rounding each value.
+/// Turns 16 uniforms into 16 normals. Value j makes a pair with value j + 8. The angle is rounded to f32 as in PyTorch,
+/// because that affects the result. The rest is computed in f64 and rounded once, which is closer to PyTorch's vector
+/// code on average than rounding each value.
 fn box_muller(block: &mut [f32]) {
     let (first, second) = block.split_at_mut(BLOCK / 2);
     for (a, b) in first.iter_mut().zip(second) {

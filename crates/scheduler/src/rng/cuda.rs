@@ -1,49 +1,49 @@
-//! PyTorch's CUDA generator: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-//! SC 2011), and which thread of a card draws which value.
+//! PyTorch's CUDA generator: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
+//! and the assignment of values to the threads of a GPU.
 //!
-//! The integers are a card's bit for bit. The normals differ by about 1e-6: a card takes the sine and the
-//! cosine from its fast units, whose last bits are nobody's standard.
+//! The integers are bit-exact. The normals differ from a GPU's by about 1e-6, because a GPU computes sine and cosine
+//! with its special function units, whose last bits are not specified.
 
 use std::f64::consts::TAU;
 
-/// Rounds, multipliers of a round, and what is added to the key between rounds.
+/// The number of rounds, the multipliers of a round, and the constants that are added to the key between rounds.
 const ROUNDS: usize = 10;
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 
-/// PyTorch launches blocks of this many threads, each of which draws four values at a time.
+/// PyTorch launches blocks of this many threads, each of which generates four values at a time.
 const BLOCK: usize = 256;
 const DRAWN_AT_ONCE: usize = 4;
 
-/// What `torch.Generator("cuda").manual_seed(seed)` is.
+/// The equivalent of `torch.Generator("cuda").manual_seed(seed)`.
 #[derive(Debug, Clone)]
 pub struct CudaRng {
     seed: u64,
-    /// Draws of four that each thread has made.
+    /// The number of four-value outputs that each thread has generated.
     offset: u64,
-    /// The threads that run at once on the card, at most.
+    /// The maximum number of resident threads of the GPU.
     threads: usize,
 }
 
 impl CudaRng {
-    /// A generator at its start, of a card with a thread for each value of a tensor. So it is on every card
-    /// for small tensors; see [`CudaRng::on_card`].
+    /// A generator in its initial state, for a GPU with one thread for each value of a tensor. For small tensors this
+    /// holds on every GPU; see [`CudaRng::with_max_threads`].
     pub fn new(seed: u64) -> Self {
-        Self::on_card(seed, usize::MAX)
+        Self::with_max_threads(seed, usize::MAX)
     }
 
-    /// The generator of a card on which `threads` run at once: its multiprocessors times the threads that
-    /// each holds. In a tensor of more values a thread draws several, so that the values depend on the card.
-    /// An RTX 3060 has 43,008, an H200 270,336; the latents of a picture of 1024x1024 have 65,536 values.
-    pub fn on_card(seed: u64, threads: usize) -> Self {
+    /// The generator of a GPU with `threads` resident threads: the number of multiprocessors times the threads of each.
+    /// In a tensor of more values a thread generates several, so that the values depend on the GPU. An RTX 3060 has
+    /// 43,008 threads, an H200 270,336. The latents of a 1024x1024 image have 65,536 values.
+    pub fn with_max_threads(seed: u64, threads: usize) -> Self {
         Self { seed, offset: 0, threads: (threads / BLOCK * BLOCK).max(BLOCK) }
     }
 
-    /// What `torch.randn(n, device="cuda")` gives.
+    /// The values of `torch.randn(n, device="cuda")`.
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         let mut values = vec![0.0; n];
         let threads = n.div_ceil(BLOCK).max(1).saturating_mul(BLOCK).min(self.threads);
-        // Value `i` of a thread's draw lies `i` times all threads further on.
+        // Value `i` of a thread's output is at an offset of `i` times the number of threads.
         for (draw, part) in values.chunks_mut(threads * DRAWN_AT_ONCE).enumerate() {
             for thread in 0..threads.min(part.len()) {
                 let normals = normals_of(self.four(self.offset + draw as u64, thread as u64));
@@ -56,7 +56,7 @@ impl CudaRng {
         values
     }
 
-    /// The four integers of a counter, which is the thread's draw and the thread's number.
+    /// The four integers of a counter, which consists of the index of the output and the index of the thread.
     fn four(&self, draw: u64, thread: u64) -> [u32; 4] {
         let mut key = words(self.seed);
         let ([c0, c1], [c2, c3]) = (words(draw), words(thread));
@@ -73,12 +73,12 @@ impl CudaRng {
     }
 }
 
-/// The low and the high half.
+/// The low and the high half of a number.
 fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// cuRAND's Box-Muller: each pair of integers gives a radius and an angle; the sine comes first.
+/// cuRAND's Box-Muller transform: each pair of integers determines a radius and an angle. The sine comes first.
 fn normals_of(integers: [u32; 4]) -> [f32; 4] {
     const INVERSE: f32 = 1.0 / (1u64 << 32) as f32;
     const INVERSE_TAU: f32 = INVERSE * TAU as f32;
@@ -97,7 +97,7 @@ fn normals_of(integers: [u32; 4]) -> [f32; 4] {
 mod tests {
     use super::*;
 
-    /// The known answers that come with the algorithm's own library (Random123, `kat_vectors`).
+    /// The known answers of the algorithm's reference library (Random123, `kat_vectors`).
     #[test]
     fn integers_are_philoxs() {
         let rng = |seed| CudaRng::new(seed);
@@ -107,19 +107,19 @@ mod tests {
         assert_eq!(rng(key).four(counter[0], counter[1]), [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }
 
-    /// On a small card the values of a large tensor are drawn by few threads: those are the first values of
-    /// a larger card's draws, in another order.
+    /// On a small GPU few threads generate the values of a large tensor. Those are the first values of a larger GPU's
+    /// outputs, in another order.
     #[test]
     fn a_thread_draws_four_values_a_grid_apart() {
         let n = 5 * BLOCK;
         let large = CudaRng::new(9).normals(BLOCK);
-        let small = CudaRng::on_card(9, BLOCK).normals(n);
+        let small = CudaRng::with_max_threads(9, BLOCK).normals(n);
         assert_eq!(small[..BLOCK], large);
-        let mut rng = CudaRng::on_card(9, BLOCK);
+        let mut rng = CudaRng::with_max_threads(9, BLOCK);
         let four = normals_of(rng.four(0, 7));
         assert_eq!([small[7], small[7 + BLOCK], small[7 + 2 * BLOCK], small[7 + 3 * BLOCK]], four);
         assert_eq!(small[4 * BLOCK + 7], normals_of(rng.four(1, 7))[0]);
-        // Two draws of four a thread were used up.
+        // Each thread has generated two outputs of four values.
         rng.normals(n);
         assert_eq!(rng.offset, 2);
         assert!(CudaRng::new(0).normals(0).is_empty());

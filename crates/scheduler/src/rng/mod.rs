@@ -1,4 +1,4 @@
-//! PyTorch's random numbers, without PyTorch: its generator for processors and the one for cards.
+//! PyTorch's random numbers without PyTorch: its CPU generator and its CUDA generator.
 
 mod cpu;
 mod cuda;
@@ -6,13 +6,13 @@ mod cuda;
 pub use cpu::CpuRng;
 pub use cuda::CudaRng;
 
-/// Whose random numbers.
+/// The random number generator to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RngKind {
-    /// PyTorch's generator for processors: [`CpuRng`].
+    /// PyTorch's CPU generator: [`CpuRng`].
     #[default]
     Cpu,
-    /// PyTorch's generator for cards: [`CudaRng`].
+    /// PyTorch's CUDA generator: [`CudaRng`].
     Cuda,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Rng {
 }
 
 impl Rng {
-    /// What `torch.Generator(kind).manual_seed(seed)` is.
+    /// The equivalent of `torch.Generator(kind).manual_seed(seed)`.
     pub fn new(kind: RngKind, seed: u64) -> Self {
         match kind {
             RngKind::Cpu => Self::Cpu(CpuRng::new(seed)),
@@ -32,7 +32,7 @@ impl Rng {
         }
     }
 
-    /// What `torch.randn(n)` gives.
+    /// The values of `torch.randn(n)`.
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         match self {
             Self::Cpu(rng) => rng.normals(n),

@@ -1,5 +1,4 @@
-//! DDIM with CFG++: arXiv 2406.08070, algorithm 2. The guided image is noised again with the noise that the model sees without
-//! the prompt.
+//! DDIM with CFG++: arXiv 2406.08070, algorithm 2. The guided image gets the noise of the unconditional prediction.
 
 use super::{Context, Sampler, ddim::posterior_variance};
 use crate::tensor::linear;

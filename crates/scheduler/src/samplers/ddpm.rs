@@ -5,7 +5,7 @@ use crate::tensor::linear;
 use crate::{Result, Variance};
 use candle_core::Tensor;
 
-/// diffusers' floor, from the days when the variance's logarithm was taken.
+/// diffusers' lower bound, from older versions that took the logarithm of the variance.
 const MIN_VARIANCE: f64 = 1e-20;
 
 pub(crate) struct Ddpm;

@@ -11,7 +11,7 @@ const SHORT: usize = 15;
 
 #[derive(Default)]
 pub(crate) struct Deis {
-    /// The noises of the last steps and `log rho` where they were predicted, newest first, at most `order`.
+    /// The noise predictions of the last steps and their `log rho`, newest first, at most `order`.
     noises: Vec<(Tensor, f64)>,
 }
 
@@ -20,7 +20,7 @@ impl Sampler for Deis {
         let (s, t) = (cx.point, cx.target);
         let solver = &cx.schedule.config().solver;
         let (most, steps) = (solver.order, cx.schedule.points().len());
-        // One less in the last step but one of a short schedule, and one in the last.
+        // The order is one less in the last step but one of a short schedule, and one in the last.
         let left = if solver.lower_order_final && steps < SHORT { steps - cx.index } else { most };
 
         let x0 = cx.denoise(x)?.x0;
@@ -40,8 +40,8 @@ fn rho(point: Point) -> f64 {
     point.sigma / point.alpha
 }
 
-/// The integral from 0 to `rho` of the polynomial in `log rho` that is 1 at node `k` and 0 at the others, of
-/// which there are two at most.
+/// The integral from 0 to `rho` of the polynomial in `log rho` that is 1 at node `k` and 0 at the others. There are at
+/// most two others.
 fn integral(nodes: &[f64], k: usize, rho: f64) -> f64 {
     if rho == 0.0 {
         return 0.0;
@@ -49,7 +49,7 @@ fn integral(nodes: &[f64], k: usize, rho: f64) -> f64 {
     let others: Vec<f64> = nodes.iter().enumerate().filter(|&(j, _)| j != k).map(|(_, &node)| node).collect();
     let scale: f64 = others.iter().map(|node| nodes[k] - node).product();
     let log = rho.ln();
-    // The integral of `log^n` is `rho` times these.
+    // The integral of `log^n` is `rho` times these terms.
     let (first, second) = (log - 1.0, log * log - 2.0 * log + 2.0);
     let polynomial = match others[..] {
         [] => 1.0,

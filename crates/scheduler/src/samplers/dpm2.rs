@@ -1,6 +1,6 @@
-//! DPM-Solver-2 on Karras' slopes, from k-diffusion after arXiv 2206.00927, algorithm 1: the slope in the middle
-//! of the step (in the logarithm of the noise level) leads over all of it. With `eta` the step goes down further,
-//! and fresh noise leads up again.
+//! DPM-Solver-2 with Karras' slopes, from k-diffusion after arXiv 2206.00927, algorithm 1. The slope at the midpoint of
+//! the step (in the logarithm of the noise level) is used for the whole step. With `eta` the step goes down further,
+//! and fresh noise brings the latents back up.
 
 use super::{Context, Sampler, along, ancestral, slope};
 use crate::Result;
@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct Dpm2 {
-    /// The latents at the start of a step whose middle was reached, and their noise level.
+    /// The latents at the start of a step whose midpoint was reached, and their noise level.
     start: Option<(Tensor, f64)>,
 }
 

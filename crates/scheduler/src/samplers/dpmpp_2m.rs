@@ -10,7 +10,7 @@ const SHORT: usize = 15;
 
 #[derive(Default)]
 pub(crate) struct Dpmpp2m {
-    /// The image that the last step predicted, and the lambda at which it did.
+    /// The image that the last step predicted, and its lambda.
     last: Option<(Tensor, f64)>,
 }
 
@@ -23,7 +23,7 @@ impl Sampler for Dpmpp2m {
         let h = t.lambda() - s.lambda();
         let phi = (-h).exp_m1();
         let first_order = [(t.sigma / s.sigma, x), (-t.alpha * phi, &m0)];
-        let Some((m1, lambda_1)) = last.filter(|_| !first_order_is_due(cx)) else {
+        let Some((m1, lambda_1)) = last.filter(|_| !needs_first_order(cx)) else {
             return linear(&first_order);
         };
         let r = (s.lambda() - lambda_1) / h;
@@ -37,9 +37,9 @@ impl Sampler for Dpmpp2m {
     }
 }
 
-/// The last step is of first order where the solver is told so, and always where it ends without noise:
-/// lambda is infinite there.
-fn first_order_is_due(cx: &Context<'_>) -> bool {
+/// Whether this step has first order. The last step has it where the solver asks for it, and always where the step ends
+/// without noise: lambda is infinite there.
+fn needs_first_order(cx: &Context<'_>) -> bool {
     let solver = &cx.schedule.config().solver;
     let steps = cx.schedule.points().len();
     let ends_early = solver.euler_at_final || (solver.lower_order_final && steps < SHORT) || cx.target.sigma == 0.0;

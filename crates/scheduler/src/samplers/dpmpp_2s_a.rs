@@ -1,4 +1,4 @@
-//! DPM-Solver++(2S) with ancestral noise: arXiv 2211.01095, algorithm 1 with r = 1/2, as k-diffusion has it.
+//! DPM-Solver++(2S) with ancestral noise: arXiv 2211.01095, algorithm 1 with r = 1/2, as in k-diffusion.
 
 use super::{Context, Sampler, along, ancestral, slope};
 use crate::Result;
@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct Dpmpp2sA {
-    /// The latents at the start of a step whose middle was reached, and their noise level.
+    /// The latents at the start of a step whose midpoint was reached, and their noise level.
     start: Option<(Tensor, f64)>,
 }
 
@@ -16,7 +16,7 @@ impl Sampler for Dpmpp2sA {
         let x0 = cx.denoise(x)?.x0;
         if cx.is_first_of_two() {
             self.start = Some((x.clone(), cx.point.sigma));
-            // To the middle at first order, which is Euler's step.
+            // The first half has first order, which is Euler's step.
             return along(x, &slope(x, &x0, cx.point.sigma)?, cx.target.sigma - cx.point.sigma);
         }
         let (x, sigma) = self.start.take().unwrap_or_else(|| (x.clone(), cx.point.sigma));

@@ -1,5 +1,6 @@
-//! DPM-Solver++ (stochastic), singlestep with r = 1/2: from k-diffusion, after arXiv 2211.01095. Both halves start
-//! from the same latents; each goes down further than its noise level, and the Brownian path leads up to it.
+//! DPM-Solver++ (stochastic), singlestep with r = 1/2: from k-diffusion, after arXiv 2211.01095. Both halves start from
+//! the same latents. Each goes down further than its noise level, and the Brownian path brings the latents back up to
+//! it.
 
 use super::{Context, Sampler, ancestral};
 use crate::Result;
@@ -8,7 +9,7 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct DpmppSde {
-    /// The latents at the start of a step whose middle was reached, and their noise level.
+    /// The latents at the start of a step whose midpoint was reached, and their noise level.
     start: Option<(Tensor, f64)>,
 }
 
@@ -27,10 +28,10 @@ impl Sampler for DpmppSde {
     }
 }
 
-/// The noise level in the middle of a step.
+/// The noise level at the midpoint of a step.
 ///
-/// k-diffusion goes through logarithms in f32, here and where it asks for noise. What gets lost there is as
-/// long as a piece of the Brownian path is resolved, so that it shows.
+/// k-diffusion computes logarithms in f32 here and for the levels of its noise. The rounding error is as large as the
+/// resolution of the Brownian path, so that it affects the result.
 pub(super) fn middle(sigma: f64, sigma_next: f64) -> f64 {
     let (t, t_next) = (log_f32(sigma), log_f32(sigma_next));
     exp_f32(t + (t_next - t) * 0.5)

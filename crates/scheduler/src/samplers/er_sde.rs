@@ -5,14 +5,14 @@ use crate::Result;
 use crate::tensor::linear;
 use candle_core::Tensor;
 
-/// How finely the integrals are summed: the authors' code.
+/// The number of points of each numerical integral, from the authors' code.
 const POINTS: usize = 200;
 
 #[derive(Default)]
 pub(crate) struct ErSde {
     /// The noise levels of the last steps, newest first, at most two.
     sigmas: Vec<f64>,
-    /// The image that the last step predicted, and the slope of the predicted images there.
+    /// The image that the last step predicted, and the slope of the predicted images at that point.
     last: Option<(Tensor, Option<Tensor>)>,
 }
 
@@ -48,7 +48,7 @@ impl Sampler for ErSde {
     }
 }
 
-/// How the noise of the reverse SDE depends on its level: the paper's equation for `phi` in section 3.3.
+/// The noise of the reverse SDE as a function of the noise level: the paper's equation for `phi` in section 3.3.
 fn noise_function(sigma: f64) -> f64 {
     sigma * (sigma.powf(0.3).exp() + 10.0)
 }

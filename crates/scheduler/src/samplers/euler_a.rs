@@ -1,5 +1,5 @@
-//! Ancestral sampling with Euler steps, from k-diffusion: go down further than the next noise level,
-//! then add fresh noise up to it.
+//! Ancestral sampling with Euler steps, from k-diffusion: each step goes down further than the next noise level, and
+//! fresh noise brings the latents back up to it.
 
 use super::{Context, Sampler, along, ancestral, slope};
 use crate::Result;
@@ -14,7 +14,7 @@ impl Sampler for EulerA {
 
         let d = slope(x, &cx.denoise(x)?.x0, sigma)?;
         let x = along(x, &d, sigma_down - sigma)?;
-        // Drawn at the last step too, where its factor is 0: the generator's state is diffusers' as well.
+        // The last step generates noise too, although its factor is 0: the generator's state then matches diffusers'.
         along(&x, &cx.noise.sample(&x)?, sigma_up * cx.schedule.config().s_noise)
     }
 }

@@ -1,5 +1,5 @@
-//! Euler's method with CFG++: arXiv 2406.08070, algorithm 2. The guided image is noised again with the noise that the
-//! model sees without the prompt. With `eta` fresh noise takes the place of some of it, as in ComfyUI.
+//! Euler's method with CFG++: arXiv 2406.08070, algorithm 2. The guided image gets the noise of the unconditional
+//! prediction. With `eta`, fresh noise replaces some of it, as in ComfyUI.
 
 use super::{Context, Sampler, ancestral, slope};
 use crate::tensor::linear;

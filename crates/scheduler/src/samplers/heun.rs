@@ -1,5 +1,5 @@
-//! Heun's method: arXiv 2206.00364, algorithm 2. An Euler step, then the step again with
-//! the mean of the slopes at both of its ends. The last step, to no noise, is Euler's alone.
+//! Heun's method: arXiv 2206.00364, algorithm 2. An Euler step is repeated with the mean of the slopes at both of its
+//! ends. The last step, to zero noise, is an Euler step only.
 
 use super::{Context, Sampler, along, slope};
 use crate::Result;
@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct Heun {
-    /// An Euler step that waits for its correction.
+    /// An Euler step that is not corrected yet.
     proposed: Option<Proposed>,
 }
 

@@ -1,5 +1,6 @@
-//! Heun++ of order 3: Carzit's sd-webui-samplers-scheduler, as ComfyUI has it. The slope of a step is a mean of those at its
-//! start, at its end and at the end of the next step, with weights that are their noise levels' shares of the first one.
+//! Heun++ of order 3: Carzit's sd-webui-samplers-scheduler, as in ComfyUI. The slope of a step is the weighted mean of
+//! the slopes at its start, at its end and at the end of the next step. The weights are the ratios of their noise
+//! levels to the first one.
 
 use super::{Context, Sampler, along, slope};
 use crate::Result;
@@ -8,9 +9,9 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct HeunPp2 {
-    /// The latents at the start of the step that is under way, and the noise levels of its start and end.
+    /// The latents at the start of the current step, and the noise levels of its start and end.
     start: Option<(Tensor, f64, f64)>,
-    /// Its slopes and the noise levels at which they were taken, that at the start first.
+    /// The slopes of the current step and their noise levels, in order.
     slopes: Vec<(Tensor, f64)>,
 }
 

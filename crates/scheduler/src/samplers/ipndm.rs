@@ -1,5 +1,5 @@
-//! Improved PNDM: arXiv 2204.13902, equation 4 and appendix H.2: Adams and Bashforth's method on Karras' slopes, with
-//! the coefficients of even steps whatever the steps are.
+//! Improved PNDM: arXiv 2204.13902, equation 4 and appendix H.2: Adams-Bashforth with Karras' slopes. The coefficients
+//! are those of even steps, for any steps.
 
 use super::{Context, Sampler, slope};
 use crate::Result;
@@ -26,7 +26,7 @@ impl Sampler for Ipndm {
     }
 }
 
-/// The coefficients of Adams and Bashforth's method of order 1 to 4 on even steps, for the newest slope first.
+/// The coefficients of the Adams-Bashforth method of order 1 to 4 for even steps, for the newest slope first.
 pub(super) fn adams_bashforth(order: usize) -> &'static [f64] {
     match order {
         0 | 1 => &[1.0],

@@ -1,12 +1,12 @@
-//! Latent consistency models, multistep: arXiv 2310.04378, algorithm 3. The model's image is taken at once, with a
-//! little of the latents as the boundary condition has it, and noise is added for the next timestep.
+//! Latent consistency models, multistep: arXiv 2310.04378, algorithm 3. Each step takes the predicted image directly,
+//! mixed with a little of the latents by the boundary condition, and adds noise for the next timestep.
 
 use super::{Context, Sampler};
 use crate::Result;
 use crate::tensor::linear;
 use candle_core::Tensor;
 
-/// Both of the boundary condition's functions stand on this deviation: section 4.1.
+/// The standard deviation in both functions of the boundary condition: section 4.1.
 const SIGMA_DATA: f64 = 0.5;
 
 pub(crate) struct Lcm;

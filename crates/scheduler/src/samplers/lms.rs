@@ -1,12 +1,12 @@
-//! Linear multistep (Adams-Bashforth on uneven steps), from k-diffusion: the slope over the next step is
-//! the polynomial through the last slopes.
+//! Linear multistep (Adams-Bashforth for uneven steps), from k-diffusion: the slope over the next step is the
+//! polynomial through the last slopes.
 
 use super::{Context, Sampler, slope};
 use crate::Result;
 use crate::tensor::linear;
 use candle_core::Tensor;
 
-/// How many slopes are remembered: diffusers' and k-diffusion's default.
+/// The number of slopes that are stored: diffusers' and k-diffusion's default.
 const ORDER: usize = 4;
 
 #[derive(Default)]
@@ -20,8 +20,8 @@ impl Sampler for Lms {
         let d = slope(x, &cx.denoise(x)?.x0, cx.point.sigma)?;
         self.slopes.insert(0, d);
         self.slopes.truncate(ORDER);
-        // The order counts from the schedule's start, also where an image was entered behind it: a slope
-        // that was never taken then counts as zero. Odd, but it is diffusers' img2img.
+        // The order counts from the start of the schedule, also where img2img starts later. The slopes that were never
+        // computed then count as zero, as in diffusers.
         let order = (cx.index + 1).min(ORDER);
         let nodes: Vec<f64> = (0..order).map(|k| cx.schedule.points()[cx.index - k].sigma).collect();
         let weights = (0..order).map(|k| lagrange_integral(&nodes, k, cx.point.sigma, cx.target.sigma));
@@ -36,7 +36,7 @@ fn lagrange_integral(nodes: &[f64], k: usize, from: f64, to: f64) -> f64 {
         let others = nodes.iter().enumerate().filter(|&(j, _)| j != k);
         others.map(|(_, node)| (tau - node) / (nodes[k] - node)).product()
     };
-    // Gauss-Legendre's two points are exact up to the third power, which is all there is.
+    // Gauss-Legendre quadrature with two points is exact up to the third power, which is sufficient here.
     let (middle, half) = ((from + to) / 2.0, (to - from) / 2.0);
     let offset = half / 3f64.sqrt();
     half * (polynomial(middle - offset) + polynomial(middle + offset))

@@ -1,8 +1,8 @@
-//! The samplers, one file each. Each takes the latents at `cx.point`, asks the model once, and gives the
-//! latents that diffusers' scheduler of that name gives, or k-diffusion's function where diffusers has none.
+//! The samplers, one file each. Each takes the latents at `cx.point`, evaluates the model once, and returns the latents
+//! that diffusers' scheduler of that name returns, or k-diffusion's function where diffusers has none.
 //!
-//! A sampler that asks twice a step is called twice: in between, the latents are at the second point, and
-//! it remembers where the step began.
+//! A sampler that evaluates the model twice a step is called twice. In between, the latents are at the second point,
+//! and the sampler stores the start of the step.
 
 mod ddim;
 mod ddim_cfg_pp;
@@ -32,37 +32,37 @@ use crate::tensor::linear;
 use crate::{Denoised, Denoiser, NoiseSource, Point, Resolved, Result, SamplerKind, Schedule};
 use candle_core::Tensor;
 
-/// A sampler between two steps: what it remembers of the steps before.
+/// The state of a sampler between two steps.
 pub(crate) trait Sampler {
     /// The latents after the step from `cx.point`.
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor>;
 }
 
-/// What a sampler has to hand during one step.
+/// The inputs of one step.
 pub(crate) struct Context<'a> {
     pub schedule: &'a Schedule,
     /// This evaluation's index in the schedule.
     pub index: usize,
-    /// Where the latents are.
+    /// The point of the latents.
     pub point: Point,
-    /// Where the step leads.
+    /// The point at the end of the step.
     pub target: Point,
     pub denoiser: Denoiser<'a>,
     pub noise: &'a mut dyn NoiseSource,
 }
 
 impl Context<'_> {
-    /// The image and the noise that the model sees in `x`.
+    /// The image and the noise that the model predicts for `x`.
     fn denoise(&mut self, x: &Tensor) -> Result<Denoised> {
         self.denoiser.denoise(x, self.point)
     }
 
-    /// Whether the model is not asked again in this step.
+    /// Whether this is the last model evaluation of the step.
     fn is_last_of_step(&self) -> bool {
         !self.schedule.is_first_of_two(self.index)
     }
 
-    /// Whether the step asks the model once more, at `target`.
+    /// Whether the step evaluates the model once more, at `target`.
     fn is_first_of_two(&self) -> bool {
         self.schedule.is_first_of_two(self.index)
     }
@@ -71,7 +71,7 @@ impl Context<'_> {
         self.schedule.config().eta
     }
 
-    /// The latents with fresh noise. Nothing is drawn where there is none to add.
+    /// Adds fresh noise to the latents. No noise is generated where its factor is 0.
     fn with_noise(&mut self, x: &Tensor, sigma: f64) -> Result<Tensor> {
         if sigma == 0.0 {
             return Ok(x.clone());
@@ -79,17 +79,17 @@ impl Context<'_> {
         linear(&[(1.0, x), (sigma * self.schedule.config().s_noise, &self.noise.sample(x)?)])
     }
 
-    /// The latents with what the image's Brownian path does between two noise levels, as noise of this level.
+    /// Adds the increment of the images' Brownian paths between two noise levels, scaled to noise of level `sigma`.
     fn with_path(&mut self, x: &Tensor, (from, to): (f64, f64), sigma: f64) -> Result<Tensor> {
         if sigma == 0.0 {
             return Ok(x.clone());
         }
-        let noise = self.noise.along_path(x, self.schedule.range(), from, to)?;
+        let noise = self.noise.brownian_increment(x, self.schedule.range(), from, to)?;
         linear(&[(1.0, x), (sigma * self.schedule.config().s_noise, &noise)])
     }
 }
 
-/// A sampler before its first step.
+/// A sampler in its initial state.
 pub(crate) fn new(config: &Resolved) -> Box<dyn Sampler> {
     match config.sampler {
         SamplerKind::Ddim => Box::new(ddim::Ddim),
@@ -118,8 +118,8 @@ pub(crate) fn new(config: &Resolved) -> Box<dyn Sampler> {
     }
 }
 
-/// The noise level at which a sampler of second order asks the model again in a step between two noise levels;
-/// `None` where it asks once. Heun++ asks a third time, at the end of the next step.
+/// The noise level of the second model evaluation in a step between two noise levels. `None` for one evaluation. Heun++
+/// has a third one, at the end of the next step.
 pub(crate) fn second_evaluation(config: &Resolved, sigma: f64, sigma_next: f64) -> Option<f64> {
     let (sigma_down, _) = ancestral(sigma, sigma_next, config.eta);
     let middle = |target: f64| (target > 0.0).then(|| (sigma * target).sqrt());
@@ -131,8 +131,8 @@ pub(crate) fn second_evaluation(config: &Resolved, sigma: f64, sigma_next: f64) 
     }
 }
 
-/// How far down a step goes so that fresh noise leads up to `sigma_next`, and the level of that noise:
-/// DDIM's equation 16 with alpha 1, as k-diffusion has it. `eta` 0 needs no noise.
+/// The level to which a step goes down so that fresh noise brings it back up to `sigma_next`, and the level of that
+/// noise: DDIM's equation 16 with alpha 1, as in k-diffusion. `eta` 0 needs no noise.
 fn ancestral(sigma: f64, sigma_next: f64, eta: f64) -> (f64, f64) {
     let posterior = (sigma_next.powi(2) * (sigma.powi(2) - sigma_next.powi(2)) / sigma.powi(2)).sqrt();
     let sigma_up = (eta * posterior).min(sigma_next);

@@ -1,5 +1,5 @@
-//! Refined exponential solver, multistep of order 2: arXiv 2308.02157, section 3.3, as ComfyUI has it. With `eta` the
-//! step goes down further, and fresh noise leads up again.
+//! Refined exponential solver, multistep of order 2: arXiv 2308.02157, section 3.3, as in ComfyUI. With `eta` the step
+//! goes down further, and fresh noise brings the latents back up.
 
 use super::{Context, Sampler, ancestral};
 use crate::Result;
@@ -11,7 +11,7 @@ pub(crate) struct ResMultistep {
     last: Option<Last>,
 }
 
-/// What the last step had: its start, how far down it went, and the image that it predicted.
+/// The last step: its start, the level it went down to, and the image that it predicted.
 struct Last {
     sigma: f64,
     sigma_down: f64,

@@ -1,7 +1,7 @@
 //! UniPC: arXiv 2302.04867, algorithms 5 to 8 (multistep, data prediction).
 //!
-//! Each evaluation first corrects the step that led to it (UniC), then predicts the next one (UniP); both
-//! are the same sum over differences of predicted images, the corrector's with the newest one in it.
+//! Each evaluation first corrects the step that led to it (UniC), then predicts the next one (UniP). Both are the same
+//! sum over differences of predicted images; the corrector's includes the newest one.
 
 use super::{Context, Sampler};
 use crate::tensor::linear;
@@ -10,9 +10,9 @@ use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct UniPc {
-    /// The predicted images and where they were predicted, newest first, at most `order`.
+    /// The predicted images and their points, newest first, at most `order`.
     images: Vec<(Tensor, Point)>,
-    /// The latents at the start of the last step, and the order it was taken with.
+    /// The latents at the start of the last step, and the order of that step.
     last: Option<(Tensor, usize)>,
 }
 
@@ -37,8 +37,7 @@ impl Sampler for UniPc {
     }
 }
 
-/// The step from the newest of `images` to `t`. `arrived` is the image predicted at `t`, which makes it
-/// the corrector.
+/// The step from the newest of `images` to `t`. With `arrived`, the image predicted at `t`, it is the corrector.
 fn update(
     x: &Tensor,
     images: &[(Tensor, Point)],
@@ -54,7 +53,7 @@ fn update(
         UniPcScale::Bh2 => phi_1,
     };
     let mut terms = vec![(t.sigma / s.sigma, x), (-t.alpha * phi_1, m0)];
-    // At the end, without noise, h is infinite, and a step of no length has no differences: first order.
+    // At the end, without noise, h is infinite, and a step of zero length has no differences: first order.
     if h.is_finite() && h != 0.0 {
         let ratios: Vec<f64> = images[1..].iter().map(|(_, p)| (p.lambda() - s.lambda()) / h).collect();
         let others = images[1..].iter().map(|(m, _)| m).zip(ratios.iter().copied());
@@ -69,8 +68,8 @@ fn update(
     linear(&terms)
 }
 
-/// The weights of the differences: the solution of `sum_k r_k^(i-1) rho_k = i! phi_(i+1)(hh) hh / B`.
-/// A single one is 1/2, whatever `h` (the paper's remark after theorem 3.1).
+/// The weights of the differences: the solution of `sum_k r_k^(i-1) rho_k = i! phi_(i+1)(hh) hh / B`. A single one is
+/// 1/2 for any `h` (the paper's remark after theorem 3.1).
 fn weights(r: &[f64], hh: f64, b: f64) -> Vec<f64> {
     if r.len() == 1 {
         return vec![0.5];
@@ -88,8 +87,8 @@ fn weights(r: &[f64], hh: f64, b: f64) -> Vec<f64> {
     solve(rows)
 }
 
-/// Gauss-Jordan elimination of a system of at most three rows, the right side last in each. It is
-/// Vandermonde's with different nodes, so no pivot is zero.
+/// Gauss-Jordan elimination of a system of at most three rows, with the right side last in each. It is a Vandermonde
+/// system with different nodes, so no pivot is zero.
 fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     for i in 0..rows.len() {
         let pivot: Vec<f64> = rows[i].iter().map(|value| value / rows[i][i]).collect();

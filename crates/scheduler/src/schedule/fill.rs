@@ -1,4 +1,4 @@
-//! Where the points of a schedule come from.
+//! Computes the points of a schedule.
 
 use super::Schedule;
 use crate::point::Point;
@@ -10,7 +10,7 @@ use crate::{
     SigmaSchedule, Spacing, TimestepRule,
 };
 
-/// What may be missing of a whole timestep that was computed through the logarithms of noise levels.
+/// The largest rounding error of a whole timestep that was computed through the logarithms of noise levels.
 const ROUNDING: f64 = 1e-4;
 
 impl Schedule {
@@ -31,9 +31,9 @@ impl Schedule {
         let next = |end: Point| self.points[1..].iter().copied().chain([end]).collect();
         self.targets = match sampler {
             SamplerKind::Ddpm | SamplerKind::Lcm => next(Point::of_alpha_cumprod(0.0, 1.0)),
-            // TCD lands on a timestep.
+            // TCD ends on a timestep.
             SamplerKind::Tcd => next(self.training_point(0)?),
-            // Not the next point: where the spacing is no whole number the two differ a little.
+            // This is not the next point: where the spacing is not a whole number the two differ a little.
             _ => timesteps.iter().map(|&t| self.training_point(t - self.stride())).collect::<Result<_>>()?,
         };
         self.arrivals = self.points.clone();
@@ -46,41 +46,41 @@ impl Schedule {
         let levels = self.levels(&self.training.sigmas)?;
         let mut points: Vec<Point> = levels.into_iter().map(|sigma| self.between(sigma)).collect();
         points.push(Point::preserving(0.0, 0.0));
-        self.set_preserving(points)
+        self.set_variance_preserving(points)
     }
 
-    /// DDIM and PLMS on AUTOMATIC1111's timesteps: the last one is where the last step leads.
+    /// DDIM and PLMS with AUTOMATIC1111's timesteps: the last one is the target of the last step.
     pub(super) fn fill_strided(&mut self) -> Result<()> {
         let timesteps = self.strided();
         if timesteps.len() < 2 {
             return Err(Error::Steps { steps: self.steps, min: 2, max: self.config.num_train_timesteps });
         }
         let points = timesteps.into_iter().map(|t| self.training_point(t)).collect::<Result<_>>()?;
-        self.set_preserving(points)
+        self.set_variance_preserving(points)
     }
 
     /// `range(0, n, n // steps) + 1`, the noisiest first: `CompVisSampler.get_timesteps` in AUTOMATIC1111's
     /// `sd_samplers_timesteps.py`.
     fn strided(&self) -> Vec<i64> {
         let train = self.config.num_train_timesteps;
-        let stride = (train / self.laid_out()).max(1);
+        let stride = (train / self.level_count()).max(1);
         let mut timesteps: Vec<i64> = (0..train).step_by(stride).map(|t| (t + 1).min(train - 1) as i64).collect();
         timesteps.reverse();
         timesteps
     }
 
-    /// The points of a sampler that keeps the variance, the end last.
-    fn set_preserving(&mut self, points: Vec<Point>) -> Result<()> {
+    /// Sets the points of a variance preserving sampler, the end last.
+    fn set_variance_preserving(&mut self, points: Vec<Point>) -> Result<()> {
         self.set_chain(points)?;
         let Point { alpha, sigma, .. } = self.points[0];
         self.init_noise_sigma = match self.config.initial_noise {
-            // On timesteps of its own AUTOMATIC1111 begins as diffusers does.
+            // With its own timesteps AUTOMATIC1111 starts as diffusers does.
             _ if self.config.sigmas == SigmaGrid::Strided => 1.0,
             InitialNoise::Spacing => 1.0,
             other => self.initial_noise(other, sigma / alpha) * alpha,
         };
         if self.config.sampler == SamplerKind::Pndm && self.steps > 1 {
-            // The second point comes twice.
+            // The second point occurs twice.
             for list in [&mut self.points, &mut self.targets, &mut self.arrivals] {
                 list.insert(1, list[1]);
             }
@@ -90,8 +90,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// PNDM evaluates the model more often than it steps. With Runge-Kutta the first three steps take
-    /// four evaluations each, two of them half-way; without, the second timestep comes twice.
+    /// PNDM has more model evaluations than steps. With Runge-Kutta the first three steps take four evaluations each,
+    /// two of them at the midpoint. Without it, the second timestep occurs twice.
     fn pndm_evaluations(&self, timesteps: &[i64]) -> Vec<i64> {
         if self.config.skip_prk_steps {
             let second = if timesteps.len() > 1 { &timesteps[1..2] } else { &[] };
@@ -103,13 +103,13 @@ impl Schedule {
         runge_kutta.chain(timesteps[3..].iter().copied()).collect()
     }
 
-    /// Euler and its relatives: noise is added to the image as it is.
-    pub(super) fn fill_exploding(&mut self) -> Result<()> {
+    /// Euler and related samplers: variance exploding.
+    pub(super) fn fill_variance_exploding(&mut self) -> Result<()> {
         let levels: Vec<(f64, f64)> = match &self.config.sigmas {
             _ if self.config.sampler.is_multistep_sde() => self.multistep_levels()?,
-            SigmaGrid::Training => self.kept(self.visited()),
+            SigmaGrid::Training => self.without_penultimate(self.visited()),
             grid => {
-                // diffusers rounds for these two alone.
+                // diffusers rounds for these two samplers only.
                 let rounds = matches!(self.config.sampler, SamplerKind::Dpm2 | SamplerKind::Dpm2A)
                     && *grid == SigmaGrid::Karras
                     && self.config.timesteps == TimestepRule::Class;
@@ -141,12 +141,13 @@ impl Schedule {
         Ok(())
     }
 
-    /// What unit noise is multiplied by where noise is added to the image as it is, and `sigma` is the first level.
+    /// The factor of unit noise in the variance exploding form, where `sigma` is the first level.
     fn initial_noise(&self, rule: InitialNoise, sigma: f64) -> f64 {
         let is_with_image = match rule {
             InitialNoise::Sigma => false,
             InitialNoise::Variance => true,
-            // `leading` does not begin at the noisiest level, so the start is an image's variance and noise.
+            // `leading` does not start at the noisiest level, so the first latents have the variance of an image plus
+            // noise.
             InitialNoise::Spacing => self.config.spacing == Spacing::Leading,
             // Python's `isclose` with a relative tolerance of 1e-5.
             InitialNoise::Maximum => sigma >= self.training.max() * (1.0 - 1e-5),
@@ -154,15 +155,15 @@ impl Schedule {
         if is_with_image { sigma.hypot(1.0) } else { sigma }
     }
 
-    /// Timesteps of the configuration's spacing, and their noise levels.
+    /// The timesteps of the configuration's spacing, and their noise levels.
     fn visited(&self) -> Vec<(f64, f64)> {
-        let steps = self.laid_out();
+        let steps = self.level_count();
         let timesteps = self.grid(steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
         let timesteps = timesteps.into_iter().map(round_to_f32);
         timesteps.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
     }
 
-    /// Karras' samplers may begin a step with more noise than the last one left.
+    /// Raises the noise level at the start of steps, for Karras' samplers with churn.
     fn raise_by_churn(&mut self) {
         for i in 0..self.points.len() {
             let sigma = self.points[i].sigma;
@@ -173,7 +174,7 @@ impl Schedule {
         }
     }
 
-    /// The samplers of second order that remember nothing ask the model twice a step, Heun++ three times.
+    /// Inserts the second evaluations of singlestep samplers of second order, and the third ones of Heun++.
     fn insert_second_evaluations(&mut self) {
         let (points, targets) = (std::mem::take(&mut self.points), std::mem::take(&mut self.targets));
         let arrivals = std::mem::take(&mut self.arrivals);
@@ -197,8 +198,8 @@ impl Schedule {
         }
     }
 
-    /// DPM-Solver++, UniPC, DEIS: variance kept, and whole timesteps where diffusers has them.
-    pub(super) fn fill_preserving(&mut self) -> Result<()> {
+    /// DPM-Solver++, UniPC, DEIS: variance preserving, with whole timesteps where diffusers has them.
+    pub(super) fn fill_variance_preserving(&mut self) -> Result<()> {
         if self.config.sigmas == SigmaGrid::Strided {
             return self.fill_even_in_time();
         }
@@ -207,10 +208,10 @@ impl Schedule {
             levels.iter().map(|&(t, ratio)| Point::preserving(round_to_f32(t), round_to_f32(ratio))).collect();
         points.push(match self.config.convention {
             Convention::Diffusers => Point::preserving(0.0, self.final_ratio()),
-            // There latents are the image and noise: the last step leads to them.
+            // There, latents are the image plus noise, and the last step leads to them.
             _ => Point::exploding(0.0, self.final_ratio()),
         });
-        self.set_preserving(points)
+        self.set_variance_preserving(points)
     }
 
     /// AUTOMATIC1111's UniPC: `skip_type` `time_uniform`, from the noisiest timestep to the timestep 0, with as many
@@ -219,7 +220,7 @@ impl Schedule {
         let logs: Vec<f64> = self.training.alphas_cumprod.iter().map(|&alpha| f64::from(alpha).ln()).collect();
         let timesteps = linspace((logs.len() - 1) as f64, 0.0, self.strided().len() + 1);
         let point = |t: f64| Point::of_alpha_cumprod(t, interpolate(&logs, t).exp());
-        self.set_preserving(timesteps.into_iter().map(point).collect())
+        self.set_variance_preserving(timesteps.into_iter().map(point).collect())
     }
 
     /// Timesteps and noise levels of diffusers' multistep classes, the noisiest first.
@@ -231,19 +232,22 @@ impl Schedule {
         let timestep = |sigma: f64| match (&self.config.sigmas, self.config.timesteps) {
             (SigmaGrid::Karras | SigmaGrid::Lu, TimestepRule::Class) => self.whole_timestep_of(sigma),
             (SigmaGrid::Scheduled(SigmaSchedule::Exponential | SigmaSchedule::BetaSigmas), TimestepRule::Class) => {
-                // diffusers drops the fraction here. The first level is the last timestep's, which the logarithm misses by
-                // a rounding: NumPy 1 has 999 there, and NumPy 2 has 998.99999994, which diffusers cuts to 998.
+                // diffusers truncates here. The first level is the last timestep's, which the logarithm misses by a
+                // rounding error: NumPy 1 computes 999 there, and NumPy 2 computes 998.99999994, which diffusers
+                // truncates to 998.
                 (self.timestep_of(sigma) + ROUNDING).floor()
             }
             _ => self.timestep_at(sigma),
         };
         let levels = match self.config.sigmas {
             SigmaGrid::Training => {
-                let timesteps = self.grid(self.laid_out() + 1, noisiest).timesteps(self.config.spacing);
+                let timesteps = self.grid(self.level_count() + 1, noisiest).timesteps(self.config.spacing);
                 let whole = timesteps.into_iter().map(f64::round_ties_even);
-                return Ok(self.kept(whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()));
+                return Ok(
+                    self.without_penultimate(whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect())
+                );
             }
-            SigmaGrid::Lu => self.kept(lu(log_max, log_min, self.laid_out())),
+            SigmaGrid::Lu => self.without_penultimate(lu(log_max, log_min, self.level_count())),
             _ => self.levels(&self.training.sigmas)?,
         };
         Ok(levels.into_iter().map(|sigma| (timestep(sigma), sigma)).collect())
@@ -254,20 +258,21 @@ impl Schedule {
         self.config.sampler == SamplerKind::Dpmpp2m || self.config.sampler.is_multistep_sde()
     }
 
-    /// How many levels are laid out: one more than there are steps where the next-to-last one is left out.
-    pub(super) fn laid_out(&self) -> usize {
+    /// The number of computed levels: one more than the steps if the next-to-last one is removed.
+    pub(super) fn level_count(&self) -> usize {
         self.steps + usize::from(self.config.discards_penultimate)
     }
 
-    /// Levels without the end, the noisiest first, but for the one before the end where that is left out.
-    fn kept<T>(&self, mut levels: Vec<T>) -> Vec<T> {
+    /// Removes the next-to-last level if the configuration asks for it. `levels` are without the end, the noisiest
+    /// first.
+    fn without_penultimate<T>(&self, mut levels: Vec<T>) -> Vec<T> {
         if self.config.discards_penultimate && levels.len() > 1 {
             levels.pop();
         }
         levels
     }
 
-    /// The noise levels that the sigma schedule lays between the ends of `visited`, the least first.
+    /// The noise levels of the sigma schedule between the ends of `visited`, the least first.
     fn levels(&self, visited: &[f64]) -> Result<Vec<f64>> {
         let config = &self.config;
         let schedule = match &config.sigmas {
@@ -283,19 +288,19 @@ impl Schedule {
             let (option, value) = if config.sigma_min.is_some() { ("sigma-min", min) } else { ("sigma-max", max) };
             return Err(Error::Option { option, value: value.to_string(), expected });
         }
-        let (steps, convention) = (self.laid_out(), config.convention);
+        let (steps, convention) = (self.level_count(), config.convention);
         let range = Range { training: &self.training, max, min, steps, rho: config.rho, convention };
-        Ok(self.kept(range.levels(schedule).unwrap_or_else(|| visited.iter().rev().copied().collect())))
+        Ok(self.without_penultimate(range.levels(schedule).unwrap_or_else(|| visited.iter().rev().copied().collect())))
     }
 
-    /// A variance preserving point between timesteps.
+    /// The variance preserving point of a noise level between timesteps.
     fn between(&self, sigma: f64) -> Point {
         Point::preserving(round_to_f32(self.timestep_at(sigma)), round_to_f32(sigma))
     }
 
-    /// Each point leads to the next, one evaluation a step.
+    /// Sets points where each leads to the next, with one evaluation a step.
     ///
-    /// No two evaluations may share a noise level; the end may be where the last one is.
+    /// No two evaluations may share a noise level. The end may coincide with the last one.
     pub(super) fn set_chain(&mut self, points: Vec<Point>) -> Result<()> {
         self.steps = points.len() - 1;
         if let Some(pair) = points[..self.steps].windows(2).find(|pair| pair[1].sigma >= pair[0].sigma) {
@@ -311,10 +316,10 @@ impl Schedule {
 
     fn grid(&self, divisions: usize, last: usize) -> Grid {
         let num_train_timesteps = self.config.num_train_timesteps;
-        Grid { last, num_train_timesteps, steps: self.laid_out(), divisions, offset: self.config.steps_offset }
+        Grid { last, num_train_timesteps, steps: self.level_count(), divisions, offset: self.config.steps_offset }
     }
 
-    /// How many of the noisiest timesteps have a log-SNR below the bound.
+    /// The number of noisiest timesteps whose log-SNR is below the bound.
     fn clipped_timesteps(&self) -> usize {
         let bound = self.config.solver.lambda_min_clipped;
         let clipped = self.training.log_sigmas.iter().filter(|&&log_sigma| -log_sigma < bound).count();
@@ -325,27 +330,27 @@ impl Schedule {
         timestep_of(sigma, &self.training.log_sigmas)
     }
 
-    /// The timestep that the model gets at a noise level, where diffusers' class gives it a fraction.
+    /// The timestep that the model gets at a noise level, where diffusers' class allows fractions.
     pub(super) fn timestep_at(&self, sigma: f64) -> f64 {
         let timestep = self.timestep_of(sigma);
         if self.config.timesteps != TimestepRule::Nearest {
             return timestep;
         }
-        // In f32 as there: where a level is half-way between two, a rounding decides.
+        // Computed in f32 as in ComfyUI: where a level is half-way between two timesteps, rounding decides.
         let log_sigma = (sigma as f32).ln();
         let distance = |t: f64| (interpolate(&self.training.log_sigmas, t) as f32 - log_sigma).abs();
         let (below, above) = (timestep.floor(), timestep.ceil());
         if distance(above) < distance(below) { above } else { below }
     }
 
-    /// diffusers rounds, but for DPM-Solver++ on the cosine schedule it drops the fraction.
+    /// diffusers rounds, except for DPM-Solver++ with the cosine schedule, where it truncates.
     fn whole_timestep_of(&self, sigma: f64) -> f64 {
         let cosine = self.config.betas == BetaSchedule::SquaredCosCapV2;
         let timestep = self.timestep_of(sigma);
         if cosine && self.is_dpm_solver() { timestep.floor() } else { timestep.round_ties_even() }
     }
 
-    /// Noise over signal after the last step.
+    /// The ratio of noise to signal after the last step.
     fn final_ratio(&self) -> f64 {
         match self.config.final_sigma {
             FinalSigma::Zero => 0.0,
@@ -355,7 +360,7 @@ impl Schedule {
     }
 }
 
-/// diffusers keeps its timesteps and sigmas in f32.
+/// diffusers stores its timesteps and sigmas in f32.
 fn round_to_f32(value: f64) -> f64 {
     f64::from(value as f32)
 }

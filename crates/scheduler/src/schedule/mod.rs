@@ -1,4 +1,4 @@
-//! A schedule: the points at which the model is asked, in order.
+//! A schedule: the points of the model evaluations, in order.
 
 mod fill;
 mod restart;
@@ -9,20 +9,20 @@ use crate::training::Training;
 use crate::{Error, Resolved, Result, SamplerKind, SigmaGrid, tensor};
 use candle_core::Tensor;
 
-/// The points at which the model is asked, in order, and what the sampler needs besides.
+/// The points of the model evaluations, in order, with the other data that samplers need.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     config: Resolved,
     training: Training,
     /// One for each model evaluation.
     points: Vec<Point>,
-    /// Where the step that begins at a point leads.
+    /// The target of the step that begins at each point.
     targets: Vec<Point>,
-    /// Where the latents are before an evaluation: at its point, but where churn raises them first.
+    /// The point of the latents before each evaluation: the evaluation's own point, unless churn raises them first.
     arrivals: Vec<Point>,
     /// The evaluation with which each step begins.
     step_starts: Vec<usize>,
-    /// The least and the largest noise level that a step begins with.
+    /// The least and the largest noise level at the start of a step.
     range: (f64, f64),
     init_noise_sigma: f64,
     steps: usize,
@@ -30,14 +30,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of `steps` steps, or of as many as there are where the noise levels are given one by one.
+    /// The schedule of `steps` steps, or of the given noise levels if the configuration lists them.
     pub fn new(config: &Resolved, steps: usize) -> Result<Self> {
         let (sampler, on_timesteps) = (config.sampler, config.sampler.frame() == Frame::Timesteps);
         let strided = config.sigmas == SigmaGrid::Strided;
         let own_timesteps = on_timesteps && (config.sigmas == SigmaGrid::Training || strided);
         let distilled = matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) && config.sigmas == SigmaGrid::Training;
         let max = if distilled { config.distilled_timesteps } else { config.num_train_timesteps };
-        // The multistep formula of order 4 stands on four steps of Runge-Kutta.
+        // The multistep formula of order 4 needs four Runge-Kutta steps first.
         let runge_kutta = sampler == SamplerKind::Pndm && !config.skip_prk_steps;
         let min = if runge_kutta { 4 } else { 1 };
         let custom = matches!(config.sigmas, SigmaGrid::Custom(_));
@@ -60,8 +60,8 @@ impl Schedule {
             Frame::Timesteps if strided => schedule.fill_strided()?,
             Frame::Timesteps if own_timesteps => schedule.fill_timesteps()?,
             Frame::Timesteps => schedule.fill_between_timesteps()?,
-            Frame::Exploding => schedule.fill_exploding()?,
-            Frame::Preserving => schedule.fill_preserving()?,
+            Frame::Exploding => schedule.fill_variance_exploding()?,
+            Frame::Preserving => schedule.fill_variance_preserving()?,
         }
         let ends = schedule.targets.last().filter(|end| end.sigma > 0.0);
         let mut levels: Vec<f64> =
@@ -73,7 +73,7 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// The variance preserving point of a training timestep; below 0 lies the end.
+    /// The variance preserving point of a training timestep. A negative timestep is the end.
     pub(crate) fn training_point(&self, timestep: i64) -> Result<Point> {
         let alphas = &self.training.alphas_cumprod;
         let alpha_cumprod = match usize::try_from(timestep) {
@@ -84,17 +84,17 @@ impl Schedule {
         Ok(Point::of_alpha_cumprod(timestep as f64, f64::from(alpha_cumprod)))
     }
 
-    /// The whole number of training timesteps in a step.
+    /// The number of training timesteps in a step, rounded down.
     pub(crate) fn stride(&self) -> i64 {
         (self.config.num_train_timesteps / self.steps) as i64
     }
 
-    /// Where evaluation `index` leads.
+    /// The target of evaluation `index`.
     pub(crate) fn target(&self, index: usize) -> Point {
         self.targets[index]
     }
 
-    /// Where the latents are before evaluation `index`.
+    /// The point of the latents before evaluation `index`.
     pub(crate) fn arrival(&self, index: usize) -> Point {
         self.arrivals[index]
     }
@@ -110,42 +110,43 @@ impl Schedule {
         self.range
     }
 
-    /// What the schedule was made from.
+    /// The configuration of the schedule.
     pub fn config(&self) -> &Resolved {
         &self.config
     }
 
-    /// The point of each model evaluation, those before the start included.
+    /// The point of each model evaluation, including those before the start.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// Where the latents are before each model evaluation: at its point, but where churn raises them first.
+    /// The point of the latents before each model evaluation: the evaluation's own point, unless churn raises them
+    /// first.
     pub fn arrivals(&self) -> &[Point] {
         &self.arrivals
     }
 
-    /// The timestep of each model evaluation, those before the start included.
+    /// The timestep of each model evaluation, including those before the start.
     pub fn timesteps(&self) -> Vec<f64> {
         self.points.iter().map(|point| point.timestep).collect()
     }
 
-    /// The first evaluation that is made: 0, but for a schedule from [`Schedule::starting_at`].
+    /// The first evaluation of a run: 0, unless the schedule is from [`Schedule::starting_at`].
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// The evaluations with which steps begin: where the schedule can be entered.
+    /// The evaluations at which steps begin. A run can start at each of them.
     pub fn step_starts(&self) -> &[usize] {
         &self.step_starts
     }
 
-    /// What unit noise is multiplied by to be the latents at the first point.
+    /// The factor that scales unit noise to the latents at the first point.
     pub fn init_noise_sigma(&self) -> f64 {
         self.init_noise_sigma
     }
 
-    /// The same schedule entered at evaluation `index`, with latents from [`Schedule::add_noise`].
+    /// The same schedule with its start at evaluation `index`, for latents from [`Schedule::add_noise`].
     pub fn starting_at(&self, index: usize) -> Result<Self> {
         let fail = |reason| Err(Error::Start { index, len: self.points.len(), reason });
         let sampler = self.config.sampler;
@@ -156,23 +157,20 @@ impl Schedule {
             return fail("this sampler evaluates twice a step, so it starts at an even index");
         }
         if sampler == SamplerKind::Pndm && !self.config.skip_prk_steps && index > 0 {
-            return fail(
-                "PNDM cannot be entered behind its Runge-Kutta steps; set skip_prk_steps, or use another sampler",
-            );
+            return fail("PNDM cannot start after its Runge-Kutta steps; set skip_prk_steps, or use another sampler");
         }
         Ok(Self { start: index, ..self.clone() })
     }
 
-    /// The evaluation at which an image is entered that keeps `1 - strength` of itself: diffusers' rule
-    /// for img2img. Strength 1 is the whole schedule; too little strength leaves no step at all, which
-    /// [`Schedule::starting_at`] refuses.
+    /// The evaluation at which img2img with this `strength` starts: diffusers' rule. Strength 1 is the whole schedule.
+    /// If the strength is so low that no step is left, [`Schedule::starting_at`] returns an error.
     pub fn start_for_strength(&self, strength: f64) -> usize {
         let kept = self.steps - ((self.steps as f64 * strength.clamp(0.0, 1.0)) as usize).min(self.steps);
         let start = self.step_starts.get(kept).filter(|_| kept < self.steps);
         start.copied().unwrap_or(self.points.len())
     }
 
-    /// The latents at evaluation `index` of a clean image `x0` and unit `noise` of the same shape.
+    /// The latents at evaluation `index` for a clean image `x0` and unit `noise` of the same shape.
     pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, index: usize) -> Result<Tensor> {
         let reason = "the schedule has no such evaluation";
         let point = self.arrivals.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;

@@ -5,13 +5,13 @@ use crate::Result;
 use crate::point::Point;
 use crate::spacing::karras;
 
-/// The noise level after which latents are raised again, and the one to which they are: `restart_list` in
+/// The noise level after which latents are raised again, and the level to which they are raised: `restart_list` in
 /// AUTOMATIC1111's sd_samplers_extra.py.
 const BETWEEN: (f64, f64) = (0.1, 2.0);
 
 impl Schedule {
-    /// Lays the steps of Restart out over `levels`, the noisiest first and without the end: fewer steps down to the end, and
-    /// at low noise some steps once or twice again.
+    /// Computes the steps of Restart from `levels`, the noisiest first and without the end: fewer steps down to the
+    /// end, and some steps at low noise repeated once or twice.
     pub(super) fn fill_restart(&mut self, levels: &[f64]) -> Result<()> {
         let steps = levels.len();
         let (again, times) = match steps {
@@ -36,7 +36,7 @@ impl Schedule {
             Vec::new()
         };
         self.set_chain(points.clone())?;
-        // The steps that come again follow the step that ends at the lower level.
+        // The repeated steps follow the step that ends at the lower level.
         let steps_again = raised.windows(2).map(|pair| (pair[0], pair[1]));
         let mut pairs: Vec<(Point, Point)> = points.windows(2).map(|pair| (pair[0], pair[1])).collect();
         let more: Vec<_> = std::iter::repeat_n(steps_again.collect::<Vec<_>>(), times).flatten().collect();

@@ -1,20 +1,20 @@
 //! The quantiles of a symmetric beta distribution.
 //!
-//! Newton's method has no hold where the density is infinite, at both ends; halving the interval has, and
-//! is fast enough for a few dozen values.
+//! Newton's method does not converge at both ends, where the density is infinite. Bisection does, and is fast enough
+//! for a few dozen values.
 
-/// The `x` below which the share `p` of the distribution with both parameters `shape` lies.
+/// The quantile `p` of the beta distribution with both parameters `shape`.
 pub(super) fn beta_quantile(p: f64, shape: f64) -> f64 {
     if p <= 0.0 || p >= 1.0 {
         return p.clamp(0.0, 1.0);
     }
     if p >= 0.5 {
-        // The lower half has all of the digits; the middle is exact.
+        // The lower half is computed with full precision, and the middle is exact.
         return if p == 0.5 { 0.5 } else { 1.0 - beta_quantile(1.0 - p, shape) };
     }
     let whole = 2.0 * below(0.5, shape);
     let (mut low, mut high) = (0.0, 0.5);
-    // As many halvings as a double has digits, and some for values near 0.
+    // A double has 52 bits of mantissa; values near 0 need some more halvings.
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
         if below(middle, shape) < p * whole { low = middle } else { high = middle }

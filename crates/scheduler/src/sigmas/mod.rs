@@ -1,8 +1,8 @@
 //! The noise levels of a sigma schedule, `sigma / alpha`, the noisiest first and without the end.
 //!
 //! Sources: k-diffusion (`sampling.py`, `external.py`) for the exponential ones and `normal`; ComfyUI
-//! (`comfy/samplers.py`) for `simple`, `ddim_uniform`, `beta` and `kl_optimal`; diffusers for the rest,
-//! but where a function names a paper.
+//! (`comfy/samplers.py`) for `simple`, `ddim_uniform`, `beta` and `kl_optimal`; diffusers for the rest, unless a
+//! function names a paper.
 
 mod beta;
 mod tables;
@@ -13,28 +13,28 @@ use crate::{Convention, SigmaSchedule};
 use beta::beta_quantile;
 use tables::{ALIGN_YOUR_STEPS, ALIGN_YOUR_STEPS_SDXL, gits};
 
-/// Both parameters of the beta distribution: what the paper found best, and everybody's default.
+/// Both parameters of the beta distribution: the paper's best value, and the default of all programs.
 const BETA: f64 = 0.6;
 
 /// The timesteps that consistency models are distilled on: diffusers' `original_inference_steps`.
 pub(crate) const DISTILLED: usize = 50;
 
-/// What a schedule is made from.
+/// The inputs of a sigma schedule.
 pub(crate) struct Range<'a> {
     pub training: &'a Training,
-    /// The largest and the least noise level of the schedules that are laid between two.
+    /// The largest and the least noise level of the schedules that interpolate between two levels.
     pub max: f64,
     pub min: f64,
     pub steps: usize,
     /// The power of `karras` (7) and `polyexponential` (1).
     pub rho: Option<f64>,
-    /// Whose numbers `align_your_steps` and `kl_optimal` have.
+    /// The program whose numbers `align_your_steps` and `kl_optimal` use.
     pub convention: Convention,
 }
 
 impl Range<'_> {
-    /// The levels of `schedule`; `None` for [`SigmaSchedule::Default`], which is not laid out here. There are
-    /// `steps` of them, but for `ddim_uniform` (up to twice as many) and `beta` (fewer, if timesteps coincide).
+    /// The levels of `schedule`; `None` for [`SigmaSchedule::Default`], which is not computed here. There are `steps`
+    /// of them, except for `ddim_uniform` (up to twice as many) and `beta` (fewer, if timesteps coincide).
     pub fn levels(&self, schedule: SigmaSchedule) -> Option<Vec<f64>> {
         let (n, (log_max, log_min)) = (self.steps, (self.max.ln(), self.min.ln()));
         let last = self.training.sigmas.len() - 1;
@@ -75,7 +75,7 @@ impl Range<'_> {
             SigmaSchedule::Gits => gits(n).map_or_else(|longest| resampled(longest, n), <[f64]>::to_vec),
             SigmaSchedule::KlOptimal => {
                 let (from, to) = (self.max.atan(), self.min.atan());
-                // AUTOMATIC1111 has one level more, which is the end: there is no 0 behind it.
+                // AUTOMATIC1111 has one level more, which is the end: no 0 follows it.
                 let levels = if self.convention == Convention::Automatic1111 { n + 1 } else { n };
                 let ramp = linspace(0.0, 1.0, levels).into_iter().take(n);
                 ramp.map(|x| (x * to + (1.0 - x) * from).tan()).collect()
@@ -93,7 +93,8 @@ impl Range<'_> {
         })
     }
 
-    /// NVIDIA's list for as many steps. AUTOMATIC1111 takes its least level for the last step, and not for the end.
+    /// NVIDIA's list, resampled to the number of steps. AUTOMATIC1111 uses its least level for the last step, and not
+    /// for the end.
     fn align_your_steps(&self, levels: &[f64]) -> Vec<f64> {
         match (self.convention, levels) {
             (Convention::Automatic1111, [.., least]) => {
@@ -104,8 +105,8 @@ impl Range<'_> {
         }
     }
 
-    /// The first `n` of `divisions` levels even in timesteps between both ends; between two timesteps the
-    /// logarithm of the level is linear.
+    /// The first `n` of `divisions` levels that are evenly spaced in timesteps between both ends. Between two timesteps
+    /// the logarithm of the level is linear.
     fn between_timesteps(&self, divisions: usize, n: usize) -> Vec<f64> {
         let logs = &self.training.log_sigmas;
         let ends = [self.max, self.min].map(|sigma| timestep_of(sigma, logs));
@@ -114,17 +115,17 @@ impl Range<'_> {
     }
 }
 
-/// `n` of the `distilled` evenly spaced training timesteps on which a consistency model was distilled, from
-/// the noisiest down: arXiv 2310.04378 section 4.3, as diffusers picks them.
+/// `n` of the `distilled` evenly spaced training timesteps on which a consistency model was distilled, the noisiest
+/// first: arXiv 2310.04378 section 4.3, as diffusers selects them.
 pub(crate) fn distilled_timesteps(num_train_timesteps: usize, distilled: usize, n: usize) -> Vec<usize> {
     let stride = num_train_timesteps / distilled;
-    // NumPy's `linspace` without its end, rounded down.
+    // NumPy's `linspace` without its endpoint, rounded down.
     let step = distilled as f64 / n as f64;
     (0..n).map(|i| (distilled - (i as f64 * step) as usize) * stride - 1).collect()
 }
 
-/// `n` levels of a list whose last value is the end: NVIDIA's interpolation, linear in the logarithm.
-/// The list is taken as it is where it has the right length.
+/// `n` levels of a list whose last value is the end: NVIDIA's interpolation, linear in the logarithm. A list of the
+/// right length is used unchanged.
 fn resampled(levels: &[f64], n: usize) -> Vec<f64> {
     if levels.len() == n + 1 {
         return levels[..n].to_vec();

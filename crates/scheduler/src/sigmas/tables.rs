@@ -1,4 +1,4 @@
-//! Noise levels that were found by optimisation: published numbers.
+//! Published noise levels that were found by optimization.
 
 /// NVIDIA's levels for Stable Diffusion 1.5, ten steps and their end: arXiv 2404.14507, the project's page.
 pub(super) const ALIGN_YOUR_STEPS: [f64; 11] =
@@ -8,11 +8,11 @@ pub(super) const ALIGN_YOUR_STEPS: [f64; 11] =
 pub(super) const ALIGN_YOUR_STEPS_SDXL: [f64; 11] =
     [14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029];
 
-/// GITS' levels for `steps` steps (arXiv 2405.11326, zju-pi/diff-sampler), with the coefficient 1.20 that
-/// ComfyUI's node has as default, without their end. For fewer than 2 or more than 20 steps there are none:
-/// the nearest list, with its end, is the error.
+/// GITS' levels for `steps` steps (arXiv 2405.11326, zju-pi/diff-sampler), with the default coefficient 1.20 of
+/// ComfyUI's node, without their end. There are lists for 2 to 20 steps. For other numbers of steps the error is the
+/// nearest list, with its end.
 pub(super) fn gits(steps: usize) -> Result<&'static [f64], &'static [f64]> {
-    // List i is of i + 2 steps.
+    // List i has i + 2 steps.
     match GITS.get(steps.wrapping_sub(2)) {
         Some(levels) => Ok(&levels[..steps]),
         None if steps < 2 => Err(GITS[0]),

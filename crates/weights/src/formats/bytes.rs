@@ -1,4 +1,4 @@
-//! Reading little-endian numbers from bytes that may end at any place.
+//! A bounds-checked reader of little-endian numbers.
 
 /// A position in some bytes.
 pub(crate) struct Reader<'a> {
@@ -6,7 +6,7 @@ pub(crate) struct Reader<'a> {
     at: usize,
 }
 
-/// What was read, or what is wrong.
+/// The value that was read, or the problem.
 type Read<T> = std::result::Result<T, String>;
 
 impl<'a> Reader<'a> {
@@ -14,14 +14,14 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Goes to `at`, counted from the start.
+    /// Moves to `at`, counted from the start.
     pub(crate) fn seek(&mut self, at: u64) -> Read<()> {
         let at = usize::try_from(at).ok().filter(|&at| at <= self.bytes.len());
         self.at = at.ok_or("is cut off, or points outside of itself; download it again")?;
         Ok(())
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     pub(crate) fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
-    /// Up to the next line feed, without it.
+    /// The bytes up to the next line feed, without it.
     pub(crate) fn line(&mut self) -> Read<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|&byte| byte == b'\n').ok_or("is cut off in a line; download it again")?;

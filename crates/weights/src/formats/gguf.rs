@@ -1,7 +1,7 @@
 //! A `.gguf` file, mapped into memory.
 //!
-//! The format (ggml's `docs/gguf.md`): magic, version, notes, a table of tensors, padding, elements. Every count and
-//! length is checked against the bytes that are left before anything is allocated for it.
+//! The format (ggml's `docs/gguf.md`): magic, version, metadata, a table of tensors, padding, elements. Every count and
+//! length is checked against the remaining bytes before memory is allocated for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,18 +18,18 @@ use crate::mmap::{self, Mapped};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
 
-/// The first bytes.
+/// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"GGUF";
-/// Where a file says nothing, elements begin at a multiple of this.
+/// The default alignment of elements, in bytes.
 const ALIGNMENT: u64 = 32;
 /// ggml's own bound.
 const MAX_DIMS: u32 = 4;
-/// Arrays may hold arrays; more than this deep is an attack on the stack.
+/// Arrays may contain arrays. Deeper nesting is an attack on the stack.
 const MAX_DEPTH: usize = 8;
-/// ComfyUI's converter stores some tensors in another shape and notes the right one under this prefix.
+/// ComfyUI's converter stores some tensors in another shape, and the original shape as metadata with this prefix.
 const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
-/// A `.gguf` file. Opening it reads and checks the header alone; elements are read from the mapping.
+/// A `.gguf` file. Opening it reads and checks only the header; elements are read from the mapping.
 pub struct GgufFile {
     path: PathBuf,
     map: Mapped,
@@ -41,8 +41,7 @@ impl GgufFile {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid GGUF file, with what is
-    /// wrong.
+    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] with the problem if it is not a valid GGUF file.
     pub fn open(path: &Path) -> Result<Self> {
         let map = mmap::map(path)?;
         let Header { tensors, metadata } =
@@ -50,7 +49,7 @@ impl GgufFile {
         Ok(Self { path: path.to_path_buf(), map, tensors, metadata })
     }
 
-    /// The file's own notes, those of them that are words or numbers.
+    /// The file's metadata: only the values that are strings or numbers.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
@@ -82,7 +81,7 @@ impl ParamSource for GgufFile {
     }
 }
 
-/// What a file says, or what is wrong with it.
+/// The parsed value, or the problem.
 type Parsed<T> = std::result::Result<T, String>;
 
 #[derive(Debug)]
@@ -91,7 +90,7 @@ pub(crate) struct Header {
     metadata: BTreeMap<String, String>,
 }
 
-/// A note's value; of arrays only what shapes are made of is kept.
+/// A metadata value. Of arrays, only those that can be shapes are stored.
 enum Value {
     Number(i128),
     Text(String),
@@ -104,7 +103,7 @@ impl Header {
     pub(crate) fn read(bytes: &[u8]) -> Parsed<Self> {
         let mut reader = Reader::new(bytes);
         if reader.take(4)? != MAGIC {
-            return Err("is no GGUF file".into());
+            return Err("is not a GGUF file".into());
         }
         let version = reader.u32()?;
         if !(2..=3).contains(&version) {
@@ -113,7 +112,7 @@ impl Header {
         let (tensor_count, note_count) = (reader.u64()?, reader.u64()?);
         if tensor_count.max(note_count) > MAX_TENSORS as u64 {
             return Err(format!(
-                "claims {tensor_count} tensors and {note_count} notes, expected at most {MAX_TENSORS} of each"
+                "claims {tensor_count} tensors and {note_count} metadata entries, expected at most {MAX_TENSORS} of each"
             ));
         }
         let mut metadata = BTreeMap::new();
@@ -149,7 +148,7 @@ impl Header {
             }
             let shape = (0..dims).map(|_| usize::try_from(reader.u64()?).map_err(|_| too_large(&name)));
             let mut shape = shape.collect::<Parsed<Vec<_>>>()?;
-            shape.reverse(); // ggml counts the fastest dimension first
+            shape.reverse(); // ggml lists the fastest dimension first
             let dtype = stored_type(&name, reader.u32()?)?;
             rows.push((name, shape, dtype, reader.u64()?));
         }
@@ -172,14 +171,16 @@ impl Header {
                 Some(original) => {
                     let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
                     if count(&original) != count(&shape) {
-                        return Err(format!("notes the shape {original:?} for tensor `{name}`, which has {shape:?}"));
+                        return Err(format!(
+                            "has metadata with the shape {original:?} for tensor `{name}`, which has {shape:?}"
+                        ));
                     }
                     original
                 }
                 None => shape,
             };
             if tensors.insert(name.clone(), (ParamInfo { shape, dtype }, range)).is_some() {
-                return Err(format!("names tensor `{name}` twice; which one is meant is unknown"));
+                return Err(format!("names tensor `{name}` twice, which is ambiguous"));
             }
         }
         Ok(Self { tensors, metadata })
@@ -187,10 +188,10 @@ impl Header {
 }
 
 fn too_large(name: &str) -> String {
-    format!("gives tensor `{name}` an impossible size")
+    format!("has an impossible size for tensor `{name}`")
 }
 
-/// ggml's numbers of the types that are no blocks.
+/// ggml's numbers of the types without blocks.
 pub(super) const PLAIN_TYPES: [(u32, Dtype); 8] = [
     (0, Dtype::F32),
     (1, Dtype::F16),
@@ -230,10 +231,10 @@ fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
 fn string(reader: &mut Reader<'_>) -> Parsed<String> {
     let length = reader.u64()?;
     let bytes = reader.take_u64(length)?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| "has a name that is no UTF-8".into())
+    String::from_utf8(bytes.to_vec()).map_err(|_| "has a name that is not valid UTF-8".into())
 }
 
-/// Reads a note's value of ggml's type `kind`.
+/// Reads a metadata value of ggml's type `kind`.
 fn value(reader: &mut Reader<'_>, kind: u32, depth: usize) -> Parsed<Value> {
     Ok(match kind {
         0 => Value::Number(reader.array::<1>()?[0].into()),
@@ -247,12 +248,12 @@ fn value(reader: &mut Reader<'_>, kind: u32, depth: usize) -> Parsed<Value> {
         8 => Value::Text(string(reader)?),
         9 => {
             if depth >= MAX_DEPTH {
-                return Err("has arrays in arrays without end".into());
+                return Err("has arrays that are nested too deeply".into());
             }
             let (kind, count) = (reader.u32()?, reader.u64()?);
             let mut numbers = Vec::new();
             for _ in 0..count {
-                // Every element takes at least a byte, so that a false count ends with the file.
+                // Every element takes at least a byte, so that a wrong count ends with the file.
                 match value(reader, kind, depth + 1)? {
                     Value::Number(number) if numbers.len() < MAX_DIMS as usize * 2 => numbers.push(number),
                     _ => {}
@@ -263,6 +264,6 @@ fn value(reader: &mut Reader<'_>, kind: u32, depth: usize) -> Parsed<Value> {
         10 => Value::Number(reader.u64()?.into()),
         11 => Value::Number(i64::from_le_bytes(reader.array()?).into()),
         12 => Value::Other(f64::from_le_bytes(reader.array()?).to_string()),
-        _ => return Err(format!("has a note of the unknown type {kind}")),
+        _ => return Err(format!("has metadata of the unknown type {kind}")),
     })
 }

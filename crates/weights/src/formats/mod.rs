@@ -1,4 +1,4 @@
-//! Checkpoint files of every format, as one kind of source.
+//! Checkpoint files of all formats, behind one source type.
 
 pub(crate) mod bytes;
 mod gguf;
@@ -28,12 +28,12 @@ pub enum FileFormat {
     Safetensors,
     /// `.gguf`.
     Gguf,
-    /// A file of `torch.save`.
+    /// A `torch.save` file.
     Torch,
 }
 
 impl FileFormat {
-    /// The format in words.
+    /// The name of the format.
     pub fn label(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",
@@ -42,7 +42,7 @@ impl FileFormat {
         }
     }
 
-    /// The format of a file, by its first bytes: names lie.
+    /// Detects the format of a file from its first bytes, because file names are unreliable.
     fn of(path: &Path) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.to_path_buf(), source };
         let mut start = Vec::new();
@@ -51,15 +51,15 @@ impl FileFormat {
         Ok(match start.as_slice() {
             gguf::MAGIC => Self::Gguf,
             torch::zip::MAGIC => Self::Torch,
-            // A safetensors file begins with a length: with 0x80 where its header has, say, 128 bytes, but then a zero
-            // follows. In a pickle it is the protocol.
+            // A safetensors file begins with a length. Its first byte is 0x80 where the header has, for example, 128
+            // bytes, but a zero follows. In a pickle the protocol follows.
             [torch::PICKLE_MAGIC, 2..=5, ..] if !is_small_safetensors(path) => Self::Torch,
             _ => Self::Safetensors,
         })
     }
 }
 
-/// Whether a file that begins like a pickle is a safetensors file all the same: after its length comes a brace.
+/// Whether a file that begins like a pickle is a safetensors file: a brace follows the length.
 fn is_small_safetensors(path: &Path) -> bool {
     let mut start = [0; 9];
     open_regular(path)
@@ -74,11 +74,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a file; its first bytes say of which format it is. Elements are read from the mapping. 8-bit floats that
-    /// are stored with scales come out multiplied.
+    /// Opens a file, and detects its format from its first bytes. Elements are read from the mapping. 8-bit floats that
+    /// are stored with scales are multiplied by them.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is no valid checkpoint.
+    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is not a valid checkpoint.
     pub fn open(path: &Path) -> Result<Self> {
         let format = FileFormat::of(path)?;
         let (source, metadata): (Box<dyn ParamSource>, _) = match format {
@@ -107,7 +107,7 @@ impl Checkpoint {
         self.format
     }
 
-    /// The file's own notes.
+    /// The file's metadata.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }

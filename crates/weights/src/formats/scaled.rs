@@ -1,7 +1,7 @@
 //! 8-bit floats with scales.
 //!
-//! A tensor `x.weight` of 8-bit floats may have one factor, or one for each of its rows, in a tensor of its own:
-//! `x.scale_weight` in ComfyUI's files, `x.weight_scale` in others. The weight is the product.
+//! A tensor `x.weight` of 8-bit floats may have one scale, or one for each row, in a separate tensor: `x.scale_weight`
+//! in ComfyUI's files, `x.weight_scale` in others. The weight is the product.
 
 use std::borrow::Cow;
 
@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 use crate::stored_type::StoredType;
 
-/// What the factors of `x.weight` are called.
+/// The names of the scales of `x.weight`.
 const NAMES: [&str; 2] = ["scale_weight", "weight_scale"];
 
-/// A source some of whose tensors have factors.
+/// A source in which some tensors have scales.
 pub(super) struct Scaled(Box<dyn ParamSource>);
 
 impl Scaled {
-    /// Wraps a source that has factors; another one stays as it is.
+    /// Wraps a source that has scales, and returns any other source unchanged.
     pub(super) fn wrap(source: Box<dyn ParamSource>) -> Box<dyn ParamSource> {
         let is_factor = |key: &String| NAMES.iter().any(|name| below(key, name).is_some());
         if source.keys().iter().any(is_factor) { Box::new(Self(source)) } else { source }
     }
 
-    /// The name of the tensor with the factors of `key`.
+    /// The name of the tensor with the scales of `key`.
     fn factors(&self, key: &str, info: &ParamInfo) -> Option<String> {
         if !matches!(info.dtype, StoredType::Plain(Dtype::F8_E4M3 | Dtype::F8_E5M2)) {
             return None;
@@ -34,7 +34,7 @@ impl Scaled {
     }
 }
 
-/// What stands before `name` in `key`, its dot too.
+/// The part of `key` before `name`, including its dot.
 fn below<'a>(key: &'a str, name: &str) -> Option<&'a str> {
     key.strip_suffix(name).filter(|module| module.is_empty() || module.ends_with('.'))
 }

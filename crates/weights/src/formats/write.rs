@@ -1,4 +1,4 @@
-//! Writing checkpoints, one tensor at a time: no more than one is in memory.
+//! Writes checkpoints one tensor at a time, so that at most one is in memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ pub struct NewTensor<'a> {
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// How its elements are written.
+    /// The type in the file.
     pub dtype: StoredType,
-    /// Its elements, as many bytes as shape and type say. Called once.
+    /// Its elements, of the size that shape and type require. Called once.
     pub bytes: Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>,
 }
 
-/// Writes a safetensors file with the bytes that the format's own library writes: the widest types first, then by name.
+/// Writes a safetensors file, byte for byte as the format's own library does: the widest types first, then by name.
 ///
 /// # Errors
-/// What reading a tensor says, and [`Error::Write`]; also for a type that the format does not have.
+/// Errors from reading a tensor, and [`Error::Write`]; also for a type that the format does not have.
 pub fn write_safetensors(
     out: &mut dyn Write,
     mut tensors: Vec<NewTensor<'_>>,
@@ -100,7 +100,7 @@ pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTre
     write_elements(out, &tensors, GGUF_ALIGNMENT)
 }
 
-/// Where nothing else is said, a tensor's elements begin at a multiple of this.
+/// The default alignment of a tensor's elements, in bytes.
 const GGUF_ALIGNMENT: usize = 32;
 
 fn write_elements(out: &mut dyn Write, tensors: &[NewTensor<'_>], alignment: usize) -> Result<()> {
@@ -133,8 +133,8 @@ pub fn gguf_has(dtype: StoredType) -> bool {
     gguf_id(dtype).is_some()
 }
 
-/// The elements of a tensor in another type. `None` where its own is no type of weights, or the other none that is
-/// written, or its blocks do not divide the rows.
+/// The elements of a tensor in another type. `None` if its own type is not a weight type, if the other cannot be
+/// written, or if its blocks do not divide the rows.
 pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
     let values = data.to_f32()?;
     let bytes = match dtype {
@@ -152,7 +152,7 @@ pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
         StoredType::Plain(_) => return None,
         StoredType::Blocks(block) => {
             dtype.bytes(&data.info.shape)?;
-            // The quantisers are candle's.
+            // The quantizers are candle's.
             let tensor = Tensor::from_vec(values, data.info.shape.as_slice(), &Device::Cpu).ok()?;
             QTensor::quantize(&tensor, block.ggml()).ok()?.data().ok()?.into_owned()
         }

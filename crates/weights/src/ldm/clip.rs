@@ -1,4 +1,4 @@
-//! CLIP's text encoders: the names of transformers, of OpenCLIP, and of stable-diffusion.cpp.
+//! CLIP's text encoders: the names in transformers, OpenCLIP, and stable-diffusion.cpp.
 
 use super::{Names, Part, Piece};
 use crate::source::ParamSource;
@@ -17,7 +17,7 @@ const OPEN_CLIP_LAYER: &[Part] = &[
     ("self_attn.v_proj.bias", "attn.in_proj_bias", Piece::Third(2)),
 ];
 
-/// stable-diffusion.cpp renames an OpenCLIP layer's parts and leaves its projection fused.
+/// stable-diffusion.cpp renames the parts of an OpenCLIP layer and keeps its fused projection.
 const FUSED_LAYER: &[Part] = &[
     ("layer_norm1", "layer_norm1", Piece::Whole),
     ("layer_norm2", "layer_norm2", Piece::Whole),
@@ -28,7 +28,7 @@ const FUSED_LAYER: &[Part] = &[
     ("self_attn.v_proj", "self_attn.in_proj", Piece::Third(2)),
 ];
 
-/// OpenCLIP multiplies with its projection from the other side.
+/// OpenCLIP stores its projection transposed.
 const TRANSPOSED: &[Part] = &[("", "", Piece::Transposed)];
 
 const TOKENS: &str = "text_model.embeddings.token_embedding";
@@ -37,10 +37,10 @@ const LAYERS: &str = "text_model.encoder.layers";
 const FINAL_NORM: &str = "text_model.final_layer_norm";
 const PROJECTION: &str = "text_projection.weight";
 
-/// No checkpoint has as many layers.
+/// The maximum number of layers.
 const MAX_LAYERS: usize = 256;
 
-/// Whose names a text encoder's tensors have.
+/// The naming scheme of a text encoder's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClipDialect {
     /// transformers'.
@@ -49,16 +49,16 @@ pub enum ClipDialect {
     Bare,
     /// OpenCLIP's.
     OpenClip,
-    /// OpenCLIP's, but the projection as transformers has it: what diffusers' conversion script writes.
+    /// OpenCLIP's, except for the projection, which is transformers'. diffusers' conversion script writes this.
     OpenClipByDiffusers,
-    /// stable-diffusion.cpp's for an encoder of OpenCLIP: transformers', but the projections fused.
+    /// stable-diffusion.cpp's for an encoder of OpenCLIP: transformers' names with fused projections.
     Fused,
 }
 
-/// The shape of a text encoder, in numbers that tensors' names and shapes tell.
+/// The dimensions of a text encoder, derived from the names and shapes of its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClipShape {
-    /// Whose names.
+    /// The naming scheme.
     pub dialect: ClipDialect,
     /// Rows of the token table.
     pub vocab_size: usize,
@@ -66,16 +66,16 @@ pub struct ClipShape {
     pub positions: usize,
     /// Channels of the tokens.
     pub hidden_size: usize,
-    /// Channels between a feed-forward layer's two products.
+    /// Channels of the hidden layer of the feed-forward blocks.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers.
     pub layers: usize,
-    /// Channels of the projected pooled vector, where there is a projection.
+    /// Channels of the projected pooled vector, if there is a projection.
     pub projection_dim: Option<usize>,
 }
 
 impl ClipShape {
-    /// Reads the shape from a source without a prefix. `None` where there is no text encoder.
+    /// Reads the dimensions from a source without a prefix. `None` if there is no text encoder.
     pub fn read(source: &dyn ParamSource) -> Option<Self> {
         let shape = |name: &str| source.info(name).map(|info| info.shape);
         let has = |name: &str| shape(name).is_some();
@@ -90,7 +90,7 @@ impl ClipShape {
         } else {
             return None;
         };
-        // The first projection that is there: its table of names says how it is stored.
+        // The first projection that exists: its table of names defines how it is stored.
         let names = dialect.names();
         let stored = |key: &str| {
             let place = names.place(key)?;

@@ -1,9 +1,9 @@
-//! The names that single-file checkpoints have for tensors: those of CompVis' latent-diffusion, of OpenCLIP, and of the
-//! programs that keep to them.
+//! The names of tensors in single-file checkpoints: those of CompVis' latent-diffusion, of OpenCLIP, and of programs
+//! that follow them.
 //!
-//! Networks declare the names of diffusers and transformers. A [`Names`] is a table of a few dozen rows that is made in
-//! loops from a network's shape (how many levels, how many layers each), and is read in both directions: from a
-//! declared name to the stored tensor and the piece of it that is meant, and back.
+//! Networks declare the names of diffusers and transformers. A [`Names`] is a table of a few dozen rows that is built
+//! in loops from a network's dimensions (the number of levels, the layers of each). It is read in both directions: from
+//! a declared name to the stored tensor and the piece of it, and back.
 
 mod clip;
 mod unet;
@@ -15,20 +15,20 @@ pub use unet::{UnetLevel, UnetShape};
 pub use vae::{VaeDialect, VaeShape};
 pub use view::{Named, Subset, transpose};
 
-/// What of a stored tensor a declared one is.
+/// The piece of a stored tensor that a declared tensor corresponds to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// All of it.
+    /// The whole tensor.
     Whole,
     /// The first, second or third of three equal blocks of rows: a fused projection of queries, keys and values.
     Third(usize),
-    /// All of it, with rows and columns exchanged.
+    /// The whole tensor, transposed.
     Transposed,
-    /// All of it: a matrix `(n, k)` that is stored as a 1x1 convolution `(n, k, 1, 1)`.
+    /// The whole tensor: a matrix `(n, k)` that is stored as a 1x1 convolution `(n, k, 1, 1)`.
     Pointwise,
 }
 
-/// Where a declared tensor is stored.
+/// The stored tensor, and the piece of it, that a declared tensor corresponds to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The stored tensor's name.
@@ -43,7 +43,7 @@ type Part = (&'static str, &'static str, Piece);
 struct Row {
     declared: String,
     stored: String,
-    /// What is below the two names. Nothing: the same on both sides.
+    /// The parts below the two names. An empty list means the same names on both sides.
     parts: &'static [Part],
 }
 
@@ -58,10 +58,10 @@ impl Names {
         self.rows.push(Row { declared: declared.into(), stored: stored.into(), parts });
     }
 
-    /// Where the declared tensor `key` is stored. `None` where the table has no such tensor.
+    /// The place of the declared tensor `key`. `None` if the table has no such tensor.
     pub fn place(&self, key: &str) -> Option<Place> {
         let found = self.rows.iter().filter_map(|row| Some((row, below(key, &row.declared)?)));
-        // The longest name is the most particular one.
+        // The longest name is the most specific one.
         let (row, rest) = found.max_by_key(|(row, _)| row.declared.len())?;
         if row.parts.is_empty() {
             return Some(Place { name: join(&row.stored, rest), piece: Piece::Whole });
@@ -71,7 +71,7 @@ impl Names {
         Some(Place { name: join(&join(&row.stored, stored), rest), piece: piece_of(piece, rest) })
     }
 
-    /// The declared tensors that the stored tensor `name` holds: one, three for a fused projection, or none where the
+    /// The declared tensors that the stored tensor `name` contains: one, three for a fused projection, or none if the
     /// table has no such tensor.
     pub fn declared(&self, name: &str) -> Vec<(String, Piece)> {
         let found = self.rows.iter().filter_map(|row| Some((row, below(name, &row.stored)?)));
@@ -87,12 +87,12 @@ impl Names {
     }
 }
 
-/// Biases have one dimension, whatever their weight's layout is.
+/// Biases have one dimension, for any layout of the weight.
 fn piece_of(piece: Piece, rest: &str) -> Piece {
     if rest == "bias" && matches!(piece, Piece::Transposed | Piece::Pointwise) { Piece::Whole } else { piece }
 }
 
-/// What follows `prefix` and a dot in `name`; nothing where they are equal.
+/// The part of `name` after `prefix` and a dot; empty if they are equal.
 fn below<'a>(name: &'a str, prefix: &str) -> Option<&'a str> {
     match name.strip_prefix(prefix)? {
         "" => Some(""),

@@ -1,7 +1,8 @@
-//! The U-Net of CompVis' code: its names, and its shape as the names and shapes of its tensors tell it.
+//! The U-Net of CompVis' code: its names, and its dimensions derived from the names and shapes of its tensors.
 //!
-//! Its blocks are counted through: `input_blocks.0` is the first convolution, then come a level's layers and its
-//! downsampling, level by level; `output_blocks` are the layers on the way up, a level's last one with its upsampling.
+//! Its blocks are numbered consecutively. `input_blocks.0` is the first convolution; then come the layers and the
+//! downsampling of each level. `output_blocks` are the layers of the up path, where the last one of a level includes
+//! its upsampling.
 
 use super::{Names, Part, Piece};
 use crate::source::{ParamInfo, ParamSource};
@@ -27,7 +28,7 @@ const SINGLE: [(&str, &str); 8] = [
     ("conv_out", "out.2"),
 ];
 
-/// No checkpoint has as many; a file that claims more is not read to its end.
+/// The maximum number of blocks. The rest of a file that claims more is not read.
 const MAX_COUNT: usize = 64;
 
 /// One level: the layers at one size.
@@ -35,7 +36,7 @@ const MAX_COUNT: usize = 64;
 pub struct UnetLevel {
     /// Channels of its maps.
     pub channels: usize,
-    /// For each layer, how many layers its transformer has; 0 is no transformer.
+    /// For each layer, the number of layers of its transformer; 0 means no transformer.
     pub depths: Vec<usize>,
 }
 
@@ -45,31 +46,33 @@ impl UnetLevel {
     }
 }
 
-/// The shape of a U-Net, in numbers that tensors' names and shapes tell.
+/// The dimensions of a U-Net, derived from the names and shapes of its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnetShape {
     /// Channels of the input: 4; 9 with an inpainting model's mask and masked image, 5 with a depth map, 8 with an image.
     pub in_channels: usize,
-    /// Channels of the result.
+    /// Channels of the output.
     pub out_channels: usize,
-    /// The way down, the largest maps first.
+    /// The down path, with the largest maps first.
     pub down: Vec<UnetLevel>,
-    /// How many layers the transformer in the middle has; `Some(0)` is a residual block alone, `None` no middle at all.
+    /// The number of layers of the middle block's transformer. `Some(0)` is a residual block alone, `None` no middle
+    /// block.
     pub middle: Option<usize>,
-    /// The way up, the smallest maps first.
+    /// The up path, with the smallest maps first.
     pub up: Vec<UnetLevel>,
     /// Channels of the text's tokens; 0 where there is no cross attention.
     pub context_dim: usize,
-    /// Whether the transformers' outer projections are matrices rather than 1x1 convolutions.
+    /// Whether the outer projections of the transformers are matrices rather than 1x1 convolutions.
     pub linear_projection: bool,
-    /// Width of what is added to the timestep's embedding, of SDXL and its relatives.
+    /// The width of the additional embeddings that are added to the timestep embedding, in SDXL and related models.
     pub added_dim: Option<usize>,
-    /// Width of the embedding of the guidance's strength that joins the timestep's, in distilled models (LCM).
+    /// The width of the embedding of the guidance scale that is added to the timestep embedding, in distilled models
+    /// (LCM).
     pub guidance_dim: Option<usize>,
 }
 
 impl UnetShape {
-    /// Reads the shape from a source with CompVis' names without a prefix. `None` where there is no such U-Net.
+    /// Reads the dimensions from a source with CompVis' names without a prefix. `None` if there is no such U-Net.
     pub fn read(source: &dyn ParamSource) -> Option<Self> {
         let shape = |name: &str| source.info(name).map(|ParamInfo { shape, .. }| shape);
         let dim = |name: &str, axis: usize| shape(name).and_then(|shape| shape.get(axis).copied());
@@ -104,7 +107,7 @@ impl UnetShape {
         let middle = channels("middle_block").map(|_| depth("middle_block"));
         let attention =
             source.keys().into_iter().filter(|key| key.ends_with(".transformer_blocks.0.attn2.to_k.weight"));
-        let attention = attention.min(); // whichever, but always the same
+        let attention = attention.min(); // any of them, but always the same
         let context_dim = attention.as_ref().and_then(|key| dim(key, 1)).unwrap_or(0);
         let projection = attention.and_then(|key| {
             shape(&format!("{}.proj_in.weight", key.strip_suffix(".transformer_blocks.0.attn2.to_k.weight")?))

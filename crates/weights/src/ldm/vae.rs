@@ -1,6 +1,6 @@
-//! The autoencoder of CompVis' code: its names, and its shape as the names and shapes of its tensors tell it.
+//! The autoencoder of CompVis' code: its names, and its dimensions derived from the names and shapes of its tensors.
 //!
-//! Its decoder counts levels from the largest maps, diffusers' from the smallest.
+//! Its decoder numbers the levels from the largest maps, diffusers' decoder from the smallest.
 
 use super::{Names, Part, Piece};
 use crate::source::ParamSource;
@@ -21,10 +21,10 @@ const ATTENTION: &[Part] = &[
     ("to_out.0", "proj_out", Piece::Pointwise),
 ];
 
-/// No checkpoint has as many levels or layers.
+/// The maximum number of levels or layers.
 const MAX_COUNT: usize = 16;
 
-/// Whose names an autoencoder's tensors have.
+/// The naming scheme of an autoencoder's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VaeDialect {
     /// CompVis'.
@@ -33,29 +33,29 @@ pub enum VaeDialect {
     Diffusers,
 }
 
-/// The shape of an autoencoder, in numbers that tensors' names and shapes tell.
+/// The dimensions of an autoencoder, derived from the names and shapes of its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaeShape {
-    /// Whose names.
+    /// The naming scheme.
     pub dialect: VaeDialect,
     /// Channels of every level, the largest maps first.
     pub channels: Vec<usize>,
-    /// Residual blocks of a level of the encoder; the decoder has one more.
+    /// Residual blocks of a level of the encoder. The decoder has one more.
     pub layers: usize,
     /// Channels of the latents.
     pub latent_channels: usize,
-    /// Channels of pictures.
+    /// Channels of images.
     pub image_channels: usize,
     /// Whether a 1x1 convolution follows the encoder.
     pub quant_conv: bool,
     /// Whether a 1x1 convolution precedes the decoder.
     pub post_quant_conv: bool,
-    /// Whether the middle has attention.
+    /// Whether the middle block has attention.
     pub attention: bool,
 }
 
 impl VaeShape {
-    /// Reads the shape of the decoder from a source without a prefix. `None` where there is none.
+    /// Reads the dimensions of the decoder from a source without a prefix. `None` if there is none.
     pub fn read(source: &dyn ParamSource) -> Option<Self> {
         let dim = |name: &str, axis: usize| source.info(name).and_then(|info| info.shape.get(axis).copied());
         let has = |name: &str| source.info(name).is_some();

@@ -1,4 +1,4 @@
-//! A source seen through other names.
+//! A view of a source with other names.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub struct Subset<S> {
 }
 
 impl<S: ParamSource> Subset<S> {
-    /// What begins with `prefix` in `source`; everything where it is empty.
+    /// The tensors of `source` whose names begin with `prefix`; all of them if it is empty.
     pub fn new(source: S, prefix: impl Into<String>) -> Self {
         Self { source, prefix: prefix.into() }
     }
@@ -58,12 +58,12 @@ impl<S: ParamSource> Named<S> {
         Self { source, names }
     }
 
-    /// The stored tensors that are nothing of the network's.
+    /// The stored tensors that are not part of the network.
     pub fn unknown(&self) -> Vec<String> {
         self.source.keys().into_iter().filter(|name| self.names.declared(name).is_empty()).collect()
     }
 
-    /// The stored name of `key`: its own where the table has no such tensor, which no source has then either.
+    /// The stored name of `key`, or `key` itself if the table has no such tensor, which no source contains then.
     fn stored(&self, key: &str) -> String {
         self.names.place(key).map_or_else(|| key.to_string(), |place| place.name)
     }
@@ -106,7 +106,7 @@ impl<S: ParamSource> ParamSource for Named<S> {
     }
 }
 
-/// Shape and type of a piece. `None` where the stored tensor has no such piece.
+/// The shape and type of a piece. `None` if the stored tensor has no such piece.
 fn cut(info: ParamInfo, piece: Piece) -> Option<ParamInfo> {
     let ParamInfo { mut shape, mut dtype } = info;
     match piece {
@@ -118,7 +118,7 @@ fn cut(info: ParamInfo, piece: Piece) -> Option<ParamInfo> {
         Piece::Transposed => {
             shape = <[usize; 2]>::try_from(shape).map(|[rows, columns]| vec![columns, rows]).ok()?;
             if matches!(dtype, StoredType::Blocks(_)) {
-                dtype = safetensors::Dtype::F32.into(); // a column has no blocks
+                dtype = safetensors::Dtype::F32.into(); // a column cannot have blocks
             }
         }
         Piece::Pointwise => {
@@ -139,7 +139,7 @@ fn third(bytes: Cow<'_, [u8]>, i: usize) -> Cow<'_, [u8]> {
     }
 }
 
-/// The elements of a matrix, column by column. `None` where its type is no type of weights.
+/// The elements of a matrix in column-major order. `None` if its type is not a weight type.
 fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
     let decoded: Vec<u8>;
     let bytes = match stored.info.dtype {
@@ -153,7 +153,7 @@ fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
     Some(transpose(bytes, rows, columns))
 }
 
-/// The elements of a matrix that lies row by row, column by column. Whatever their size is.
+/// Transposes a row-major matrix with elements of any size.
 pub fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let size = bytes.len().checked_div(rows * columns).unwrap_or(0);
     let mut out = Vec::with_capacity(bytes.len());

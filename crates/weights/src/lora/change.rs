@@ -1,13 +1,13 @@
-//! The forms that the change of a weight has in files, each put together from its factors.
+//! The forms in which files store the change of a weight, each computed from its factors.
 
 use std::collections::HashMap;
 
 use super::factor::Factor;
 use super::role::Role;
 
-/// A matrix `(rows, columns)` as a file has it. Dimensions after the second are columns too.
+/// A matrix `(rows, columns)` as stored. Dimensions after the second count as columns too.
 pub(super) enum Matrix {
-    /// As it is.
+    /// The whole matrix.
     Whole(Factor),
     /// `a b`, of `(rows, rank)` and `(rank, columns)`.
     Product { a: Factor, b: Factor },
@@ -17,7 +17,7 @@ pub(super) enum Matrix {
 }
 
 impl Matrix {
-    /// Rows and columns. `None` where the factors do not fit together.
+    /// The number of rows and columns. `None` if the factors do not match.
     pub(super) fn dims(&self) -> Option<(usize, usize)> {
         match self {
             Self::Whole(factor) => Some(factor.dims()),
@@ -31,7 +31,7 @@ impl Matrix {
         }
     }
 
-    /// What a factor's alpha is divided by. `None` where there is one factor alone.
+    /// The divisor of the factors' alpha. `None` if there is only one factor.
     fn rank(&self) -> Option<usize> {
         match self {
             Self::Whole(_) => None,
@@ -40,21 +40,21 @@ impl Matrix {
     }
 }
 
-/// How a weight `(out, ..)` changes.
+/// The change of a weight `(out, ..)`.
 pub(super) enum Change {
-    /// By a matrix.
+    /// Adds a matrix.
     Add(Matrix),
-    /// By two matrices, multiplied element by element.
+    /// Adds the elementwise product of two matrices.
     Hadamard(Matrix, Matrix),
-    /// By the Kronecker product of two matrices.
+    /// Adds the Kronecker product of two matrices.
     Kronecker(Matrix, Matrix),
-    /// Its rows are rotated in blocks, then scaled.
+    /// Rotates the rows in blocks, then scales them.
     Rotate { rotation: Rotation, rescale: Option<Factor> },
 }
 
 /// Rotations of blocks of rows.
 pub(super) enum Rotation {
-    /// `(blocks, n, n)`, the rotations themselves.
+    /// `(blocks, n, n)`, the rotation matrices.
     Matrices(Factor),
     /// `(blocks, n, n)`, whose skew parts generate the rotations: Cayley's transform.
     Cayley(Factor),
@@ -63,8 +63,7 @@ pub(super) enum Rotation {
 }
 
 impl Change {
-    /// Takes the factors of one layer's weight. `None` where they make no change that is known; those that are taken
-    /// are gone from the map.
+    /// Removes the factors of one weight's change from the map. `None` if they do not make a known change.
     pub(super) fn take(factors: &mut HashMap<Role, Factor>) -> Option<Self> {
         let mut take = |role| factors.remove(&role);
         if let (Some(a), Some(b)) = (take(Role::Up), take(Role::Down)) {
@@ -104,7 +103,7 @@ impl Change {
         Some(Self::Rotate { rotation, rescale })
     }
 
-    /// The rank by which a change's alpha is divided. `None` where it is not scaled.
+    /// The rank that divides a change's alpha. `None` if the change is not scaled.
     pub(super) fn rank(&self) -> Option<usize> {
         match self {
             Self::Add(matrix) | Self::Hadamard(matrix, _) => matrix.rank(),
@@ -113,8 +112,8 @@ impl Change {
         }
     }
 
-    /// Whether it can change a weight of this shape; otherwise the shape that it is for, or nothing where its own
-    /// factors do not fit together.
+    /// Whether the change fits a weight of this shape. The error is the shape that it fits, or `None` if its factors do
+    /// not match each other.
     pub(super) fn check(&self, weight: &[usize]) -> Result<(), Option<Vec<usize>>> {
         let (out, rest) = (weight.first().copied().unwrap_or(1), weight.iter().skip(1).product());
         let same = |found: Option<(usize, usize)>| match found {
@@ -160,7 +159,7 @@ impl Change {
     }
 }
 
-/// Whether blocks of `n` rows are all rows of a weight.
+/// Whether the blocks of `n` rows cover all rows of a weight.
 fn rows(blocks: usize, n: usize, out: usize) -> Result<(), Option<Vec<usize>>> {
     match blocks.checked_mul(n) {
         Some(rows) if rows == out => Ok(()),

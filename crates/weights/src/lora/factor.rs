@@ -1,4 +1,4 @@
-//! A tensor of a LoRA file: known by name and shape, read when a weight is merged.
+//! A tensor of a LoRA file. Its name and shape are known, and its elements are read when a weight is merged.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use crate::error::{Error, Result};
 use crate::source::ParamSource;
 
-/// A tensor of a file, of which no element is in memory.
+/// A tensor of a file, without its elements.
 #[derive(Clone)]
 pub(super) struct Factor {
     source: Arc<dyn ParamSource>,
@@ -17,7 +17,7 @@ pub(super) struct Factor {
 }
 
 impl Factor {
-    /// The tensor `key`, or `None` where the file has none.
+    /// The tensor `key`, or `None` if the file has none.
     pub(super) fn find(source: &Arc<dyn ParamSource>, key: &str) -> Option<Self> {
         let shape = source.info(key)?.shape;
         Some(Self { source: source.clone(), key: key.to_string(), shape })
@@ -62,12 +62,12 @@ impl Factor {
         Ok(Tensor::from_vec(self.values()?, self.shape.as_slice(), &Device::Cpu)?)
     }
 
-    /// The same as a matrix of [`Self::dims`].
+    /// The tensor as a matrix of [`Self::dims`].
     pub(super) fn matrix(&self) -> Result<Tensor> {
         Ok(Tensor::from_vec(self.values()?, self.dims(), &Device::Cpu)?)
     }
 
-    /// The value of a tensor with a single finite element, which may be a whole number. `None` where it is none.
+    /// The value of a tensor with a single finite element, which may be an integer. `None` for other tensors.
     pub(super) fn scalar(&self) -> Result<Option<f64>> {
         if self.elements() != 1 {
             return Ok(None);

@@ -1,7 +1,6 @@
-//! A LoRA file, read into patches.
+//! Reads a LoRA file into patches.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,13 +11,13 @@ use super::factor::Factor;
 use super::merge::{Magnitude, Patch};
 use super::numbered::{self, Factors};
 use super::peft::Settings;
-use super::role::{self, Role};
+use super::role::{self, Role, UnusedReason};
 use super::targets::{Layer, Network, Targets};
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
 use crate::source::ParamSource;
 
-/// What a file would change in a model.
+/// The changes of a LoRA file to a model.
 pub struct Lora {
     patches: Vec<Arc<Patch>>,
     vectors: Vec<Vectors>,
@@ -26,64 +25,39 @@ pub struct Lora {
     tensors: usize,
 }
 
-/// Vectors for a word of the prompt, which some files bring along.
+/// Vectors for a word of the prompt, which some files contain.
 struct Vectors {
     word: String,
     network: Network,
     factor: Factor,
 }
 
-/// A tensor of the file that changes nothing.
+/// A tensor of the file without effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
     /// Its name.
     pub key: String,
-    /// Why not.
+    /// The reason.
     pub reason: UnusedReason,
 }
 
-/// Why a tensor of a LoRA file changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum UnusedReason {
-    /// The name is none that any dialect has.
-    Name,
-    /// The model has no layer of this name.
-    Layer,
-    /// The model has not the network that the name is for.
-    Network,
-    /// The form of the change is none that Kiln knows, or a factor is missing.
-    Form,
-}
-
-impl fmt::Display for UnusedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Name => "its name is none that LoRA files have",
-            Self::Layer => "the model has no such layer",
-            Self::Network => "the model has no such network",
-            Self::Form => "a factor is missing, or the kind of change is unknown",
-        })
-    }
-}
-
 impl Lora {
-    /// Opens a checkpoint file of any format. Its factors are read when weights are.
+    /// Opens a checkpoint file of any format. Its factors are read when the weights are read.
     ///
     /// # Errors
-    /// What [`Checkpoint::open`] and [`Self::read`] say.
+    /// Errors of [`Checkpoint::open`] and [`Self::read`].
     pub fn open(path: &Path, targets: &Targets) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let metadata = file.metadata().clone();
         Self::read(Arc::new(file), &metadata, Some(path), targets)
     }
 
-    /// Finds out which layers of `targets` the tensors of `source` change. `metadata` are the file's notes; `path` is
-    /// where it lies, for the settings that may lie beside it.
+    /// Determines which layers of `targets` the tensors of `source` change. `metadata` is the file's metadata. `path`
+    /// is the file's location, for settings in the same folder.
     ///
     /// # Errors
-    /// [`Error::Format`] where nothing of the model is changed, a scale is no number, or PEFT's settings are damaged;
-    /// [`Error::Shape`] where a change is for a layer of another size.
+    /// [`Error::Format`] if no layer of the model is changed, a scale is not a number, or PEFT's settings are damaged;
+    /// [`Error::Shape`] if a change is for a layer of another size.
     pub fn read(
         source: Arc<dyn ParamSource>,
         metadata: &BTreeMap<String, String>,
@@ -91,7 +65,7 @@ impl Lora {
         targets: &Targets,
     ) -> Result<Self> {
         let mut keys = source.keys();
-        keys.sort_unstable(); // the same order every time
+        keys.sort_unstable(); // a deterministic order
         let reader = Reader { source: &source, settings: Settings::read(metadata, path)?, targets };
         let mut lora = Self { patches: Vec::new(), vectors: Vec::new(), unused: Vec::new(), tensors: keys.len() };
 
@@ -114,7 +88,7 @@ impl Lora {
             let first = lora.unused.first();
             let first = first.map_or(String::new(), |unused| format!(" (`{}`: {})", unused.key, unused.reason));
             let problem = format!(
-                "changes nothing of this model: none of its {} tensors is for one of the model's layers{first}; is it \
+                "changes nothing of this model: none of its {} tensors belongs to a layer of the model{first}; is it \
                  a LoRA, and for a model of this kind?",
                 lora.tensors
             );
@@ -133,29 +107,29 @@ impl Lora {
         &self.unused
     }
 
-    /// How many tensors the file has.
+    /// The number of tensors in the file.
     pub fn tensors(&self) -> usize {
         self.tensors
     }
 
-    /// The words that the file brings along with vectors for the text encoders, each once.
+    /// The words for which the file contains vectors, each once.
     pub fn words(&self) -> Vec<&str> {
         let mut words: Vec<&str> = self.vectors.iter().map(|vectors| vectors.word.as_str()).collect();
         words.dedup();
         words
     }
 
-    /// The vectors `(n, d)` in f32 of one of [`Self::words`] for a text encoder. `None` where there are none for it.
+    /// The vectors `(n, d)` in f32 of one of [`Self::words`] for a text encoder. `None` if there are none for it.
     ///
     /// # Errors
-    /// [`Error::StoredDType`] where they are no numbers.
+    /// [`Error::StoredDType`] if they are not numbers.
     pub fn vectors(&self, word: &str, network: Network) -> Result<Option<Tensor>> {
         let found = self.vectors.iter().find(|vectors| vectors.word == word && vectors.network == network);
         found.map(|vectors| Ok(crate::textual_inversion::rows(&vectors.factor.tensor()?)?)).transpose()
     }
 }
 
-/// The word for which a tensor is a vector: cloneofsimo's notes mark them, kohya's bundles have a prefix.
+/// The word that a tensor is a vector for. cloneofsimo's metadata marks them, and kohya's bundles have a prefix.
 fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, Network)> {
     if metadata.get(key).is_some_and(|note| note == "<embed>") {
         return Some((key.to_string(), Network::TextEncoder));
@@ -172,7 +146,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The patches of one layer, or the reason why there are none.
+    /// Adds the patches of one layer to `lora`, or the reason why there are none.
     fn group(&self, name: &str, mut factors: Factors, lora: &mut Lora) -> Result<()> {
         let keys: Vec<String> = factors.values().map(|factor| factor.key().to_string()).collect();
         let Some(layer) = self.targets.find(name) else {
@@ -188,15 +162,15 @@ impl Reader<'_> {
         let bias = factors.remove(&Role::DiffBias);
         let up_bias = factors.remove(&Role::UpBias);
         if let Some(change) = Change::take(&mut factors) {
-            change.check(&layer.weight).map_err(|found| self.misfit(name, layer, found))?;
+            change.check(&layer.weight).map_err(|found| self.mismatch(name, layer, found))?;
             let scale = match (&change, change.rank()) {
                 (Change::Rotate { .. }, _) => alpha.unwrap_or(0.0).max(0.0),
-                // Two whole matrices have no rank: LyCORIS' alpha means nothing then, PEFT's has a rank beside it.
+                // Two whole matrices have no rank. LyCORIS' alpha has no effect then, and PEFT's comes with a rank.
                 (Change::Kronecker(..), None) if alpha.is_none() => {
                     scalar * self.settings.scale(layer.network, &layer.path, 1)
                 }
                 (_, None) => scalar,
-                // No alpha, and one of 0, mean the rank: LyCORIS and kohya's scripts agree.
+                // A missing alpha, or one of 0, means the rank, in both LyCORIS and kohya's scripts.
                 (_, Some(rank)) => match alpha.filter(|&alpha| alpha != 0.0) {
                     Some(alpha) => scalar * alpha / rank.max(1) as f64,
                     None => scalar * self.settings.scale(layer.network, &layer.path, rank),
@@ -213,7 +187,7 @@ impl Reader<'_> {
         if let Some(values) = bias {
             lora.patches.push(self.bias(name, layer, values, 1.0)?);
         }
-        // What was taken is used; of a layer without any change, nothing is.
+        // Factors that were taken are used. Of a layer without any change, none are.
         let rest = if lora.patches.len() == before {
             keys
         } else {
@@ -223,7 +197,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The value of a tensor that is one number.
+    /// The value of a tensor with one element.
     fn number(&self, factor: Option<Factor>) -> Result<Option<f64>> {
         let Some(factor) = factor else { return Ok(None) };
         match factor.scalar()? {
@@ -239,17 +213,17 @@ impl Reader<'_> {
         }
     }
 
-    /// DoRA's magnitudes for a layer: by rows, or as their shape says.
+    /// DoRA's magnitudes of a layer: by rows, or as their shape determines.
     fn magnitude(&self, name: &str, layer: &Layer, values: Factor, by_rows: bool) -> Result<Magnitude> {
-        let [rows, columns, ..] = layer.weight[..] else { return Err(self.misfit(name, layer, None)) };
+        let [rows, columns, ..] = layer.weight[..] else { return Err(self.mismatch(name, layer, None)) };
         let along_columns = !by_rows && values.shape().first() == Some(&1) && values.elements() == columns;
         if along_columns || values.elements() == rows {
             return Ok(Magnitude { values, columns: along_columns });
         }
-        Err(self.misfit(values.key(), layer, Some(values.shape().to_vec())))
+        Err(self.mismatch(values.key(), layer, Some(values.shape().to_vec())))
     }
 
-    /// The change of a layer's bias. A linear layer without one gets it: PEFT's `lora_bias` does that to the
+    /// The change of a layer's bias. A linear layer without a bias gets one: PEFT's `lora_bias` does that for the
     /// projections of attention.
     fn bias(&self, name: &str, layer: &Layer, values: Factor, scale: f64) -> Result<Arc<Patch>> {
         let change = Change::Add(super::change::Matrix::Whole(values));
@@ -258,17 +232,17 @@ impl Reader<'_> {
             None if layer.linear => layer.weight[..1].to_vec(),
             None => {
                 let problem =
-                    format!("has a bias for `{name}`, and the model's layer has none; is it from another model?");
+                    format!("has a bias for `{name}`, but the model's layer has none; is it from another model?");
                 return Err(Error::Format { path: PathBuf::from(self.source.origin(name)), problem });
             }
         };
-        change.check(&bias).map_err(|found| self.misfit(name, layer, found))?;
+        change.check(&bias).map_err(|found| self.mismatch(name, layer, found))?;
         let key = format!("{}.bias", layer.path);
         Ok(Arc::new(Patch { network: layer.network, key, change, scale, magnitude: None }))
     }
 
-    /// A change that is for a layer of another size, or whose factors do not fit together.
-    fn misfit(&self, name: &str, layer: &Layer, found: Option<Vec<usize>>) -> Error {
+    /// The error for a change of a layer of another size, or with factors that do not match.
+    fn mismatch(&self, name: &str, layer: &Layer, found: Option<Vec<usize>>) -> Error {
         let (origin, key) = (self.source.origin(name), name.to_string());
         match found {
             Some(found) => {
@@ -276,7 +250,7 @@ impl Reader<'_> {
                 Error::Shape { origin, key, expected: vec![out, rest], found }
             }
             None => {
-                let problem = format!("the factors of `{key}` do not fit together; the file is damaged");
+                let problem = format!("the factors of `{key}` do not match; the file is damaged");
                 Error::Format { path: PathBuf::from(origin), problem }
             }
         }

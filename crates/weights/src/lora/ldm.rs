@@ -1,20 +1,20 @@
-//! The names that CompVis' code has for a U-Net's layers, as files for SDXL often have them.
+//! CompVis' names of a U-Net's layers, which files for SDXL often use.
 //!
-//! The table is [`crate::ldm`]'s; here the network's shape is read from the names that it declares.
+//! The table is from [`crate::ldm`]. Here the network's dimensions are read from the names that it declares.
 
 use std::collections::HashSet;
 
 use crate::ldm::{UnetLevel, UnetShape};
 
-/// CompVis' names of the layers `paths`, where they have some: `(path, name)`.
+/// CompVis' names of the layers `paths`: `(path, name)` for those that have one.
 pub(super) fn names<'a>(paths: &[&'a str]) -> Vec<(&'a str, String)> {
-    // Every beginning of every name: is there such a block?
+    // The set of all prefixes of all names, to test whether a block exists.
     let blocks: HashSet<&str> =
         paths.iter().flat_map(|path| path.match_indices('.').map(|(at, _)| &path[..at])).collect();
     let levels = |way: &str| -> Vec<UnetLevel> {
         let level = |i: usize| {
             let has = |block: &str, j: &usize| blocks.contains(format!("{way}.{i}.{block}.{j}").as_str());
-            // Whether there is a transformer counts, and not how deep it is.
+            // Only the existence of a transformer matters here, not its depth.
             let layers = (0..).take_while(|j| has("resnets", j));
             UnetLevel { channels: 0, depths: layers.map(|j| usize::from(has("attentions", &j))).collect() }
         };

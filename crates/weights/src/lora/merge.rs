@@ -1,4 +1,4 @@
-//! What a patch makes of a weight. All arithmetic is in f32; rotations are solved in f64.
+//! Merges patches into weights. All arithmetic is in f32; rotations are solved in f64.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use super::factor::Factor;
 use super::targets::Network;
 use crate::error::Result;
 
-/// What is added to a norm before it divides: PyTorch's epsilon of f32, as in LyCORIS.
+/// The epsilon that is added to a norm before division: PyTorch's epsilon of f32, as in LyCORIS.
 const NORM_EPS: f64 = f32::EPSILON as f64;
 
-/// The change of one parameter, as a file has it. No element of the file is read before the parameter is.
+/// The stored change of one parameter. Its elements are read when the parameter is read.
 pub struct Patch {
     pub(super) network: Network,
-    /// The declared parameter.
+    /// The declared name of the parameter.
     pub(super) key: String,
     pub(super) change: Change,
-    /// The file's own scale: `alpha / rank`. Of a rotation: the bound of its generator, or 0 for none.
+    /// The file's own scale: `alpha / rank`. For a rotation: the bound of its generator, or 0 for no bound.
     pub(super) scale: f64,
     pub(super) magnitude: Option<Magnitude>,
 }
 
-/// DoRA: the norms that the rows or columns of the changed weight are given.
+/// DoRA: the norms of the rows or columns of the changed weight.
 pub(super) struct Magnitude {
     pub(super) values: Factor,
-    /// One for each column rather than for each row.
+    /// Whether there is one norm for each column rather than for each row.
     pub(super) columns: bool,
 }
 
@@ -41,7 +41,7 @@ impl Patch {
         &self.key
     }
 
-    /// How many elements a bias has that this patch makes.
+    /// The number of elements of a bias that this patch creates.
     pub(super) fn elements(&self) -> usize {
         match &self.change {
             Change::Add(Matrix::Whole(factor)) => factor.elements(),
@@ -49,18 +49,18 @@ impl Patch {
         }
     }
 
-    /// The weight `(out, ..)` in f32 with this change, in its own shape. `strength` 0 gives the same weight, 1 what was
-    /// trained.
+    /// The weight `(out, ..)` in f32 with this change, in its own shape. `strength` 0 yields the unchanged weight, 1
+    /// the trained change.
     ///
     /// # Errors
-    /// [`crate::Error::StoredDType`] where the file's factors are no numbers.
+    /// [`crate::Error::StoredDType`] if the file's factors are not numbers.
     pub fn merge(&self, weight: &Tensor, strength: f32) -> Result<Tensor> {
         let shape = weight.dims();
         let kernel: usize = shape.iter().skip(2).product();
         let out = shape.first().copied().unwrap_or(1);
         let flat = weight.reshape((out, ()))?; // (out, in * kh * kw)
         let strength = f64::from(strength);
-        // Where a magnitude follows, the strength comes after it.
+        // If a magnitude follows, the strength is applied after it.
         let scale = if self.magnitude.is_some() { self.scale } else { self.scale * strength };
         let delta = match &self.change {
             Change::Add(matrix) => matrix.values(scale)?,
@@ -97,7 +97,7 @@ impl Magnitude {
 }
 
 impl Matrix {
-    /// `(rows, columns)`, times `scale`: of the first factor, which is the smallest thing to multiply.
+    /// `(rows, columns)`, times `scale`. The scale is applied to the first factor, which is the smallest.
     fn values(&self, scale: f64) -> Result<Tensor> {
         match self {
             Self::Whole(factor) => Ok((factor.matrix()? * scale)?),
@@ -125,7 +125,7 @@ fn kronecker(first: &Tensor, second: &Tensor) -> Result<Tensor> {
     Ok(product.reshape((a * b, c * columns))?)
 }
 
-/// The rows of `weight` `(out, columns)`, rotated in blocks. `bound` limits the norm of what generates the rotations.
+/// The rows of `weight` `(out, columns)`, rotated in blocks. `bound` limits the norm of the rotations' generators.
 fn rotate(weight: &Tensor, rotation: &Rotation, bound: f64, strength: f64) -> Result<Tensor> {
     let (out, columns) = weight.dims2()?;
     match rotation {
@@ -149,10 +149,10 @@ fn rotate(weight: &Tensor, rotation: &Rotation, bound: f64, strength: f64) -> Re
             let rotations = Tensor::from_vec(values, (stages, blocks, n, n), &Device::Cpu)?;
             let mut rows = weight.clone();
             for stage in 0..stages {
-                // Two rows that are `far` apart become neighbours, and go back to their places afterwards.
+                // Two rows at a distance of `far` become neighbors, and move back afterwards.
                 let far = (1 << stage) * (n / 2);
-                let neighbours = rows.reshape(((), 2, far, columns))?.transpose(1, 2)?.contiguous()?;
-                let turned = rotations.get(stage)?.matmul(&neighbours.reshape((blocks, n, columns))?)?;
+                let neighbors = rows.reshape(((), 2, far, columns))?.transpose(1, 2)?.contiguous()?;
+                let turned = rotations.get(stage)?.matmul(&neighbors.reshape((blocks, n, columns))?)?;
                 let apart = turned.reshape(((), far, 2, columns))?.transpose(1, 2)?.contiguous()?;
                 rows = apart.reshape((out, columns))?;
             }
@@ -181,8 +181,8 @@ fn cayley(blocks: &mut [f32], n: usize, bound: f64) {
     }
 }
 
-/// Solves `left x = right` for matrices `(n, n)`, leaving `x` in `right`: Gauss and Jordan's elimination with pivots.
-/// `left` is the identity less a skew matrix, which is never singular.
+/// Solves `left x = right` for matrices `(n, n)` by Gauss-Jordan elimination with pivots, and leaves `x` in `right`.
+/// `left` is the identity minus a skew matrix, which is never singular.
 fn solve(left: &mut [f64], right: &mut [f64], n: usize) {
     for column in 0..n {
         let size = |row: &usize| left[row * n + column].abs();
@@ -208,7 +208,7 @@ fn solve(left: &mut [f64], right: &mut [f64], n: usize) {
     }
 }
 
-/// Rotations `(.., n, n)` to `I + strength (R - I)`.
+/// Interpolates rotations `(.., n, n)`: `I + strength (R - I)`.
 fn towards_identity(rotations: &mut [f32], n: usize, strength: f64) {
     let strength = strength as f32;
     for (at, value) in rotations.iter_mut().enumerate() {
@@ -225,7 +225,7 @@ fn merged(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> R
     Ok(weight.contiguous()?)
 }
 
-/// The elements of a parameter with patches merged in, one after another.
+/// The elements of a parameter with patches merged in order.
 pub(super) fn merge_values(values: Vec<f32>, shape: &[usize], patches: &[(Arc<Patch>, f32)]) -> Result<Vec<f32>> {
     Ok(merged(values, shape, patches)?.flatten_all()?.to_vec1()?)
 }

@@ -1,9 +1,9 @@
-//! LoRA files: small changes of a model's weights, added when the weights are read.
+//! LoRA files: small changes of a model's weights, merged when the weights are read.
 //!
-//! A file is read into [`Patch`]es, each the change of one declared parameter, whatever dialect the file speaks:
-//! names of kohya's scripts, of diffusers, of PEFT, of cloneofsimo's and of LyCORIS; and whatever form the change has
-//! (`change.rs`). [`Patched`] is a source of parameters that merges them in f32, before anything is rounded or packed:
-//! loading, streaming and dropping of segments know nothing of it, and without patches the bytes are the checkpoint's.
+//! A file is read into [`Patch`]es. Each is the change of one declared parameter. All dialects are supported (the names
+//! of kohya's scripts, of diffusers, of PEFT, of cloneofsimo and of LyCORIS), and all forms of a change (`change.rs`).
+//! [`Patched`] is a source of parameters that merges the patches in f32, before rounding and packing. Loading,
+//! streaming and dropping of segments do not depend on it, and without patches the bytes are the checkpoint's.
 //!
 //! | Form | New weight for strength `s` |
 //! | --- | --- |
@@ -29,7 +29,8 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Lora, Unused, UnusedReason};
+pub use file::{Lora, Unused};
 pub use merge::Patch;
 pub use patched::Patched;
+pub use role::UnusedReason;
 pub use targets::{Network, Targets};

@@ -1,9 +1,9 @@
 //! cloneofsimo's files: `unet:17:up` is the upper factor of the layer with number 17.
 //!
-//! The numbers count the linear layers inside of modules of some classes, in the order in which PyTorch walks through
-//! the networks of diffusers and transformers in those days: the way up before the middle, keys and values before
-//! queries in the text encoder, the feed-forward layer between the two attentions or after them. Which order it was is
-//! seen from the shapes: the first one is taken in which every factor fits its layer.
+//! The numbers count the linear layers inside modules of some classes, in the order in which PyTorch traversed the
+//! networks of diffusers and transformers at that time: the up path before the middle block, keys and values before
+//! queries in the text encoder, the feed-forward layer between the two attentions or after them. The shapes determine
+//! the order: the first one in which every factor fits its layer is used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const GEGLU: &str = "ff.net.0.proj";
 /// A layer's factors.
 pub(super) type Factors = HashMap<Role, Factor>;
 
-/// The network, number and factor that a name tells, if it is a numbered one.
+/// The network, number and factor of a name, if it is a numbered one.
 fn parse(key: &str) -> Option<(Network, usize, Role)> {
     let mut parts = key.split(':');
     let (network, number, factor) = (parts.next()?, parts.next()?, parts.next()?);
@@ -36,7 +36,8 @@ fn parse(key: &str) -> Option<(Network, usize, Role)> {
     parts.next().is_none().then_some((network, number.parse().ok()?, role))
 }
 
-/// The numbered layers of a file, with the names that networks declare. Layers without one keep their number's name.
+/// The numbered layers of a file, with the names that networks declare. Layers without one keep their number as the
+/// name.
 pub(super) fn groups(source: &Arc<dyn ParamSource>, keys: &[String], targets: &Targets) -> Vec<(String, Factors)> {
     let mut numbered: HashMap<Network, BTreeMap<usize, Factors>> = HashMap::new();
     for key in keys {
@@ -57,14 +58,14 @@ pub(super) fn groups(source: &Arc<dyn ParamSource>, keys: &[String], targets: &T
     groups
 }
 
-/// Whether a name is one of this dialect.
+/// Whether a name is of this dialect.
 pub(super) fn is_numbered(key: &str) -> bool {
     parse(key).is_some()
 }
 
-/// The orders in which the layers of a network may have been counted.
+/// The possible orders in which the layers of a network were counted.
 fn orders(targets: &Targets, network: Network) -> Vec<Vec<String>> {
-    // The modules that have attention, in the order of the declaration.
+    // The modules with attention, in the order of declaration.
     let modules = |ending: &str| -> Vec<String> {
         let paths = targets.paths(network);
         paths.iter().filter_map(|path| path.strip_suffix(ending)).map(String::from).collect()
@@ -92,7 +93,7 @@ fn orders(targets: &Targets, network: Network) -> Vec<Vec<String>> {
     outer.iter().flat_map(|blocks| inner.iter().map(move |layers| order((blocks, layers)))).collect()
 }
 
-/// Whether there are as many layers as in the order, and every factor fits its layer.
+/// Whether the file has as many layers as the order, and every factor fits its layer.
 fn fits(order: &[String], layers: &BTreeMap<usize, Factors>, network: Network, targets: &Targets) -> bool {
     let fits_one = |(number, factors): (&usize, &Factors)| {
         let Some(layer) = order.get(*number).and_then(|path| targets.layer(network, path)) else { return false };

@@ -10,11 +10,11 @@ use super::merge::{Patch, merge_all, merge_values};
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
-/// The patches of each parameter, in the order in which they are merged, with their strengths.
+/// The patches of each parameter in merge order, with their strengths.
 type Patches = HashMap<String, Vec<(Arc<Patch>, f32)>>;
 
-/// A source whose parameters have patches merged in, in f32, each time they are read. Without patches it gives what the
-/// source has, byte for byte.
+/// A source that merges patches into its parameters in f32, each time they are read. Without patches the bytes are the
+/// source's.
 pub struct Patched<S> {
     source: S,
     patches: RwLock<Arc<Patches>>,
@@ -26,8 +26,8 @@ impl<S: ParamSource> Patched<S> {
         Self { source, patches: RwLock::default() }
     }
 
-    /// Takes these patches and strengths in the place of those before. Gives the parameters that are others now; what
-    /// was read of them before is what it was.
+    /// Replaces the patches and strengths. Returns the names of the parameters that changed. Parameters that were read
+    /// before do not change.
     pub fn set(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> HashSet<String> {
         let mut new = Patches::new();
         for (patch, strength) in patches {
@@ -43,10 +43,11 @@ impl<S: ParamSource> Patched<S> {
         keys.into_iter().filter(|key| !same(old.get(*key), new.get(*key))).cloned().collect()
     }
 
-    /// The elements of the parameters that the source has not and patches make: biases of layers without.
+    /// The elements of the parameters that patches create and the source does not have: biases of layers without a
+    /// bias.
     ///
     /// # Errors
-    /// [`Error::StoredDType`] where a file's factors are no numbers.
+    /// [`Error::StoredDType`] if a file's factors are not numbers.
     pub fn added(&self) -> Result<HashMap<String, Vec<f32>>> {
         let patches = self.patches();
         let missing = patches.iter().filter(|(key, _)| self.source.info(key).is_none());
@@ -63,7 +64,7 @@ impl<S: ParamSource> Patched<S> {
     }
 }
 
-/// Whether two lists have the same patches with the same strengths.
+/// Whether two lists contain the same patches with the same strengths.
 fn same(a: Option<&Vec<(Arc<Patch>, f32)>>, b: Option<&Vec<(Arc<Patch>, f32)>>) -> bool {
     let (a, b) = (a.map_or(&[][..], Vec::as_slice), b.map_or(&[][..], Vec::as_slice));
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)

@@ -1,5 +1,5 @@
-//! The settings that PEFT keeps beside its tensors: in `adapter_config.json`, or in the notes of a file that diffusers
-//! wrote. Its files have no `alpha`s.
+//! The settings that PEFT stores separately from its tensors: in `adapter_config.json`, or in the metadata of a file
+//! that diffusers wrote. Its files have no `alpha`s.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,29 +11,29 @@ use serde_json::{Map, Value};
 use super::targets::Network;
 use crate::error::{Error, Result};
 
-/// The note of diffusers' files.
+/// The metadata key in diffusers' files.
 const NOTE: &str = "lora_adapter_metadata";
 
-/// The file beside PEFT's tensors.
+/// The file in the same folder as PEFT's tensors.
 const CONFIG: &str = "adapter_config.json";
 
-/// Settings of adapters. Empty where there are none: then a change is not scaled.
+/// Settings of adapters. They are empty if there are none: then a change is not scaled.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     values: Map<String, Value>,
 }
 
 impl Settings {
-    /// Reads the notes of a file, or the configuration beside it; without either the settings are empty.
+    /// Reads the metadata of a file, or the configuration in its folder. Without either the settings are empty.
     ///
     /// # Errors
-    /// [`Error::Io`] where the configuration cannot be read, [`Error::Format`] where it, or the note, is damaged: a
-    /// scale that cannot be read must not become 1.
+    /// [`Error::Io`] if the configuration cannot be read, [`Error::Format`] if it or the metadata is damaged: a scale
+    /// that cannot be read must not become 1.
     pub(super) fn read(metadata: &BTreeMap<String, String>, path: Option<&Path>) -> Result<Self> {
         if let Some(note) = metadata.get(NOTE) {
             let problem = |problem| Error::Format {
                 path: path.map_or_else(|| "LoRA".into(), PathBuf::from),
-                problem: format!("the note `{NOTE}` {problem}"),
+                problem: format!("the metadata `{NOTE}` {problem}"),
             };
             return Self::parse(note.as_bytes()).map_err(problem);
         }
@@ -47,7 +47,7 @@ impl Settings {
 
     fn parse(text: &[u8]) -> std::result::Result<Self, String> {
         let values = serde_json::from_slice::<Map<String, Value>>(text)
-            .map_err(|error| format!("is no valid JSON object: {error}; download it again"))?;
+            .map_err(|error| format!("is not a valid JSON object: {error}; download it again"))?;
         for (key, value) in &values {
             let name = key.rsplit('.').next().unwrap_or(key);
             let expected = match name {
@@ -56,12 +56,12 @@ impl Settings {
                 "rank_pattern" | "alpha_pattern"
                     if !value.as_object().is_some_and(|map| map.values().all(Value::is_number)) =>
                 {
-                    "numbers by names of layers"
+                    "an object of numbers by layer names"
                 }
                 _ => continue,
             };
             if !value.is_null() {
-                return Err(format!("has another kind of value for `{key}` than expected: {expected}"));
+                return Err(format!("has the wrong type for `{key}`: expected {expected}"));
             }
         }
         Ok(Self { values })
@@ -72,7 +72,7 @@ impl Settings {
         self.values.get(&format!("{}.{name}", network.prefix())).or_else(|| self.values.get(name))
     }
 
-    /// By how much the change of the layer `path` is scaled, for a factor of this rank.
+    /// The scale of the change of the layer `path`, for a factor of this rank.
     pub(super) fn scale(&self, network: Network, path: &str, rank: usize) -> f64 {
         let pattern = |name: &str| {
             let patterns = self.get(network, name)?.as_object()?;
@@ -80,7 +80,7 @@ impl Settings {
             patterns.iter().find(|(key, _)| fits(key)).and_then(|(_, value)| value.as_f64())
         };
         let number = |name: &str| self.get(network, name).and_then(Value::as_f64);
-        // `alpha` and `r` are LoHa's and LoKr's names, `lora_alpha` LoRA's.
+        // LoHa and LoKr use the names `alpha` and `r`, LoRA `lora_alpha`.
         let Some(alpha) = pattern("alpha_pattern").or_else(|| number("lora_alpha")).or_else(|| number("alpha")) else {
             return 1.0;
         };

@@ -1,4 +1,6 @@
-//! What a tensor's name in a LoRA file says: which layer, and which factor of its change.
+//! Parses a tensor's name in a LoRA file: the layer, and the factor of its change.
+
+use std::fmt;
 
 /// A factor of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,13 +13,13 @@ pub(super) enum Role {
     Down,
     /// The bias of `Up`, `(out)`.
     UpBias,
-    /// One number: the change is scaled by it over the rank; for rotations their bound.
+    /// One number: alpha, which divided by the rank scales the change; for rotations their bound.
     Alpha,
-    /// One number: the change is scaled by it.
+    /// One number that scales the change.
     Scalar,
-    /// DoRA's magnitudes as LyCORIS has them: `(out, 1, ..)`, or `(1, in, ..)`.
+    /// DoRA's magnitudes in LyCORIS' layout: `(out, 1, ..)`, or `(1, in, ..)`.
     DoraScale,
-    /// DoRA's magnitudes as PEFT has them: one for each row, `(out)`.
+    /// DoRA's magnitudes in PEFT's layout: one for each row, `(out)`.
     Magnitude,
     HadaW1a,
     HadaW1b,
@@ -32,21 +34,46 @@ pub(super) enum Role {
     LokrW2a,
     LokrW2b,
     LokrT2,
-    /// `(blocks, n, n)` of which the skew part generates a rotation, or `(stages, blocks, n, n)`.
+    /// `(blocks, n, n)` whose skew part generates a rotation, or `(stages, blocks, n, n)`.
     OftBlocks,
-    /// `(blocks, n, n)`, rotations.
+    /// `(blocks, n, n)`, rotation matrices.
     OftDiag,
     /// A factor for each row, after the rotation.
     Rescale,
-    /// A weight's change as it is.
+    /// The full change of a weight.
     Diff,
-    /// A bias' change as it is.
+    /// The full change of a bias.
     DiffBias,
-    /// A kind of change that Kiln does not know.
+    /// A kind of change that is not supported.
     Unknown,
 }
 
-/// What names end with.
+/// The reason why a tensor of a LoRA file has no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UnusedReason {
+    /// The name belongs to no dialect.
+    Name,
+    /// The model has no layer of this name.
+    Layer,
+    /// The model lacks the network of the name.
+    Network,
+    /// The form of the change is not supported, or a factor is missing.
+    Form,
+}
+
+impl fmt::Display for UnusedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "its name is not a LoRA name",
+            Self::Layer => "the model has no such layer",
+            Self::Network => "the model has no such network",
+            Self::Form => "a factor is missing, or the kind of change is unknown",
+        })
+    }
+}
+
+/// The suffixes of names.
 const ENDINGS: &[(&str, Role)] = &[
     // kohya's scripts and LyCORIS
     (".lora_up.weight", Role::Up),
@@ -81,12 +108,12 @@ const ENDINGS: &[(&str, Role)] = &[
     (".lora_B.bias", Role::UpBias),
     (".lora_magnitude_vector.weight", Role::Magnitude),
     (".lora_magnitude_vector", Role::Magnitude),
-    // diffusers before
+    // diffusers before that
     (".lora.up.weight", Role::Up),
     (".lora.down.weight", Role::Down),
     (".lora_linear_layer.up.weight", Role::Up),
     (".lora_linear_layer.down.weight", Role::Down),
-    // Kinds that are known to be unknown: their layers are named, so that the reason can be told.
+    // Kinds that are not supported. Their layers are named, so that the reason can be reported.
     (".oft_R.weight", Role::Unknown),
     (".on_input", Role::Unknown),
     (".a1.weight", Role::Unknown),
@@ -96,12 +123,12 @@ const ENDINGS: &[(&str, Role)] = &[
     (".lokr_t1", Role::Unknown),
 ];
 
-/// diffusers' first names, where the layer's own ends with `_lora`: `to_q_lora.up.weight`.
+/// diffusers' first names, where the layer's own name ends in `_lora`: `to_q_lora.up.weight`.
 const PROCESSOR_ENDINGS: &[(&str, Role)] = &[(".up.weight", Role::Up), (".down.weight", Role::Down)];
 
-/// The layer's name as the file has it, and the factor. `None` where the name is none of a LoRA's.
+/// The layer's name in the file, and the factor. `None` if the name is not a LoRA name.
 pub(super) fn parse(key: &str) -> Option<(String, Role)> {
-    // PEFT before it saves: with the adapter's name; diffusers' first names: with the place of the layers.
+    // PEFT inserts the adapter's name before it saves; diffusers' first names contain the attention processor.
     let key = key.replace(".default.", ".").replace(".processor.", ".");
     let key = key.strip_suffix(".default").unwrap_or(&key);
     let ending = |endings: &[(&str, Role)]| {

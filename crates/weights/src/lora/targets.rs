@@ -1,22 +1,21 @@
-//! The layers that a LoRA file may change, by all the names that files have for them.
+//! The layers that a LoRA file may change, with all the names that files use for them.
 //!
-//! The names are made from the declared parameters of the networks rather than taken apart: whether the `_` in
-//! `lora_unet_down_blocks_0_attentions_0_proj_in` is a dot or part of a name cannot be told from the name alone.
+//! The names are generated from the declared parameters of the networks rather than parsed. The name
+//! `lora_unet_down_blocks_0_attentions_0_proj_in` alone does not show whether a `_` is a dot or part of a name.
 
 use std::collections::HashMap;
 
 use kiln_ops::Packing;
 
-use super::file::UnusedReason;
 use super::ldm;
-use super::role::{self, Role};
+use super::role::{self, Role, UnusedReason};
 use crate::param_spec::ParamSpec;
 use crate::segment::Segment;
 
 /// A network that LoRA files change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Network {
-    /// The denoiser.
+    /// The U-Net.
     Unet,
     /// The first text encoder.
     TextEncoder,
@@ -25,7 +24,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// What names with dots begin with, in diffusers' files.
+    /// The prefix of names with dots, in diffusers' files.
     pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Unet => "unet",
@@ -34,7 +33,7 @@ impl Network {
         }
     }
 
-    /// What names with underscores begin with.
+    /// The prefixes of names with underscores.
     fn underscored(self) -> &'static [&'static str] {
         match self {
             // kohya's scripts for LoRA and OFT, LyCORIS without a trainer
@@ -45,7 +44,7 @@ impl Network {
     }
 }
 
-/// A layer: a weight, and its bias where there is one.
+/// A layer: a weight, and its bias if it has one.
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
     pub(super) network: Network,
@@ -66,7 +65,7 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The layers that the segments of some networks declare.
+    /// The layers that the segments of the networks declare.
     pub fn new(networks: &[(Network, &[Segment])]) -> Self {
         let mut targets = Self { layers: Vec::new(), by_name: HashMap::new() };
         for &(network, segments) in networks {
@@ -90,17 +89,17 @@ impl Targets {
         targets
     }
 
-    /// The layer that the tensor `name` of a LoRA file is for: its network and declared name, without `.weight`.
+    /// The layer that the tensor `name` of a LoRA file belongs to: its network and declared name, without `.weight`.
     ///
     /// # Errors
-    /// The reason why there is none.
-    pub fn understand(&self, name: &str) -> Result<(Network, String), UnusedReason> {
+    /// The reason why there is no such layer.
+    pub fn resolve_name(&self, name: &str) -> Result<(Network, String), UnusedReason> {
         let (name, role) = role::parse(name).ok_or(UnusedReason::Name)?;
         let layer = self.find(&name).ok_or_else(|| self.missing(&name))?;
         if role == Role::Unknown { Err(UnusedReason::Form) } else { Ok((layer.network, layer.path.clone())) }
     }
 
-    /// Why there is no layer with this name.
+    /// The reason why there is no layer with this name.
     pub(super) fn missing(&self, name: &str) -> UnusedReason {
         let second = ["lora_te2_", "oft_te2_", "text_encoder_2."].iter().any(|beginning| name.starts_with(beginning));
         let has_second = self.layers.iter().any(|layer| layer.network == Network::TextEncoder2);
@@ -110,12 +109,12 @@ impl Targets {
     fn add(&mut self, layer: Layer, ldm: Option<&str>) {
         let index = self.layers.len();
         for name in names(&layer, ldm) {
-            self.by_name.entry(name).or_insert(index); // the first network keeps a name that two could have
+            self.by_name.entry(name).or_insert(index); // a name that two networks could have belongs to the first
         }
         self.layers.push(layer);
     }
 
-    /// The layer that files call `name`.
+    /// The layer with the name `name` in files.
     pub(super) fn find(&self, name: &str) -> Option<&Layer> {
         let name = name.strip_prefix("base_model.model.").unwrap_or(name); // PEFT's wrapper
         self.layers.get(*self.by_name.get(name)?)
@@ -126,13 +125,13 @@ impl Targets {
         self.find(&format!("{}.{path}", network.prefix()))
     }
 
-    /// The declared names of a network's layers, in the order in which they are declared.
+    /// The declared names of a network's layers, in the order of declaration.
     pub(super) fn paths(&self, network: Network) -> Vec<&str> {
         self.layers.iter().filter(|layer| layer.network == network).map(|layer| layer.path.as_str()).collect()
     }
 }
 
-/// All names that files have for a layer.
+/// All names that files use for a layer.
 fn names(layer: &Layer, ldm: Option<&str>) -> Vec<String> {
     let Layer { network, path, .. } = layer;
     // transformers 5 has no `text_model.`.
@@ -143,7 +142,7 @@ fn names(layer: &Layer, ldm: Option<&str>) -> Vec<String> {
         let paths = dotted.iter().map(String::as_str).chain(ldm);
         names.extend(paths.map(|path| format!("{prefix}{}", path.replace('.', "_"))));
     }
-    // diffusers' first files name the projections of attention after their processors.
+    // diffusers' first files name the projections of attention after attention processors.
     for (ours, theirs) in [
         (".to_q", ".to_q_lora"),
         (".to_k", ".to_k_lora"),

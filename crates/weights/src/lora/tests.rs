@@ -1,4 +1,4 @@
-//! What files are refused, what of them is left out, and what patches leave alone.
+//! Tests of refused files, of unused tensors, and of weights without patches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use kiln_ops::Packing;
 
 use super::*;
 use crate::load::{Placement, load};
-use crate::segment::{Param, Segments, Staged};
+use crate::segment::{Param, SegmentModule, Segments};
 use crate::source::{MapSource, ParamSource};
 
-/// A block with a matrix, a convolution and a normalisation.
-fn network() -> (Segments, Staged<[Param; 4]>) {
+/// A block with a matrix, a convolution and a normalization.
+fn network() -> (Segments, SegmentModule<[Param; 4]>) {
     let mut segments = Segments::default();
     let block = segments.add("mid_block", |p| {
         let p = p.pp("mid_block").pp("resnets").pp("0");
@@ -45,7 +45,7 @@ fn read(tensors: &[(&str, &[usize])]) -> crate::Result<Lora> {
     Lora::read(source(tensors), &BTreeMap::new(), None, &targets())
 }
 
-/// What reading such a file says.
+/// The error from reading such a file.
 fn refusal(tensors: &[(&str, &[usize])]) -> String {
     read(tensors).err().unwrap_or_else(|| panic!("{tensors:?} was read")).to_string()
 }
@@ -56,14 +56,14 @@ const LINEAR: &str = "lora_unet_mid_block_resnets_0_time_emb_proj";
 fn a_file_that_matches_nothing_is_an_error() {
     let message =
         refusal(&[("lora_unet_other.lora_up.weight", &[4, 2]), ("lora_unet_other.lora_down.weight", &[2, 6])]);
-    assert!(message.contains("none of its 2 tensors is for one of the model's layers"), "{message}");
+    assert!(message.contains("none of its 2 tensors belongs to a layer of the model"), "{message}");
     assert!(message.contains("`lora_unet_other.lora_down.weight`: the model has no such layer"), "{message}");
-    assert!(refusal(&[("a", &[1])]).contains("its name is none that LoRA files have"));
+    assert!(refusal(&[("a", &[1])]).contains("its name is not a LoRA name"));
     assert!(refusal(&[]).contains("none of its 0 tensors"));
 }
 
 #[test]
-fn what_matches_nothing_is_told_with_its_reason() {
+fn unused_tensors_are_listed_with_a_reason() {
     let lora = read(&[
         (&format!("{LINEAR}.lora_up.weight"), &[4, 2]),
         (&format!("{LINEAR}.lora_down.weight"), &[2, 6]),
@@ -96,7 +96,7 @@ fn changes_of_another_size_are_refused_with_both_sizes() {
     let message = up_and_down(&[4, 2], &[2, 7]);
     assert!(message.contains("has shape [4, 7], expected [4, 6]; is it from another model?"), "{message}");
     assert!(up_and_down(&[5, 2], &[2, 6]).contains("has shape [5, 6]"));
-    assert!(up_and_down(&[4, 3], &[2, 6]).contains("do not fit together"));
+    assert!(up_and_down(&[4, 3], &[2, 6]).contains("do not match"));
     assert!(up_and_down(&[], &[]).contains("has shape [1, 1]"));
 }
 
@@ -126,13 +126,13 @@ fn factors_that_do_not_fit_each_other_are_refused() {
         (conv, &[("lora_up.weight", &[4, 2]), ("lora_mid.weight", &[2, 3, 3, 3]), ("lora_down.weight", &[2, 4])]),
     ] {
         let message = one(layer, tensors);
-        let known = ["do not fit together", "is it from another model?", "expected one finite number"];
+        let known = ["do not match", "is it from another model?", "expected one finite number"];
         assert!(known.iter().any(|part| message.contains(part)), "{tensors:?}: {message}");
     }
 }
 
 #[test]
-fn a_rank_of_nothing_changes_nothing() {
+fn rank_zero_changes_nothing() {
     let names = [format!("{LINEAR}.lora_up.weight"), format!("{LINEAR}.lora_down.weight")];
     let lora = read(&[(&names[0], &[4, 0]), (&names[1], &[0, 6])]).unwrap();
     let weight = tensor(&[4, 6], 9);
@@ -140,9 +140,9 @@ fn a_rank_of_nothing_changes_nothing() {
     assert_eq!(merged.to_vec2::<f32>().unwrap(), weight.to_vec2::<f32>().unwrap());
 }
 
-/// Every form on one layer: with strength 0 the same weight, with 1 another, and in between in between.
+/// Every form on one layer: strength 0 is the same weight, 1 is another, and 0.5 lies in between.
 #[test]
-fn strength_nothing_is_the_weight_itself() {
+fn strength_zero_is_the_weight_itself() {
     let forms: [&[(&str, &[usize])]; 7] = [
         &[("lora_up.weight", &[4, 2]), ("lora_down.weight", &[2, 6])],
         &[("lora_up.weight", &[4, 2]), ("lora_down.weight", &[2, 6]), ("dora_scale", &[4, 1])],
@@ -170,7 +170,7 @@ fn strength_nothing_is_the_weight_itself() {
 }
 
 #[test]
-fn patches_come_and_go_and_only_what_they_touch_changes() {
+fn patches_change_only_their_own_parameters() {
     let (segments, block) = network();
     let keys = segments[0].params().iter().map(|param| (param.key.clone(), tensor(&param.shape, param.key.len())));
     let patched = Patched::new(MapSource::from_iter(keys));
@@ -231,7 +231,7 @@ fn damaged_settings_of_peft_are_errors() {
     let read = |text| Lora::read(source(tensors), &note(text), Some(&file), &targets());
     assert!(read(r#"{"unet.lora_alpha": 4, "unet.r": 2}"#).is_ok());
     let message = read(r#"{"unet.lora_alpha": "#).err().unwrap().to_string();
-    assert!(message.contains("a.safetensors: the note `lora_adapter_metadata` is no valid JSON"), "{message}");
+    assert!(message.contains("a.safetensors: the metadata `lora_adapter_metadata` is not a valid JSON"), "{message}");
 }
 
 /// PEFT's `lora_bias`: a bias for a linear layer that has none, and an error for a layer that cannot have one.
@@ -260,14 +260,15 @@ fn a_linear_layer_without_a_bias_may_get_one() {
     };
     assert_eq!(set(0.5), 2);
     load(&segments, &patched, &placement).unwrap();
-    let bias =
-        |block: &Staged<[Param; 2]>| block.enter().unwrap()[0].added_bias().map(|bias| bias.to_vec1::<f32>().unwrap());
+    let bias = |block: &SegmentModule<[Param; 2]>| {
+        block.enter().unwrap()[0].added_bias().map(|bias| bias.to_vec1::<f32>().unwrap())
+    };
     let expected: Vec<f32> = tensor(&[4], 1).to_vec1::<f32>().unwrap().iter().map(|value| value * 3.0 * 0.5).collect();
     assert_eq!(bias(&block), Some(expected), "times alpha over the rank, and the strength");
     set(0.0);
     assert_eq!(bias(&block), None);
     let wrong = Lora::read(source(&[("attn1.conv.diff_b", &[4])]), &BTreeMap::new(), None, &targets).err().unwrap();
-    assert!(wrong.to_string().contains("has a bias for `attn1.conv`, and the model's layer has none"), "{wrong}");
+    assert!(wrong.to_string().contains("has a bias for `attn1.conv`, but the model's layer has none"), "{wrong}");
     let wrong = Lora::read(source(&[("attn1.to_q.diff_b", &[5])]), &BTreeMap::new(), None, &targets).err().unwrap();
     assert!(wrong.to_string().contains("is it from another model?"), "{wrong}");
 }

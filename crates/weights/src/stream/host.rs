@@ -1,8 +1,8 @@
-//! Streaming to the processor: a thread that reads, converts and packs ahead.
+//! Streaming to the CPU: a thread reads, converts and packs ahead.
 //!
-//! The ring counts bytes here, in the same places and by the same rules as on a card, and a slab is a tensor of its own:
-//! memory that was freed serves the next slab (`kiln_mempool::HostPool`), and what somebody still holds stays what it
-//! is. The thread packs with all threads of the processor where nobody else has work for them.
+//! The ring only counts bytes here, with the same slots and rules as on a GPU, and each slab is a separate tensor.
+//! Freed memory is reused for the next slab (`kiln_mempool::HostPool`), and a slab that is still referenced is not
+//! overwritten. The thread packs with all CPU threads that are idle.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use candle_core::Device;
 
-use super::places::Places;
 use super::report::StreamReport;
+use super::slot_layout::SlotLayout;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
 use crate::load::{layout_on, packed_one};
@@ -20,7 +20,7 @@ use crate::param_spec::SlabType;
 use crate::segment::{Segment, Slab, Streamer};
 use crate::source::ParamSource;
 
-/// The streamed segments of a network on the processor.
+/// The streamed segments of a network on the CPU.
 pub(super) struct HostStream {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -32,18 +32,18 @@ struct Shared {
     types: SlabType,
     ring_bytes: usize,
     state: Mutex<State>,
-    /// A slab is there, or there is something to pack, or the stream ends.
+    /// Signals that a slab is ready, that there is work, or that the stream ends.
     changed: Condvar,
 }
 
 struct State {
     window: Window,
     /// Segments to pack, in this order.
-    wanted: VecDeque<usize>,
-    /// The one that is being packed, and whether its place is still its own.
+    queue: VecDeque<usize>,
+    /// The segment that is being packed, and whether its slot is still its own.
     packing: Option<(usize, bool)>,
-    /// Segments whose slabs are there, or why they are not.
-    there: Vec<Option<Result<()>>>,
+    /// Segments whose slabs are ready, or the reason why they are not.
+    ready: Vec<Option<Result<()>>>,
     report: StreamReport,
     stopped: bool,
 }
@@ -57,10 +57,10 @@ impl HostStream {
     ) -> Result<Arc<Self>> {
         let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let state = State {
-            window: Window::new(Places::new(&sizes, ring_bytes)),
-            wanted: VecDeque::new(),
+            window: Window::new(SlotLayout::new(&sizes, ring_bytes)),
+            queue: VecDeque::new(),
             packing: None,
-            there: segments.iter().map(|_| None).collect(),
+            ready: segments.iter().map(|_| None).collect(),
             report: StreamReport::default(),
             stopped: false,
         };
@@ -78,7 +78,7 @@ impl HostStream {
         StreamReport { resets: state.window.resets(), ..state.report }
     }
 
-    /// Ends the thread, and drops what it has packed.
+    /// Ends the thread, and drops the slabs that it packed.
     pub(super) fn stop(&self) {
         self.shared.end();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -105,27 +105,27 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Orders all slabs that have room, and drops those whose room they take.
+    /// Queues all slabs that have room, and drops those that they replace.
     fn pack_ahead(&self, state: &mut State) {
         while let Some(Start { slot, evicted }) = state.window.next() {
             for evicted in evicted {
-                state.wanted.retain(|&wanted| wanted != evicted);
+                state.queue.retain(|&wanted| wanted != evicted);
                 if let Some((packing, is_its_own)) = &mut state.packing
                     && *packing == evicted
                 {
                     *is_its_own = false;
                 }
-                state.there[evicted] = None;
+                state.ready[evicted] = None;
                 self.segments[evicted].set_slab(None);
             }
-            state.wanted.push_back(slot);
+            state.queue.push_back(slot);
         }
         self.changed.notify_all();
     }
 
-    /// The thread: packs what is wanted until the stream ends.
+    /// The thread: packs queued segments until the stream ends.
     fn work(&self) {
-        /// However the thread ends, whoever waits for it must hear of it.
+        /// All waiters must be notified, however the thread ends.
         struct End<'a>(&'a Shared);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -136,7 +136,7 @@ impl Shared {
         let layout = layout_on(&Device::Cpu);
         let mut state = self.state();
         while !state.stopped {
-            let Some(slot) = state.wanted.pop_front() else {
+            let Some(slot) = state.queue.pop_front() else {
                 state = self.wait(state);
                 continue;
             };
@@ -151,7 +151,7 @@ impl Shared {
             state.report.copies += 1;
             state.report.copy_seconds += seconds;
             if let Some((_, true)) = state.packing.take() {
-                state.there[slot] = Some(slab.map(|slab| {
+                state.ready[slot] = Some(slab.map(|slab| {
                     segment.set_slab(Some(slab));
                 }));
                 self.changed.notify_all();
@@ -176,7 +176,7 @@ impl Shared {
         }
         let start = Instant::now();
         let mut waited = false;
-        while state.there[slot].is_none() && !state.stopped {
+        while state.ready[slot].is_none() && !state.stopped {
             waited = true;
             state = self.wait(state);
         }
@@ -184,15 +184,15 @@ impl Shared {
             state.report.stalls += 1;
             state.report.stall_seconds += start.elapsed().as_secs_f64();
         }
-        let failure = match state.there[slot].take() {
+        let failure = match state.ready[slot].take() {
             Some(Ok(())) => {
-                state.there[slot] = Some(Ok(()));
+                state.ready[slot] = Some(Ok(()));
                 return Ok(());
             }
             Some(Err(error)) => error,
             None => Error::StreamEnded(self.segments[slot].name().into()),
         };
-        state.window.forget(slot); // whoever tries again has it read again
+        state.window.forget(slot); // a retry reads it again
         Err(failure)
     }
 }

@@ -1,25 +1,25 @@
 //! Streaming: segments whose weights are on the device only while they run.
 //!
-//! Whether a segment stays on the device is a property of the segment, never of the network's code: a network enters a
-//! segment ([`crate::Staged::enter`]) and leaves it, and where the segment is streamed that is when its weights are
-//! waited for, and when the next ones may take their place.
+//! Whether a segment stays on the device is a property of the segment, never of the network's code. A network enters a
+//! segment ([`crate::SegmentModule::enter`]) and leaves it. For a streamed segment, entering waits for its weights, and
+//! leaving allows the next ones to replace them.
 //!
-//! Streamed segments share a ring of bytes. They lie in it in running order ([`places`]), copies run ahead as far as it
-//! has room, on into the next pass ([`window`]), so it is never larger than it was planned ([`Residency`]), and what is
-//! in flight is bounded by it. On a card the ring is one allocation, and slabs are packed once into host memory,
-//! page-locked as far as that may be, from which a stream of its own copies them; the card orders copies and computing,
-//! and the host waits for neither. On the processor a thread reads, converts and packs ahead from the source, which
-//! releases its pages ([`ParamSource::release`]): that bounds a process's memory by the ring. There the ring counts
-//! bytes, and the slabs in it are tensors of their own.
+//! Streamed segments share a ring of bytes. They are placed in it in running order ([`slot_layout`]). Copies run ahead
+//! as far as the ring has room, on into the next pass ([`window`]), so the ring is never larger than planned
+//! ([`Residency`]), and it bounds the copies in flight. On a GPU the ring is one allocation. Slabs are packed once into
+//! host memory, pinned as far as possible, and a separate stream copies them from there. Events on the GPU order copies
+//! and computing, and the host waits for neither. On the CPU a thread reads, converts and packs ahead from the source,
+//! which releases its pages ([`ParamSource::release`]): the ring then bounds a process's memory. There the ring only
+//! counts bytes, and the slabs are separate tensors.
 //!
-//! Results have the same bits as with resident weights: the same slabs, at another address.
+//! Results have the same bits as with resident weights: the slabs are the same, at another address.
 
-mod card;
+mod gpu;
 mod host;
-mod places;
 mod report;
 mod residency;
 mod simulate;
+mod slot_layout;
 mod window;
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub use self::report::StreamReport;
 pub use self::residency::{Estimate, Residency};
 pub use self::simulate::{SegmentTimes, SimulatedStep, simulate};
 
-use self::card::CardStream;
+use self::gpu::GpuStream;
 use self::host::HostStream;
 use crate::error::{Error, Result};
 use crate::load::{Placement, check_all, load};
@@ -39,15 +39,15 @@ use crate::param_spec::SlabType;
 use crate::segment::{Segment, Streamed, Streamer};
 use crate::source::ParamSource;
 
-/// How segments are streamed.
+/// The options of streaming.
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// Which stay, and the ring for the others.
+    /// The resident segments, and the ring for the others.
     pub residency: Residency,
-    /// Page-locked memory for the slabs of a card; where it is none or used up, slabs go through two small staging
-    /// buffers. The processor needs none.
+    /// Pinned memory for the slabs of a GPU. Without it, or once it is used up, slabs are copied through two small
+    /// staging buffers. The CPU needs none.
     pub pinned: Option<PinnedPool>,
-    /// Whether a card copies on a stream of its own, beside the computing, or between it.
+    /// Whether a GPU copies on a separate stream, in parallel with computing, or in between.
     pub copy_stream: bool,
 }
 
@@ -59,20 +59,20 @@ pub struct Stream {
 }
 
 enum Streaming {
-    Card(Arc<CardStream>),
+    Gpu(Arc<GpuStream>),
     Host(Arc<HostStream>),
 }
 
 impl Stream {
-    /// Loads the segments that stay, and starts to stream the others from `source`: all of them run as if they were
-    /// loaded. Shapes are checked before anything is allocated, as by [`crate::load`].
+    /// Loads the resident segments, and starts to stream the others from `source`: all of them run as if they were
+    /// loaded. Shapes are checked before memory is allocated, as in [`crate::load`].
     ///
-    /// On a card every slab is packed now, and `source` is not needed any more; on the processor it is read in every
+    /// On a GPU every slab is packed now, and `source` is not needed afterwards. On the CPU the source is read in every
     /// pass.
     ///
     /// # Errors
-    /// Those of [`crate::load`]; [`Error::OtherPlan`] where the plan is for other segments; [`Error::Ops`] where memory
-    /// cannot be had. Nothing is loaded then.
+    /// Those of [`crate::load`]; [`Error::OtherPlan`] if the plan is for other segments; [`Error::Ops`] if memory
+    /// cannot be allocated. Nothing is loaded then.
     pub fn start(
         segments: &[Segment],
         source: Arc<dyn ParamSource>,
@@ -96,16 +96,16 @@ impl Stream {
         };
         let streamed = of(false);
         streamed.iter().for_each(Segment::unload);
-        load(&of(true), source.as_ref(), placement)?; // where it fails, `this` unloads all of them
+        load(&of(true), source.as_ref(), placement)?; // on error, `this` unloads all of them
         if !streamed.is_empty() {
             this.streamer = Some(if placement.device.is_cpu() {
                 Streaming::Host(HostStream::start(streamed.clone(), source, placement.slab(), residency.ring_bytes())?)
             } else {
-                Streaming::Card(CardStream::start(streamed.clone(), source.as_ref(), placement, &config)?)
+                Streaming::Gpu(GpuStream::start(streamed.clone(), source.as_ref(), placement, &config)?)
             });
         }
         let by: Option<Arc<dyn Streamer>> = match &this.streamer {
-            Some(Streaming::Card(card)) => Some(card.clone()),
+            Some(Streaming::Gpu(gpu)) => Some(gpu.clone()),
             Some(Streaming::Host(host)) => Some(host.clone()),
             None => None,
         };
@@ -116,39 +116,39 @@ impl Stream {
         Ok(this)
     }
 
-    /// What was copied and waited for so far. On a card this waits for the copies that have begun.
+    /// Copies and waits so far. On a GPU this waits for the copies that were started.
     ///
     /// # Errors
-    /// [`Error::Ops`]: the card's work failed.
+    /// [`Error::Ops`]: the GPU's work failed.
     pub fn report(&self) -> Result<StreamReport> {
         match &self.streamer {
-            Some(Streaming::Card(card)) => card.report(),
+            Some(Streaming::Gpu(gpu)) => gpu.report(),
             Some(Streaming::Host(host)) => Ok(host.report()),
             None => Ok(StreamReport::default()),
         }
     }
 
-    /// The mean of the seconds that each streamed segment computed on a card since this was asked before, in running order;
-    /// `None` on the processor, where computing and packing share the cores. The first call gives zeros: segments are timed
-    /// from then on. Waits for the card.
+    /// The mean compute seconds of each streamed segment on a GPU since the last call, in running order. `None` on the
+    /// CPU, where computing and packing share the cores. The first call returns zeros, and starts the timing. Waits for
+    /// the GPU.
     ///
     /// # Errors
-    /// [`Error::Ops`]: the card's work failed.
+    /// [`Error::Ops`]: the GPU's work failed.
     pub fn take_compute_seconds(&self) -> Result<Option<Vec<f64>>> {
         match &self.streamer {
-            Some(Streaming::Card(card)) => card.take_compute_seconds().map(Some),
+            Some(Streaming::Gpu(gpu)) => gpu.take_compute_seconds().map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Enters and leaves every streamed segment once, in running order, without computing: what copies alone take, for
-    /// measurements.
+    /// Enters and leaves every streamed segment once, in running order, without computing: measures the time of copies
+    /// alone.
     ///
     /// # Errors
     /// Those of a run.
     pub fn pass(&self) -> Result<()> {
         let streamer: &dyn Streamer = match &self.streamer {
-            Some(Streaming::Card(card)) => card.as_ref(),
+            Some(Streaming::Gpu(gpu)) => gpu.as_ref(),
             Some(Streaming::Host(host)) => host.as_ref(),
             None => return Ok(()),
         };
@@ -156,7 +156,7 @@ impl Stream {
         (0..streamed).try_for_each(|slot| streamer.enter(slot).map(|()| streamer.leave(slot)))
     }
 
-    /// How long [`Stream::start`] took.
+    /// The time that [`Stream::start`] took.
     pub fn start_time(&self) -> Duration {
         self.time
     }

@@ -1,29 +1,29 @@
-//! What streaming did.
+//! Counters of streaming.
 
-/// Counters of a stream, from its start on. Those of a step are the difference of two ([`StreamReport::since`]).
+/// Counters of a stream since its start. Those of a step are the difference of two ([`StreamReport::since`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StreamReport {
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Copies.
+    /// The number of copies.
     pub copies: u64,
-    /// Seconds that copies took. On the processor a copy is reading, converting and packing.
+    /// The total seconds of copies. On the CPU a copy is reading, converting and packing.
     pub copy_seconds: f64,
-    /// How often a segment was waited for.
+    /// The number of waits for a segment.
     pub stalls: u64,
-    /// Seconds of those waits.
+    /// The total seconds of those waits.
     pub stall_seconds: f64,
-    /// How often segments ran in another order than declared, so that copies were started anew.
+    /// The number of times that segments ran in another order than declared, so that copies restarted.
     pub resets: u64,
 }
 
 impl StreamReport {
-    /// Seconds of copying that nobody waited for.
+    /// The seconds of copying that overlapped with computing.
     pub fn hidden_seconds(&self) -> f64 {
         (self.copy_seconds - self.stall_seconds).max(0.0)
     }
 
-    /// What was counted after `earlier`.
+    /// The difference to an `earlier` report.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Which segments stay on the device, and how large the ring for the others is.
+//! The choice of resident segments, and the size of the ring for the others.
 
 use super::simulate::{SegmentTimes, SimulatedStep, simulate};
 use crate::error::{Error, Result};
@@ -6,56 +6,56 @@ use crate::load::Placement;
 use crate::param_spec::{ALIGNMENT, SlabType};
 use crate::segment::Segment;
 
-/// What is known of the times of a step before it runs.
+/// Estimated times of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
-    /// Seconds that each segment computes, in running order; what is missing counts as none.
+    /// Compute seconds of each segment, in running order. Missing values count as 0.
     pub seconds: Vec<f64>,
     /// The rate of copies.
     pub bytes_per_second: f64,
 }
 
-/// Which segments of a network stay on the device; the others share a ring.
+/// The resident segments of a network. The others share a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Residency {
-    /// Bytes of every segment that count: none of one that stays on the host anyway.
+    /// The size of every segment in bytes; 0 for one that stays on the host.
     sizes: Vec<usize>,
     resident: Vec<bool>,
     ring: usize,
     types: SlabType,
 }
 
-/// Ring sizes that are tried, in quarters of the largest streamed segment. Beyond, memory does more for a step as
-/// resident segments.
+/// Ring sizes to try, in quarters of the largest streamed segment. Beyond that, memory is more useful for resident
+/// segments.
 const RINGS: std::ops::RangeInclusive<usize> = 4..=12;
-/// Largest streamed segments that are tried, in quarters of the largest of all: a few large resident segments make the
-/// ring smaller.
+/// Sizes of the largest streamed segment to try, in quarters of the largest segment: a few large resident segments
+/// allow a smaller ring.
 const LIMITS: [usize; 3] = [4, 3, 2];
-/// A larger ring must make a step at least so much faster than a smaller one.
+/// The maximum ratio of step times for which a larger ring is preferred over a smaller one.
 const WORTH: f64 = 0.995;
 
-/// How near a small ring must come to the best, as a ratio of times.
+/// The maximum ratio of the step time with a small ring to the best time.
 const NEAR: f64 = 1.1;
 
 impl Residency {
-    /// All segments stay on the device.
+    /// All segments are resident.
     pub fn all(segments: &[Segment], placement: &Placement) -> Self {
         let sizes = sizes(segments, placement);
         Self { resident: vec![true; sizes.len()], sizes, ring: 0, types: placement.slab() }
     }
 
-    /// All segments go through a ring of `ring` bytes, but for those that stay on the host anyway.
+    /// All segments go through a ring of `ring` bytes, except those that stay on the host.
     ///
     /// # Errors
-    /// [`Error::Budget`] where the ring does not hold the largest.
+    /// [`Error::Budget`] if the ring is smaller than the largest segment.
     pub fn none(segments: &[Segment], placement: &Placement, ring: usize) -> Result<Self> {
         Self::chosen(segments, placement, ring, |_| false)
     }
 
-    /// The segments for which `stays` says so stay on the device, the others go through a ring of `ring` bytes.
+    /// The segments for which `stays` returns true are resident. The others go through a ring of `ring` bytes.
     ///
     /// # Errors
-    /// [`Error::Budget`] where the ring does not hold the largest of those.
+    /// [`Error::Budget`] if the ring is smaller than the largest of those.
     pub fn chosen(
         segments: &[Segment],
         placement: &Placement,
@@ -72,8 +72,8 @@ impl Residency {
         Ok(Self { sizes, resident, ring, types: placement.slab() })
     }
 
-    /// As little on the device as does not slow steps down by more than a tenth: all segments go through a ring, the
-    /// smallest whose simulated steps are that near to those of the best.
+    /// The least memory on the device that slows steps down by at most a tenth: all segments go through a ring, the
+    /// smallest one whose simulated step time is that close to the best.
     pub fn least(segments: &[Segment], placement: &Placement, estimate: &Estimate) -> Self {
         let all = Self::all(segments, placement);
         let largest = all.sizes.iter().copied().max().unwrap_or(0);
@@ -91,12 +91,12 @@ impl Residency {
         rings.into_iter().find(|(seconds, _)| *seconds <= best * NEAR).map_or(all, |(_, ring)| ring)
     }
 
-    /// The best use of `device_bytes` bytes for slabs and ring, by simulated steps: everything resident where that fits,
-    /// else a ring as small as does not slow steps down, and segments that stay in all that is left, spread over the
-    /// running order so that copies come evenly.
+    /// The best use of `device_bytes` bytes for slabs and ring, by simulated steps. All segments are resident if they
+    /// fit. Otherwise the ring is as small as possible without slowing steps down, and resident segments use the
+    /// remaining memory, spread over the running order so that copies are evenly distributed.
     ///
     /// # Errors
-    /// [`Error::Budget`] where not even a ring for the largest segment fits.
+    /// [`Error::Budget`] if not even a ring for the largest segment fits.
     pub fn plan(segments: &[Segment], placement: &Placement, device_bytes: usize, estimate: &Estimate) -> Result<Self> {
         let all = Self::all(segments, placement);
         if all.device_bytes() <= device_bytes {
@@ -127,7 +127,7 @@ impl Residency {
         }
     }
 
-    /// A step with these segments resident, in simulated time.
+    /// Simulates a step with these segments resident.
     pub fn simulate(&self, estimate: &Estimate) -> SimulatedStep {
         let times = (0..self.sizes.len()).map(|i| SegmentTimes {
             bytes: if self.resident[i] { 0 } else { self.sizes[i] },
@@ -136,12 +136,12 @@ impl Residency {
         simulate(&times.collect::<Vec<_>>(), self.ring, estimate.bytes_per_second)
     }
 
-    /// Whether segment `i` stays on the device.
+    /// Whether segment `i` is resident.
     pub fn is_resident(&self, i: usize) -> bool {
         self.resident.get(i).copied().unwrap_or(true)
     }
 
-    /// Bytes of the ring; 0 where all segments are resident.
+    /// The size of the ring in bytes; 0 if all segments are resident.
     pub fn ring_bytes(&self) -> usize {
         self.ring
     }
@@ -151,22 +151,22 @@ impl Residency {
         self.sum(false)
     }
 
-    /// Bytes of slabs that stay on the device.
+    /// The size of resident slabs in bytes.
     pub fn resident_bytes(&self) -> usize {
         self.sum(true)
     }
 
-    /// Bytes on the device: slabs that stay, and the ring.
+    /// Bytes on the device: resident slabs and the ring.
     pub fn device_bytes(&self) -> usize {
         self.resident_bytes() + self.ring
     }
 
-    /// The types of the slabs for which it was made.
+    /// The slab types of this plan.
     pub(crate) fn types(&self) -> SlabType {
         self.types
     }
 
-    /// How many segments it is for.
+    /// The number of segments of this plan.
     pub(crate) fn len(&self) -> usize {
         self.sizes.len()
     }
@@ -176,10 +176,10 @@ impl Residency {
     }
 }
 
-/// What every segment takes on the device.
+/// The size of every segment on the device in bytes.
 fn sizes(segments: &[Segment], placement: &Placement) -> Vec<usize> {
-    let on_card = !placement.device.is_cpu();
-    let size = |segment: &Segment| if on_card && segment.on_host() { 0 } else { segment.bytes(placement.slab()) };
+    let on_gpu = !placement.device.is_cpu();
+    let size = |segment: &Segment| if on_gpu && segment.on_host() { 0 } else { segment.bytes(placement.slab()) };
     segments.iter().map(size).collect()
 }
 
@@ -187,13 +187,13 @@ fn largest_streamed(sizes: &[usize], resident: &[bool]) -> usize {
     sizes.iter().zip(resident).filter(|(_, resident)| !**resident).map(|(size, _)| *size).max().unwrap_or(0)
 }
 
-/// Rings begin and end where slabs do.
+/// Aligns the size of a ring to that of slabs.
 fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Chooses segments that stay, of at most `room` bytes together: all above `limit` bytes, and of the others a share that
-/// is the same all along the running order; then the largest that still fit. `None` where those above do not fit.
+/// Chooses resident segments of at most `room` bytes in total: all above `limit` bytes; of the others a share that is
+/// constant along the running order; then the largest that still fit. `None` if those above `limit` do not fit.
 fn spread(sizes: &[usize], room: usize, limit: usize) -> Option<Vec<bool>> {
     let mut resident: Vec<bool> = sizes.iter().map(|&size| size == 0 || size > limit).collect();
     let sum = |wanted: bool, resident: &[bool]| -> usize {

@@ -1,47 +1,47 @@
-//! What a ring can do: steps of a network whose segments are streamed, in simulated time.
+//! Simulates the steps of a network with streamed segments and a ring.
 //!
-//! One engine copies, one computes, as on a card. The places and the rules of which copy starts when are those of the
-//! real ring ([`super::window`]), so a simulated step is the best that the ring could do with these times.
+//! One engine copies and one computes, as on a GPU. The slots and the rules for starting copies are those of the real
+//! ring ([`super::window`]), so a simulated step is the best that the ring can achieve with these times.
 
-use super::places::Places;
+use super::slot_layout::SlotLayout;
 use super::window::{Entry, Window};
 
-/// A segment, as far as time goes.
+/// The times of a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SegmentTimes {
-    /// Bytes that are copied in every step; 0 for one that is resident.
+    /// The bytes that are copied in every step; 0 for a resident segment.
     pub bytes: usize,
-    /// Seconds that it computes.
+    /// The seconds of its computation.
     pub seconds: f64,
 }
 
-/// A simulated step, once the ring is in its stride.
+/// A simulated step in the steady state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SimulatedStep {
-    /// From its start to its end.
+    /// The duration.
     pub seconds: f64,
     /// Seconds of copying.
     pub copy_seconds: f64,
-    /// Seconds that computing waited for copies.
+    /// The seconds that computing waited for copies.
     pub stall_seconds: f64,
 }
 
 impl SimulatedStep {
-    /// Seconds of copying that computing did not wait for.
+    /// The seconds of copying that overlapped with computing.
     pub fn hidden_seconds(&self) -> f64 {
         (self.copy_seconds - self.stall_seconds).max(0.0)
     }
 }
 
-/// Steps until the ring is in its stride: what is in it at a step's start depends on the step before.
+/// The number of steps until the steady state: the ring's content at the start of a step depends on the step before.
 const PASSES: usize = 4;
 
-/// Simulates steps of `segments` through a ring of `ring` bytes that is filled with `bytes_per_second`, and gives the
-/// last. A ring that does not hold the largest streamed segment is taken as large as that.
+/// Simulates steps of `segments` through a ring of `ring` bytes that is filled at `bytes_per_second`, and returns the
+/// last. A ring that is smaller than the largest streamed segment is enlarged to it.
 pub fn simulate(segments: &[SegmentTimes], ring: usize, bytes_per_second: f64) -> SimulatedStep {
     let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes).filter(|&bytes| bytes > 0).collect();
     let ring = ring.max(sizes.iter().copied().max().unwrap_or(0));
-    let mut window = Window::new(Places::new(&sizes, ring));
+    let mut window = Window::new(SlotLayout::new(&sizes, ring));
     let mut copied = vec![0.0; sizes.len()]; // when the last copy of a segment ended
     let mut left = vec![0.0; sizes.len()]; // when its last use ended
     let (mut copying, mut computing) = (0.0f64, 0.0f64); // when either engine is free
@@ -55,7 +55,8 @@ pub fn simulate(segments: &[SegmentTimes], ring: usize, bytes_per_second: f64) -
                 computing += segment.seconds;
                 continue;
             }
-            // In the order of the host's calls: what a segment leaves is filled before the next is entered.
+            // The order is that of the host's calls: the slot of a segment that is left is filled before the next one
+            // is entered.
             loop {
                 while let Some(start) = window.next() {
                     let free = start.evicted.iter().fold(copying, |free: f64, &evicted| free.max(left[evicted]));
@@ -90,15 +91,15 @@ mod tests {
     }
 
     #[test]
-    fn copies_hide_behind_longer_computing_and_computing_behind_longer_copies() {
-        let even = [10 * MIB; 15]; // five times round a ring of three: the last and the first do not meet
+    fn the_shorter_of_copying_and_computing_is_hidden() {
+        let even = [10 * MIB; 15]; // five turns of a ring of three segments: the last and the first do not overlap
         let rate = 1e3 * MIB as f64; // 10 ms a segment
         let step = |seconds, ring| simulate(&segments(&even, seconds), ring, rate);
         let hidden = step(20e-3, 30 * MIB);
         assert!((hidden.seconds - 300e-3).abs() < 1e-9 && hidden.stall_seconds < 1e-9, "{hidden:?}");
         let bound = step(1e-3, 30 * MIB);
         assert!((bound.seconds - 150e-3).abs() < 1e-6, "{bound:?}");
-        // With room for one, nothing overlaps.
+        // With room for one segment, nothing overlaps.
         let serial = step(10e-3, 10 * MIB);
         assert!((serial.seconds - 300e-3).abs() < 1e-6 && (serial.stall_seconds - 150e-3).abs() < 1e-6, "{serial:?}");
     }

@@ -1,30 +1,29 @@
-//! Which segments are in the ring, and which is copied next: the rules, without any memory.
+//! The rules for which segments are in the ring, and which is copied next, without any memory.
 //!
-//! Copies run ahead in running order, cyclically, as far as the ring has room: over the bytes of segments that were
-//! used, never over those of one that is in use or still to be used. A pass that stops in the middle, or that runs
-//! segments in another order, is as right as any other: a segment that is not there when it is entered makes the copies
-//! start anew from it, which is counted and costs time. The CPU's ring, the cards' and the simulation stand on these
-//! rules.
+//! Copies run ahead in running order, cyclically, as far as the ring has room. They overwrite segments that were used,
+//! never one that is in use or still to be used. A pass that stops in the middle, or that runs segments in another
+//! order, is correct as well: entering a segment that is not in the ring restarts the copies from it, which is counted
+//! and costs time. The rings of the CPU and of GPUs and the simulation use these rules.
 
-use super::places::Places;
+use super::slot_layout::SlotLayout;
 
-/// What is at a segment's place.
+/// The content of a segment's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Something else, or nothing.
+    /// Another segment, or nothing.
     Absent,
-    /// Its weights, or a copy on the way, to be used next.
+    /// Its weights, or a copy in flight, not used yet.
     Ahead,
-    /// Its weights, in use so many times.
-    Held(usize),
-    /// Its weights, which were used: others may take the place.
+    /// Its weights, with this number of uses in progress.
+    InUse(usize),
+    /// Its weights after their use: others may overwrite them.
     Used,
 }
 
 /// The ring's content.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
-    places: Places,
+    places: SlotLayout,
     states: Vec<State>,
     /// The segment whose copy is next.
     next: usize,
@@ -36,56 +35,56 @@ pub(crate) struct Window {
 pub(crate) struct Start {
     /// The segment.
     pub(crate) slot: usize,
-    /// Those whose bytes it takes.
+    /// The segments whose bytes it overwrites.
     pub(crate) evicted: Vec<usize>,
 }
 
 /// Whether a segment can be entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// It is there, or on the way.
+    /// Its weights are there or in flight.
     Ready,
-    /// The copies start anew from it: start what [`Window::next`] says, then enter again.
+    /// The copies restart from it: start the copies that [`Window::next`] returns, then enter again.
     Restart,
-    /// Its place is in use by this other segment.
+    /// Its slot is in use by this other segment.
     Busy(usize),
 }
 
 impl Window {
     /// An empty ring.
-    pub(crate) fn new(places: Places) -> Self {
+    pub(crate) fn new(places: SlotLayout) -> Self {
         let states = vec![State::Absent; places.len()];
         Self { places, states, next: 0, resets: 0 }
     }
 
-    /// The places.
-    pub(crate) fn places(&self) -> &Places {
+    /// The layout of the slots.
+    pub(crate) fn places(&self) -> &SlotLayout {
         &self.places
     }
 
-    /// How often copies started anew because segments ran in another order.
+    /// The number of times that copies restarted because segments ran in another order.
     pub(crate) fn resets(&self) -> u64 {
         self.resets
     }
 
-    /// The next copy that has room, which counts as started; `None` where there is none for now.
+    /// The next copy that has room, which counts as started. `None` if there is none at present.
     pub(crate) fn next(&mut self) -> Option<Start> {
         loop {
             let slot = self.next;
             match self.states.get(slot)? {
-                State::Ahead | State::Held(_) => return None, // a whole pass is there
+                State::Ahead | State::InUse(_) => return None, // the ring contains a whole pass
                 State::Used => {
-                    self.advance(slot); // still there from the last pass
+                    self.advance(slot); // still in the ring from the last pass
                     continue;
                 }
                 State::Absent => {}
             }
-            let rivals = self.places.rivals(slot);
-            if rivals.iter().any(|&rival| matches!(self.states[rival], State::Ahead | State::Held(_))) {
+            let conflicts = self.places.conflicts(slot);
+            if conflicts.iter().any(|&rival| matches!(self.states[rival], State::Ahead | State::InUse(_))) {
                 return None;
             }
             let evicted: Vec<usize> =
-                rivals.iter().copied().filter(|&rival| self.states[rival] == State::Used).collect();
+                conflicts.iter().copied().filter(|&rival| self.states[rival] == State::Used).collect();
             for &rival in &evicted {
                 self.states[rival] = State::Absent;
             }
@@ -99,13 +98,13 @@ impl Window {
         self.next = (slot + 1) % self.states.len();
     }
 
-    /// A segment is entered.
+    /// Enters a segment.
     pub(crate) fn enter(&mut self, slot: usize) -> Entry {
         match self.states[slot] {
-            State::Held(times) => self.states[slot] = State::Held(times + 1),
-            State::Used => self.states[slot] = State::Held(1),
+            State::InUse(times) => self.states[slot] = State::InUse(times + 1),
+            State::Used => self.states[slot] = State::InUse(1),
             State::Ahead => {
-                // What was copied before it in vain must not keep its place.
+                // Unused copies from before it must not keep their slots.
                 let n = self.states.len();
                 let age = |slot: usize| (self.next + n - slot - 1) % n; // copies that were started after its own
                 let this = age(slot);
@@ -114,11 +113,11 @@ impl Window {
                         self.states[other] = State::Used;
                     }
                 }
-                self.states[slot] = State::Held(1);
+                self.states[slot] = State::InUse(1);
             }
             State::Absent => {
-                let rivals = self.places.rivals(slot);
-                if let Some(&busy) = rivals.iter().find(|&&rival| matches!(self.states[rival], State::Held(_))) {
+                let conflicts = self.places.conflicts(slot);
+                if let Some(&busy) = conflicts.iter().find(|&&rival| matches!(self.states[rival], State::InUse(_))) {
                     return Entry::Busy(busy);
                 }
                 for state in &mut self.states {
@@ -134,19 +133,19 @@ impl Window {
         Entry::Ready
     }
 
-    /// A segment that was entered is left.
+    /// Leaves a segment that was entered.
     pub(crate) fn leave(&mut self, slot: usize) {
-        if let State::Held(times) = self.states[slot] {
-            self.states[slot] = if times > 1 { State::Held(times - 1) } else { State::Used };
+        if let State::InUse(times) = self.states[slot] {
+            self.states[slot] = if times > 1 { State::InUse(times - 1) } else { State::Used };
         }
     }
 
-    /// Whether a segment was used and is not any more.
+    /// Whether a segment was used and is no longer in use.
     pub(crate) fn is_used(&self, slot: usize) -> bool {
         self.states[slot] == State::Used
     }
 
-    /// A segment's copy failed: its place holds nothing.
+    /// Marks a segment's slot as empty after its copy failed.
     pub(crate) fn forget(&mut self, slot: usize) {
         self.states[slot] = State::Absent;
     }
@@ -157,10 +156,10 @@ mod tests {
     use super::*;
 
     fn window(sizes: &[usize], ring: usize) -> Window {
-        Window::new(Places::new(sizes, ring))
+        Window::new(SlotLayout::new(sizes, ring))
     }
 
-    /// Starts all copies that have room, and gives their segments.
+    /// Starts all copies that have room, and returns their segments.
     fn pump(window: &mut Window) -> Vec<usize> {
         std::iter::from_fn(|| window.next()).map(|start| start.slot).collect()
     }
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_as_a_whole_is_copied_once() {
+    fn a_network_that_fits_is_copied_once() {
         let mut window = window(&[30, 30, 30], 100);
         assert_eq!(pump(&mut window), [0, 1, 2]);
         for slot in [0, 1, 2, 0, 1, 2, 0] {
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_starts_anew_and_a_skipped_segment_keeps_no_place() {
+    fn another_order_restarts_copies_and_evicts_skipped_segments() {
         let mut window = window(&[40, 40, 40, 40], 100);
         pump(&mut window);
         assert_eq!(run(&mut window, 1), [2, 3], "0 was skipped");
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_runs_twice_while_it_is_there() {
+    fn a_segment_in_the_ring_may_run_twice() {
         let mut window = window(&[40, 40, 40], 120);
         pump(&mut window);
         assert_eq!((window.enter(1), window.enter(1)), (Entry::Ready, Entry::Ready));
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_use_is_told_rather_than_overwritten() {
+    fn a_slot_in_use_is_reported_and_not_overwritten() {
         let mut window = window(&[80, 80], 100);
         pump(&mut window);
         assert_eq!((window.enter(0), window.enter(1)), (Entry::Ready, Entry::Busy(0)));
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(window.enter(1), Entry::Ready);
     }
 
-    /// Whatever is entered in whatever order, a segment in use shares no byte with one that is copied.
+    /// For any order of entries, a segment in use shares no byte with one that is copied.
     #[test]
     fn no_copy_ever_takes_bytes_in_use() {
         let (sizes, mut random) = ([30, 7, 55, 21, 60, 3, 44], 1u64);
@@ -234,7 +233,7 @@ mod tests {
             for _ in 0..200 {
                 while let Some(start) = window.next() {
                     assert!(!held.contains(&start.slot));
-                    assert!(held.iter().all(|slot| !window.places().rivals(start.slot).contains(slot)));
+                    assert!(held.iter().all(|slot| !window.places().conflicts(start.slot).contains(slot)));
                 }
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let slot = (random >> 33) as usize % sizes.len();

@@ -51,8 +51,8 @@ mod tests {
         let parts = subprompts(&take_tags(text).0);
         assert_eq!((parts.len(), parts[0].weight), (1, 1.0), "{text}");
         let schedule = PromptSchedule::new(&parts[0].text, 10);
-        assert_eq!(schedule.stretches().len(), 1, "{text}");
-        let spans = spans(&schedule.stretches()[0].text);
+        assert_eq!(schedule.ranges().len(), 1, "{text}");
+        let spans = spans(&schedule.ranges()[0].text);
         assert!(!spans.iter().any(|span| span.is_break()), "{text}");
         let spans = spans.into_iter().map(|span| (span.text.trim().to_string(), span.weight));
         spans.filter(|(text, _)| !text.is_empty()).collect()

@@ -25,11 +25,11 @@ fn shared_data_every_known_name_is_understood() {
     let mut table: BTreeMap<(&str, String), usize> = BTreeMap::new();
     let mut unknown = Vec::new();
     for name in &names {
-        let found = models.iter().find_map(|(model, targets)| Some((*model, targets.understand(name).ok()?)));
+        let found = models.iter().find_map(|(model, targets)| Some((*model, targets.resolve_name(name).ok()?)));
         match found {
             Some((model, (network, _))) => *table.entry((model, format!("{network:?}"))).or_default() += 1,
             None => {
-                let reason = models[1].1.understand(name).err().unwrap_or(UnusedReason::Name);
+                let reason = models[1].1.resolve_name(name).err().unwrap_or(UnusedReason::Name);
                 *table.entry(("none", reason.to_string())).or_default() += 1;
                 unknown.push(name);
             }
@@ -65,7 +65,7 @@ fn shared_data_compvis_names_are_those_of_the_key_maps() {
                 continue;
             };
             for name in [format!("lora_unet_{}", ldm.replace('.', "_")), format!("diffusion_model.{ldm}")] {
-                let found = targets.understand(&format!("{name}.lora_up.weight"));
+                let found = targets.resolve_name(&format!("{name}.lora_up.weight"));
                 assert_eq!(found, Ok((Network::Unet, path.to_string())), "{name}");
             }
             count += 1;

@@ -1,8 +1,8 @@
 //! Files of `torch.save` (`.ckpt`, `.pt`, `.pth`, `.bin`), mapped into memory.
 //!
-//! Since PyTorch 1.6 they are zip archives: `data.pkl` describes the tensors, each storage is an entry of its own, stored
-//! as it is. Before, they were a few pickles, one after another, with the storages' bytes at the end. Both are read by
-//! an interpreter that runs no code ([`pickle`]), and tensors straight from the mapping.
+//! Since PyTorch 1.6 they are zip archives: `data.pkl` describes the tensors, and each storage is a separate,
+//! uncompressed entry. Older files are a few pickles in sequence, with the storages' bytes at the end. An interpreter
+//! that runs no code ([`pickle`]) reads both, and tensors are read directly from the mapping.
 
 mod pickle;
 mod strided;
@@ -25,15 +25,15 @@ use values::Value;
 
 /// The first byte of a pickle of protocol 2 or later.
 pub(crate) const PICKLE_MAGIC: u8 = 0x80;
-/// The number with which PyTorch's old files begin, little-endian.
+/// The magic number of PyTorch's old files, little-endian.
 const LEGACY_MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 const LEGACY_VERSION: i64 = 1001;
-/// Under which names training programs keep a network's weights among other things, the preferred first.
+/// The names under which training programs save a network's weights among other data, in order of preference.
 const STATE_DICTS: [&str; 5] = ["state_dict", "params_ema", "params", "model", "module"];
-/// Dictionaries in dictionaries are looked into this deep.
+/// The maximum depth of nested dictionaries that are searched.
 const MAX_DEPTH: usize = 3;
 
-/// A file of `torch.save`. Opening it reads the descriptions of its tensors alone.
+/// A file of `torch.save`. Opening it reads only the descriptions of its tensors.
 pub struct TorchFile {
     path: PathBuf,
     map: Mapped,
@@ -43,7 +43,7 @@ pub struct TorchFile {
 
 struct Stored {
     info: ParamInfo,
-    /// The bytes in which its elements are.
+    /// The byte range of its elements.
     range: Range<usize>,
     layout: Layout,
 }
@@ -52,8 +52,8 @@ impl TorchFile {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be mapped, [`Error::Format`] where it is damaged, or asks for what weights do
-    /// not need.
+    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is damaged, or contains instructions that
+    /// weights do not need.
     pub fn open(path: &Path) -> Result<Self> {
         let map = mmap::map(path)?;
         let (tensors, metadata) =
@@ -61,7 +61,7 @@ impl TorchFile {
         Ok(Self { path: path.to_path_buf(), map, tensors, metadata })
     }
 
-    /// Numbers and words that stand beside the weights: `global_step`, `epoch`.
+    /// Numbers and strings that are stored next to the weights: `global_step`, `epoch`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
@@ -100,7 +100,7 @@ impl ParamSource for TorchFile {
 type Parsed<T> = std::result::Result<T, String>;
 type Contents = (HashMap<String, Stored>, BTreeMap<String, String>);
 
-/// Reads what a file's pickles describe.
+/// Reads the descriptions in a file's pickles.
 fn contents(bytes: &[u8]) -> Parsed<Contents> {
     let mut machine = Machine::default();
     if bytes.starts_with(zip::MAGIC) {
@@ -110,7 +110,7 @@ fn contents(bytes: &[u8]) -> Parsed<Contents> {
             (folder.is_empty() || folder.ends_with('/')).then_some((folder, range.clone()))
         });
         let Some((folder, range)) = description else {
-            return Err("is a zip archive without data.pkl, so none of torch.save; unpack it first".into());
+            return Err("is a zip archive without data.pkl, so not a torch.save file; unpack it first".into());
         };
         let order = entries.get(&format!("{folder}byteorder")).and_then(|range| bytes.get(range.clone()));
         if order.is_some_and(|order| order != b"little") {
@@ -122,20 +122,20 @@ fn contents(bytes: &[u8]) -> Parsed<Contents> {
     }
     let mut reader = Reader::new(bytes);
     if machine.run(&mut reader)? != Value::Long(&LEGACY_MAGIC) {
-        return Err("is a pickle, but none of torch.save".into());
+        return Err("is a pickle, but not a torch.save file".into());
     }
     if machine.run(&mut reader)? != Value::Int(LEGACY_VERSION) {
         return Err("was saved by an unknown version of PyTorch".into());
     }
-    machine.run(&mut reader)?; // sizes of integers on the machine that wrote it
+    machine.run(&mut reader)?; // sizes of integers on the machine that wrote the file
     let root = machine.run(&mut reader)?;
     let keys = machine.run(&mut reader)?;
-    let keys = machine.items(keys).ok_or("does not say where its storages are")?.to_vec();
+    let keys = machine.items(keys).ok_or("has no list of its storages")?.to_vec();
     let sizes: HashMap<&str, usize> =
         machine.storages.iter().map(|storage| (storage.key, storage.dtype.bitsize() / 8)).collect();
     let mut places = HashMap::new();
     for key in keys {
-        let Value::Text(key) = key else { return Err("names a storage by other than words".into()) };
+        let Value::Text(key) = key else { return Err("has a storage whose key is not a string".into()) };
         let length = reader.u64()?;
         let size = sizes.get(key).copied().ok_or_else(|| format!("has the storage `{key}` that no tensor uses"))?;
         let start = reader.position();
@@ -145,9 +145,9 @@ fn contents(bytes: &[u8]) -> Parsed<Contents> {
     collect(&machine, root, &|key| places.get(key).cloned())
 }
 
-/// The tensors and notes below `root`. `place` says where a storage's bytes are.
+/// The tensors and metadata below `root`. `place` returns the byte range of a storage.
 fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Option<Range<usize>>) -> Parsed<Contents> {
-    let entries = machine.dict(root).ok_or("holds no dictionary of tensors")?;
+    let entries = machine.dict(root).ok_or("contains no dictionary of tensors")?;
     let mut metadata = BTreeMap::new();
     for (key, value) in entries {
         let note = match value {
@@ -167,7 +167,8 @@ fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Optio
     let state = STATE_DICTS.into_iter().find_map(below).unwrap_or(root);
     let mut tensors = HashMap::new();
     let mut open = vec![(String::new(), state, 0)];
-    // One dictionary may be an entry of many, and is then walked as often: a few hundred entries can stand for billions.
+    // One dictionary may be an entry of many, and is then visited as often: a few hundred entries can expand to
+    // billions.
     let (mut entries, mut name_bytes) = (0, 0);
     while let Some((prefix, value, depth)) = open.pop() {
         for &(key, value) in machine.dict(value).unwrap_or_default() {
@@ -185,7 +186,7 @@ fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Optio
             match value {
                 Value::Tensor(i) => {
                     let stored = stored(machine, i, place).map_err(|problem| format!("tensor `{name}` {problem}"))?;
-                    tensors.insert(name, stored); // as in Python, the last one of a name counts
+                    tensors.insert(name, stored); // as in Python, the last one of a name wins
                 }
                 Value::Dict(_) if depth < MAX_DEPTH => open.push((format!("{name}."), value, depth + 1)),
                 _ => {}
@@ -196,7 +197,7 @@ fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Optio
 }
 
 fn stored(machine: &Machine<'_>, i: usize, place: &dyn Fn(&str) -> Option<Range<usize>>) -> Parsed<Stored> {
-    let view = machine.tensors.get(i).ok_or("was never made")?;
+    let view = machine.tensors.get(i).ok_or("was never created")?;
     let storage = machine.storages.get(view.storage).ok_or("has no storage")?;
     let bytes = place(storage.key).ok_or_else(|| format!("is in the storage `{}`, which is missing", storage.key))?;
     let size = storage.dtype.bitsize() / 8;

@@ -1,11 +1,11 @@
-//! Python's pickles, read by an interpreter that runs nothing.
+//! A pickle interpreter that runs no code.
 //!
-//! A pickle is a program for a small stack machine that may name and call anything that Python can import. Here a name
-//! is looked up in a list of what `torch.save` writes ([`Global`]); another name ends the reading with an error that
-//! says it. Calls of the names on the list make tensors' descriptions and dictionaries, or nothing at all.
+//! A pickle is a program for a small stack machine that may call anything that Python can import. Here, names are
+//! looked up in a list of those that `torch.save` writes ([`Global`]). Any other name ends the reading with an error
+//! that contains it. Calls of the listed names create tensor descriptions and dictionaries, or nothing.
 //!
-//! Values are indices into arenas, so that nothing is nested in memory: neither depth nor cycles of the file's objects
-//! cost anything. What a program may push is bounded.
+//! Values are indices into arenas, so that nothing is nested in memory: deep or cyclic objects in the file have no
+//! cost. The number of values that a program may push is bounded.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::limits::MAX_DIMS;
 
 type Parsed<T> = Result<T, String>;
 
-/// Values and marks that a program may push or remember, over its whole run: some 40 a tensor are usual, and the largest training
-/// checkpoints have some thousand tensors. They take less than 64 MB.
+/// The maximum number of values and marks that a program may push or memoize in total. About 40 a tensor are usual, and
+/// the largest training checkpoints have a few thousand tensors. They take less than 64 MB.
 const MAX_VALUES: usize = 1 << 19;
 
-/// The interpreter, and what it made.
+/// The interpreter, and the objects it created.
 #[derive(Default)]
 pub(super) struct Machine<'a> {
     stack: Vec<Value<'a>>,
@@ -45,7 +45,7 @@ impl<'a> Machine<'a> {
         self.lists.get(i).map(Vec::as_slice)
     }
 
-    /// Runs one pickle, and gives what it makes.
+    /// Runs one pickle, and returns its value.
     pub(super) fn run(&mut self, reader: &mut Reader<'a>) -> Parsed<Value<'a>> {
         self.stack.clear();
         self.marks.clear();
@@ -169,7 +169,7 @@ impl<'a> Machine<'a> {
             }
             0x93 => match (self.pop()?, self.pop()?) {
                 (Value::Text(name), Value::Text(module)) => self.push(Value::Global(global(module, name)?))?,
-                _ => return Err("names something by other than words".into()),
+                _ => return Err("has a global name that is not a string".into()),
             },
             b'i' => {
                 let (module, name) = (line(reader)?, line(reader)?);
@@ -191,7 +191,7 @@ impl<'a> Machine<'a> {
                 let args = self.items(args).ok_or("calls something without arguments")?.to_vec();
                 self.call(callee, &args)?;
             }
-            b'b' => drop(self.pop()?), // an object's attributes, which hold no weights
+            b'b' => drop(self.pop()?), // an object's attributes, which contain no weights
             b'P' => return Err("refers to its storages in a way that torch.save never does".into()),
             b'Q' => {
                 let reference = self.pop()?;
@@ -204,7 +204,7 @@ impl<'a> Machine<'a> {
             0x94 => self.remember(self.memo.len() as u64)?,
             b'g' | b'h' | b'j' => {
                 let index = self.index(if code == b'j' { 2 } else { code - b'g' }, reader)?;
-                let value = self.memo.get(&index).copied().ok_or("refers to a value that it never made")?;
+                let value = self.memo.get(&index).copied().ok_or("refers to a value that it never created")?;
                 self.push(value)?;
             }
             _ => return Err(format!("has the instruction {code:#04x}, which no checkpoint needs")),
@@ -212,7 +212,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The index of the three forms of putting and getting: a line, a byte, four bytes.
+    /// The memo index in its three forms: a line, a byte, four bytes.
     fn index(&self, form: u8, reader: &mut Reader<'a>) -> Parsed<u64> {
         match form {
             0 => {
@@ -233,7 +233,7 @@ impl<'a> Machine<'a> {
     fn count(&mut self, values: usize) -> Parsed<()> {
         self.pushed += values;
         if self.pushed > MAX_VALUES {
-            return Err(format!("makes more than {MAX_VALUES} values, which no checkpoint needs"));
+            return Err(format!("creates more than {MAX_VALUES} values, which no checkpoint needs"));
         }
         Ok(())
     }
@@ -271,18 +271,18 @@ impl<'a> Machine<'a> {
 
     fn extend_list(&mut self, items: Vec<Value<'a>>) -> Parsed<()> {
         match self.stack.last() {
-            Some(&Value::List(i)) => self.lists[i].extend(items), // made by `push_list`
+            Some(&Value::List(i)) => self.lists[i].extend(items), // created by `push_list`
             Some(Value::Opaque) => {}
-            _ => return Err("adds items to what is no list".into()),
+            _ => return Err("adds items to a value that is not a list".into()),
         }
         Ok(())
     }
 
     fn extend_dict(&mut self, entries: Vec<(Value<'a>, Value<'a>)>) -> Parsed<()> {
         match self.stack.last() {
-            Some(&Value::Dict(i)) => self.dicts[i].extend(entries), // made by `push_dict`
+            Some(&Value::Dict(i)) => self.dicts[i].extend(entries), // created by `push_dict`
             Some(Value::Opaque) => {}
-            _ => return Err("adds entries to what is no dictionary".into()),
+            _ => return Err("adds entries to a value that is not a dictionary".into()),
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl<'a> Machine<'a> {
         self.count(args.len())?;
         match callee {
             Value::Global(Global::Dict) => {
-                // Python 2 wrote an ordered dictionary's entries as its one argument, a list of pairs.
+                // Python 2 passes an ordered dictionary's entries as its single argument, a list of pairs.
                 let items = args.first().and_then(|&list| self.items(list)).unwrap_or_default();
                 let entries = items.iter().filter_map(|&pair| match self.items(pair)? {
                     &[key, value] => Some((key, value)),
@@ -307,9 +307,11 @@ impl<'a> Machine<'a> {
                 self.push_list(items, Value::List)
             }
             Value::Global(Global::RebuildTensor) => self.push_tensor(args),
-            Value::Global(Global::RebuildParameter) => self.push(*args.first().ok_or("makes a parameter of nothing")?),
+            Value::Global(Global::RebuildParameter) => {
+                self.push(*args.first().ok_or("creates a parameter without a tensor")?)
+            }
             Value::Global(Global::Inert) => self.push(Value::Opaque),
-            _ => Err("calls what cannot be called".into()),
+            _ => Err("calls a value that cannot be called".into()),
         }
     }
 

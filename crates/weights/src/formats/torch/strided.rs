@@ -1,23 +1,23 @@
-//! Tensors that do not lie row by row: views that were transposed before they were saved.
+//! Tensors that are not contiguous: views that were transposed before they were saved.
 
 use std::ops::Range;
 
 use super::values::TensorView;
 
-/// How a tensor's elements lie.
+/// The memory layout of a tensor's elements.
 #[derive(Debug)]
 pub(super) enum Layout {
-    /// Row by row, as they are wanted.
+    /// Row-major and contiguous, as the reader needs them.
     RowMajor,
-    /// Apart: strides and the elements' size in bytes.
+    /// Not contiguous: strides and the size of an element in bytes.
     Strided { strides: Vec<usize>, size: usize },
 }
 
-/// Where in a storage of `length` bytes a view's elements of `size` bytes are, and how. What lies outside, or claims
-/// more elements than there are, is refused.
+/// The range of a view's elements of `size` bytes in a storage of `length` bytes, and their layout. A range outside of
+/// the storage, or more elements than the storage has, is an error.
 pub(super) fn layout(view: &TensorView, size: usize, length: usize) -> Result<(Range<usize>, Layout), String> {
     let impossible =
-        || format!("has shape {:?} and strides {:?}, which its storage does not hold", view.shape, view.strides);
+        || format!("has shape {:?} and strides {:?}, which its storage does not contain", view.shape, view.strides);
     let elements = view.shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)).ok_or_else(impossible)?;
     let start = view.offset.checked_mul(size).filter(|&start| start <= length).ok_or_else(impossible)?;
     if elements == 0 {
@@ -27,7 +27,7 @@ pub(super) fn layout(view: &TensorView, size: usize, length: usize) -> Result<(R
     let last = dims().try_fold(0usize, |at, (&dim, &stride)| at.checked_add((dim - 1).checked_mul(stride)?));
     let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size)?.checked_add(start));
     let end = end.filter(|&end| end <= length).ok_or_else(impossible)?;
-    // A stride of 0 repeats elements: then few bytes could claim to be many.
+    // A stride of 0 repeats elements, so that few bytes could claim to be many.
     if elements.checked_mul(size).is_none_or(|bytes| bytes > length) {
         return Err(impossible());
     }
@@ -41,7 +41,7 @@ pub(super) fn layout(view: &TensorView, size: usize, length: usize) -> Result<(R
     Ok((start..end, layout))
 }
 
-/// The elements row by row. `bytes` begins with the first one.
+/// The elements in row-major order. `bytes` begins with the first one.
 pub(super) fn gather(bytes: &[u8], shape: &[usize], strides: &[usize], size: usize) -> Vec<u8> {
     let elements: usize = shape.iter().product();
     let mut out = Vec::with_capacity(elements * size);

@@ -1,8 +1,8 @@
-//! What a pickle of `torch.save` may hold and name.
+//! The values and names that a pickle of `torch.save` may contain.
 
 use safetensors::Dtype;
 
-/// A value.
+/// A value of a pickle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value<'a> {
     None,
@@ -13,22 +13,22 @@ pub(super) enum Value<'a> {
     Float(f64),
     Text(&'a str),
     Bytes,
-    /// Of [`Machine::lists`].
+    /// An index into [`Machine::lists`].
     Tuple(usize),
-    /// Of [`Machine::lists`].
+    /// An index into [`Machine::lists`].
     List(usize),
-    /// Of [`Machine::dicts`].
+    /// An index into [`Machine::dicts`].
     Dict(usize),
     Global(Global),
-    /// Of [`Machine::storages`].
+    /// An index into [`Machine::storages`].
     Storage(usize),
-    /// Of [`Machine::tensors`].
+    /// An index into [`Machine::tensors`].
     Tensor(usize),
-    /// Some object that holds no weights.
+    /// An object without weights.
     Opaque,
 }
 
-/// What a pickle may name.
+/// The names that a pickle may contain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Global {
     Dict,
@@ -36,12 +36,12 @@ pub(super) enum Global {
     RebuildTensor,
     RebuildParameter,
     Storage(Dtype),
-    /// Classes and functions of checkpoints that hold no weights. They are never called; what they would make is an
-    /// object that nobody looks into.
+    /// Classes and functions that checkpoints contain and that hold no weights. They are never called. Their objects
+    /// are never read.
     Inert,
 }
 
-/// The names on the list: module, names, and what they are here.
+/// The allowed names: module, names, and their meaning here.
 const GLOBALS: &[(&str, &[&str], Global)] = &[
     ("collections", &["OrderedDict", "defaultdict"], Global::Dict),
     ("builtins", &["dict"], Global::Dict),
@@ -66,23 +66,23 @@ const GLOBALS: &[(&str, &[&str], Global)] = &[
     ("numpy._core.multiarray", &["scalar"], Global::Inert),
     ("numpy", &["dtype"], Global::Inert),
     ("_codecs", &["encode"], Global::Inert),
-    // What training with PyTorch Lightning leaves in the official files of Stable Diffusion 1.
+    // PyTorch Lightning leaves these in the official files of Stable Diffusion 1.
     ("pytorch_lightning.callbacks.model_checkpoint", &["ModelCheckpoint"], Global::Inert),
     ("pytorch_lightning.callbacks", &["ModelCheckpoint"], Global::Inert),
     ("pytorch_lightning.utilities.parsing", &["AttributeDict"], Global::Dict),
     ("argparse", &["Namespace"], Global::Inert),
 ];
 
-/// A storage that a pickle refers to: a file of the archive, or a piece at the end of an old file.
+/// A storage that a pickle refers to: an entry of the archive, or a section at the end of an old file.
 #[derive(Debug, Clone)]
 pub(super) struct Storage<'a> {
     pub(super) dtype: Dtype,
     pub(super) key: &'a str,
-    /// Elements.
+    /// The number of elements.
     pub(super) length: u64,
 }
 
-/// A view into a storage. Numbers are elements.
+/// A view into a storage, in units of elements.
 #[derive(Debug, Clone)]
 pub(super) struct TensorView {
     pub(super) storage: usize,
@@ -91,13 +91,13 @@ pub(super) struct TensorView {
     pub(super) strides: Vec<usize>,
 }
 
-/// What is behind a name, if it is on the list.
+/// The meaning of a name, if it is on the list.
 pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
     let found = GLOBALS.iter().find(|(m, names, _)| *m == module && names.contains(&name));
     found.map(|&(_, _, global)| global).ok_or_else(|| {
         let plain = |text: &str| text.chars().filter(|c| c.is_ascii_graphic()).take(80).collect::<String>();
         format!(
-            "is a pickle that asks for `{}.{}`, which weights do not need: refused, nothing of it was run. If you trust \
+            "is a pickle that asks for `{}.{}`, which weights do not need: refused, and no code was run. If you trust \
              the file, save its weights as .safetensors",
             plain(module),
             plain(name)

@@ -1,8 +1,8 @@
-//! The table of a zip archive whose entries are stored as they are, which is how PyTorch writes them.
+//! The directory of a zip archive with uncompressed entries, as PyTorch writes them.
 //!
-//! Written here rather than taken from the `zip` crate: what is wanted are the places of the entries in the mapped file,
-//! so that tensors are read without a copy, and nothing that inflates. An entry that is compressed is refused, so there
-//! is no archive that is larger inside than outside.
+//! This code replaces the `zip` crate because it needs the byte ranges of the entries in the mapped file, so that
+//! tensors are read without a copy, and no decompression. A compressed entry is an error, so no archive is larger
+//! inside than outside.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,24 +11,24 @@ use crate::formats::bytes::Reader;
 
 type Parsed<T> = Result<T, String>;
 
-/// The first bytes of an archive.
+/// The magic number of an archive.
 pub(crate) const MAGIC: &[u8] = b"PK\x03\x04";
 const END: &[u8] = b"PK\x05\x06";
 const END_64_LOCATOR: &[u8] = b"PK\x06\x07";
 const END_64: &[u8] = b"PK\x06\x06";
 const CENTRAL: &[u8] = b"PK\x01\x02";
-/// The end record without its comment, which has at most 65,535 bytes.
+/// The length of the end record without its comment, which has at most 65,535 bytes.
 const END_LENGTH: usize = 22;
 const MAX_COMMENT: usize = 65_535;
-/// Where a field of the 32-bit records has this, the 64-bit record has the value.
+/// The value in a field of the 32-bit records that refers to the 64-bit record.
 const IN_64: u64 = 0xffff_ffff;
-/// The mark of the 64-bit record among an entry's extra fields.
+/// The id of the 64-bit record among an entry's extra fields.
 const EXTRA_64: u16 = 1;
 
 /// More entries than any checkpoint has.
 const MAX_ENTRIES: u64 = 1 << 17;
 
-/// The names and places of the entries.
+/// The names and byte ranges of the entries.
 pub(super) fn entries(bytes: &[u8]) -> Parsed<BTreeMap<String, Range<usize>>> {
     let (start, count) = directory(bytes)?;
     if count > MAX_ENTRIES {
@@ -42,15 +42,15 @@ pub(super) fn entries(bytes: &[u8]) -> Parsed<BTreeMap<String, Range<usize>>> {
         if let Some(range) = range
             && entries.insert(name.clone(), range).is_some()
         {
-            return Err(format!("has the entry `{name}` twice; which one is meant is unknown"));
+            return Err(format!("has the entry `{name}` twice, which is ambiguous"));
         }
     }
     Ok(entries)
 }
 
-/// Where the central directory begins, and how many entries it has.
+/// The start of the central directory, and its number of entries.
 fn directory(bytes: &[u8]) -> Parsed<(u64, u64)> {
-    let cut_off = || "is a zip archive without its end; it is cut off, download it again".to_string();
+    let cut_off = || "is a zip archive without its end record; it is cut off, download it again".to_string();
     let tail = bytes.len().saturating_sub(END_LENGTH + MAX_COMMENT);
     let end = bytes[tail..].windows(END.len()).rposition(|window| window == END).ok_or_else(cut_off)? + tail;
     let mut reader = Reader::new(bytes);

@@ -1,4 +1,4 @@
-//! Streaming to a card.
+//! Streaming to a GPU.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kiln_ops::stream::{Copy, HostSlab, Point, Ring};
 
 use super::StreamConfig;
-use super::places::Places;
 use super::report::StreamReport;
+use super::slot_layout::SlotLayout;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
 use crate::load::{Placement, layout_on, packed_one};
 use crate::segment::{Segment, Slab, Streamer};
 use crate::source::ParamSource;
 
-/// Waits shorter than this are the time in which a card takes up the next work, not waits for a copy.
+/// Shorter waits are the launch latency of a GPU, not waits for a copy.
 const STALL: f64 = 5e-6;
 
-/// The streamed segments of a network on a card.
-pub(super) struct CardStream {
+/// The streamed segments of a network on a GPU.
+pub(super) struct GpuStream {
     segments: Vec<Segment>,
     bytes: Vec<usize>,
     ring_bytes: usize,
@@ -28,26 +28,26 @@ pub(super) struct CardStream {
 struct State {
     window: Window,
     ring: Ring,
-    /// Views of the segments' places in the ring, where the segment has not got them.
+    /// Views of the segments' slots in the ring, while the segment does not have them.
     slabs: Vec<Option<Slab>>,
-    /// The last copy of each.
+    /// The last copy of each segment.
     copies: Vec<Option<Arc<Copy>>>,
-    /// Whether the card's work already waits for it.
+    /// Whether the compute stream already waits for the copy.
     awaited: Vec<bool>,
-    /// The end of each one's last use, while no copy has taken its place.
+    /// The end of each segment's last use, while no copy has replaced it.
     uses: Vec<Option<Arc<Point>>>,
-    /// Whether uses are timed: nobody else pays for it.
+    /// Whether uses are timed, which has a cost.
     timed: bool,
-    /// Where the computing of a segment that is in use began, once its weights were there.
+    /// The start of computing for a segment in use, once its weights arrived.
     begun: Vec<Option<Point>>,
     /// Uses whose times were not read yet.
     unread: VecDeque<Use>,
-    /// Seconds that each one computed, and in how many uses.
+    /// Total compute seconds and number of uses of each segment.
     computed: Vec<(f64, usize)>,
-    /// Copies that were used and whose times were not read yet, and when the computing came to where it needed them.
-    untold: VecDeque<(Arc<Copy>, Point)>,
+    /// Copies whose times were not read yet, and the point at which computing needed them.
+    unreported: VecDeque<(Arc<Copy>, Point)>,
     report: StreamReport,
-    /// What failed when a segment was left: the next one that is entered tells it.
+    /// An error when a segment was left. The next `enter` returns it.
     failed: Option<Error>,
 }
 
@@ -58,7 +58,7 @@ struct Use {
     left: Arc<Point>,
 }
 
-impl CardStream {
+impl GpuStream {
     pub(super) fn start(
         segments: Vec<Segment>,
         source: &dyn ParamSource,
@@ -74,11 +74,11 @@ impl CardStream {
         let (size, ring_bytes) = (types.dtype.size_in_bytes(), config.residency.ring_bytes());
         let pageable = host.iter().filter(|slab| !slab.is_pinned()).count();
         if pageable > 0 {
-            tracing::info!("{pageable} of {} streamed segments are not in page-locked memory", host.len());
+            tracing::info!("{pageable} of {} streamed segments are not in pinned memory", host.len());
         }
         let ring = Ring::new(device, types.dtype, ring_bytes / size, host, config.copy_stream)?;
         let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
-        let places = Places::new(&bytes, ring_bytes);
+        let places = SlotLayout::new(&bytes, ring_bytes);
         let view = |(slot, segment): (usize, &Segment)| -> Result<Option<Slab>> {
             let place = ring.tensor().narrow(0, places.span(slot).start / size, bytes[slot] / size)?;
             Ok(Some(Slab::new(segment, &place, types, layout)?))
@@ -95,7 +95,7 @@ impl CardStream {
             begun: (0..count).map(|_| None).collect(),
             unread: VecDeque::new(),
             computed: vec![(0.0, 0); count],
-            untold: VecDeque::new(),
+            unreported: VecDeque::new(),
             report: StreamReport::default(),
             failed: None,
         };
@@ -104,15 +104,15 @@ impl CardStream {
         Ok(Arc::new(this))
     }
 
-    /// Waits for the copies that have begun.
+    /// Waits for the copies that were started.
     pub(super) fn report(&self) -> Result<StreamReport> {
         let mut state = self.state();
-        state.tell(true)?;
+        state.read_copies(true)?;
         Ok(StreamReport { resets: state.window.resets(), ..state.report })
     }
 
-    /// The mean of the seconds that each segment computed in its uses since this was asked before, without waits for its
-    /// weights; the first call gives zeros, and has uses timed from then on. Waits for the uses that have begun.
+    /// The mean compute seconds of each segment's uses since the last call, without waits for its weights. The first
+    /// call returns zeros, and starts the timing. Waits for the uses that were started.
     pub(super) fn take_compute_seconds(&self) -> Result<Vec<f64>> {
         let mut state = self.state();
         state.timed = true;
@@ -125,10 +125,10 @@ impl CardStream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the card all copies that have room. Each waits for the last use of its bytes, on the card.
+    /// Submits all copies that have room. Each waits on the GPU for the last use of its bytes.
     fn copy_ahead(&self, state: &mut State) -> Result<()> {
         while let Some(Start { slot, evicted }) = state.window.next() {
-            // What lay there before those was waited for by their own copies.
+            // The copies of earlier contents of these bytes already waited for their uses.
             let after: Vec<Arc<Point>> = evicted.iter().filter_map(|&i| state.uses[i].take()).collect();
             let offset = state.window.places().span(slot).start;
             let copy = Arc::new(state.ring.copy(slot, offset, &after)?);
@@ -162,8 +162,8 @@ impl CardStream {
         {
             let arrived = state.ring.point()?;
             state.ring.wait(copy)?;
-            state.untold.push_back((copy.clone(), arrived));
-            state.tell(false)?;
+            state.unreported.push_back((copy.clone(), arrived));
+            state.read_copies(false)?;
         }
         if let Some(slab) = state.slabs[slot].take() {
             self.segments[slot].set_slab(Some(slab));
@@ -191,8 +191,8 @@ impl State {
     }
 
     /// Reads the times of copies that have ended, or waits for all of them.
-    fn tell(&mut self, wait: bool) -> Result<()> {
-        while let Some((copy, arrived)) = self.untold.front() {
+    fn read_copies(&mut self, wait: bool) -> Result<()> {
+        while let Some((copy, arrived)) = self.unreported.front() {
             let is_over = wait || (copy.is_done()? && arrived.is_done()?);
             if !is_over {
                 break;
@@ -203,13 +203,13 @@ impl State {
                 self.report.stalls += 1;
                 self.report.stall_seconds += waited;
             }
-            self.untold.pop_front();
+            self.unreported.pop_front();
         }
         Ok(())
     }
 }
 
-impl Streamer for CardStream {
+impl Streamer for GpuStream {
     fn enter(&self, slot: usize) -> Result<()> {
         let mut state = self.state();
         self.try_enter(&mut state, slot)

@@ -1,8 +1,8 @@
-//! Words that have vectors of their own: textual inversion (Gal et al., arXiv 2208.01618).
+//! Embeddings of textual inversion (Gal et al., arXiv 2208.01618): words with their own vectors.
 //!
-//! A word stands in a text by its name, and takes as many places as it has vectors. Its ids are those after the
-//! vocabulary, so that whoever counts, cuts or weighs tokens need not know of it; the encoder takes its vectors instead of
-//! rows of the token table.
+//! A word is referred to by its name in a text, and takes as many token positions as it has vectors. Its ids follow the
+//! vocabulary's, so that code that counts, cuts or weights tokens need not handle it separately. The encoder uses its
+//! vectors instead of rows of the token table.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use kiln_nn::TensorLike;
 
 use crate::error::{Error, Result};
 
-/// Words with their vectors, for one text encoder.
+/// The embeddings of words, for one text encoder.
 #[derive(Debug, Clone, Default)]
-pub struct Words {
+pub struct TokenEmbeddings {
     names: Vec<(String, Range<u32>)>,
-    /// The first word's first id: the size of the encoder's vocabulary.
+    /// The first id of the first word: the size of the encoder's vocabulary.
     first: u32,
     channels: usize,
-    /// `(n, channels)` in f32 on the host, for all words, one word after another.
+    /// The vectors `(n, channels)` of all words in order, in f32 on the host.
     vectors: Option<Tensor>,
 }
 
-impl Words {
-    /// No words yet, for an encoder with this vocabulary and width.
+impl TokenEmbeddings {
+    /// An empty set for an encoder with this vocabulary and width.
     pub(crate) fn new(vocab_size: usize, channels: usize) -> Self {
         Self { names: Vec::new(), first: vocab_size as u32, channels, vectors: None }
     }
@@ -31,7 +31,7 @@ impl Words {
     /// Adds a word with its vectors `(n, channels)`.
     ///
     /// # Errors
-    /// [`Error::Vectors`] where they are for another encoder.
+    /// [`Error::Vectors`] if they have the wrong width for this encoder.
     pub fn add(&mut self, name: impl Into<String>, vectors: &Tensor) -> Result<()> {
         let name = name.into();
         let n = match *vectors.dims() {
@@ -51,27 +51,27 @@ impl Words {
         Ok(())
     }
 
-    /// Whether an id is one of a word's.
+    /// Whether an id belongs to a word.
     pub(crate) fn contains(&self, id: u32) -> bool {
         id >= self.first && self.names.last().is_some_and(|(_, ids)| id < ids.end)
     }
 
-    /// How many vectors a word has from that of `id` on; 0 for the id of a token.
+    /// The number of a word's vectors from that of `id` on; 0 for the id of a token.
     pub(crate) fn vectors_from(&self, id: u32) -> usize {
         let word = self.names.iter().find(|(_, ids)| ids.contains(&id));
         word.map_or(0, |(_, ids)| (ids.end - id) as usize)
     }
 
-    /// The first word in `text`, where it stands, and its ids. Of those that begin there the longest.
+    /// The first word in `text`, with its byte range and its ids. If several begin there, the longest.
     ///
-    /// A name counts where no letter or digit touches a letter or digit at its ends; upper and lower case of the ASCII
-    /// letters are the same, as they are to the tokenizer.
+    /// A match may not continue a run of letters or digits on either side. Case is ignored for ASCII letters, as in the
+    /// tokenizer.
     pub(crate) fn find(&self, text: &str) -> Option<(Range<usize>, Range<u32>)> {
         let places = self.names.iter().filter_map(|(name, ids)| Some((place(text, name)?, ids.clone())));
         places.min_by_key(|(place, _)| (place.start, usize::MAX - place.end))
     }
 
-    /// Puts the words' vectors into the rows `(ids.len(), channels)` of tokens.
+    /// Replaces rows of `tokens` `(ids.len(), channels)` with the words' vectors.
     pub(crate) fn fill<T: TensorLike>(&self, tokens: T, ids: &[u32]) -> kiln_nn::Result<T> {
         let Some(vectors) = self.vectors.as_ref().filter(|_| ids.iter().any(|&id| self.contains(id))) else {
             return Ok(tokens);
@@ -85,12 +85,13 @@ impl Words {
     }
 }
 
-/// Whether `name` occurs in `text` as a word, as [`Words`] are found in texts.
+/// Whether `text` contains `name` as a whole word, ignoring ASCII case: the rule by which [`TokenEmbeddings`] are
+/// found.
 pub fn mentions(text: &str, name: &str) -> bool {
     place(text, name).is_some()
 }
 
-/// Where `name` first stands in `text` as a word.
+/// The byte range of the first `name` in `text` as a whole word.
 fn place(text: &str, name: &str) -> Option<Range<usize>> {
     let touches =
         |a: Option<char>, b: Option<char>| a.is_some_and(char::is_alphanumeric) && b.is_some_and(char::is_alphanumeric);
@@ -112,8 +113,8 @@ mod tests {
 
     use super::*;
 
-    fn words(names: &[(&str, usize)]) -> Words {
-        let mut words = Words::new(100, 4);
+    fn words(names: &[(&str, usize)]) -> TokenEmbeddings {
+        let mut words = TokenEmbeddings::new(100, 4);
         for &(name, n) in names {
             let vectors = Tensor::ones((n, 4), DType::F32, &Device::Cpu).unwrap();
             words.add(name, &vectors).unwrap();
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_tell_how_many_vectors_follow() {
+    fn ids_determine_how_many_vectors_follow() {
         let words = words(&[("one", 1), ("three", 3)]);
         assert_eq!([99, 100, 101, 102, 103, 104].map(|id| words.vectors_from(id)), [0, 1, 3, 2, 1, 0]);
     }

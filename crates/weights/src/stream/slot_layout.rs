@@ -1,19 +1,19 @@
-//! Where streamed segments lie in the ring.
+//! The layout of streamed segments in the ring.
 
 use std::ops::Range;
 
-/// The places of segments in a ring of bytes: one after another in running order, from the start again where one does
-/// not fit before the end. A segment has the same place in every pass, so its views into the ring are made once; what
-/// that leaves unused at the end of a pass is less than a segment.
+/// The slots of segments in a ring of bytes. They follow each other in running order, and wrap to the start where one
+/// does not fit before the end. A segment has the same slot in every pass, so its views into the ring are created once.
+/// The unused bytes at the end of a pass are fewer than a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct SlotLayout {
     spans: Vec<Range<usize>>,
-    /// For every segment the others that share bytes with it.
-    rivals: Vec<Vec<usize>>,
+    /// For every segment, the others that share bytes with it.
+    conflicts: Vec<Vec<usize>>,
 }
 
-impl Places {
-    /// Places segments of `sizes` bytes in a ring of `ring` bytes, which holds the largest.
+impl SlotLayout {
+    /// Lays out segments of `sizes` bytes in a ring of `ring` bytes, which has room for the largest.
     pub(crate) fn new(sizes: &[usize], ring: usize) -> Self {
         let mut head = 0;
         let mut spans: Vec<Range<usize>> = Vec::new();
@@ -27,11 +27,11 @@ impl Places {
             let others = spans.iter().enumerate().filter(|(j, span)| *j != i && shares(span, &spans[i]));
             others.map(|(j, _)| j).collect()
         };
-        let rivals = (0..spans.len()).map(rivals_of).collect();
-        Self { spans, rivals }
+        let conflicts = (0..spans.len()).map(rivals_of).collect();
+        Self { spans, conflicts }
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
@@ -42,8 +42,8 @@ impl Places {
     }
 
     /// The segments that cannot be in the ring together with `slot`.
-    pub(crate) fn rivals(&self, slot: usize) -> &[usize] {
-        &self.rivals[slot]
+    pub(crate) fn conflicts(&self, slot: usize) -> &[usize] {
+        &self.conflicts[slot]
     }
 }
 
@@ -52,11 +52,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_follow_one_another_and_start_again_where_one_does_not_fit() {
-        let places = Places::new(&[40, 50, 30, 80, 20, 100], 100);
+    fn segments_are_consecutive_and_wrap_where_one_does_not_fit() {
+        let places = SlotLayout::new(&[40, 50, 30, 80, 20, 100], 100);
         let spans: Vec<_> = (0..6).map(|slot| places.span(slot)).collect();
         assert_eq!(spans, [0..40, 40..90, 0..30, 0..80, 80..100, 0..100]);
-        assert_eq!(places.rivals(1), [3, 4, 5]);
-        assert_eq!(places.rivals(2), [0, 3, 5]);
+        assert_eq!(places.conflicts(1), [3, 4, 5]);
+        assert_eq!(places.conflicts(2), [0, 3, 5]);
     }
 }
