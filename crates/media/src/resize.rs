@@ -2,7 +2,12 @@
 //!
 //! Pillow resizes in two passes of one direction each, with bytes between them (`libImaging/Resample.c`). Each pass here is
 //! one of `fast_image_resize` in f32 with f64 weights, rounded to bytes; its own byte formats have weights of 15 bits, which
-//! differ from Pillow's 22 by a level in more pixels. [`Filter::Nearest`] is a choice of pixels, made here. The f32 values are those of a band of rows or columns at a time.
+//! differ from Pillow's 22 by a level in more pixels. [`Filter::Nearest`] is a choice of pixels, made here. A band of rows or
+//! columns is in f32 at a time.
+//!
+//! Measured on the fixtures: box and nearest are Pillow's to the bit; Lanczos and bicubic differ by one level in up to 0.05 % of
+//! the values, bilinear in up to 2 % (`tests/operations.rs`). A value differs where its exact result lies half way between two
+//! levels.
 
 use fast_image_resize::images::Image as Plane;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};

@@ -12,6 +12,7 @@ pub enum ResizeMode {
     /// The middle of the image, its shape kept: "Crop and resize", mode 1, diffusers' `crop`.
     Crop,
     /// The whole image, its shape kept, and bars with the colors of its edge: "Resize and fill", mode 2, diffusers' `fill`.
+    /// As in both programs, the last line stays 0 if the target's side is odd and the image's is even.
     Fill,
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use kiln_media::{AlphaRule, DecodeOptions, Error, Filter, decode, open};
+use kiln_media::{AlphaRule, DecodeOptions, Error, Filter, Gray8Image, Region, decode, open};
 use support::{Deviation, Pixels, fixtures};
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -77,6 +77,18 @@ fn alpha_is_dropped_or_flattened_and_survives_resizing() {
     let larger = image.resize(40, 30, Filter::Lanczos3).unwrap();
     let expected = image.to_rgba().resize_with_alpha(40, 30, Filter::Lanczos3).unwrap();
     assert_eq!(larger.to_rgba(), expected);
+}
+
+/// The screen has 26x17 pixels and the frame 20x11 of them, from (3, 4).
+#[test]
+fn what_a_gif_frame_leaves_empty_is_transparent() {
+    let read = |name: &str| open(&path(name), &DecodeOptions::default()).unwrap();
+    let (part, frame) = (read("part.gif"), Region { left: 3, top: 4, right: 23, bottom: 15 });
+    let whole = read("first.gif").rgb().crop(Region { left: 0, top: 0, right: 20, bottom: 11 }).unwrap();
+    assert_eq!(part.rgb().crop(frame).unwrap(), whole);
+    let mut alpha = Gray8Image::filled(26, 17, [0]).unwrap();
+    alpha.paste(&Gray8Image::filled(20, 11, [255]).unwrap(), 3, 4);
+    assert_eq!(part.alpha(), Some(&alpha));
 }
 
 #[test]

@@ -164,3 +164,19 @@ fn regions_around_a_mask_are_those_of_the_web_ui_and_diffusers() {
     }
     assert_eq!(Image8::filled(7, 5, [0]).unwrap().bounding_box(), None);
 }
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_resizing() {
+    let image = kiln_media::Rgb8Image::filled(4000, 3000, [9, 99, 199]).unwrap();
+    let time = |what: &str, run: &dyn Fn()| {
+        let start = std::time::Instant::now();
+        run();
+        println!("{what}: {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    };
+    time("4000x3000 to 1024x768, Lanczos", &|| drop(image.resize(1024, 768, Filter::Lanczos3).unwrap()));
+    let small = image.resize(1024, 1024, Filter::Nearest).unwrap();
+    time("1024x1024 to 4096x4096, Lanczos", &|| drop(small.resize(4096, 4096, Filter::Lanczos3).unwrap()));
+    let mask = small.to_gray();
+    time("fill of 1024x1024", &|| drop(fill_masked(&small, &mask).unwrap()));
+}
