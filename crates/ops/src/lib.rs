@@ -51,6 +51,7 @@ mod matrix;
 mod out_of_memory;
 mod output;
 mod packing;
+mod pixel_shuffle;
 pub mod stream;
 #[cfg(test)]
 mod test_support;
@@ -81,6 +82,7 @@ pub use linear::linear;
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
 pub use out_of_memory::is_out_of_memory;
 pub use packing::{Packing, Weight, WeightLayout};
+pub use pixel_shuffle::{pixel_shuffle, pixel_unshuffle};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;
 pub use workspace::{Target, Workspace};

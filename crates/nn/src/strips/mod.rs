@@ -8,10 +8,12 @@
 //! What a strip holds has the bits that it has in the whole map, on the processor, whatever the strips' size.
 
 mod convolved;
+mod window;
 
 use std::ops::Range;
 
 pub use convolved::{Convolved, Prepare};
+pub use window::Window;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
@@ -28,6 +30,20 @@ pub trait Strips<T: TensorLike> {
 
     /// A new map `(1, h, w, c)` of the same type on the same device, whose pixels have any values.
     fn new_empty(&self, shape: [usize; 3]) -> Result<T>;
+}
+
+impl<T: TensorLike, S: Strips<T> + ?Sized> Strips<T> for Box<S> {
+    fn shape(&self) -> [usize; 3] {
+        (**self).shape()
+    }
+
+    fn next(&mut self) -> Result<Option<T>> {
+        (**self).next()
+    }
+
+    fn new_empty(&self, shape: [usize; 3]) -> Result<T> {
+        (**self).new_empty(shape)
+    }
 }
 
 /// Height, width and channels of a feature map of one image, `(1, h, w, c)`, or of some rows of one.

@@ -105,9 +105,7 @@ pub fn fused_conv2d_workspace(
     dtype: DType,
     [b, h, w]: [usize; 3],
     channels: &[usize],
-    weight: [usize; 4],
-    config: Conv2d,
-    strip: Option<&Strip>,
+    (weight, config, strip): ([usize; 4], Conv2d, Option<&Strip>),
     activated: bool,
 ) -> Workspace {
     let x = [b, h, w, channels.iter().sum()];
