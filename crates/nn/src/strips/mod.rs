@@ -7,13 +7,14 @@
 //!
 //! What a strip holds has the bits that it has in the whole map, on the processor, whatever the strips' size.
 
+mod cascade;
 mod convolved;
 mod window;
 
 use std::ops::Range;
 
+pub use cascade::{Cascade, CascadeLayer};
 pub use convolved::{Convolved, Prepare};
-pub use window::Window;
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
