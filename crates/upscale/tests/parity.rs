@@ -98,7 +98,7 @@ fn results_are_limited_and_nan_stays() {
     upscaler.load(&Placement::new(candle_core::Device::Cpu, DType::F32)).unwrap();
     let bright = Tensor::full(50f32, (1, 3, 4, 4), &candle_core::Device::Cpu).unwrap();
     let nan = Tensor::full(f32::NAN, (1, 3, 4, 4), &candle_core::Device::Cpu).unwrap();
-    let values = |image| {
+    let values = |image: &Tensor| {
         let result = upscaler.forward(image, StripRows::Whole).unwrap();
         result.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };

@@ -8,7 +8,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, DevicePoolConfig, HostPool};
 use kiln_testkit::Target;
-use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
+use kiln_vae::{Decoder, DiagonalGaussian, Encoder, Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 // Times are those of Kiln's programs only with their allocator.
@@ -87,7 +87,7 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
     let image = decoder.decode(&z).unwrap();
     let [_, _, height, width] = *image.dims() else { panic!("{:?}", image.dims()) };
     let pixels = normal([b, 3, height, width], target);
-    let Posterior { mean, log_variance } = encoder.encode(&pixels).unwrap();
+    let DiagonalGaussian { mean, log_variance } = encoder.encode(&pixels).unwrap();
     for tiling in tilings() {
         let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
         assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, 1.0, &format!("image, {what}"));
@@ -108,6 +108,48 @@ fn every_tiling_gives_the_same_picture() {
         check(ODD, &target, [2, 7, 5]);
         check(SINGLE, &target, [1, 21, 13]);
     }
+}
+
+#[test]
+fn every_tiling_of_the_tiny_encoder_gives_the_same_latents() {
+    let channels =
+        |c: usize| format!(r#""encoder_block_out_channels": [{c}, {c}, {c}], "num_encoder_blocks": [1, 2, 0]"#);
+    for c in [32, 5] {
+        let config = TinyConfig::from_json(&format!(
+            r#"{{{}, "decoder_block_out_channels": [8], "num_decoder_blocks": [1]}}"#,
+            channels(c)
+        ));
+        let encoder = TinyEncoder::new(&config.unwrap());
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let target = Target { device: Target::from_env().device, dtype };
+            let placement = Placement::new(target.device.clone(), target.dtype);
+            load(encoder.segments(), &RandomSource::new(encoder.segments(), 3), &placement).unwrap();
+            for [b, h, w] in [[1, 50, 21], [2, 7, 64], [1, 1, 1]] {
+                let image = normal([b, 3, h, w], &target);
+                let whole = encoder.encode(&image).unwrap();
+                assert_eq!(whole.dims(), [b, 4, h.div_ceil(4), w.div_ceil(4)]);
+                for tiling in tilings() {
+                    let what = format!("{dtype:?} {c} channels {:?} {tiling:?}", [b, h, w]);
+                    let latents = encoder.encode_with(&image, tiling).unwrap();
+                    assert_same(&latents, &whole, &target, target.bound(1.0, 1.0, 2.0), &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn strips_of_the_tiny_encoder_hold_no_map_of_the_size_of_the_image() {
+    let encoder = TinyEncoder::new(&TinyConfig::default());
+    let target = kiln_vae::Target::Cpu { threads: 2 };
+    let image = [1, 1024, 1024];
+    let footprint = |tiling| encoder.footprint(image, DType::F32, target, tiling).unwrap();
+    let strips = |rows| footprint(Tiling::Strips { rows, recompute: false });
+    let map = 1024 * 1024 * 64 * 4;
+    assert!(footprint(Tiling::Whole) > 2 * map, "{}", footprint(Tiling::Whole));
+    assert!(strips(16) < map / 3, "{}", strips(16));
+    let found = encoder.fitting(image, DType::F32, target, map / 2).unwrap();
+    assert!(matches!(found, Some(Tiling::Strips { recompute: false, .. })), "{found:?}");
 }
 
 #[test]
