@@ -196,7 +196,8 @@ fn strips_take_less_and_a_budget_finds_them() {
 /// Pictures as Stable Diffusion's, in the types and sizes that the environment asks for: differences, seconds and, on a
 /// card, the most bytes that its pool had beyond the weights.
 ///
-/// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture measure_`
+/// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture measure_`;
+/// `KILN_TEST_STAGES=encode KILN_TEST_ROWS="64 16"` for a part of it.
 #[test]
 #[ignore = "a measurement"]
 fn measure_images_of_full_size() {
@@ -206,13 +207,15 @@ fn measure_images_of_full_size() {
     }
     let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
-    let sizes = std::env::var("KILN_TEST_SIZES").unwrap_or_else(|_| "128".into());
+    let list = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.into());
+    let (sizes, stages) = (list("KILN_TEST_SIZES", "128"), list("KILN_TEST_STAGES", "decode encode"));
+    let rows = list("KILN_TEST_ROWS", "128 64 32 16");
     let (decoder, encoder) = networks(config, &target);
     let wait = || target.device.synchronize().unwrap();
     let device = kiln_vae::Target::of(&target.device);
     for size in sizes.split(' ').map(|size| size.parse::<usize>().unwrap()) {
         let (z, pixels) = (normal([1, 4, size / 8, size / 8], &target), normal([1, 3, size, size], &target));
-        for what in ["decode", "encode"] {
+        for what in stages.split(' ') {
             let run = |tiling| match what {
                 "decode" => decoder.decode_with(&z, tiling).unwrap(),
                 _ => encoder.encode_with(&pixels, tiling).unwrap().mean,
@@ -221,10 +224,10 @@ fn measure_images_of_full_size() {
                 "decode" => decoder.footprint([1, size / 8, size / 8], target.dtype, device, tiling).unwrap(),
                 _ => encoder.footprint([1, size, size], target.dtype, device, tiling).unwrap(),
             };
-            let strips =
-                [128, 64, 32, 16].map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
+            let rows = rows.split_terminator(' ').map(|rows| rows.parse().unwrap());
+            let strips = rows.flat_map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
             let mut whole = None;
-            for tiling in [vec![Tiling::Whole], strips.concat()].concat() {
+            for tiling in [Tiling::Whole].into_iter().chain(strips) {
                 let before = pool.as_ref().map(|pool| {
                     pool.trim(0.0).unwrap();
                     pool.reset_peaks().unwrap();
