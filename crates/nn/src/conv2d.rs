@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kiln_ops::Strip;
+use kiln_ops::{Conv2dEpilogue, FusedConv2d, Strip};
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
@@ -73,6 +73,27 @@ impl Conv2d {
         let weight = x.weight(&self.weight)?;
         let bias = x.optional_param(self.bias.as_ref())?;
         x.conv2d_strip(&weight, bias.as_ref(), residual, (self.config, strip), out)
+    }
+
+    /// The convolution of `parts`, `(b, h, w, c_i)` with `in_channels` together, and what follows it
+    /// ([`kiln_ops::fused_conv2d`]); with a strip as [`Conv2d::forward_strip`].
+    ///
+    /// # Errors
+    /// What the operator reports; [`kiln_ops::Error::Shape`] where there are no parts.
+    pub fn forward_fused<T: TensorLike>(
+        &self,
+        parts: &[&T],
+        epilogue: Conv2dEpilogue<'_, T>,
+        strip: Option<&Strip>,
+        out: Option<&T>,
+    ) -> Result<T> {
+        let Some(first) = parts.first() else {
+            let expected = "at least one feature map".to_string();
+            return Err(kiln_ops::Error::Shape { op: "conv2d", operand: "x", expected, found: Vec::new() }.into());
+        };
+        let weight = first.weight(&self.weight)?;
+        let bias = first.optional_param(self.bias.as_ref())?;
+        T::fused_conv2d(FusedConv2d { parts, weight: &weight, bias: bias.as_ref(), epilogue }, self.config, strip, out)
     }
 
     /// The input rows that a strip of the output reads.

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_mempool::HostPool;
 use kiln_nn::ops::trace::record;
 use kiln_nn::ops::{self, Activation, Target};
-use kiln_nn::strips::collect;
+use kiln_nn::strips::{Convolved, Prepare, Stored, collect};
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Embedding, FeedForward, GroupNorm, LayerNorm,
     Linear, MetaDevice, MetaTensor, ResnetBlock, ResnetConfig, Result, TensorLike, Upsample,
@@ -292,4 +292,28 @@ fn operations_belong_to_segments() {
     assert_eq!(count.total(), count.by_segment(&segments).iter().sum::<f64>());
     assert_eq!(device.take_flop().total(), 0.0);
     drop(idle);
+}
+
+#[test]
+fn fused_convolutions_and_shuffled_pixels() {
+    let parts: [(&str, usize); 2] = [("aligned parts", 32), ("parts that fill no vector", 9)];
+    for (what, c) in parts {
+        check!(
+            what,
+            |p| Conv2d::new(p, 64 + c, 48, 3),
+            [x: [1, 60, 52, 64], y: [1, 60, 52, c], z: [1, 60, 52, 48]],
+            |conv| {
+                let addends = [Some((0.2, &z)), None];
+                let epilogue = ops::Conv2dEpilogue { scale: 0.2, addends, slope: ops::Slope::Constant(0.1) };
+                conv.forward_fused(&[&x, &y], epilogue, None, None)
+            }
+        );
+    }
+    check!("in strips", |p| Conv2d::new(p, 48, 48, 3), [x: [1, 90, 70, 48]], |conv| {
+        let strips = Convolved::new(Stored::new(&x, 16), Prepare::Upsample, conv);
+        collect(Convolved::new(strips.activated(ops::Slope::Constant(0.2)), Prepare::Keep, conv))
+    });
+    check!("shuffled", |p| Conv2d::new(p, 16, 48, 1), [x: [1, 60, 52, 16]], |conv| {
+        conv.forward(&x)?.pixel_shuffle(4)?.pixel_unshuffle(2)
+    });
 }

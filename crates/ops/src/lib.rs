@@ -51,6 +51,7 @@ mod matrix;
 mod out_of_memory;
 mod output;
 mod packing;
+mod pixel_shuffle;
 pub mod stream;
 #[cfg(test)]
 mod test_support;
@@ -62,7 +63,10 @@ mod workspace;
 pub use activation::{Activation, activation};
 pub use attention::{Attention, attention, attention_masked, attention_workspace, supports_strided_qkv};
 pub use concat::concat_channels;
-pub use conv2d::{Conv2d, Conv2dInputs, Strip, conv2d, conv2d_strip, conv2d_workspace};
+pub use conv2d::{
+    Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, Slope, Strip, conv2d, conv2d_strip, conv2d_workspace,
+    fused_conv2d, fused_conv2d_workspace,
+};
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
 pub use device::uninit;
@@ -78,6 +82,7 @@ pub use linear::linear;
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
 pub use out_of_memory::is_out_of_memory;
 pub use packing::{Packing, Weight, WeightLayout};
+pub use pixel_shuffle::{pixel_shuffle, pixel_unshuffle};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;
 pub use workspace::{Target, Workspace};

@@ -1,2 +1,40 @@
 //! Floor 4: super-resolution networks.
+//!
+//! [`Upscaler`] is a network that enlarges images: an [`Rrdb`] (ESRGAN and Real-ESRGAN) or a [`Compact`]
+//! (SRVGGNetCompact). What a checkpoint holds follows from the names and shapes of its tensors. Images are `(b, c, h, w)`
+//! from 0 to 1; inside everything is channels-last.
+//!
+//! The networks compute strips of rows: each layer gets the rows that it reads from the layer before and keeps the few
+//! that its next strip needs. So few maps are ever whole, an image has no seams, and on the CPU it has the same bits with
+//! strips of any size.
+//!
+//! This crate knows no image files and no resizing to other scales than the network's.
+//!
+//! ```
+//! use candle_core::DType;
+//! use kiln_upscale::{Rrdb, RrdbConfig};
+//!
+//! let config = RrdbConfig { in_channels: 3, out_channels: 3, features: 64, growth: 32, blocks: 23, upsamples: 2, unshuffle: 1 };
+//! assert_eq!(config.scale(), 4);
+//! assert_eq!(Rrdb::new(&config).segments().parameters(), 16_697_987);
+//! ```
 #![forbid(unsafe_code)]
+
+mod compact;
+mod config;
+mod dense;
+mod error;
+mod image;
+mod names;
+mod recognize;
+mod rrdb;
+mod strip_rows;
+mod upscaler;
+
+pub use compact::Compact;
+pub use config::{CompactActivation, CompactConfig, NetworkConfig, RrdbConfig};
+pub use error::{Error, Result};
+pub use kiln_nn::ops::Target;
+pub use rrdb::Rrdb;
+pub use strip_rows::StripRows;
+pub use upscaler::Upscaler;

@@ -1,12 +1,13 @@
 //! The encoder: pixels to latents.
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use kiln_nn::ops::Target;
 use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
+use crate::gaussian::{DiagonalGaussian, LEAST, MOST};
 use crate::mid_block::{MidBlock, resnet};
 use crate::tiling::{StripPlan, Tiling, footprint};
 
@@ -30,23 +31,6 @@ struct Head {
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
     quant_conv: Option<Conv2d>,
-}
-
-/// The encoder's output for an image: a normal distribution over latents, unscaled ([`VaeConfig::scale`]).
-#[derive(Debug, Clone)]
-pub struct Posterior<T = Tensor> {
-    /// The means, `(b, latent_channels, h, w)`.
-    pub mean: T,
-    /// The logarithms of the variances, clamped to -30..20, of the same shape.
-    pub log_variance: T,
-}
-
-impl Posterior {
-    /// Latents for standard normal `noise` of the means' shape.
-    pub fn sample(&self, noise: &Tensor) -> Result<Tensor> {
-        let std = (&self.log_variance * 0.5)?.exp()?;
-        Ok((&self.mean + std.mul(noise)?)?)
-    }
 }
 
 impl Encoder {
@@ -101,7 +85,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Input`] if the image does not fit; errors of a layer, with the layer's path.
-    pub fn encode<T: TensorLike>(&self, image: &T) -> Result<Posterior<T>> {
+    pub fn encode<T: TensorLike>(&self, image: &T) -> Result<DiagonalGaussian<T>> {
         self.encode_with(image, Tiling::Whole)
     }
 
@@ -109,7 +93,7 @@ impl Encoder {
     ///
     /// # Errors
     /// As [`Encoder::encode`].
-    pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<Posterior<T>> {
+    pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<DiagonalGaussian<T>> {
         let (c, f) = (self.in_channels, self.downscale);
         if !matches!(*image.dims(), [_, found, h, w] if found == c && h % f == 0 && w % f == 0 && h * w > 0) {
             let expected = format!("(b, {c}, h, w) with h and w multiples of {f}");
@@ -130,7 +114,7 @@ impl Encoder {
         })?;
         let channels = moments.size4()?[1] / 2;
         let [mean, log_variance] = [moments.narrow(1, 0, channels)?, moments.narrow(1, channels, channels)?];
-        Ok(Posterior { mean: mean.contiguous()?, log_variance: log_variance.clamp(-30.0, 20.0)? })
+        Ok(DiagonalGaussian { mean: mean.contiguous()?, log_variance: log_variance.clamp(LEAST, MOST)? })
     }
 
     /// Runs the down blocks on the first convolution's output `(b, f h, f w, c)`: the middle block's input `(b, h, w,

@@ -25,6 +25,7 @@ mod config;
 mod decoder;
 mod encoder;
 mod error;
+mod gaussian;
 mod mid_block;
 mod tiling;
 mod tiny;
@@ -32,8 +33,9 @@ mod tiny_config;
 
 pub use config::VaeConfig;
 pub use decoder::Decoder;
-pub use encoder::{Encoder, Posterior};
+pub use encoder::Encoder;
 pub use error::{Error, Result};
+pub use gaussian::DiagonalGaussian;
 pub use kiln_nn::ops::Target;
 pub use tiling::Tiling;
 pub use tiny::{TinyDecoder, TinyEncoder};

@@ -4,11 +4,14 @@
 //! here both halves convert them from and to -1 to 1. diffusers numbers all layers of a half consecutively, including
 //! those without parameters: `decoder.layers.5` is an upsampling.
 
-use kiln_nn::ops::{self, Activation};
+use candle_core::DType;
+use kiln_nn::ops::{self, Activation, Slope, Target};
+use kiln_nn::strips::{Cascade, CascadeLayer, Convolved, Prepare, Stored, Strips, collect, rows_of_strip, size};
 use kiln_nn::{Conv2d, TensorLike};
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::error::{Error, Result};
+use crate::tiling::{Tiling, footprint};
 use crate::tiny_config::TinyConfig;
 
 /// The decoder compresses latents smoothly to this range, plus or minus, for any `latent_magnitude`.
@@ -28,9 +31,7 @@ pub struct TinyDecoder {
 pub struct TinyEncoder {
     in_channels: usize,
     segments: Segments,
-    /// Each stage has the convolution with stride 2 (except in the first stage), then blocks.
-    stages: Vec<Stage>,
-    conv_out: SegmentModule<Conv2d>,
+    body: SegmentModule<EncoderBody>,
 }
 
 struct Stage {
@@ -95,20 +96,25 @@ impl TinyEncoder {
     pub fn new(config: &TinyConfig) -> Self {
         let channels = config.encoder_block_out_channels[0];
         let halve = ops::Conv2d { stride: 2, pad_before: 1, pad_after: 1 };
-        let mut layers = Layers::new("encoder");
-        let stage = |(i, &count): (usize, &usize)| {
-            let conv = layers.add(|p| match i {
-                0 => Conv2d::new(p, config.in_channels, channels, 3),
-                _ => Conv2d::without_bias(p, channels, channels, 3, halve),
-            });
-            Stage { conv, blocks: layers.add_blocks(count, channels) }
-        };
-        let stages = config.num_encoder_blocks.iter().enumerate().map(stage).collect();
-        let conv_out = layers.add(|p| Conv2d::new(p, channels, config.latent_channels, 3));
-        Self { in_channels: config.in_channels, segments: layers.segments, stages, conv_out }
+        let mut segments = Segments::default();
+        let body = segments.add("encoder.layers", |p| {
+            let p = p.pp("encoder.layers");
+            let mut numbers = 0..;
+            let mut next = || p.pp(numbers.next().unwrap_or(usize::MAX));
+            let stage = |(i, &count): (usize, &usize)| {
+                let conv = match i {
+                    0 => Conv2d::new(&next(), config.in_channels, channels, 3),
+                    _ => Conv2d::without_bias(&next(), channels, channels, 3, halve),
+                };
+                (conv, (0..count).map(|_| Block::new(&next(), channels)).collect())
+            };
+            let stages = config.num_encoder_blocks.iter().enumerate().map(stage).collect();
+            EncoderBody { stages, conv_out: Conv2d::new(&next(), channels, config.latent_channels, 3) }
+        });
+        Self { in_channels: config.in_channels, segments, body }
     }
 
-    /// The segments, in the order in which they run.
+    /// The segments, in the order in which they run: one, since the layers run together, strip by strip.
     pub fn segments(&self) -> &Segments {
         &self.segments
     }
@@ -120,15 +126,65 @@ impl TinyEncoder {
     /// # Errors
     /// [`Error::Input`] if the image does not fit; errors of a layer, with the layer's path.
     pub fn encode<T: TensorLike>(&self, image: &T) -> Result<T> {
+        self.encode_with(image, Tiling::Whole)
+    }
+
+    /// The same with less in memory at once. On the CPU the tiling changes no bit. Nothing is computed twice in any.
+    ///
+    /// # Errors
+    /// As [`TinyEncoder::encode`].
+    pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<T> {
         check(image, self.in_channels)?;
-        let mut x = image.to_channels_last()?.affine(0.5, 0.5)?;
-        for Stage { conv, blocks } in &self.stages {
-            x = T::run(conv, |conv| conv.forward(&x))?;
+        // Strips are of one image.
+        let tiling = if tiling == Tiling::Whole { Tiling::Sliced } else { tiling };
+        tiling.over_images(image, |image| {
+            let x = image.to_channels_last()?.affine(0.5, 0.5)?;
+            let [height, width, _] = size(&x);
+            let rows = match tiling.strips(width) {
+                Some(plan) => rows_of_strip(plan.pixels, width),
+                None => height.next_multiple_of(2),
+            };
+            let y = T::run(&self.body, |body| body.encode(Stored::new(&x, rows)))?;
+            Ok(y.to_channels_first()?)
+        })
+    }
+
+    /// The most bytes that encoding images `(b, h, w)` in `dtype` takes at once besides the weights, images and results
+    /// counted.
+    ///
+    /// # Errors
+    /// As [`TinyEncoder::encode_with`].
+    pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
+        footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
+    }
+
+    /// The fastest tiling whose [`TinyEncoder::footprint`] is at most `bytes`; nothing where none is.
+    ///
+    /// # Errors
+    /// As [`TinyEncoder::encode_with`].
+    pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
+        Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
+    }
+}
+
+/// All layers of the encoder.
+struct EncoderBody {
+    /// The first convolution, or one that halves the size, and blocks.
+    stages: Vec<(Conv2d, Vec<Block>)>,
+    conv_out: Conv2d,
+}
+
+impl EncoderBody {
+    /// Strips of an image, from 0 to 1, to its latents `(1, h, w, c)`. No map between them is whole.
+    fn encode<'a, T: TensorLike>(&'a self, image: Stored<'a, T>) -> kiln_nn::Result<T> {
+        let mut strips: Box<dyn Strips<T> + 'a> = Box::new(image);
+        for (conv, blocks) in &self.stages {
+            strips = Box::new(Convolved::new(strips, Prepare::Keep, conv));
             for block in blocks {
-                x = T::run(block, |block| block.forward(&x))?;
+                strips = Box::new(Cascade::new(strips, block.layers()));
             }
         }
-        Ok(T::run(&self.conv_out, |conv| conv.forward(&x))?.to_channels_first()?)
+        collect(Convolved::new(strips, Prepare::Keep, &self.conv_out))
     }
 }
 
@@ -168,6 +224,16 @@ struct Block {
 impl Block {
     fn new(p: &ParamBuilder<'_>, channels: usize) -> Self {
         Self { convs: ["conv.0", "conv.2", "conv.4"].map(|name| Conv2d::new(&p.pp(name), channels, channels, 3)) }
+    }
+
+    /// The same in strips.
+    fn layers<'a, T>(&'a self) -> Vec<CascadeLayer<'a, T>> {
+        let layer = |(i, conv)| CascadeLayer::next(conv, i, Slope::Constant(0.0));
+        let mut layers: Vec<_> = self.convs.iter().enumerate().map(layer).collect();
+        if let Some(last) = layers.last_mut() {
+            last.input_factor = Some(1.0);
+        }
+        layers
     }
 
     /// `x` `(b, h, w, c)`, same shape.

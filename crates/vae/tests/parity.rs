@@ -35,6 +35,21 @@ fn check(kind: &str, folder: &str) {
         parity.check(&format!("mean {case}"), &posterior.mean, &fixture.tensor(&format!("e{case}.mean")), bound);
         let expected = fixture.tensor(&format!("e{case}.logvar"));
         parity.check(&format!("log variance {case}"), &posterior.log_variance, &expected, bound);
+        assert!(posterior.is_finite().unwrap());
+        for rows in [2, 6] {
+            let strips = Tiling::Strips { rows, recompute: true };
+            let tiled = encoder.encode_with(&input(format!("e{case}.image"), &fixture), strips).unwrap();
+            if target.device.is_cpu() {
+                assert_eq!(deviation(&tiled.mean, &posterior.mean).error, 0.0, "in strips");
+            }
+        }
+        let samples = Fixture::open("stages/vae_samples.safetensors");
+        if let (0, Some(noise)) = (case, samples.get(&format!("{kind}.noise"))) {
+            let std = posterior.std().unwrap();
+            parity.check("standard deviation", &std, &samples.tensor(&format!("{kind}.std")), bound);
+            let sample = posterior.sample(&noise).unwrap();
+            parity.check("sample", &sample, &samples.tensor(&format!("{kind}.sample")), bound);
+        }
     }
 }
 

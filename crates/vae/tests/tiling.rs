@@ -8,7 +8,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, DevicePoolConfig, HostPool};
 use kiln_testkit::Target;
-use kiln_vae::{Decoder, Encoder, Posterior, Tiling, VaeConfig};
+use kiln_vae::{Decoder, DiagonalGaussian, Encoder, Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 // Times match those of Kiln's programs only with their allocator.
@@ -88,7 +88,7 @@ fn check(config: &str, target: &Target, latents: [usize; 3]) {
     let image = decoder.decode(&z).unwrap();
     let [_, _, height, width] = *image.dims() else { panic!("{:?}", image.dims()) };
     let pixels = normal([b, 3, height, width], target);
-    let Posterior { mean, log_variance } = encoder.encode(&pixels).unwrap();
+    let DiagonalGaussian { mean, log_variance } = encoder.encode(&pixels).unwrap();
     for tiling in tilings() {
         let what = format!("{:?} {latents:?} {tiling:?}", target.dtype);
         assert_same(&decoder.decode_with(&z, tiling).unwrap(), &image, target, 1.0, &format!("image, {what}"));
@@ -109,6 +109,48 @@ fn every_tiling_gives_the_same_image() {
         check(ODD, &target, [2, 7, 5]);
         check(SINGLE, &target, [1, 21, 13]);
     }
+}
+
+#[test]
+fn every_tiling_of_the_tiny_encoder_gives_the_same_latents() {
+    let channels =
+        |c: usize| format!(r#""encoder_block_out_channels": [{c}, {c}, {c}], "num_encoder_blocks": [1, 2, 0]"#);
+    for c in [32, 5] {
+        let config = TinyConfig::from_json(&format!(
+            r#"{{{}, "decoder_block_out_channels": [8], "num_decoder_blocks": [1]}}"#,
+            channels(c)
+        ));
+        let encoder = TinyEncoder::new(&config.unwrap());
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let target = Target { device: Target::from_env().device, dtype };
+            let placement = Placement::new(target.device.clone(), target.dtype);
+            load(encoder.segments(), &RandomSource::new(encoder.segments(), 3), &placement).unwrap();
+            for [b, h, w] in [[1, 50, 21], [2, 7, 64], [1, 1, 1]] {
+                let image = normal([b, 3, h, w], &target);
+                let whole = encoder.encode(&image).unwrap();
+                assert_eq!(whole.dims(), [b, 4, h.div_ceil(4), w.div_ceil(4)]);
+                for tiling in tilings() {
+                    let what = format!("{dtype:?} {c} channels {:?} {tiling:?}", [b, h, w]);
+                    let latents = encoder.encode_with(&image, tiling).unwrap();
+                    assert_same(&latents, &whole, &target, target.bound(1.0, 1.0, 2.0), &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn strips_of_the_tiny_encoder_hold_no_map_of_the_size_of_the_image() {
+    let encoder = TinyEncoder::new(&TinyConfig::default());
+    let target = kiln_vae::Target::Cpu { threads: 2 };
+    let image = [1, 1024, 1024];
+    let footprint = |tiling| encoder.footprint(image, DType::F32, target, tiling).unwrap();
+    let strips = |rows| footprint(Tiling::Strips { rows, recompute: false });
+    let map = 1024 * 1024 * 64 * 4;
+    assert!(footprint(Tiling::Whole) > 2 * map, "{}", footprint(Tiling::Whole));
+    assert!(strips(16) < map / 3, "{}", strips(16));
+    let found = encoder.fitting(image, DType::F32, target, map / 2).unwrap();
+    assert!(matches!(found, Some(Tiling::Strips { recompute: false, .. })), "{found:?}");
 }
 
 #[test]
@@ -155,7 +197,8 @@ fn strips_need_less_memory_and_a_budget_selects_them() {
 /// Images of Stable Diffusion's sizes, in the types and sizes that the environment sets: prints differences, seconds
 /// and, on a GPU, the peak of its pool above the weights.
 ///
-/// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture measure_`
+/// `KILN_TEST_DEVICE=cuda KILN_TEST_DTYPE=bf16 KILN_TEST_SIZES="512 1024" tiling --ignored --nocapture measure_`;
+/// `KILN_TEST_STAGES=encode KILN_TEST_ROWS="64 16"` for a part of it.
 #[test]
 #[ignore = "a measurement"]
 fn measure_images_of_full_size() {
@@ -165,13 +208,15 @@ fn measure_images_of_full_size() {
     }
     let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
-    let sizes = std::env::var("KILN_TEST_SIZES").unwrap_or_else(|_| "128".into());
+    let list = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.into());
+    let (sizes, stages) = (list("KILN_TEST_SIZES", "128"), list("KILN_TEST_STAGES", "decode encode"));
+    let rows = list("KILN_TEST_ROWS", "128 64 32 16");
     let (decoder, encoder) = networks(config, &target);
     let wait = || target.device.synchronize().unwrap();
     let device = kiln_vae::Target::of(&target.device);
     for size in sizes.split(' ').map(|size| size.parse::<usize>().unwrap()) {
         let (z, pixels) = (normal([1, 4, size / 8, size / 8], &target), normal([1, 3, size, size], &target));
-        for what in ["decode", "encode"] {
+        for what in stages.split(' ') {
             let run = |tiling| match what {
                 "decode" => decoder.decode_with(&z, tiling).unwrap(),
                 _ => encoder.encode_with(&pixels, tiling).unwrap().mean,
@@ -180,10 +225,10 @@ fn measure_images_of_full_size() {
                 "decode" => decoder.footprint([1, size / 8, size / 8], target.dtype, device, tiling).unwrap(),
                 _ => encoder.footprint([1, size, size], target.dtype, device, tiling).unwrap(),
             };
-            let strips =
-                [128, 64, 32, 16].map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
+            let rows = rows.split_terminator(' ').map(|rows| rows.parse().unwrap());
+            let strips = rows.flat_map(|rows| [false, true].map(|recompute| Tiling::Strips { rows, recompute }));
             let mut whole = None;
-            for tiling in [vec![Tiling::Whole], strips.concat()].concat() {
+            for tiling in [Tiling::Whole].into_iter().chain(strips) {
                 let before = pool.as_ref().map(|pool| {
                     pool.trim(0.0).unwrap();
                     pool.reset_peaks().unwrap();

@@ -3,8 +3,8 @@
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{
-    Activation, Attention, Conv2d, GroupNorm, Strip, Target, TimestepEmbedding, attention_flop, attention_workspace,
-    conv2d_flop, conv2d_workspace, linear_flop, linear_workspace,
+    Activation, Attention, Conv2d, FusedConv2d, GroupNorm, Slope, Strip, Target, TimestepEmbedding, attention_flop,
+    attention_workspace, conv2d_flop, conv2d_workspace, fused_conv2d_workspace, linear_flop, linear_workspace,
 };
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
@@ -272,6 +272,61 @@ impl TensorLike for MetaTensor {
         Ok(y)
     }
 
+    fn fused_conv2d(
+        FusedConv2d { parts, weight: &MetaWeight(weight), bias, epilogue }: FusedConv2d<'_, Self, MetaWeight>,
+        config: Conv2d,
+        strip: Option<&Strip>,
+        out: Option<&Self>,
+    ) -> Result<Self> {
+        let Some(first) = parts.first() else { return Err(refused("conv2d", "x", "at least one feature map", &[])) };
+        let [b, h, w, _] = first.size4()?;
+        let mut channels = Vec::new();
+        for part in parts {
+            match part.size4()? {
+                [b_i, h_i, w_i, c] if [b_i, h_i, w_i] == [b, h, w] => channels.push(c),
+                found => return Err(refused("conv2d", "x", "the same b, h and w in all parts", &found)),
+            }
+        }
+        let x = [b, h, w, channels.iter().sum()];
+        let joined = Self { shape: x.to_vec(), ..first.device.uncounted(&x, first.dtype) };
+        joined.convolved(weight, bias)?;
+        let [c_out, kh, kw, _] = weight;
+        let rows = match strip {
+            Some(strip) if h != strip.input_rows(config, kh).len() => {
+                let read = strip.input_rows(config, kh);
+                let expected = format!("(b, {}, w, c_in): rows {read:?} of {}", read.len(), strip.height);
+                return Err(refused("conv2d", "x", &expected, &first.shape));
+            }
+            Some(strip) => Some(strip.rows.len()),
+            None => config.output_size(h, kh),
+        };
+        let (Some(h_out), Some(w_out)) = (rows, config.output_size(w, kw)) else {
+            return Err(does_not_fit(weight, x, config));
+        };
+        let shape = [b, h_out, w_out, c_out];
+        for (_, addend) in epilogue.addends.into_iter().flatten() {
+            expect("conv2d", "addend", Some(addend), &shape)?;
+        }
+        expect("conv2d", "out", out, &shape)?;
+        let activated = match epilogue.slope {
+            Slope::Linear => false,
+            Slope::Constant(_) => true,
+            Slope::Channels(slopes) => expect("conv2d", "slope", Some(slopes), &[c_out]).map(|()| true)?,
+        };
+        let y = out.cloned().unwrap_or_else(|| first.another(&shape));
+        let target = first.device.target();
+        first.device.takes(fused_conv2d_workspace(
+            target,
+            first.dtype,
+            [b, h, w],
+            &channels,
+            (weight, config, strip),
+            activated,
+        ));
+        first.device.computes(conv2d_flop(x, weight, config, strip));
+        Ok(y)
+    }
+
     fn geglu(&self) -> Result<Self> {
         match self.channels() {
             odd if odd % 2 == 1 => Err(refused("geglu", "x", "(.., 2n)", &self.shape)),
@@ -340,6 +395,22 @@ impl TensorLike for MetaTensor {
         self.device.takes(linear_workspace(target, self.dtype, matrices, [n, k]));
         self.device.computes(linear_flop(self.elem_count() / k.max(1), [n, k]));
         Ok(y)
+    }
+
+    fn pixel_shuffle(&self, factor: usize) -> Result<Self> {
+        let [b, h, w, c] = self.size4()?;
+        match factor * factor {
+            square if square > 0 && c % square == 0 => Ok(self.another(&[b, h * factor, w * factor, c / square])),
+            square => Err(refused("pixel_shuffle", "x", &format!("(b, h, w, {square} c)"), &self.shape)),
+        }
+    }
+
+    fn pixel_unshuffle(&self, factor: usize) -> Result<Self> {
+        let [b, h, w, c] = self.size4()?;
+        if factor == 0 || h % factor != 0 || w % factor != 0 {
+            return Err(refused("pixel_unshuffle", "x", &format!("(b, {factor} h, {factor} w, c)"), &self.shape));
+        }
+        Ok(self.another(&[b, h / factor, w / factor, c * factor * factor]))
     }
 
     fn timestep_embedding(&self, config: TimestepEmbedding, dtype: DType) -> Result<Self> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kiln_ops::Strip;
+use kiln_ops::{Conv2dEpilogue, Slope, Strip};
 
 use super::{Residual, Strips, size};
 use crate::conv2d::Conv2d;
@@ -15,6 +15,8 @@ pub enum Prepare<'a, T: TensorLike> {
     Normalize(&'a T::Statistics),
     /// Nearest-neighbor upsampling by 2.
     Upsample,
+    /// The map as it is.
+    Keep,
 }
 
 /// The output of a convolution of another map's strips, in strips.
@@ -27,6 +29,7 @@ pub struct Convolved<'a, S, T: TensorLike> {
     prepare: Prepare<'a, T>,
     conv: &'a Conv2d,
     residual: Option<Residual<'a, T>>,
+    slope: Slope<'a, T>,
     /// The rows of the prepared map, up to `seen`, that are still needed.
     kept: Option<T>,
     /// The number of rows of the prepared map that were in a window.
@@ -38,12 +41,17 @@ pub struct Convolved<'a, S, T: TensorLike> {
 impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
     /// The convolution `conv` of `source` after `prepare`.
     pub fn new(source: S, prepare: Prepare<'a, T>, conv: &'a Conv2d) -> Self {
-        Self { source, prepare, conv, residual: None, kept: None, seen: 0, done: 0 }
+        Self { source, prepare, conv, residual: None, slope: Slope::Linear, kept: None, seen: 0, done: 0 }
     }
 
     /// Adds the rows that `residual` returns to the output rows. It is called for all rows in order, once each.
     pub fn plus(self, residual: impl FnMut(Range<usize>) -> Result<T> + 'a) -> Self {
         Self { residual: Some(Box::new(residual)), ..self }
+    }
+
+    /// Applies a piecewise linear activation to the sums with the residual.
+    pub fn activated(self, slope: Slope<'a, T>) -> Self {
+        Self { slope, ..self }
     }
 
     /// The number of output rows so far.
@@ -75,7 +83,7 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
     fn prepared(&self) -> [usize; 3] {
         let [h, w, c] = self.source.shape();
         match self.prepare {
-            Prepare::Normalize(_) => [h, w, c],
+            Prepare::Normalize(_) | Prepare::Keep => [h, w, c],
             Prepare::Upsample => [2 * h, 2 * w, c],
         }
     }
@@ -87,6 +95,10 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         let ([height, w, c], [rows, ..]) = (self.prepared(), size(&strip));
         let new = rows * height / self.source.shape()[0].max(1);
         let kept = self.kept.take();
+        if let (None, Prepare::Keep) = (&kept, &self.prepare) {
+            self.seen += new;
+            return Ok(Some((strip, self.seen - new)));
+        }
         let old = kept.as_ref().map_or(0, |kept| size(kept)[0]);
         let window = self.source.new_empty([old + new, w, c])?;
         if let Some(kept) = &kept {
@@ -96,6 +108,10 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         match &self.prepare {
             Prepare::Normalize(statistics) => strip.group_norm_apply(statistics, Some(&place))?,
             Prepare::Upsample => strip.upsample_nearest((new, w), Some(&place))?,
+            Prepare::Keep => {
+                window.slice_set(&strip, 1, old)?;
+                place
+            }
         };
         let first = self.seen - old;
         self.seen += new;
@@ -109,7 +125,12 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         let strip = Strip { height: self.prepared()[0], rows };
         let read = self.conv.input_rows(&strip);
         let x = window.rows(read.start - first..read.end - first)?;
-        self.conv.forward_strip(&x, &strip, residual.as_ref(), out.as_ref())
+        if let Slope::Linear = self.slope {
+            return self.conv.forward_strip(&x, &strip, residual.as_ref(), out.as_ref());
+        }
+        let addends = [residual.as_ref().map(|residual| (1.0, residual)), None];
+        let epilogue = Conv2dEpilogue { addends, slope: self.slope, ..Conv2dEpilogue::default() };
+        self.conv.forward_fused(&[&x], epilogue, Some(&strip), out.as_ref())
     }
 }
 

@@ -7,10 +7,13 @@
 //!
 //! On the CPU the values are bit-identical to those of the whole map, for any size of the strips.
 
+mod cascade;
 mod convolved;
+mod window;
 
 use std::ops::Range;
 
+pub use cascade::{Cascade, CascadeLayer};
 pub use convolved::{Convolved, Prepare};
 
 use crate::conv2d::Conv2d;
@@ -28,6 +31,20 @@ pub trait Strips<T: TensorLike> {
 
     /// A new map `(1, h, w, c)` of the same type on the same device, with uninitialized pixels.
     fn new_empty(&self, shape: [usize; 3]) -> Result<T>;
+}
+
+impl<T: TensorLike, S: Strips<T> + ?Sized> Strips<T> for Box<S> {
+    fn shape(&self) -> [usize; 3] {
+        (**self).shape()
+    }
+
+    fn next(&mut self) -> Result<Option<T>> {
+        (**self).next()
+    }
+
+    fn new_empty(&self, shape: [usize; 3]) -> Result<T> {
+        (**self).new_empty(shape)
+    }
 }
 
 /// Height, width and channels of a feature map of one image, `(1, h, w, c)`, or of some rows of one.

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{
-    Activation, Attention, Conv2d, Conv2dInputs, GroupNorm, GroupNormMoments, GroupNormStatistics, Strip,
+    Activation, Attention, Conv2d, Conv2dInputs, FusedConv2d, GroupNorm, GroupNormMoments, GroupNormStatistics, Strip,
     TimestepEmbedding, Weight, layout,
 };
 use kiln_weights::{Param, SegmentModule, StackedParam};
@@ -164,6 +164,15 @@ impl TensorLike for Tensor {
         Ok(kiln_ops::conv2d_strip(inputs, config, strip, out)?)
     }
 
+    fn fused_conv2d(
+        inputs: FusedConv2d<'_>,
+        config: Conv2d,
+        strip: Option<&Strip>,
+        out: Option<&Self>,
+    ) -> Result<Self> {
+        Ok(kiln_ops::fused_conv2d(inputs, config, strip, out)?)
+    }
+
     fn geglu(&self) -> Result<Self> {
         Ok(kiln_ops::geglu(self, None)?)
     }
@@ -198,6 +207,14 @@ impl TensorLike for Tensor {
 
     fn linear(&self, weight: &Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
         Ok(kiln_ops::linear(self, weight, bias, residual, None)?)
+    }
+
+    fn pixel_shuffle(&self, factor: usize) -> Result<Self> {
+        Ok(kiln_ops::pixel_shuffle(self, factor, None)?)
+    }
+
+    fn pixel_unshuffle(&self, factor: usize) -> Result<Self> {
+        Ok(kiln_ops::pixel_unshuffle(self, factor, None)?)
     }
 
     fn timestep_embedding(&self, config: TimestepEmbedding, dtype: DType) -> Result<Self> {

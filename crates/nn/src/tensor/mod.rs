@@ -5,7 +5,7 @@ mod candle;
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
-use kiln_ops::{Activation, Attention, Conv2d, GroupNorm, Strip, TimestepEmbedding};
+use kiln_ops::{Activation, Attention, Conv2d, FusedConv2d, GroupNorm, Strip, TimestepEmbedding};
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use crate::error::Result;
@@ -161,6 +161,14 @@ pub trait TensorLike: Clone + Sized {
         out: Option<&Self>,
     ) -> Result<Self>;
 
+    /// [`kiln_ops::fused_conv2d`].
+    fn fused_conv2d(
+        inputs: FusedConv2d<'_, Self, Self::Weight>,
+        config: Conv2d,
+        strip: Option<&Strip>,
+        out: Option<&Self>,
+    ) -> Result<Self>;
+
     /// [`kiln_ops::geglu`].
     fn geglu(&self) -> Result<Self>;
 
@@ -187,6 +195,12 @@ pub trait TensorLike: Clone + Sized {
 
     /// [`kiln_ops::linear`].
     fn linear(&self, weight: &Self::Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self>;
+
+    /// [`kiln_ops::pixel_shuffle`].
+    fn pixel_shuffle(&self, factor: usize) -> Result<Self>;
+
+    /// [`kiln_ops::pixel_unshuffle`].
+    fn pixel_unshuffle(&self, factor: usize) -> Result<Self>;
 
     /// [`kiln_ops::timestep_embedding`].
     fn timestep_embedding(&self, config: TimestepEmbedding, dtype: DType) -> Result<Self>;

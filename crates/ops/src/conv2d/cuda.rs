@@ -11,6 +11,7 @@ use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::fused::FusedCall;
 use super::workspace::{FEW_CHANNELS, FEW_PIXELS, WINDOWS};
 use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
 use crate::backend::{Cuda, Kernel};
@@ -25,6 +26,9 @@ impl Kernel<Cuda> for Call<'_> {
         conv2d(self.inputs, self.config, self.shapes, out, device)
     }
 }
+
+/// GPUs run the composition of the operators, which is the reference.
+impl Kernel<Cuda> for FusedCall<'_> {}
 
 fn conv2d(
     inputs: Conv2dInputs<'_>,

@@ -3,6 +3,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod fused;
 mod reference;
 mod strip;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use crate::error::{Error, Result, expect_shape};
 use crate::flop;
 use crate::packing::Weight;
 use crate::trace::Work;
+pub use fused::{Conv2dEpilogue, FusedConv2d, Slope, fused_conv2d, fused_conv2d_workspace};
 pub use strip::{Strip, conv2d_strip};
 pub use workspace::conv2d_workspace;
 

@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::{Conv2d, Conv2dInputs, Shapes};
+use super::{Conv2d, Conv2dInputs, FusedConv2d, Shapes, Slope, Strip, conv2d, conv2d_strip};
+use crate::activation::{Activation, activation};
 use crate::error::Result;
 use crate::layout::{to_channels_first, to_channels_last};
 
@@ -28,4 +29,41 @@ pub(super) fn forward(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes) 
         y = (y + residual)?;
     }
     Ok(y)
+}
+
+/// The fused convolution as a composition of operators: what GPUs run.
+pub(super) fn fused(inputs: FusedConv2d<'_>, config: Conv2d, strip: Option<&Strip>) -> Result<Tensor> {
+    let FusedConv2d { parts, weight, bias, epilogue } = inputs;
+    let joined = match parts {
+        [x] => (*x).clone(),
+        _ => Tensor::cat(parts, 3)?,
+    };
+    let scale = f64::from(epilogue.scale);
+    // A residual of the convolution is added to the sums as they are.
+    let (residual, addends) = match epilogue.addends {
+        [Some((factor, residual)), second] if factor == 1.0 && scale == 1.0 => (Some(residual), [None, second]),
+        addends => (None, addends),
+    };
+    let inputs = Conv2dInputs { x: &joined, weight, bias, image_bias: None, residual };
+    let mut y = match strip {
+        Some(strip) => conv2d_strip(inputs, config, strip, None)?,
+        None => conv2d(inputs, config, None)?,
+    };
+    drop(joined);
+    if scale != 1.0 {
+        y = (y * scale)?;
+    }
+    for (factor, addend) in addends.into_iter().flatten() {
+        y = match factor {
+            1.0 => (y + addend)?,
+            _ => (y + (addend * f64::from(factor))?)?,
+        };
+    }
+    let negative = |y: &Tensor| y.neg()?.relu();
+    match epilogue.slope {
+        Slope::Linear => Ok(y),
+        Slope::Constant(0.0) => activation(&y, Activation::Relu, None),
+        Slope::Constant(slope) => Ok((y.relu()? - (negative(&y)? * f64::from(slope))?)?),
+        Slope::Channels(slopes) => Ok((y.relu()? - negative(&y)?.broadcast_mul(slopes)?)?),
+    }
 }

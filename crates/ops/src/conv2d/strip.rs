@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use super::{Call, Conv2d, Conv2dInputs, OP, check};
+use super::{Call, Conv2d, Conv2dInputs, OP, Shapes, check};
 use crate::backend;
 use crate::error::{Error, Result};
 
@@ -38,6 +38,17 @@ impl Strip {
 /// [`crate::conv2d`].
 pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(&inputs, config, Some(strip))?;
+    check_strip(strip, config, &shapes, || inputs.x.dims().to_vec())?;
+    backend::run(&Call { inputs, config, shapes }, out)
+}
+
+/// Refuses a strip that a convolution cannot compute, or an input that does not have the rows that the strip reads.
+pub(super) fn check_strip(
+    strip: &Strip,
+    config: Conv2d,
+    shapes: &Shapes,
+    found: impl FnOnce() -> Vec<usize>,
+) -> Result<()> {
     let Strip { height, rows } = strip;
     if rows.is_empty() || rows.start % 2 == 1 || rows.end > shapes.map_rows {
         let message = format!(
@@ -49,7 +60,7 @@ pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out
     let read = strip.input_rows(config, shapes.kh);
     if shapes.h != read.len() {
         let expected = format!("(b, {}, w, c_in): rows {read:?} of {height}", read.len());
-        return Err(Error::Shape { op: OP, operand: "x", expected, found: inputs.x.dims().to_vec() });
+        return Err(Error::Shape { op: OP, operand: "x", expected, found: found() });
     }
-    backend::run(&Call { inputs, config, shapes }, out)
+    Ok(())
 }

@@ -4,7 +4,7 @@
 //! the work.
 
 use super::epilogue::Epilogue;
-use super::{Conv2d, Shapes, direct};
+use super::{Conv2d, Part, Shapes, direct};
 use crate::cpu::Element;
 use crate::cpu::product::{Panels, pack_stored, packed_len};
 use crate::matrix::{StoredMatrix, band};
@@ -16,7 +16,7 @@ pub(super) fn numbers(n: usize, k: usize) -> usize {
 
 /// `panels` has [`numbers`] elements.
 pub(super) fn run<T: Element>(
-    x: &[T],
+    x: &[Part<'_, T>],
     matrix: &StoredMatrix<'_>,
     panels: &mut [T],
     config: Conv2d,

@@ -2,13 +2,13 @@
 //! time. In channels-last maps each tap is one run of contiguous elements.
 
 use super::epilogue::Epilogue;
-use super::{Conv2d, Shapes};
+use super::{Conv2d, Part, Shapes};
 use crate::cpu::Element;
 use crate::cpu::product::{Panels, Product};
 
 /// `first` is the column of the result for the first column of `weight`.
 pub(super) fn run<T: Element>(
-    x: &[T],
+    x: &[Part<'_, T>],
     weight: Panels<'_, T>,
     first: usize,
     config: Conv2d,
@@ -26,22 +26,34 @@ pub(super) fn run<T: Element>(
 }
 
 /// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, with zeros outside of the image.
-fn gather<T: Element>(x: &[T], config: Conv2d, shapes: Shapes, pixel: usize, start: usize, patch: &mut [T]) {
+fn gather<T: Element>(
+    parts: &[Part<'_, T>],
+    config: Conv2d,
+    shapes: Shapes,
+    pixel: usize,
+    start: usize,
+    patch: &mut [T],
+) {
     let Shapes { h, w, c_in, kw, h_out, w_out, pad_top, .. } = shapes;
     let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);
     let (mut tap, mut channel) = (start / c_in, start % c_in);
     let mut rest = patch;
     while !rest.is_empty() {
-        let count = rest.len().min(c_in - channel);
+        let (part, from) = Part::of(parts, channel);
+        let count = rest.len().min(part.channels - from);
         let (run, after) = rest.split_at_mut(count);
         let row = (i * config.stride + tap / kw).wrapping_sub(pad_top);
         let column = (j * config.stride + tap % kw).wrapping_sub(config.pad_before);
         if row < h && column < w {
-            let from = ((image * h + row) * w + column) * c_in + channel;
-            run.copy_from_slice(&x[from..from + count]);
+            let from = ((image * h + row) * w + column) * part.channels + from;
+            run.copy_from_slice(&part.values[from..from + count]);
         } else {
             run.fill(T::ZERO);
         }
-        (tap, channel, rest) = (tap + 1, 0, after);
+        channel += count;
+        if channel == c_in {
+            (tap, channel) = (tap + 1, 0);
+        }
+        rest = after;
     }
 }

@@ -12,8 +12,12 @@ pub(super) struct Epilogue<'a, T> {
     pub(super) bias: Option<&'a [f32]>,
     /// `(b, c_out)` or `(1, c_out)`.
     pub(super) image_bias: Option<&'a [f32]>,
-    /// Of the shape of the result.
-    pub(super) residual: Option<&'a [T]>,
+    /// The sums with the biases are multiplied by this.
+    pub(super) scale: f32,
+    /// Added after that: maps of the shape of the result, and their factors.
+    pub(super) addends: [(f32, Option<&'a [T]>); 2],
+    /// The slope of the activation for values under 0, for each channel.
+    pub(super) slopes: Option<&'a [f32]>,
     /// Pixels of an image.
     pub(super) pixels: usize,
     pub(super) c_out: usize,
@@ -30,21 +34,25 @@ impl<T: Element> Epilogue<'_, T> {
             &bias[row * self.c_out..][columns.clone()]
         });
         let place = pixel * self.c_out + columns.start..pixel * self.c_out + columns.end;
-        let residual = self.residual.map_or(&[][..], |residual| &residual[place.clone()]);
+        let addends = self.addends.map(|(factor, map)| (factor, map.map_or(&[][..], |map| &map[place.clone()])));
+        let slopes = self.slopes.map_or(&[][..], |slopes| &slopes[columns.clone()]);
         // SAFETY: every pixel and channel is finished by one task, once.
         #[allow(unsafe_code)]
         let y = unsafe { self.y.part(place) };
-        add_and_round(sums, bias, image_bias, residual, y);
+        add_and_round(sums, bias, image_bias, self.scale, addends, slopes, y);
     }
 }
 
 for_every_isa! {
-    /// Rounds `sums + bias + image_bias + residual` into `y`; an addend may be empty.
+    /// Rounds `scale (sums + bias + image_bias) + addends`, under 0 multiplied by the slope, into `y`. A slice may be empty:
+    /// then it adds nothing, and nothing is multiplied.
     fn add_and_round<T: Element, R: Rounding>(
         sums: &[f32],
         bias: &[f32],
         image_bias: &[f32],
-        residual: &[T],
+        scale: f32,
+        addends: [(f32, &[T]); 2],
+        slopes: &[f32],
         y: &mut [T],
     ) {
         let (chunks, rest) = sums.as_chunks::<LANES>();
@@ -55,15 +63,25 @@ for_every_isa! {
             for addend in [bias, image_bias] {
                 lanes.iter_mut().zip(whole(addend, i)).for_each(|(sum, addend)| *sum += addend);
             }
-            if let Some(addend) = residual.as_chunks::<LANES>().0.get(i) {
-                lanes.iter_mut().zip(addend).for_each(|(sum, addend)| *sum += addend.to_f32());
+            lanes.iter_mut().for_each(|sum| *sum *= scale);
+            for (factor, addend) in addends {
+                if let Some(addend) = addend.as_chunks::<LANES>().0.get(i) {
+                    lanes.iter_mut().zip(addend).for_each(|(sum, addend)| *sum += factor * addend.to_f32());
+                }
+            }
+            if let Some(slopes) = slopes.as_chunks::<LANES>().0.get(i) {
+                lanes.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum = if *sum > 0.0 { *sum } else { *sum * slope });
             }
             R::round(&lanes, y);
         }
         let done = chunks.len() * LANES;
         for (i, (sum, y)) in rest.iter().zip(last).enumerate() {
             let bias: f32 = [bias, image_bias].iter().filter_map(|addend| addend.get(done + i)).sum();
-            *y = T::from_f32(sum + bias + residual.get(done + i).map_or(0.0, |addend| addend.to_f32()));
+            let mut sum = (sum + bias) * scale;
+            for (factor, addend) in addends {
+                sum += addend.get(done + i).map_or(0.0, |addend| factor * addend.to_f32());
+            }
+            *y = T::from_f32(if sum > 0.0 { sum } else { sum * slopes.get(done + i).copied().unwrap_or(1.0) });
         }
     }
 }

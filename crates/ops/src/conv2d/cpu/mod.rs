@@ -3,7 +3,8 @@
 //! There are two algorithms: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for
 //! 3x3 kernels at stride 1 ([`winograd`]). The choice depends on the type and on the shapes of one image alone, so that
 //! the result does not depend on the batch size. A linear layer whose matrix has a storage type of its own uses the
-//! first, band by band ([`banded`]).
+//! first, band by band ([`banded`]). The channels of the input may lie in several maps ([`Part`]), which both read where
+//! they are.
 
 mod banded;
 mod direct;
@@ -14,14 +15,15 @@ mod winograd;
 use candle_core::{DType, Tensor};
 use kiln_mempool::HostPool;
 
-use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
-use crate::backend::{Cpu, Kernel};
+use super::fused::FusedCall;
+use super::{Call, Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, OP, Shapes, Slope};
+use crate::backend::{Cpu, Kernel, Operator};
 use crate::cpu::product::{Panels, pack, packed_len};
 use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
 use crate::matrix::StoredMatrix;
 use crate::output::write;
-use crate::packing::WeightLayout;
+use crate::packing::{Weight, WeightLayout};
 use epilogue::Epilogue;
 
 /// Bytes of the weights that [`winograd`] transforms once a call, in a buffer that the calling thread keeps.
@@ -36,14 +38,64 @@ pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize)
 impl Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let Self { inputs, config, shapes } = *self;
-        dispatch!(OP, "x", inputs.x.dtype(), typed(inputs, config, shapes, out)).map(Some)
+        let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
+        let addends = [residual.map(|residual| (1.0, residual)), None];
+        let epilogue = Conv2dEpilogue { addends, ..Conv2dEpilogue::default() };
+        let inputs = Inputs { parts: &[x], weight, bias, image_bias, epilogue };
+        dispatch!(OP, "x", x.dtype(), typed(inputs, config, shapes, out)).map(Some)
     }
 }
 
-fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
+impl Kernel<Cpu> for FusedCall<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let FusedConv2d { parts, weight, bias, epilogue } = self.inputs;
+        let inputs = Inputs { parts, weight, bias, image_bias: None, epilogue };
+        dispatch!(OP, "x", self.input().dtype(), typed(inputs, self.config, self.shapes, out)).map(Some)
+    }
+}
+
+/// The operands of a convolution.
+struct Inputs<'a> {
+    parts: &'a [&'a Tensor],
+    weight: &'a Weight,
+    bias: Option<&'a Tensor>,
+    image_bias: Option<&'a Tensor>,
+    epilogue: Conv2dEpilogue<'a>,
+}
+
+/// Some channels of the input of a convolution, `(b, h, w, channels)`.
+#[derive(Clone, Copy)]
+struct Part<'a, T> {
+    values: &'a [T],
+    channels: usize,
+}
+
+impl<T> Part<'_, T> {
+    /// The part that has a channel of the whole input, and which of its channels that is.
+    fn of(parts: &[Self], mut channel: usize) -> (Self, usize) {
+        let mut index = 0;
+        while channel >= parts[index].channels {
+            channel -= parts[index].channels;
+            index += 1;
+        }
+        (Self { ..parts[index] }, channel)
+    }
+}
+
+/// Whether Winograd's algorithm can read parts with these channels: whole vectors, unless there is one part alone.
+pub(super) fn are_aligned(channels: impl ExactSizeIterator<Item = usize>) -> bool {
+    let single = channels.len() == 1;
+    channels.into_iter().all(|channels| single || channels.is_multiple_of(transform::LANES))
+}
+
+fn typed<T: Element>(inputs: Inputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
     let Shapes { b, kh, kw, c_in, h_out, w_out, c_out, .. } = shapes;
     let k = kh * kw * c_in;
-    let x = View::<T>::new(inputs.x)?;
+    let views = inputs.parts.iter().map(|part| View::<T>::new(part)).collect::<Result<Vec<_>>>()?;
+    let channels = |part: &Tensor| part.dims().last().copied().unwrap_or(0);
+    let parts = views.iter().zip(inputs.parts).map(|(values, part)| Part { values, channels: channels(part) });
+    let x = &parts.collect::<Vec<_>>()[..];
+    let by_winograd = winograd::suits(T::DTYPE, config, shapes) && are_aligned(x.iter().map(|part| part.channels));
     let matrix = StoredMatrix::of(inputs.weight)?;
     let (stored, mut panels, mut kept);
     let right = match (&matrix, inputs.weight.layout()) {
@@ -65,25 +117,38 @@ fn typed<T: Element>(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes, o
     };
     let bias = View::<f32>::optional(inputs.bias)?;
     let image_bias = View::<f32>::optional(inputs.image_bias)?;
-    let residual = View::<T>::optional(inputs.residual)?;
+    let [first, second] = inputs.epilogue.addends;
+    let views = [first, second].map(|addend| View::<T>::optional(addend.map(|(_, addend)| addend)));
+    let [first_view, second_view] = views;
+    let addends = [(first, first_view?), (second, second_view?)];
+    let slopes = match inputs.epilogue.slope {
+        Slope::Linear => None,
+        Slope::Constant(slope) => Some(vec![slope; c_out]),
+        Slope::Channels(slopes) => Some(View::<f32>::new(slopes)?.to_vec()),
+    };
 
-    let mut operands = vec![inputs.x, inputs.weight.tensor()];
-    operands.extend([inputs.bias, inputs.image_bias, inputs.residual].into_iter().flatten());
+    let mut operands = [inputs.parts, &[inputs.weight.tensor()]].concat();
+    operands.extend([inputs.bias, inputs.image_bias].into_iter().flatten());
+    operands.extend([first, second].into_iter().flatten().map(|(_, addend)| addend));
     write::<T>(OP, out, &[b, h_out, w_out, c_out], &operands, |y| {
         let epilogue = Epilogue {
             bias: bias.as_deref(),
             image_bias: image_bias.as_deref(),
-            residual: residual.as_deref(),
+            scale: inputs.epilogue.scale,
+            addends: addends
+                .each_ref()
+                .map(|(addend, view)| (addend.map_or(0.0, |(factor, _)| factor), view.as_deref())),
+            slopes: slopes.as_deref(),
             pixels: h_out * w_out,
             c_out,
             y: Shared::new(y),
         };
         match right {
-            Right::Rows(matrix, band) => banded::run(&x, matrix, band, config, shapes, &epilogue),
-            Right::Panels(weight) if winograd::suits(T::DTYPE, config, shapes) => {
-                winograd::run(&x, weight, config, shapes, &epilogue);
+            Right::Rows(matrix, band) => banded::run(x, matrix, band, config, shapes, &epilogue),
+            Right::Panels(weight) if by_winograd => {
+                winograd::run(x, weight, config, shapes, &epilogue);
             }
-            Right::Panels(weight) => direct::run(&x, weight, 0, config, shapes, &epilogue),
+            Right::Panels(weight) => direct::run(x, weight, 0, config, shapes, &epilogue),
         }
     })
 }

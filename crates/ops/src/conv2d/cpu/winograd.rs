@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use super::epilogue::Epilogue;
 use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
-use super::{Conv2d, Shapes};
+use super::{Conv2d, Part, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
 use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
@@ -52,7 +52,7 @@ pub(super) fn transformed(shapes: Shapes, threads: usize) -> usize {
 }
 
 pub(super) fn run<T: Element>(
-    x: &[T],
+    x: &[Part<'_, T>],
     weight: Panels<'_, T>,
     config: Conv2d,
     shapes: Shapes,
@@ -167,7 +167,7 @@ impl<T: Element> Default for Buffers<T> {
 
 /// Some tiles of a convolution.
 struct Task<'a, T> {
-    x: &'a [T],
+    x: &'a [Part<'a, T>],
     weight: Weights<'a, T>,
     /// All weights transformed, or `None`.
     transformed: &'a [T],
@@ -213,33 +213,55 @@ impl<T: Element> Task<'_, T> {
     /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the
     /// positions first.
     fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
-        let Shapes { h, w, c_in, pad_top, .. } = self.shapes;
         let zeros = [T::ZERO; 2 * DEPTH];
         let (upper, lower) = inputs.split_at_mut(self.tiles.len() * STRIDE);
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
         for (tile, (upper, lower)) in self.tiles.clone().zip(rows) {
-            let (image, i, j) = self.grid.place(tile);
-            let mut pixels = [&zeros[..depth]; POSITIONS];
-            for (position, pixel) in pixels.iter_mut().enumerate() {
-                let row = (i * OUT + position / TILE).wrapping_sub(pad_top);
-                let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
-                if row < h && column < w {
-                    *pixel = &self.x[((image * h + row) * w + column) * c_in + start..][..depth];
-                }
-            }
-            let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
-            if kernel.reads::<T>() {
-                let mut words = words.map(|words| &mut elements(words)[..depth]);
-                input(&pixels, &mut std::array::from_fn(|_| words.next().unwrap_or_default()));
+            let place = self.grid.place(tile);
+            let mut words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
+            let mut positions: [&mut [T]; POSITIONS] = if kernel.reads::<T>() {
+                std::array::from_fn(|_| words.next().map_or(&mut [][..], |words| &mut elements(words)[..depth]))
             } else {
                 stored.resize(POSITIONS * depth, T::ZERO);
                 let mut positions = stored.chunks_exact_mut(depth);
-                input(&pixels, &mut std::array::from_fn(|_| positions.next().unwrap_or_default()));
+                std::array::from_fn(|_| positions.next().unwrap_or_default())
+            };
+            let mut done = 0;
+            while done < depth {
+                let (part, from) = Part::of(self.x, start + done);
+                let channels = done..depth.min(done + part.channels - from);
+                let pixels = self.pixels(part, place, from, &zeros[..channels.len()]);
+                input(&pixels, &mut positions.each_mut().map(|position| &mut position[channels.clone()]));
+                done = channels.end;
+            }
+            if !kernel.reads::<T>() {
+                let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
                 for (words, stored) in words.zip(stored.chunks_exact(depth)) {
                     kernel.load_row(stored, words);
                 }
             }
         }
+    }
+
+    /// The pixels under a tile, each as many channels as `zeros` has from channel `from` of a part on; `zeros` outside of
+    /// the image.
+    fn pixels<'a>(
+        &self,
+        part: Part<'a, T>,
+        (image, i, j): (usize, usize, usize),
+        from: usize,
+        zeros: &'a [T],
+    ) -> [&'a [T]; POSITIONS] {
+        let Shapes { h, w, pad_top, .. } = self.shapes;
+        std::array::from_fn(|position| {
+            let row = (i * OUT + position / TILE).wrapping_sub(pad_top);
+            let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
+            if row < h && column < w {
+                &part.values[((image * h + row) * w + column) * part.channels + from..][..zeros.len()]
+            } else {
+                zeros
+            }
+        })
     }
 
     fn finish(&self, panels: Range<usize>, products: &[f32], epilogue: &Epilogue<'_, T>) {
