@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_ops::{Packing, Weight};
+use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::load::Placement;
@@ -110,16 +111,16 @@ impl Segment {
 
     /// Puts a slab in the segment's place, or takes it away; gives the one that was there.
     pub(crate) fn set_slab(&self, slab: Option<Slab>) -> Option<Slab> {
-        std::mem::replace(&mut *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner), slab)
+        std::mem::replace(&mut *self.cell.slab.write(), slab)
     }
 
     /// Has a stream bring the slab whenever the segment runs, or nobody any more.
     pub(crate) fn set_streamed(&self, streamed: Option<Streamed>) {
-        *self.cell.streamed.write().unwrap_or_else(PoisonError::into_inner) = streamed;
+        *self.cell.streamed.write() = streamed;
     }
 
     fn streamed(&self) -> Option<Streamed> {
-        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cell.streamed.read().clone()
     }
 
     /// Takes these biases in the place of those before: by the declared name of the bias that a linear layer of the
@@ -137,7 +138,7 @@ impl Segment {
                 added.insert(i, bias.to_device(&placement.device)?);
             }
         }
-        *self.cell.added_biases.write().unwrap_or_else(PoisonError::into_inner) = added;
+        *self.cell.added_biases.write() = added;
         Ok(())
     }
 
@@ -149,12 +150,12 @@ impl Segment {
 
     /// Whether the segment has its weights when it runs.
     pub fn is_loaded(&self) -> bool {
-        self.is_streamed() || self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.is_streamed() || self.cell.slab.read().is_some()
     }
 
     /// Whether a stream brings the weights when the segment runs ([`crate::Stream`]).
     pub fn is_streamed(&self) -> bool {
-        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.cell.streamed.read().is_some()
     }
 }
 
@@ -201,7 +202,7 @@ impl Param {
 
     /// The bias that the linear layer with this matrix was given, though it has none by itself.
     pub fn added_bias(&self) -> Option<Tensor> {
-        self.cell.added_biases.read().unwrap_or_else(PoisonError::into_inner).get(&self.index).cloned()
+        self.cell.added_biases.read().get(&self.index).cloned()
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
@@ -240,7 +241,7 @@ impl StackedParam {
 impl Cell {
     /// What `get` finds in the slab.
     fn with<T>(&self, get: impl FnOnce(&Slab) -> Option<T>) -> Result<T> {
-        let slab = self.slab.read().unwrap_or_else(PoisonError::into_inner);
+        let slab = self.slab.read();
         slab.as_ref().and_then(get).ok_or_else(|| Error::NotLoaded(self.name.clone()))
     }
 }

@@ -1,9 +1,10 @@
 //! Streaming to a card.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kiln_ops::stream::{Copy, HostSlab, Point, Ring};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::StreamConfig;
 use super::places::Places;
@@ -122,7 +123,7 @@ impl CardStream {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Gives the card all copies that have room. Each waits for the last use of its bytes, on the card.
