@@ -1,18 +1,22 @@
-//! What the Hub says of a repository: its commit and its files, with sizes and checksums.
+//! The Hub's API: the commit and the files of a repository, with sizes and checksums, and tokens for the Xet storage.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
+use crate::address;
 use crate::cache::is_commit;
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
-use crate::event::Watch;
-use crate::http::{Ask, Client, Head, Piece};
-use crate::patience::{Patience, is_passing};
+use crate::event::Monitor;
+use crate::http::{Client, Head, Reply, Request};
 use crate::reference::{Reference, path_problem};
+use crate::retry::{RetryPolicy, is_transient};
 use crate::settings::Settings;
 
-/// The longest answer that is read: the Hub's are some hundred bytes a file.
-const LONGEST_ANSWER: usize = 64 << 20;
+/// The most bytes of an answer that are read. The Hub's listings have a few hundred bytes for each file.
+const MAX_ANSWER: usize = 64 << 20;
+/// Everything but the unreserved characters of RFC 3986, as Python's `urllib.parse.quote`.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +55,27 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// A repository as the Hub has it.
+/// The answer with a token for the Xet storage.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct XetToken {
+    cas_url: String,
+    access_token: String,
+    exp: u64,
+}
+
+/// Access to the Xet storage of a repository.
+#[cfg_attr(not(feature = "xet"), allow(dead_code))]
+pub(crate) struct XetAccess {
+    /// The address of the storage (content-addressed store, "CAS").
+    pub(crate) server: String,
+    /// A token for this storage. It is not the user's.
+    pub(crate) token: String,
+    /// When it expires, in seconds since 1970.
+    pub(crate) expires: u64,
+}
+
+/// The API for one repository.
 pub(crate) struct Api<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
@@ -64,17 +88,17 @@ impl Api<'_> {
         self.client.address(&format!("/{}", self.reference.repository()))
     }
 
-    /// The path of a file's content.
+    /// The path from which a file is downloaded.
     pub(crate) fn content(&self, commit: &str, file: &str) -> String {
-        format!("/{}/resolve/{commit}/{}", self.reference.repository(), escape(file, true))
+        format!("/{}/resolve/{commit}/{}", self.reference.repository(), escape_path(file))
     }
 
-    /// The commit of the revision that is asked for, and its files.
-    pub(crate) fn listing(&self, watch: &mut Watch<'_>) -> Result<Listing> {
-        let revision = escape(self.reference.revision(), false);
+    /// Asks for the commit of the revision, and its files.
+    pub(crate) fn listing(&self, monitor: &mut Monitor<'_>) -> Result<Listing> {
+        let revision = escape(self.reference.revision());
         let path = format!("/api/models/{}/revision/{revision}?blobs=true", self.reference.repository());
         let address = self.client.address(&path);
-        let (_, body) = self.answer(&Ask { path, own_only: true, ..Ask::default() }, None, watch)?;
+        let (_, body) = self.fetch(&Request { path, own_only: true, ..Request::default() }, None, monitor)?;
         let info: ModelInfo = serde_json::from_slice(&body)
             .map_err(|error| Error::refused(&address, format!("this is no description of a repository: {error}")))?;
         let commit = info.sha.filter(|sha| is_commit(sha));
@@ -83,9 +107,9 @@ impl Api<'_> {
             if let Some(problem) = path_problem(&sibling.rfilename) {
                 return Err(Error::refused(&address, format!("the list of files {problem}")));
             }
-            let large = sibling.lfs.as_ref().and_then(|lfs| Checksum::of(lfs.sha256.as_deref()?));
-            // A pointer's own blob says nothing of the content.
-            let small = || sibling.blob_id.as_deref().filter(|_| sibling.lfs.is_none()).and_then(Checksum::of);
+            let large = sibling.lfs.as_ref().and_then(|lfs| Checksum::parse(lfs.sha256.as_deref()?));
+            // For a file in LFS the blob is the pointer, not the content.
+            let small = || sibling.blob_id.as_deref().filter(|_| sibling.lfs.is_none()).and_then(Checksum::parse);
             Ok(RemoteFile {
                 size: sibling.lfs.as_ref().and_then(|lfs| lfs.size).or(sibling.size),
                 checksum: large.or_else(small),
@@ -96,11 +120,12 @@ impl Api<'_> {
         Ok(Listing { commit, files })
     }
 
-    /// Size and checksum of a file whose listing had none, as mirrors have them.
-    pub(crate) fn probe(&self, commit: &str, file: &mut RemoteFile, watch: &mut Watch<'_>) -> Result<()> {
+    /// Asks for size and checksum of a file if the listing had none. Mirrors send them in headers only.
+    pub(crate) fn probe(&self, commit: &str, file: &mut RemoteFile, monitor: &mut Monitor<'_>) -> Result<()> {
         let path = self.content(commit, &file.name);
         let address = self.client.address(&path);
-        let (head, _) = self.answer(&Ask { path, head_only: true, ..Ask::default() }, Some(&file.name), watch)?;
+        let (head, _) =
+            self.fetch(&Request { path, head_only: true, ..Request::default() }, Some(&file.name), monitor)?;
         self.check(commit, file, &head, &address)?;
         file.size = file.size.or(head.size);
         file.checksum = file.checksum.take().or(head.checksum);
@@ -113,7 +138,21 @@ impl Api<'_> {
         Ok(())
     }
 
-    /// Refuses an answer about another file than `file` of `commit`.
+    /// Asks for access to the Xet storage of a commit.
+    pub(crate) fn xet_access(&self, commit: &str, monitor: &mut Monitor<'_>) -> Result<XetAccess> {
+        let path = format!("/api/models/{}/xet-read-token/{commit}", self.reference.repository());
+        let address = self.client.address(&path);
+        let (_, body) = self.fetch(&Request { path, own_only: true, ..Request::default() }, None, monitor)?;
+        let answer: XetToken = serde_json::from_slice(&body)
+            .map_err(|error| Error::refused(&address, format!("this is no token for the Xet storage: {error}")))?;
+        // The same rule as for redirects: `http` only if the endpoint itself is reached by it.
+        let server = address::redirect(self.client.origin(), &answer.cas_url)
+            .map_err(|problem| Error::refused(&address, format!("the address of the Xet storage: {problem}")))?;
+        let server = server.as_str().trim_end_matches('/').to_string();
+        Ok(XetAccess { server, token: answer.access_token, expires: answer.exp })
+    }
+
+    /// Refuses an answer that describes another file than `file` of `commit`.
     pub(crate) fn check(&self, commit: &str, file: &RemoteFile, head: &Head, address: &str) -> Result<()> {
         let differ = |what: &str, found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
             Err(Error::refused(address, format!("the server says {what} {found}, and elsewhere {expected}")))
@@ -132,42 +171,44 @@ impl Api<'_> {
         }
     }
 
-    /// A whole short answer.
-    fn answer(&self, ask: &Ask, file: Option<&str>, watch: &mut Watch<'_>) -> Result<(Head, Vec<u8>)> {
-        let address = self.client.address(&ask.path);
+    /// Fetches a short answer as a whole, with retries.
+    fn fetch(&self, request: &Request, file: Option<&str>, monitor: &mut Monitor<'_>) -> Result<(Head, Vec<u8>)> {
+        let address = self.client.address(&request.path);
         let name = file.map_or_else(|| self.reference.repository(), String::from);
-        let mut patience = Patience::new(self.settings.pause);
+        let mut retry = RetryPolicy::new(self.settings.pause);
         loop {
-            let pieces = self.client.ask(ask.clone())?;
+            let replies = self.client.send(request.clone())?;
             let (mut head, mut body) = (Head::default(), Vec::new());
-            let (problem, asked) = loop {
-                match watch.next(&pieces)? {
-                    Piece::Head(found) => head = *found,
-                    Piece::Bytes(bytes) if body.len() + bytes.len() <= LONGEST_ANSWER => body.extend(bytes),
-                    Piece::Bytes(_) => return Err(Error::refused(&address, "the answer does not end")),
-                    Piece::End if is_passing(head.status) => {
+            let (problem, retry_after) = loop {
+                match monitor.next(&replies)? {
+                    Reply::Head(found) => head = *found,
+                    Reply::Bytes(bytes) if body.len() + bytes.len() <= MAX_ANSWER => body.extend(bytes),
+                    Reply::Bytes(_) => return Err(Error::refused(&address, "the answer does not end")),
+                    Reply::End if is_transient(head.status) => {
                         break (format!("the server says {}", head.status), head.retry_after);
                     }
-                    Piece::End if head.length.is_some_and(|length| !ask.head_only && length != body.len() as u64) => {
+                    Reply::End
+                        if head.length.is_some_and(|length| !request.head_only && length != body.len() as u64) =>
+                    {
                         break ("the connection was cut".into(), None);
                     }
-                    Piece::End if head.status == 200 => return Ok((head, body)),
-                    Piece::End => return Err(self.denied(&head, &address, file)),
-                    Piece::Failed(problem) => break (problem, None),
-                    Piece::Refused(problem) => return Err(Error::refused(&address, problem)),
+                    Reply::End if head.status == 200 => return Ok((head, body)),
+                    Reply::End => return Err(self.status_error(&head, &address, file)),
+                    Reply::Failed(problem) => break (problem, None),
+                    Reply::Refused(problem) => return Err(Error::refused(&address, problem)),
                 }
             };
-            if !patience.wait(&name, &problem, asked, watch)? {
-                return Err(match is_passing(head.status) {
-                    true => self.denied(&head, &address, file),
+            if !retry.wait(&name, &problem, retry_after, monitor)? {
+                return Err(match is_transient(head.status) {
+                    true => self.status_error(&head, &address, file),
                     false => Error::Network { address, problem },
                 });
             }
         }
     }
 
-    /// What an answer that is no file means.
-    pub(crate) fn denied(&self, head: &Head, address: &str, file: Option<&str>) -> Error {
+    /// The error for an answer with a status that is no success.
+    pub(crate) fn status_error(&self, head: &Head, address: &str, file: Option<&str>) -> Error {
         let (what, page, token) = (self.reference.repository(), self.page(), self.client.has_token());
         match (head.status, head.code.as_str()) {
             (_, "GatedRepo") => Error::Gated { what, page, token },
@@ -190,17 +231,14 @@ impl Api<'_> {
     }
 }
 
-/// Escapes what is not plain in a path.
-fn escape(text: &str, slashes: bool) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => escaped.push(char::from(byte)),
-            b'/' if slashes => escaped.push('/'),
-            _ => escaped += &format!("%{byte:02X}"),
-        }
-    }
-    escaped
+/// Escapes a text as one segment of a path.
+fn escape(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+/// Escapes the segments of a path.
+fn escape_path(path: &str) -> String {
+    path.split('/').map(escape).collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]
@@ -208,8 +246,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_escaped_as_the_hub_wants_them() {
-        assert_eq!(escape("a b/ü?.txt", true), "a%20b/%C3%BC%3F.txt");
-        assert_eq!(escape("refs/pr/1", false), "refs%2Fpr%2F1");
+    fn paths_are_escaped_as_the_hub_expects_them() {
+        assert_eq!(escape_path("a b/ü?.txt"), "a%20b/%C3%BC%3F.txt");
+        assert_eq!(escape("refs/pr/1"), "refs%2Fpr%2F1");
     }
 }

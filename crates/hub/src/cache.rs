@@ -1,10 +1,10 @@
-//! The cache's folder, in the layout that Hugging Face's tools share:
+//! The cache folder, in the layout of Hugging Face's tools:
 //!
 //! ```text
-//! models--OWNER--NAME/blobs/<checksum>               content; `<checksum>.incomplete` while it comes
-//!                     refs/<revision>                the commit that it is
-//!                     snapshots/<commit>/<file>      a link to the content
-//! .locks/models--OWNER--NAME/<checksum>.lock         held while content comes
+//! models--OWNER--NAME/blobs/<checksum>               content; `<checksum>.incomplete` during a download
+//!                     refs/<revision>                the commit of the revision
+//!                     snapshots/<commit>/<file>      a symbolic link to the content
+//! .locks/models--OWNER--NAME/<checksum>.lock         held during a download
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::files::{open_lock, read_small, replace};
 use crate::reference::{Reference, path_problem};
 
-/// Bytes of a file of `refs`: a commit, and perhaps the end of its line.
-const LONGEST_REF: u64 = 100;
-/// The deepest folder of a repository that is looked into.
-const DEEPEST: usize = 8;
+/// The most bytes of a file in `refs`: a commit, and perhaps a line end.
+const MAX_REF: u64 = 100;
+/// How deep the folders of a repository are searched.
+const MAX_DEPTH: usize = 8;
 
-/// A repository's part of the cache.
+/// The cache of one repository.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
     root: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Nothing is read or made.
+    /// Reads and creates nothing.
     pub(crate) fn new(root: &Path, reference: &Reference) -> Self {
         Self { root: root.to_path_buf(), name: reference.folder() }
     }
@@ -38,57 +38,57 @@ impl Cache {
         self.root.join(&self.name)
     }
 
-    /// Where the files of a commit are.
+    /// The folder with the files of a commit.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder().join("snapshots").join(commit)
     }
 
-    /// Where content is.
+    /// The file with the content of this checksum.
     pub(crate) fn blob(&self, checksum: &Checksum) -> PathBuf {
         self.folder().join("blobs").join(checksum.text())
     }
 
-    /// Where content is while it comes. Other tools go on with it, and we with theirs.
+    /// The file that is written during a download. Other tools resume it, and Kiln resumes theirs.
     pub(crate) fn incomplete(&self, checksum: &Checksum) -> PathBuf {
         self.folder().join("blobs").join(format!("{checksum}.incomplete"))
     }
 
-    /// The commit that a revision was when it was fetched last.
+    /// The commit of a revision at its last download.
     pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(revision).is_dir().then(|| revision.into());
         }
         path_problem(revision).map_or(Some(()), |_| None)?;
-        let text = read_small(&self.folder().join("refs").join(revision), LONGEST_REF).ok()?;
+        let text = read_small(&self.folder().join("refs").join(revision), MAX_REF).ok()?;
         Some(text.trim().to_string()).filter(|text| is_commit(text))
     }
 
-    /// Notes which commit a revision is.
+    /// Writes which commit a revision is.
     pub(crate) fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
         if is_commit(revision) || self.commit(revision).as_deref() == Some(commit) {
             return Ok(());
         }
         let path = self.folder().join("refs").join(revision);
-        make_folder_of(&path)?;
-        replace(&path, commit).map_err(Error::io(&path)) // whole: somebody may read it now
+        make_parent_folder(&path)?;
+        replace(&path, commit).map_err(Error::io(&path)) // atomic: another process may read it now
     }
 
-    /// The names of a commit's files whose content is there, sorted.
+    /// The names of a commit's files whose content is in the cache, sorted.
     pub(crate) fn files(&self, commit: &str) -> Vec<String> {
         let mut names = Vec::new();
-        walk(&self.snapshot(commit), "", DEEPEST, &mut names);
+        walk(&self.snapshot(commit), "", MAX_DEPTH, &mut names);
         names.sort();
         names
     }
 
-    /// Links a commit's file to content that is there.
+    /// Links a commit's file to content in the cache.
     pub(crate) fn link(&self, commit: &str, file: &str, checksum: &Checksum) -> Result<PathBuf> {
         let place = self.snapshot(commit).join(file);
         let blob = self.blob(checksum);
         if same_file(&place, &blob) {
             return Ok(place);
         }
-        make_folder_of(&place)?;
+        make_parent_folder(&place)?;
         match std::fs::remove_file(&place) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&place)(error)),
             _ => {}
@@ -97,9 +97,9 @@ impl Cache {
         let up = "../".repeat(file.split('/').count() + 1);
         let target = PathBuf::from(format!("{up}blobs/{checksum}"));
         match symlink(&target, &place) {
-            // Another process linked it.
+            // Another process made the link.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            // Systems and disks without links have the content twice, as with other tools.
+            // Without symbolic links the content is there twice, as with other tools.
             Err(_) => {
                 std::fs::hard_link(&blob, &place)
                     .or_else(|_| std::fs::copy(&blob, &place).map(|_| ()))
@@ -110,46 +110,46 @@ impl Cache {
         Ok(place)
     }
 
-    /// The lock of content. `wait` is called again and again while another process has it.
+    /// Locks the content of this checksum. `wait` is called repeatedly while another process has the lock.
     pub(crate) fn lock(&self, checksum: &Checksum, wait: &mut dyn FnMut() -> Result<()>) -> Result<File> {
         let path = self.root.join(".locks").join(&self.name).join(format!("{checksum}.lock"));
-        make_folder_of(&path)?;
+        make_parent_folder(&path)?;
         let file = open_lock(&path).map_err(Error::io(&path))?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::WouldBlock) => wait()?,
-                // A disk without locks: what two processes write at once fails its checksum.
+                // A file system without locks: if two processes write the same file, its checksum will be wrong.
                 Err(TryLockError::Error(_)) => return Ok(file),
             }
         }
     }
 }
 
-/// Whether a text is a commit's full name.
+/// Whether a text is the full hash of a commit.
 pub(crate) fn is_commit(text: &str) -> bool {
-    matches!(Checksum::of(text), Some(Checksum::GitBlob(digits)) if digits == text)
+    matches!(Checksum::parse(text), Some(Checksum::GitBlob(digits)) if digits == text)
 }
 
-/// Makes the folder that a file is to be in.
-pub(crate) fn make_folder_of(path: &Path) -> Result<()> {
+/// Creates the folder of a file.
+pub(crate) fn make_parent_folder(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder).map_err(Error::io(folder))
 }
 
-/// Whether both are there and are one file, over whatever links.
+/// Whether both paths exist and lead to the same file.
 fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-fn walk(folder: &Path, prefix: &str, deepest: usize, names: &mut Vec<String>) {
+fn walk(folder: &Path, prefix: &str, max_depth: usize, names: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let (path, name) = (entry.path(), format!("{prefix}{name}"));
         if path.is_file() {
-            names.push(name); // over its link: what leads nowhere is not there
-        } else if deepest > 0 && path.is_dir() {
-            walk(&path, &format!("{name}/"), deepest - 1, names);
+            names.push(name); // follows the link: a broken link counts as missing
+        } else if max_depth > 0 && path.is_dir() {
+            walk(&path, &format!("{name}/"), max_depth - 1, names);
         }
     }
 }
@@ -169,8 +169,8 @@ fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// The name of the model at `path`, where that lies in a cache: the repository's for a commit's folder, the file's for
-/// a link to content. Elsewhere `None`.
+/// The name of the model at `path` if it is in a cache: the repository's name for the folder of a commit, the file's name for
+/// a link to content. `None` for other paths.
 pub fn cached_name(path: &Path) -> Option<String> {
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let whole = path.canonicalize().ok()?;

@@ -1,19 +1,19 @@
-//! Which files of a repository are a model: one set of weights for each part, and no more.
+//! Which files of a repository a model needs: one set of weights for each component, and nothing else.
 
 use serde_json::Value;
 
-/// The weights that are wanted where a repository has them in several types.
+/// Which weights to prefer if a repository has several types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// 16 bits, half of the bytes.
+    /// 16 bits: half of the bytes.
     #[default]
     Half,
-    /// What the model was published in, usually 32 bits.
+    /// The type in which the model was published, usually 32 bits.
     Full,
 }
 
 impl Precision {
-    /// Variants of weights, the best first.
+    /// Variants of weights, in the order of preference.
     fn variants(self) -> [&'static str; 3] {
         match self {
             Self::Half => [".fp16", "", ".bf16"],
@@ -22,9 +22,9 @@ impl Precision {
     }
 }
 
-/// The file that makes a repository a model in the layout of diffusers.
+/// The file that every model in the layout of diffusers has.
 pub(crate) const INDEX: &str = "model_index.json";
-/// Folders with weights that the engine has a use for, of which a model has the first two.
+/// Folders with weights that the engine uses. Every model has the first two.
 const COMPONENTS: [&str; 4] = ["unet", "vae", "text_encoder", "text_encoder_2"];
 const TOKENIZERS: [&str; 2] = ["tokenizer", "tokenizer_2"];
 const TOKENIZER_FILES: [&str; 6] = [
@@ -36,26 +36,26 @@ const TOKENIZER_FILES: [&str; 6] = [
     "added_tokens.json",
 ];
 const SCHEDULER: &str = "scheduler/scheduler_config.json";
-/// Defaults of the model's own.
+/// The model's own defaults.
 const DEFAULTS: &str = "kiln.json";
 /// Names of weights before the variant.
 const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
 const PICKLES: [&str; 2] = ["diffusion_pytorch_model.bin", "pytorch_model.bin"];
-/// Ends of the names of models in one file, the best first.
+/// Endings of models in one file, in the order of preference.
 const SINGLE: [&str; 3] = [".safetensors", ".gguf", ".ckpt"];
-/// How many names a message has.
-const NAMED: usize = 8;
+/// The most names in a message.
+const MAX_NAMES: usize = 8;
 
 /// The files of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) names: Vec<String>,
-    /// Whether there are weights of 16 bits among them for their names' sake.
+    /// Whether names of files say that weights have 16 bits.
     pub(crate) is_half: bool,
 }
 
 /// The files of a model in the layout of diffusers. `index` is its `model_index.json`; `pipelines` are the classes that
-/// can be run. The error says what is missing.
+/// the caller can run. The error says what is missing.
 pub(crate) fn folder(
     names: &[String],
     index: &Value,
@@ -65,7 +65,7 @@ pub(crate) fn folder(
     let class = index["_class_name"].as_str().unwrap_or("nothing");
     if !pipelines.is_empty() && !pipelines.contains(&class) {
         return Err(format!(
-            "is a model for diffusers' {}, expected one for {}; with the names of files it is fetched all the same",
+            "is a model for diffusers' {}, expected one for {}; name files to download them anyway",
             crate::http::plain(class),
             pipelines.join(" or ")
         ));
@@ -107,7 +107,7 @@ pub(crate) fn folder(
     Ok(choice)
 }
 
-/// The weights in a component's folder, and whether they are a variant of 16 bits.
+/// The weights in a component's folder, and whether they are a variant with 16 bits.
 fn weights(names: &[String], folder: &str, precision: Precision) -> Result<(Vec<String>, bool), String> {
     let has = |name: &str| names.iter().any(|known| known == name);
     for variant in precision.variants() {
@@ -133,7 +133,7 @@ fn weights(names: &[String], folder: &str, precision: Precision) -> Result<(Vec<
     })
 }
 
-/// The parts of weights that are cut into several files, all of them.
+/// All files of sharded weights.
 fn shards(names: &[String], folder: &str, stem: &str, variant: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut expected = 0;
@@ -141,7 +141,7 @@ fn shards(names: &[String], folder: &str, stem: &str, variant: &str) -> Result<V
         let Some(middle) = name
             .strip_prefix(&format!("{folder}/{stem}"))
             .and_then(|rest| rest.strip_suffix(".safetensors"))
-            // Both orders have been written: `model.fp16-00001-of-00002` and `model-00001-of-00002.fp16`.
+            // Both orders exist: `model.fp16-00001-of-00002` and `model-00001-of-00002.fp16`.
             .and_then(|rest| rest.strip_prefix(variant).or_else(|| rest.strip_suffix(variant)))
         else {
             continue;
@@ -153,13 +153,13 @@ fn shards(names: &[String], folder: &str, stem: &str, variant: &str) -> Result<V
         }
     }
     match found.len() {
-        0 => Err(format!("has an index of the weights in {folder}, but none of them")),
+        0 => Err(format!("has an index of the weights in {folder}, but no weights")),
         have if have != expected => Err(format!("has {have} of the {expected} files of the weights in {folder}")),
         _ => Ok(found),
     }
 }
 
-/// The one file of a repository that is a model in one file.
+/// The one model file of a repository without an index.
 pub(crate) fn single(names: &[String]) -> Result<Choice, String> {
     let of = |end: &str, deep: bool| -> Vec<&String> {
         names.iter().filter(|name| name.ends_with(end) && (deep || !name.contains('/'))).collect()
@@ -170,21 +170,22 @@ pub(crate) fn single(names: &[String]) -> Result<Choice, String> {
                 [] => {}
                 [name] => return Ok(Choice { names: vec![name.clone()], is_half: false }),
                 ref several => {
-                    let some: Vec<&str> = several.iter().take(NAMED).map(|name| name.as_str()).collect();
+                    let some: Vec<&str> = several.iter().take(MAX_NAMES).map(|name| name.as_str()).collect();
                     let more = if several.len() > some.len() { ", ..." } else { "" };
                     return Err(format!(
-                        "is no model in the layout of diffusers, and has several files that could be one; name the one \
-                         that is meant, as in OWNER/NAME/FILE: {}{more}",
+                        "is not a model in the layout of diffusers, and has several model files; name one of them, as in \
+                         OWNER/NAME/FILE: {}{more}",
                         some.join(", ")
                     ));
                 }
             }
         }
     }
-    Err(format!("is no model: it has neither {INDEX} nor a file that ends in {}", SINGLE.join(", ")))
+    Err(format!("is not a model: it has neither {INDEX} nor a file that ends in {}", SINGLE.join(", ")))
 }
 
-/// The files that `asked` names: a file, or all of a folder. The error is a name that is none, with names near it.
+/// The files that `asked` names: a file, or all files of a folder. The error is the name that does not exist, with similar
+/// names.
 pub(crate) fn named(names: &[String], asked: &[String]) -> Result<Vec<String>, (String, Vec<String>)> {
     let mut found: Vec<String> = Vec::new();
     for name in asked {
@@ -201,14 +202,14 @@ pub(crate) fn named(names: &[String], asked: &[String]) -> Result<Vec<String>, (
     Ok(found)
 }
 
-/// Names that somebody may have meant who wrote `name`: of the same file elsewhere, or with the same begin or end.
+/// Names that the user may have meant by `name`: the same file in another folder, else names with the same ending.
 fn nearest(names: &[String], name: &str) -> Vec<String> {
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     let (wanted, end) = (base(name), name.rsplit('.').next().unwrap_or_default());
     let same: Vec<&String> = names.iter().filter(|known| base(known) == wanted).collect();
     let near = || names.iter().filter(|known| known.ends_with(end)).collect::<Vec<_>>();
     let chosen = [same, near(), names.iter().collect()].into_iter().find(|found| !found.is_empty());
-    let mut chosen: Vec<String> = chosen.into_iter().flatten().take(NAMED).cloned().collect();
+    let mut chosen: Vec<String> = chosen.into_iter().flatten().take(MAX_NAMES).cloned().collect();
     chosen.iter_mut().for_each(|name| *name = crate::http::plain(name));
     chosen
 }
@@ -233,7 +234,7 @@ mod tests {
         })
     }
 
-    /// The names of a repository: what every model has, and these.
+    /// The names of a repository: the files that every model has, and `more`.
     fn repository(more: &[&str]) -> Vec<String> {
         let common = [
             "README.md",
@@ -251,14 +252,14 @@ mod tests {
         common.iter().chain(more).map(|name| name.to_string()).collect()
     }
 
-    /// What of `names` is chosen of the folder `unet`.
+    /// The chosen files of the folder `unet`.
     fn unet(more: &[&str], precision: Precision) -> Vec<String> {
         let choice = folder(&repository(more), &index(), precision, SD).unwrap();
         choice.names.into_iter().filter(|name| name.starts_with("unet/")).collect()
     }
 
     #[test]
-    fn a_model_is_one_set_of_weights_and_what_belongs_to_it() {
+    fn a_model_has_one_set_of_weights_and_its_configuration() {
         let names = repository(&[
             ".gitattributes",
             "feature_extractor/preprocessor_config.json",
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_in_several_files_come_with_their_index() {
+    fn sharded_weights_come_with_their_index() {
         let shards = |variant: &str, at_end: bool| -> Vec<String> {
             let (first, last) = if at_end { ("", variant) } else { (variant, "") };
             let one = |i| format!("unet/diffusion_pytorch_model{first}-0000{i}-of-00002{last}.safetensors");
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn pickles_are_taken_where_there_is_nothing_else() {
+    fn pickles_are_the_last_choice() {
         let names = ["unet/diffusion_pytorch_model.bin", "unet/diffusion_pytorch_model.fp16.bin"];
         assert_eq!(unet(&names, Precision::Half), ["unet/config.json", names[0]]);
         let none = folder(&repository(&names[1..]), &index(), Precision::Half, SD).unwrap_err();
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn other_pipelines_are_told_before_anything_is_fetched() {
+    fn other_pipelines_are_refused() {
         let index = json!({ "_class_name": "FluxPipeline", "vae": ["diffusers", "AutoencoderKL"] });
         let message = folder(&repository(&[]), &index, Precision::Half, SD).unwrap_err();
         assert!(message.contains("FluxPipeline, expected one for StableDiffusionPipeline or"), "{message}");
@@ -339,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_without_an_index_is_one_file() {
+    fn a_repository_without_an_index_has_one_model_file() {
         let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| name.to_string()).collect() };
         let one = |all: &[&str]| single(&names(all)).map(|choice| choice.names.concat());
         assert_eq!(one(&["README.md", "model.ckpt", "model.safetensors"]).as_deref(), Ok("model.safetensors"));
         assert_eq!(one(&["a.gguf", "vae/b.safetensors"]).as_deref(), Ok("a.gguf"));
         assert_eq!(one(&["deep/b.safetensors"]).as_deref(), Ok("deep/b.safetensors"));
         assert!(one(&["a.safetensors", "b.safetensors"]).unwrap_err().contains("a.safetensors, b.safetensors"));
-        assert!(one(&["README.md"]).unwrap_err().contains("is no model"));
+        assert!(one(&["README.md"]).unwrap_err().contains("is not a model"));
     }
 
     #[test]

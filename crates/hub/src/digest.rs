@@ -1,10 +1,10 @@
-//! The checksums of the Hub: SHA-256 of large files, the hash that git gives small ones.
+//! Checksums of the Hub's files: SHA-256 of files in LFS, and git's hash of the others.
 
 use std::fmt;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// What a file's content must be; its text is the name of the content in the cache.
+/// The expected checksum of a file's content. Its digits are the content's name in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Checksum {
     /// SHA-256 of the content: of files that git has as pointers (LFS).
@@ -14,8 +14,8 @@ pub(crate) enum Checksum {
 }
 
 impl Checksum {
-    /// The checksum that an entity tag or a field of a listing has, by its length; `None` where it is none.
-    pub(crate) fn of(text: &str) -> Option<Self> {
+    /// Parses an entity tag or a field of a listing. The number of digits decides which checksum it is; `None` if it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim().trim_start_matches("W/").trim_matches('"');
         if !text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
             return None;
@@ -27,21 +27,26 @@ impl Checksum {
         }
     }
 
-    /// Its digits.
+    /// The digits, if the text is a SHA-256.
+    pub(crate) fn sha256_digits(text: &str) -> Option<&str> {
+        matches!(Self::parse(text), Some(Self::Sha256(digits)) if digits == text).then_some(text)
+    }
+
+    /// The hexadecimal digits, in lower case.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Sha256(text) | Self::GitBlob(text) => text,
         }
     }
 
-    /// Begins to sum content of `size` bytes.
-    pub(crate) fn begin(&self, size: u64) -> Sum {
+    /// A hasher for content of `size` bytes.
+    pub(crate) fn hasher(&self, size: u64) -> Hasher {
         match self {
-            Self::Sha256(_) => Sum(Context::new(&SHA256)),
+            Self::Sha256(_) => Hasher(Context::new(&SHA256)),
             Self::GitBlob(_) => {
                 let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
                 context.update(format!("blob {size}\0").as_bytes());
-                Sum(context)
+                Hasher(context)
             }
         }
     }
@@ -53,17 +58,17 @@ impl fmt::Display for Checksum {
     }
 }
 
-/// The checksum of what came so far.
-pub(crate) struct Sum(Context);
+/// Computes a checksum.
+pub(crate) struct Hasher(Context);
 
-impl Sum {
-    /// Adds bytes.
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
+impl Hasher {
+    /// Adds bytes of the content.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digits.
-    pub(crate) fn end(self) -> String {
+    /// The hexadecimal digits of the checksum.
+    pub(crate) fn finish(self) -> String {
         self.0.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
@@ -78,12 +83,12 @@ mod tests {
     const BLOB_OF: &str = "ce013625030ba8dba906f756967f9e9ca394464a";
 
     #[test]
-    fn both_kinds_are_those_of_other_tools() {
+    fn checksums_are_those_of_other_tools() {
         for text in [SHA256_OF, BLOB_OF] {
-            let checksum = Checksum::of(&format!("\"{text}\"")).unwrap();
-            let mut sum = checksum.begin(CONTENT.len() as u64);
-            CONTENT.chunks(4).for_each(|part| sum.add(part));
-            assert_eq!(sum.end(), text);
+            let checksum = Checksum::parse(&format!("\"{text}\"")).unwrap();
+            let mut hasher = checksum.hasher(CONTENT.len() as u64);
+            CONTENT.chunks(4).for_each(|part| hasher.update(part));
+            assert_eq!(hasher.finish(), text);
             assert_eq!(checksum.text(), text);
         }
     }
@@ -91,8 +96,8 @@ mod tests {
     #[test]
     fn other_tags_are_no_checksums() {
         for text in ["", "\"abc\"", &SHA256_OF.to_uppercase(), &SHA256_OF[1..], "../../../../etc/passwd"] {
-            assert_eq!(Checksum::of(text), None, "{text}");
+            assert_eq!(Checksum::parse(text), None, "{text}");
         }
-        assert!(Checksum::of(&format!("W/\"{BLOB_OF}\"")).is_some());
+        assert!(Checksum::parse(&format!("W/\"{BLOB_OF}\"")).is_some());
     }
 }

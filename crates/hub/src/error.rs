@@ -1,14 +1,14 @@
-//! What can go wrong between a name and files in the cache.
+//! Errors of this crate.
 
 use std::path::{Path, PathBuf};
 
-/// Why there are no files. Every message says what was asked for, what was found, and what to do.
+/// Why files could not be found or downloaded. Every message says what was requested, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text names no repository.
+    /// The text is not the name of a repository.
     #[error(
-        "`{found}` {problem}; expected OWNER/NAME as the Hub has it, perhaps with a revision, OWNER/NAME@REVISION, or a \
+        "`{found}` {problem}; expected OWNER/NAME as on the Hub, optionally with a revision, OWNER/NAME@REVISION, or a \
          file, OWNER/NAME/FILE"
     )]
     Name {
@@ -17,7 +17,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// An environment variable, or a file that it names, cannot be used.
+    /// An environment variable, or the file that it names, has an invalid value.
     #[error("{name} {problem}")]
     Setting {
         /// The variable.
@@ -25,10 +25,10 @@ pub enum Error {
         /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// The Hub may not be asked, and the cache does not have it.
+    /// The cache does not have the files, and connections are not allowed or were not wanted.
     #[error(
-        "{what}: {problem} (the cache is {}); kiln pull {what} fetches it, where neither --offline nor HF_HUB_OFFLINE \
-         forbids that",
+        "{what}: {problem} (the cache is {}); kiln pull {what} downloads it, unless --offline or HF_HUB_OFFLINE \
+         forbids connections",
         cache.display()
     )]
     NotCached {
@@ -39,7 +39,7 @@ pub enum Error {
         /// The cache's folder.
         cache: PathBuf,
     },
-    /// The repository is hidden or not there: the Hub does not tell these apart.
+    /// The repository is private or does not exist: the Hub gives the same answer to both.
     #[error("{what}: {}", hidden(page, *token))]
     Hidden {
         /// The repository.
@@ -49,7 +49,7 @@ pub enum Error {
         /// Whether a token was sent.
         token: bool,
     },
-    /// The repository's files are for those who accepted its licence.
+    /// The repository's files are available only to users who accepted its license.
     #[error("{what}: {}", gated(page, *token))]
     Gated {
         /// The repository.
@@ -60,7 +60,7 @@ pub enum Error {
         token: bool,
     },
     /// There is no such revision.
-    #[error("{what}: there is no revision {revision}; {page}/commits/main lists those that there are")]
+    #[error("{what}: there is no revision {revision}; {page}/commits/main lists the existing ones")]
     NoRevision {
         /// The repository.
         what: String,
@@ -76,10 +76,10 @@ pub enum Error {
         what: String,
         /// The file's name.
         file: String,
-        /// Names that are near it.
+        /// Similar names.
         nearest: Vec<String>,
     },
-    /// Which files to fetch is not clear.
+    /// It is not clear which files to download.
     #[error("{what} {problem}")]
     Choice {
         /// The repository.
@@ -87,65 +87,65 @@ pub enum Error {
         /// Why, and what to do.
         problem: String,
     },
-    /// The server refuses.
+    /// The server answers with an error.
     #[error("{address}: the server says {status}{}{advice}", quoted(message))]
     Status {
-        /// What was asked for.
+        /// The requested address.
         address: String,
         /// The HTTP status.
         status: u16,
-        /// The server's own words, if it has any.
+        /// The server's message, if any.
         message: String,
         /// What to do; empty or a clause of its own.
         advice: &'static str,
     },
-    /// The server cannot be reached, or stopped answering, many times in a row.
-    #[error("{address}: {problem}; what was fetched is kept, the same command goes on from there")]
+    /// The server cannot be reached, or stopped answering, several times in a row.
+    #[error("{address}: {problem}; the downloaded part is kept, and the same command continues it")]
     Network {
-        /// What was asked for.
+        /// The requested address.
         address: String,
         /// What happened.
         problem: String,
     },
-    /// The server's answer is not one that a Hub gives.
+    /// The server's answer is not one of a Hub.
     #[error("{address}: refused: {problem}")]
     Refused {
-        /// What was asked for.
+        /// The requested address.
         address: String,
         /// What is wrong with the answer.
         problem: String,
     },
-    /// A file is not what its checksum says.
+    /// A file has the wrong checksum.
     #[error(
-        "{file}: its checksum is {found}, expected {expected}: it was changed on its way, and is not kept; try again, \
-         perhaps over another network"
+        "{file}: its checksum is {found}, expected {expected}: it was changed during the download and is not kept; try \
+         again, perhaps over another network"
     )]
     Checksum {
         /// The file's name in the repository.
         file: String,
-        /// What the Hub says that it is.
+        /// The checksum according to the Hub.
         expected: String,
-        /// What came.
+        /// The checksum of the received bytes.
         found: String,
     },
-    /// A file of an official model is another one than was published.
+    /// A file of an official model differs from the published one.
     #[error(
-        "{what}: {file} has the checksum {found}, but the one that was published has {expected}; to take it all the \
-         same, name the commit: {what}@{commit}"
+        "{what}: {file} has the checksum {found}, but the published file has {expected}; to use it anyway, name the \
+         commit: {what}@{commit}"
     )]
     NotOfficial {
         /// The repository.
         what: String,
         /// The file's name.
         file: String,
-        /// The known checksum.
+        /// The published checksum.
         expected: &'static str,
         /// The server's.
         found: String,
-        /// The commit that the server has.
+        /// The server's commit.
         commit: String,
     },
-    /// The disk is too small.
+    /// The disk has too little free space.
     #[error(
         "{} has {} free, {} more are needed; make room, or set HF_HUB_CACHE to a folder on another disk",
         folder.display(), gib(*free), gib(*needed)
@@ -153,12 +153,12 @@ pub enum Error {
     Space {
         /// The cache's folder.
         folder: PathBuf,
-        /// Bytes that are missing there.
+        /// Bytes that are still to be downloaded.
         needed: u64,
         /// Bytes that are free.
         free: u64,
     },
-    /// The system starts no thread for a request.
+    /// The system cannot start a thread for a request.
     #[error(
         "no thread can be started: {0}; raise the limit of processes (ulimit -u), or pids.max of the control group"
     )]
@@ -168,10 +168,10 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The caller asked to stop.
+    /// The listener asked to stop.
     #[error("interrupted")]
     Interrupted,
 }
@@ -180,12 +180,12 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether what was asked for is at fault, rather than the network, a server or a disk.
+    /// Whether the request or a setting is wrong, rather than the network, a server or a disk.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Name { .. } | Self::Setting { .. })
     }
 
-    /// Whether the Hub could not be asked, or had no answer, so that what the cache has is the best that there is.
+    /// Whether the Hub could not be reached or could not answer, so that only the cache can be used.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Network { .. } => true,
@@ -207,8 +207,8 @@ impl Error {
 fn hidden(page: &str, token: bool) -> String {
     match token {
         true => format!(
-            "is not on the Hub under this name, or your token (HF_TOKEN, or the file of `hf auth login`) may not see it or \
-             is no longer valid; check the spelling and {page}"
+            "is not on the Hub under this name, or your token (HF_TOKEN, or the file of `hf auth login`) has no access to it \
+             or is no longer valid; check the spelling and {page}"
         ),
         false => format!(
             "is not on the Hub under this name, or it is private; check the spelling and {page}. If it is private or \
@@ -220,11 +220,11 @@ fn hidden(page: &str, token: bool) -> String {
 fn gated(page: &str, token: bool) -> String {
     match token {
         true => format!(
-            "is gated, and your token has no access; accept its licence on {page} with the account of the token, and \
-             see that the token may read gated repositories"
+            "is gated, and your token has no access; accept its license on {page} with the account of the token, and \
+             check that the token may read gated repositories"
         ),
         false => format!(
-            "is gated: accept its licence on {page}, then put a token of your account into HF_TOKEN \
+            "is gated: accept its license on {page}, then put a token of your account into HF_TOKEN \
              (huggingface.co/settings/tokens)"
         ),
     }

@@ -1,107 +1,107 @@
-//! What is told while files are fetched.
+//! Events of a download, and the listener that receives them.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::http::Piece;
+use crate::http::Reply;
 
-/// How often whoever waits is asked whether to go on.
+/// How often a waiting download asks the listener whether to continue.
 const TICK: Duration = Duration::from_millis(50);
 
-/// News of a pull. Whoever hears them says whether to go on.
+/// An event of a download. The listener's return value decides whether the download continues.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// What is wanted is known.
+    /// The list of files is known.
     Begin {
-        /// The files.
+        /// Number of files.
         files: usize,
-        /// Their bytes.
+        /// Bytes of all files.
         total: u64,
-        /// Those of them that are in the cache already.
+        /// Bytes of the files that the cache has already.
         there: u64,
     },
-    /// A file begins, or goes on.
+    /// The download of a file starts or continues.
     File {
         /// Its name in the repository.
         name: &'a str,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// Those of them that an earlier try brought.
+        /// Bytes that an earlier attempt downloaded.
         from: u64,
     },
-    /// So many bytes of all files are there. Also told, unchanged, while nothing comes.
+    /// Progress over all files. It is also sent, unchanged, while no bytes arrive.
     Progress {
-        /// Bytes that are there.
+        /// Bytes that are in the cache.
         done: u64,
         /// Bytes of all files.
         total: u64,
     },
-    /// A file is there and is what its checksum says.
+    /// A file is complete and has the right checksum.
     Done {
         /// Its name in the repository.
         name: &'a str,
-        /// What it is known as: a model's title and the file's name in its official repository.
+        /// For files of official models: the model's title, and the file's name in the official repository.
         official: Option<(&'static str, &'static str)>,
     },
-    /// Something failed and is tried again.
+    /// A request failed and will be repeated.
     Retry {
-        /// What.
+        /// The file or repository.
         name: &'a str,
-        /// Why.
+        /// What failed.
         problem: &'a str,
-        /// After how long.
+        /// The pause before the next attempt.
         pause: Duration,
     },
-    /// Another process fetches this file now.
+    /// Another process downloads this file at the moment.
     Waiting {
         /// Its name in the repository.
         name: &'a str,
     },
 }
 
-/// Who hears the news.
+/// Receives events. `Break` stops the download.
 pub type Listener<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
-/// The listener, and how far all files are.
-pub(crate) struct Watch<'a> {
+/// The listener, with the progress over all files.
+pub(crate) struct Monitor<'a> {
     listener: &'a mut Listener<'a>,
-    /// Bytes that are there.
+    /// Bytes that are in the cache.
     pub(crate) done: u64,
     /// Bytes of all files.
     pub(crate) total: u64,
 }
 
-impl<'a> Watch<'a> {
-    /// Nothing is known yet.
+impl<'a> Monitor<'a> {
+    /// No progress yet.
     pub(crate) fn new(listener: &'a mut Listener<'a>) -> Self {
         Self { listener, done: 0, total: 0 }
     }
 
-    /// Tells the listener.
+    /// Sends an event to the listener.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where that says so.
-    pub(crate) fn tell(&mut self, event: Event<'_>) -> Result<()> {
+    /// [`Error::Interrupted`] if the listener asks to stop.
+    pub(crate) fn send(&mut self, event: Event<'_>) -> Result<()> {
         match (self.listener)(event) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Error::Interrupted),
         }
     }
 
-    /// Tells how far all files are.
-    pub(crate) fn progress(&mut self) -> Result<()> {
+    /// Sends the progress over all files.
+    pub(crate) fn send_progress(&mut self) -> Result<()> {
         let (done, total) = (self.done, self.total);
-        self.tell(Event::Progress { done, total })
+        self.send(Event::Progress { done, total })
     }
 
-    /// Waits, and asks now and then whether to go on.
+    /// Sleeps, and asks the listener regularly whether to continue.
     pub(crate) fn pause(&mut self, pause: Duration) -> Result<()> {
         let end = Instant::now() + pause;
         loop {
-            self.progress()?;
+            self.send_progress()?;
             match end.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => return Ok(()),
                 left => std::thread::sleep(left.min(TICK)),
@@ -109,13 +109,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The next piece of an answer.
-    pub(crate) fn next(&mut self, pieces: &Receiver<Piece>) -> Result<Piece> {
+    /// Waits for the next part of a response, and asks the listener regularly whether to continue.
+    pub(crate) fn next(&mut self, replies: &Receiver<Reply>) -> Result<Reply> {
         loop {
-            match pieces.recv_timeout(TICK) {
-                Ok(piece) => return Ok(piece),
-                Err(RecvTimeoutError::Timeout) => self.progress()?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(Piece::Failed("the request ended early".into())),
+            match replies.recv_timeout(TICK) {
+                Ok(reply) => return Ok(reply),
+                Err(RecvTimeoutError::Timeout) => self.send_progress()?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(Reply::Failed("the request ended early".into())),
             }
         }
     }

@@ -1,15 +1,15 @@
-//! Files of a cache that others may write into: what lies there may be a link, a pipe or without end.
+//! Files in a cache that other users may write to: a name may be a link, a pipe, or a file without end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Result, Write};
 use std::path::Path;
 
-/// The bytes of a small text file. What is no regular file, or longer, is an error.
+/// Reads a small text file. Anything but a regular file of at most `most` bytes is an error.
 pub(crate) fn read_small(path: &Path, most: u64) -> Result<String> {
     let mut options = File::options();
     options.read(true);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK); // a pipe would wait for a writer
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK); // opening a pipe would wait for a writer
     let file = options.open(path)?;
     if !file.metadata()?.is_file() {
         return Err(ErrorKind::InvalidInput.into());
@@ -21,8 +21,8 @@ pub(crate) fn read_small(path: &Path, most: u64) -> Result<String> {
     }
 }
 
-/// Opens a regular file to read and write it, and makes it where there is none. What else has the name, or is known by
-/// another name too, is taken away first: writing would change somebody's file.
+/// Opens a regular file to read and write, or creates it. A link, a pipe or a file with several hard links is removed first:
+/// writing to it would change a file elsewhere.
 pub(crate) fn open_own(path: &Path) -> Result<File> {
     match open_existing(File::options().read(true).write(true), path) {
         Ok(file) if is_own(&file)? => return Ok(file),
@@ -33,12 +33,12 @@ pub(crate) fn open_own(path: &Path) -> Result<File> {
     File::options().read(true).write(true).create_new(true).open(path)
 }
 
-/// Opens a file that nothing is written to, for its lock, and makes it where there is none.
+/// Opens or creates a file that is only locked, never written to.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     open_existing(File::options().create(true).append(true), path)
 }
 
-/// Opens what is there under the name itself, and does not wait for a pipe's other end.
+/// Opens a file without following links and without waiting for the other end of a pipe.
 fn open_existing(options: &mut OpenOptions, path: &Path) -> Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -56,12 +56,12 @@ fn is_own(file: &File) -> Result<bool> {
     Ok(file.metadata()?.is_file())
 }
 
-/// Puts `content` in the place of the file `path`, whole, under a random name at first.
+/// Replaces the file `path` by `content` atomically, through a temporary file with a random name.
 pub(crate) fn replace(path: &Path, content: &str) -> Result<()> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".kiln-").suffix(".new");
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask: the cache is shared
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // minus the umask: users share the cache
     let mut file = builder.tempfile_in(path.parent().unwrap_or(path))?;
     file.write_all(content.as_bytes())?;
     file.persist(path)?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_elses_file_is_opened_for_writing() {
+    fn no_other_file_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("victim"), "precious").unwrap();
@@ -91,7 +91,7 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(path("victim")).unwrap(), "precious");
         assert!(!path("nowhere").exists());
-        // What was begun goes on.
+        // An incomplete file is continued.
         assert_eq!(open_own(&path("new")).unwrap().metadata().unwrap().len(), 1);
         symlink(path("victim"), path("lock")).unwrap();
         assert!(open_lock(&path("lock")).is_err() && open_lock(&path("other.lock")).is_ok());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_not_through_links() {
+    fn a_file_is_replaced_atomically_and_not_through_links() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("victim"), "precious").unwrap();

@@ -1,12 +1,14 @@
 //! Floor 1: models from the Hugging Face Hub, in the cache that other tools share.
 //!
-//! A [`Reference`] names a repository, [`Settings`] say where the Hub and the cache are, a [`Hub`] finds or fetches
-//! what a model needs of it: one set of weights for each part, configurations and tokenizers. Everything that is
-//! fetched is held to its checksum, what was cut goes on where it ended. Servers are strangers: names that lead out of
-//! the cache, sizes that differ, redirects to other schemes are refused, and the token goes to the Hub alone.
+//! A [`Reference`] names a repository, [`Settings`] have the addresses of the Hub and the cache, and a [`Hub`] finds or downloads
+//! the files that a model needs: one set of weights for each component, configurations and tokenizers. Every downloaded file is
+//! checked against its checksum, and interrupted downloads are resumed. Servers are not trusted: names that lead out of the
+//! cache, sizes that differ and redirects to other schemes are refused, and the token is sent to the Hub only.
 //!
-//! This crate knows no tensor and no format of a file. Its names, environment variables and folders are those of
-//! Hugging Face's own tools.
+//! With the feature `xet`, files in the Hub's Xet storage come from there in parallel chunks.
+//!
+//! This crate knows no tensors and no file formats. Names, environment variables and folders are those of Hugging Face's own
+//! tools.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -20,21 +22,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod api;
 mod cache;
 mod choose;
 mod digest;
+mod download;
 mod error;
 mod event;
-mod fetch;
 mod files;
 mod http;
 mod hub;
+mod min_speed;
 mod official;
-mod patience;
 mod reference;
+mod retry;
 mod settings;
-mod trickle;
+#[cfg_attr(not(feature = "xet"), path = "no_xet.rs")]
+mod xet;
 
 pub use cache::cached_name;
 pub use choose::Precision;

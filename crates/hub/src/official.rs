@@ -1,12 +1,11 @@
-//! What is known of official models: the checksums of their files as they were published.
+//! Checksums of the files of official models as they were published.
 //!
-//! They are facts about files, taken from the Git LFS pointers of the repositories. A server that gives other files
-//! under these names gives another model.
+//! They are from the Git LFS pointers of the repositories. A server that sends other files under these names sends another model.
 
 /// A file's name in its repository, and its SHA-256.
 type Known = (&'static str, &'static str);
 
-/// An official model: the repositories that it was published in, copies of them by the same hands included.
+/// An official model: the repositories in which it was published, including copies by the same publisher.
 struct Official {
     title: &'static str,
     repositories: &'static [&'static str],
@@ -27,14 +26,14 @@ const OFFICIAL: &[Official] = &[
     },
 ];
 
-/// The SHA-256 that a file of an official repository was published with, if that is known.
+/// The published SHA-256 of a file in an official repository, if it is known.
 pub(crate) fn expected(repository: &str, file: &str) -> Option<&'static str> {
     let known = |name: &&str| name.eq_ignore_ascii_case(repository);
     let official = OFFICIAL.iter().find(|official| official.repositories.iter().any(known))?;
     official.files.iter().find(|(name, _)| *name == file).map(|(_, sha256)| *sha256)
 }
 
-/// What the content with this SHA-256 is, wherever it was found: a model's title and a file's name.
+/// The official model and file with this SHA-256, in whichever repository the content was found: title and name.
 pub(crate) fn title(sha256: &str) -> Option<(&'static str, &'static str)> {
     let found = |official: &'static Official| {
         official.files.iter().find(|(_, known)| *known == sha256).map(|(name, _)| (official.title, *name))
@@ -119,7 +118,7 @@ mod tests {
         for official in OFFICIAL {
             assert!(official.repositories.iter().all(|name| name.parse::<Reference>().is_ok()), "{}", official.title);
             for (name, sha256) in official.files {
-                assert!(matches!(Checksum::of(sha256), Some(Checksum::Sha256(_))), "{name}");
+                assert!(matches!(Checksum::parse(sha256), Some(Checksum::Sha256(_))), "{name}");
                 assert!(crate::reference::path_problem(name).is_none(), "{name}");
                 all.push(sha256);
             }

@@ -1,4 +1,4 @@
-//! The names of repositories, revisions and files, and which names are refused.
+//! Names of repositories, revisions and files, and which names are refused.
 
 use std::fmt;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// What begins a name that is the Hub's where a path could stand too.
+/// The prefix of a name on the Hub where a path is allowed too.
 const PREFIX: &str = "hf:";
-/// The longest owner or name that the Hub has.
-const LONGEST_PART: usize = 96;
-/// The longest path of a file, and the longest revision.
-const LONGEST_PATH: usize = 1024;
-/// The revision when none is named.
+/// The longest owner or name on the Hub, in bytes.
+const MAX_PART: usize = 96;
+/// The longest path of a file and the longest revision, in bytes.
+const MAX_PATH: usize = 1024;
+/// The default revision.
 pub(crate) const MAIN: &str = "main";
 
-/// A repository on the Hub, perhaps at a revision, perhaps one file of it: `OWNER/NAME[@REVISION][/FILE]`, also with
-/// `hf:` before it.
+/// A repository on the Hub, optionally at a revision, optionally one file of it: `OWNER/NAME[@REVISION][/FILE]`, also with
+/// the prefix `hf:`.
 ///
-/// Revisions are branches, tags and commits. Of those with slashes in their names, `refs/pr/1` and its like are
-/// understood together with a file; others can stand alone.
+/// Revisions are branches, tags and commits. A revision with slashes cannot be followed by a file, except `refs/pr/1` and the
+/// like.
 ///
 /// ```
 /// let reference: kiln_hub::Reference = "hf:stabilityai/sdxl-vae@main/sdxl_vae.safetensors".parse()?;
@@ -36,7 +36,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Whether a path is meant as a name on the Hub.
+    /// Whether a path is a name on the Hub.
     pub fn is_meant_by(path: &Path) -> bool {
         path.to_str().is_some_and(|text| text.starts_with(PREFIX))
     }
@@ -51,7 +51,7 @@ impl Reference {
         &self.name
     }
 
-    /// The revision, `main` when none was named.
+    /// The revision; `main` if none was named.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(MAIN)
     }
@@ -111,8 +111,8 @@ impl FromStr for Reference {
     }
 }
 
-/// The revision and what follows it. Pull requests and conversions have names of three parts, all others that a file
-/// can follow have one; a name without a dot in its last part is no file's.
+/// Splits the revision from the file. Revisions of pull requests have three segments, other revisions before a file have one. A
+/// path is a file only if its last segment has a dot.
 fn split_revision(text: &str) -> (&str, Option<&str>) {
     let parts = if text.starts_with("refs/") { 3 } else { 1 };
     let is_file = text.rsplit('/').next().is_some_and(|last| last.contains('.'));
@@ -122,32 +122,34 @@ fn split_revision(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What is wrong with an owner or a name: they become folders' names, joined by `--`.
+/// What is wrong with an owner or a name. They become the name of a folder, joined by `--`.
 fn part_problem(part: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match part {
         "" => Some("has an empty owner or name".into()),
-        part if part.len() > LONGEST_PART => Some(format!("has an owner or name of more than {LONGEST_PART} letters")),
-        part if !part.chars().all(allowed) => Some(format!("has a part `{part}`, which no name on the Hub can be")),
+        part if part.len() > MAX_PART => Some(format!("has an owner or name of more than {MAX_PART} characters")),
+        part if !part.chars().all(allowed) => {
+            Some(format!("has a part `{part}`, which is not allowed in names on the Hub"))
+        }
         part if part.contains("--")
             || part.contains("..")
             || part.starts_with(['-', '.'])
             || part.ends_with(['-', '.']) =>
         {
-            Some(format!("has a part `{part}`, which no name on the Hub can be"))
+            Some(format!("has a part `{part}`, which is not allowed in names on the Hub"))
         }
         _ => None,
     }
 }
 
-/// What is wrong with the path of a file in a repository, or with a revision: both become paths in the cache, wherever
-/// they come from, and must not lead out of it, on no system.
+/// What is wrong with the path of a file in a repository, or with a revision. Both become paths in the cache and must not lead
+/// out of it on any system.
 pub(crate) fn path_problem(path: &str) -> Option<String> {
     if path.is_empty() {
         return Some("has an empty revision or file".into());
     }
-    if path.len() > LONGEST_PATH {
-        return Some(format!("has a path of more than {LONGEST_PATH} letters"));
+    if path.len() > MAX_PATH {
+        return Some(format!("has a path of more than {MAX_PATH} characters"));
     }
     let bad = |part: &str| {
         part.is_empty() || part == "." || part == ".." || part.contains(|c: char| c.is_control() || "\\:".contains(c))
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn invalid_names_are_refused() {
         for text in [
             "",
             "name",

@@ -1,4 +1,4 @@
-//! Where the Hub and the cache are, and who asks: the environment variables of Hugging Face's own tools.
+//! Addresses of the Hub and the cache, and the user's token: the environment variables of Hugging Face's own tools.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 /// The longest token file that is read.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// What a [`Hub`](crate::Hub) needs to know. `Debug` shows neither the token nor a password in the endpoint.
+/// Settings of a [`Hub`](crate::Hub). `Debug` shows neither the token nor a password in the endpoint.
 #[derive(Clone)]
 pub struct Settings {
     /// The Hub's address, with `https://` or `http://` and without a slash at its end (`HF_ENDPOINT`).
@@ -19,19 +19,23 @@ pub struct Settings {
     /// The cache's folder, which other tools share (`HF_HUB_CACHE`, else `HF_HOME/hub`, else
     /// `~/.cache/huggingface/hub`).
     pub cache: PathBuf,
-    /// Who asks (`HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `HF_HOME/token`). It goes to the endpoint alone, never
-    /// to servers that the endpoint sends us to.
+    /// The user's token (`HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `HF_HOME/token`). It is sent to the endpoint only,
+    /// never to servers that the endpoint redirects to.
     pub token: Option<Token>,
-    /// Nobody is asked, the cache alone is used (`HF_HUB_OFFLINE`).
+    /// Use the cache only, make no connection (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// A file with certificates in the place of the common authorities' (`SSL_CERT_FILE`, else `REQUESTS_CA_BUNDLE`).
+    /// A file with the certificates to trust instead of the common authorities' (`SSL_CERT_FILE`, else
+    /// `REQUESTS_CA_BUNDLE`).
     pub certificates: Option<PathBuf>,
-    /// The pause before something is tried again for the first time; later ones are longer.
+    /// Download files of the Hub's Xet storage from there, in parallel chunks (unless `HF_HUB_DISABLE_XET` is set). It has no
+    /// effect without the feature `xet`.
+    pub xet: bool,
+    /// The pause before a failed request is repeated for the first time. Later pauses are longer.
     pub pause: Duration,
 }
 
 impl Settings {
-    /// What the environment says; `offline` is more than it.
+    /// Reads the environment. `offline` is an alternative to its variables.
     ///
     /// # Errors
     /// [`Error::Setting`] for values that cannot be used, [`Error::Io`] for a token file that cannot be read.
@@ -41,7 +45,7 @@ impl Settings {
 
     fn of(variable: &dyn Fn(&str) -> Option<OsString>, offline: bool) -> Result<Self> {
         let text = |name: &str| -> Result<Option<String>> {
-            let not_text = |_| setting(name, "is no text");
+            let not_text = |_| setting(name, "is not valid Unicode");
             variable(name).map(|value| value.into_string().map_err(not_text)).transpose()
         };
         let switch = |name: &str| -> Result<bool> {
@@ -69,36 +73,40 @@ impl Settings {
             Some(token) => Token::new(&token, "HF_TOKEN")?,
             None => match path("HF_TOKEN_PATH").map_or_else(|| home().map(|home| home.join("token")), Ok) {
                 Ok(file) => token_file(&file)?,
-                Err(_) => None, // a machine without a home has no token in it
+                Err(_) => None, // without a home folder there is no token file
             },
         };
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.into());
         let endpoint = endpoint.trim().trim_end_matches('/').to_string();
         if !["https://", "http://"].iter().any(|scheme| endpoint.len() > scheme.len() && endpoint.starts_with(scheme)) {
-            let problem = format!("is `{}`, expected an address such as {ENDPOINT}", shown(&endpoint));
+            let problem = format!("is `{}`, expected an address such as {ENDPOINT}", without_credentials(&endpoint));
             return Err(setting("HF_ENDPOINT", &problem));
         }
         let certificates = path("SSL_CERT_FILE").or_else(|| path("REQUESTS_CA_BUNDLE"));
-        Ok(Self { endpoint, cache, token, offline, certificates, pause: Duration::from_secs(1) })
+        // A file with certificates is for all connections, and those to the Xet storage do not read it.
+        let xet = !switch("HF_HUB_DISABLE_XET")? && certificates.is_none();
+        Ok(Self { endpoint, cache, token, offline, certificates, xet, pause: Duration::from_secs(1) })
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, cache, token, offline, certificates, pause } = self;
+        let Self { endpoint, cache, token, offline, certificates, xet, pause } = self;
         f.debug_struct("Settings")
-            .field("endpoint", &shown(endpoint))
+            .field("endpoint", &without_credentials(endpoint))
             .field("cache", cache)
             .field("token", token)
             .field("offline", offline)
             .field("certificates", certificates)
+            .field("xet", xet)
             .field("pause", pause)
             .finish()
     }
 }
 
-/// An address without the name and the password that it may have.
-pub(crate) fn shown(address: &str) -> String {
+/// An address without the user name and password that it may contain. It works on texts that are no address too, as they are
+/// shown in messages.
+pub(crate) fn without_credentials(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
@@ -111,13 +119,13 @@ fn setting(name: &str, problem: &str) -> Error {
     Error::Setting { name: name.into(), problem: problem.into() }
 }
 
-/// The user's folder. A relative one would be another folder wherever a program starts.
+/// The user's home folder. A relative path is ignored: it would depend on the current folder.
 fn user_folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = variable(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).map(PathBuf::from);
     folder.filter(|folder| folder.is_absolute())
 }
 
-/// A path with the user's folder for a `~` at its begin.
+/// Replaces a leading `~` by the user's home folder.
 fn expand(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     match (path.strip_prefix("~"), user_folder(variable)) {
         (Ok(rest), Some(user)) => user.join(rest),
@@ -125,34 +133,34 @@ fn expand(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
-/// The token in a file, which need not be there.
+/// The token in a file; `None` if there is no such file.
 fn token_file(path: &Path) -> Result<Option<Token>> {
     let Ok(metadata) = path.metadata() else { return Ok(None) };
     let name = path.display().to_string();
     if !metadata.is_file() || metadata.len() > LONGEST_TOKEN {
-        return Err(setting(&name, "is no file with a token; make a new one with `hf auth login`, or set HF_TOKEN"));
+        return Err(setting(&name, "is not a file with a token; create one with `hf auth login`, or set HF_TOKEN"));
     }
     Token::new(&std::fs::read_to_string(path).map_err(Error::io(path))?, &name)
 }
 
-/// A user's secret. It is not shown by `Debug`.
+/// A user's access token. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The token in `text`, or none where there are spaces alone; `source` is who said it.
+    /// The token in `text`, or `None` if it is blank. `source` names where the text comes from.
     ///
     /// # Errors
-    /// [`Error::Setting`] where it could not be the value of a header.
+    /// [`Error::Setting`] if it cannot be the value of a header.
     pub fn new(text: &str, source: &str) -> Result<Option<Self>> {
         let token = text.trim();
         if !token.chars().all(|c| c.is_ascii_graphic()) {
-            return Err(setting(source, "has no token: tokens are one word of plain letters"));
+            return Err(setting(source, "has no token: a token is one word of ASCII characters"));
         }
         Ok((!token.is_empty()).then(|| Self(token.into())))
     }
 
-    /// The header's value.
+    /// The value of the header `Authorization`.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -199,7 +207,7 @@ mod tests {
             ("user:PW@hub.example", "hub.example"),
             ("http://u:P@W@hub.example", "http://hub.example"),
         ] {
-            assert_eq!(shown(address), expected);
+            assert_eq!(without_credentials(address), expected);
         }
         let found = settings(&[("HF_HOME", "/hf"), ("HF_ENDPOINT", "http://u:PW@hub.example")]).unwrap();
         assert!(found.endpoint.contains("PW") && !format!("{found:?}").contains("PW"));
@@ -208,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_comes_from_the_variable_or_a_file_and_is_not_shown() {
+    fn the_token_comes_from_the_variable_or_a_file_and_is_not_without_credentials() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_str().unwrap();
         std::fs::write(folder.path().join("token"), "hf_home\n").unwrap();
@@ -232,6 +240,17 @@ mod tests {
         {
             let message = settings(&[("HF_HOME", "/hf"), (name, value)]).unwrap_err().to_string();
             assert!(message.starts_with(name) && !message.contains("two words"), "{message}");
+        }
+    }
+
+    #[test]
+    fn xet_is_on_unless_it_is_disabled_or_needs_other_certificates() {
+        for (name, value, xet) in [
+            ("HF_HUB_DISABLE_XET", "0", true),
+            ("HF_HUB_DISABLE_XET", "1", false),
+            ("SSL_CERT_FILE", "/company.pem", false),
+        ] {
+            assert_eq!(settings(&[("HF_HOME", "/hf"), (name, value)]).unwrap().xet, xet, "{name}={value}");
         }
     }
 

@@ -5,7 +5,8 @@
 //! Other allocations of a program (a `Vec` of its own) cannot fail and are not counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Whether requests are counted. If not, a request costs one relaxed load more.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -55,7 +56,7 @@ impl Faults {
     }
 
     fn new(from: u64, until: u64) -> Self {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = ONE.lock();
         COUNT.store(0, Ordering::SeqCst);
         FROM.store(from, Ordering::SeqCst);
         UNTIL.store(until, Ordering::SeqCst);

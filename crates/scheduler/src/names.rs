@@ -18,11 +18,11 @@ pub fn number_text(value: f64) -> String {
     if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
 }
 
-/// The three names nearest to `name`, for a message. Each known name comes with the name to show.
+/// The three known names with the smallest edit distance to `name`, for a message. Each comes with the name to show.
 pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);
     let mut by_distance: Vec<_> =
-        known.map(|(spelled, shown)| (edit_distance(&wanted, &plain(spelled)), shown)).collect();
+        known.map(|(spelled, shown)| (strsim::levenshtein(&wanted, &plain(spelled)), shown)).collect();
     by_distance.sort_by_key(|&(distance, _)| distance);
     let mut nearest: Vec<&str> = Vec::new();
     for (_, shown) in by_distance {
@@ -34,22 +34,6 @@ pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'s
         [a, b, c, ..] => format!("{a}, {b} or {c}"),
         _ => nearest.join(" or "),
     }
-}
-
-/// Levenshtein's distance, one row at a time.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

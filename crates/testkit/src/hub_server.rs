@@ -1,7 +1,8 @@
 //! A local server that behaves like the Hugging Face Hub, with configurable faults.
 //!
 //! It listens on two ports: the Hub's, and that of the content network to which the Hub redirects clients for large
-//! files. Files of [`LARGE`] bytes and more are large.
+//! files. Files of [`LARGE`] bytes and more are large. With [`HubServer::xet`] they are in the Xet storage too, which is at
+//! the second port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+
+use crate::xet_store;
 
 /// From this size on, git stores a pointer instead of a file's content.
 const LARGE: usize = 2048;
@@ -62,6 +65,7 @@ struct State {
     asked: Vec<Asked>,
     token: Option<String>,
     plain_listing: bool,
+    xet: Option<String>,
 }
 
 /// The server of one repository, at `main` and at its only commit. It stops on drop.
@@ -136,6 +140,17 @@ impl HubServer {
     /// Lists names only, without sizes and checksums, as mirrors do.
     pub fn plain_listing(&self) -> &Self {
         self.state().plain_listing = true;
+        self
+    }
+
+    /// Stores large files in the Xet storage too.
+    pub fn xet(&self) -> &Self {
+        self.xet_at(&self.elsewhere("/cas"))
+    }
+
+    /// The same, at an address that need not be this server's.
+    pub fn xet_at(&self, address: &str) -> &Self {
+        self.state().xet = Some(address.into());
         self
     }
 
@@ -286,13 +301,50 @@ impl Exchange<'_> {
         {
             return Some(Response::error(401, "RepoNotFound"));
         }
+        if path == format!("/api/models/{}/xet-read-token/{}", self.repository, HubServer::COMMIT) {
+            let Some(address) = self.state.lock().unwrap().xet.clone() else { return Some(Response::error(404, "")) };
+            let body = format!(r#"{{"casUrl":"{address}","accessToken":"xet-token","exp":4102444800}}"#);
+            return Some(Response::new(200, Vec::new(), body.into_bytes()));
+        }
         if path.starts_with("/api/models/") {
             return Some(self.listing(path));
+        }
+        if let Some(path) = path.strip_prefix("/cas/").filter(|_| self.elsewhere) {
+            return Some(self.storage(asked, path, fault));
         }
         let Some(name) = self.content_name(path) else { return Some(Response::error(404, "RepoNotFound")) };
         let content = self.state.lock().unwrap().files.get(name).cloned();
         let Some(content) = content else { return Some(Response::error(404, "EntryNotFound")) };
         Some(self.content(asked, name, content, fault))
+    }
+
+    /// The Xet storage: how a file is made of chunks, and the chunks. A file's hash is its SHA-256 here.
+    fn storage(&self, asked: &Asked, path: &str, fault: Option<Fault>) -> Response {
+        let Some((kind, hash)) = path.rsplit_once('/') else { return Response::error(404, "") };
+        let state = self.state.lock().unwrap();
+        let content = state.files.values().find(|content| sha256(content) == hash);
+        let (Some(content), range) = (content, xet_store::range(asked.headers.get("range"))) else {
+            return Response::error(404, "");
+        };
+        if kind == "v1/reconstructions" {
+            let (first, last) = range.unwrap_or((0, content.len() - 1));
+            let url = format!("http://127.0.0.1:{}/cas/container/{hash}", self.ports[1]);
+            return match xet_store::reconstruction(content.len(), first, last, hash, &url) {
+                Some(body) => Response::new(200, vec![("Content-Type", "application/json".into())], body.into_bytes()),
+                None => Response::new(416, Vec::new(), Vec::new()),
+            };
+        }
+        let ("container", Some((first, last))) = (kind, range) else { return Response::error(404, "") };
+        let bytes = xet_store::container(content);
+        let Some(part) = bytes.get(first..=last) else { return Response::new(416, Vec::new(), Vec::new()) };
+        let headers = vec![("Content-Range", format!("bytes {first}-{last}/{}", bytes.len()))];
+        let mut answer = Response::new(206, headers, part.to_vec());
+        match (fault, answer.body.last_mut()) {
+            (Some(Fault::Wrong), Some(byte)) => *byte ^= 1,
+            (Some(Fault::Cut(after)), _) => answer.cut = Some(after),
+            _ => {}
+        }
+        answer
     }
 
     /// The file of a path: the Hub's own, or a redirect target.
@@ -335,8 +387,11 @@ impl Exchange<'_> {
         let tag = |content: &[u8]| format!("\"{}\"", if is_large { sha256(content) } else { git_blob(content) });
         if asked.path.contains("/resolve/") && is_large {
             let size = content.len().to_string();
-            let headers =
+            let mut headers =
                 vec![commit, ("X-Linked-Size", size), ("X-Linked-ETag", tag(&content)), ("ETag", "\"xet-1\"".into())];
+            if self.state.lock().unwrap().xet.is_some() {
+                headers.push(("X-Xet-Hash", sha256(&content)));
+            }
             return Response::redirect(302, format!("http://127.0.0.1:{}/large/{name}", self.ports[1]), headers);
         }
         if asked.path.contains("/resolve/") {

@@ -14,6 +14,7 @@ mod hub_server;
 mod paths;
 mod similarity;
 mod target;
+mod xet_store;
 
 pub use compare::{Deviation, Parity, deviation};
 pub use fixture::Fixture;

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_ops::{Packing, Weight};
+use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::load::Placement;
@@ -110,16 +111,16 @@ impl Segment {
 
     /// Sets or removes the segment's slab, and returns the previous one.
     pub(crate) fn set_slab(&self, slab: Option<Slab>) -> Option<Slab> {
-        std::mem::replace(&mut *self.cell.slab.write().unwrap_or_else(PoisonError::into_inner), slab)
+        std::mem::replace(&mut *self.cell.slab.write(), slab)
     }
 
     /// Sets or removes the stream that provides the slab when the segment runs.
     pub(crate) fn set_streamed(&self, streamed: Option<Streamed>) {
-        *self.cell.streamed.write().unwrap_or_else(PoisonError::into_inner) = streamed;
+        *self.cell.streamed.write() = streamed;
     }
 
     fn streamed(&self) -> Option<Streamed> {
-        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cell.streamed.read().clone()
     }
 
     /// Replaces the added biases: elements by the declared name of the bias that a linear layer of the segment lacks.
@@ -136,7 +137,7 @@ impl Segment {
                 added.insert(i, bias.to_device(&placement.device)?);
             }
         }
-        *self.cell.added_biases.write().unwrap_or_else(PoisonError::into_inner) = added;
+        *self.cell.added_biases.write() = added;
         Ok(())
     }
 
@@ -148,12 +149,12 @@ impl Segment {
 
     /// Whether the segment has its weights when it runs.
     pub fn is_loaded(&self) -> bool {
-        self.is_streamed() || self.cell.slab.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.is_streamed() || self.cell.slab.read().is_some()
     }
 
     /// Whether a stream provides the weights when the segment runs ([`crate::Stream`]).
     pub fn is_streamed(&self) -> bool {
-        self.cell.streamed.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.cell.streamed.read().is_some()
     }
 }
 
@@ -200,7 +201,7 @@ impl Param {
 
     /// The added bias of the linear layer with this matrix, which has no bias of its own.
     pub fn added_bias(&self) -> Option<Tensor> {
-        self.cell.added_biases.read().unwrap_or_else(PoisonError::into_inner).get(&self.index).cloned()
+        self.cell.added_biases.read().get(&self.index).cloned()
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
@@ -239,7 +240,7 @@ impl StackedParam {
 impl Cell {
     /// Applies `get` to the slab.
     fn with<T>(&self, get: impl FnOnce(&Slab) -> Option<T>) -> Result<T> {
-        let slab = self.slab.read().unwrap_or_else(PoisonError::into_inner);
+        let slab = self.slab.read();
         slab.as_ref().and_then(get).ok_or_else(|| Error::NotLoaded(self.name.clone()))
     }
 }

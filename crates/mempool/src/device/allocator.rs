@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::trace::{self, Pool};
 
@@ -82,7 +83,7 @@ static STREAMS: RwLock<Vec<Arc<CudaStream>>> = RwLock::new(Vec::new());
 /// [`DevicePool`]: super::DevicePool
 /// [`Scratch`]: super::Scratch
 pub fn manage_stream(stream: &Arc<CudaStream>) {
-    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.write();
     if !streams.iter().any(|managed| managed.cu_stream() == stream.cu_stream()) {
         streams.push(stream.clone());
     }
@@ -91,7 +92,7 @@ pub fn manage_stream(stream: &Arc<CudaStream>) {
 /// Whether a stream was given to [`manage_stream`].
 #[cfg_attr(not(feature = "interpose"), expect(dead_code, reason = "only the replaced functions ask"))]
 pub(super) fn is_managed(stream: CUstream) -> bool {
-    STREAMS.read().unwrap_or_else(PoisonError::into_inner).iter().any(|managed| managed.cu_stream() == stream)
+    STREAMS.read().iter().any(|managed| managed.cu_stream() == stream)
 }
 
 /// Allocates from the current GPU's pool, under its ceiling. Without memory the pool is trimmed, and the driver is
@@ -234,7 +235,7 @@ pub(super) fn driver() -> Result<Driver, CUresult> {
 }
 
 fn table() -> MutexGuard<'static, Table> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    TABLE.lock()
 }
 
 fn check(status: CUresult) -> Result<(), CUresult> {

@@ -14,11 +14,12 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 use cudarc::driver::{CudaStream, DriverError};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::allocator;
 use super::block::{AllocationTrace, Block, ScratchPlan};
@@ -81,7 +82,7 @@ impl Scratch {
         // SAFETY: the stream is valid and of the current context; the block is freed on it when this value is dropped.
         let base = unsafe { allocator::allocate(bytes, raw) }.map_err(failed)?;
         let block = Arc::new(Mutex::new(Block::new(base, bytes)));
-        let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = BLOCKS.lock();
         blocks.push(block.clone());
         COUNT.store(blocks.len(), Ordering::SeqCst);
         Ok(Self { block, plan: Arc::new(plan), base, stream: stream.clone() })
@@ -125,7 +126,7 @@ impl Drop for Scratch {
         if !self.is_idle() {
             return;
         }
-        let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = BLOCKS.lock();
         blocks.retain(|block| !Arc::ptr_eq(block, &self.block));
         COUNT.store(blocks.len(), Ordering::SeqCst);
         drop(blocks);
@@ -193,7 +194,7 @@ pub(super) fn free(address: CUdeviceptr) -> bool {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    let blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let blocks = BLOCKS.lock();
     let found = blocks.iter().find(|block| locked(block).contains(address));
     found.is_some_and(|block| locked(block).free(address))
 }
@@ -218,5 +219,5 @@ fn with_scope<T>(f: impl FnOnce(&mut Scope) -> Option<T>) -> Option<T> {
 }
 
 fn locked(block: &Mutex<Block>) -> MutexGuard<'_, Block> {
-    block.lock().unwrap_or_else(PoisonError::into_inner)
+    block.lock()
 }

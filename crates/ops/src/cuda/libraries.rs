@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
+use parking_lot::Mutex;
 
 use super::cublaslt::CublasLt;
 use super::cudnn::Cudnn;
@@ -44,7 +45,7 @@ static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(
 /// Frees the workspace of a device, after the work that uses it.
 pub(crate) fn close(device: &CudaDevice) {
     let _ = device.cuda_stream().context().bind_to_thread(); // if this fails, the GPU's memory is lost anyway
-    if let Some(libraries) = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&device.id()) {
+    if let Some(libraries) = LIBRARIES.lock().get_mut(&device.id()) {
         libraries.workspace = None;
     }
 }
@@ -53,7 +54,7 @@ pub(crate) fn close(device: &CudaDevice) {
 pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().map_err(driver)?;
-    let mut all = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = LIBRARIES.lock();
     let libraries = match all.entry(device.id()) {
         Entry::Occupied(made) => made.into_mut(),
         Entry::Vacant(place) => {

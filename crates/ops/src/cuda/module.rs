@@ -1,12 +1,13 @@
 //! Machine code for GPUs, loaded once for each context.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use candle_core::DType;
 use candle_core::cuda::cudarc::driver::{CudaFunction, CudaModule};
 use candle_core::cuda::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::CudaDevice;
+use parking_lot::Mutex;
 
 use super::driver;
 use crate::error::Result;
@@ -50,7 +51,7 @@ impl Module {
     /// The kernel of this name. Names are unique over all operators.
     pub(crate) fn function(&self, device: &CudaDevice, name: &str) -> Result<CudaFunction> {
         let key = (context(device), name.to_string());
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         if let Some(function) = loaded.functions.get(&key) {
             return Ok(function.clone());
         }
@@ -71,7 +72,7 @@ impl Module {
 
 /// Whether this build has code for the GPU. Otherwise it logs that once.
 pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaded = LOADED.lock();
     if let Some(&usable) = loaded.usable.get(&context(device)) {
         return Ok(usable);
     }

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
 use candle_core::{DType, Device, DeviceLocation, Tensor};
+use parking_lot::Mutex;
 
 use super::{Gpu, Gpus};
 use crate::cuda::output;
@@ -43,7 +43,7 @@ pub fn open_second_stream(device: &Device) -> Result<Device> {
 
 fn open(ordinal: usize, stream: Stream) -> Result<Device> {
     static OPENED: Mutex<BTreeMap<(usize, Stream), Device>> = Mutex::new(BTreeMap::new());
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.lock();
     if let Some(device) = opened.get(&(ordinal, stream)) {
         return Ok(device.clone());
     }

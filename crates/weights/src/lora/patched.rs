@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use safetensors::Dtype;
 
 use super::merge::{Patch, merge_all, merge_values};
@@ -36,7 +37,7 @@ impl<S: ParamSource> Patched<S> {
             }
         }
         let new = Arc::new(new);
-        let mut current = self.patches.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.patches.write();
         let old = std::mem::replace(&mut *current, new.clone());
         drop(current);
         let keys: HashSet<&String> = old.keys().chain(new.keys()).collect();
@@ -60,7 +61,7 @@ impl<S: ParamSource> Patched<S> {
     }
 
     fn patches(&self) -> Arc<Patches> {
-        self.patches.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.patches.read().clone()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Streaming to a GPU.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kiln_ops::stream::{Copy, HostSlab, Point, Ring};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::StreamConfig;
 use super::report::StreamReport;
@@ -122,7 +123,7 @@ impl GpuStream {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Submits all copies that have room. Each waits on the GPU for the last use of its bytes.

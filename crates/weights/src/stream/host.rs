@@ -5,11 +5,12 @@
 //! overwritten. The thread packs with all CPU threads that are idle.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use candle_core::Device;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::report::StreamReport;
 use super::slot_layout::SlotLayout;
@@ -81,7 +82,7 @@ impl HostStream {
     /// Ends the thread, and drops the slabs that it packed.
     pub(super) fn stop(&self) {
         self.shared.end();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that reads streamed weights panicked");
         }
@@ -93,11 +94,11 @@ impl HostStream {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait(&self, state: &mut MutexGuard<'_, State>) {
+        self.changed.wait(state);
     }
 
     fn end(&self) {
@@ -137,7 +138,7 @@ impl Shared {
         let mut state = self.state();
         while !state.stopped {
             let Some(slot) = state.queue.pop_front() else {
-                state = self.wait(state);
+                self.wait(&mut state);
                 continue;
             };
             state.packing = Some((slot, true));
@@ -178,7 +179,7 @@ impl Shared {
         let mut waited = false;
         while state.ready[slot].is_none() && !state.stopped {
             waited = true;
-            state = self.wait(state);
+            self.wait(&mut state);
         }
         if waited {
             state.report.stalls += 1;
