@@ -4,10 +4,10 @@ use candle_core::Device;
 use kiln_mempool::HostPool;
 
 use crate::error::{Error, Result};
-use crate::event::Stage;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::part::Keep;
+use crate::pipeline::event::Stage;
 use crate::plan::{Plan, Planner, RunsOn, Work};
 use crate::residency::Share;
 use crate::room::{DeviceMemory, Room};

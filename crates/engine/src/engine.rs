@@ -1,9 +1,5 @@
 //! A loaded model, and the way of a prompt through it.
 
-mod beside;
-mod draw;
-mod evaluate;
-
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -14,54 +10,52 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-pub(crate) use beside::NetworksBeside;
-pub(crate) use draw::{Drawn, Undecoded};
-
 use crate::arrangement::{Arrangement, Ceiling};
-use crate::decoder::Decoder;
-use crate::denoise::RecordedStep;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stage, Timings};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::model_folder::ModelFolder;
 use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::pipeline::batch::Together;
+use crate::pipeline::decoder::Decoder;
+use crate::pipeline::event::{Event, Stage, Timings};
+use crate::pipeline::run::{Drawn, Undecoded};
+use crate::pipeline::step::RecordedStep;
+use crate::pipeline::text::TextEncoders;
+use crate::pipeline::trace::TraceFile;
 use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::settings::Origin;
 use crate::setup::{Place, Setup};
-use crate::text::TextEncoders;
-use crate::together::Together;
-use crate::trace::TraceFile;
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
 pub struct Engine {
-    model: ModelFolder,
-    device: Device,
-    dtype: DType,
+    pub(crate) model: ModelFolder,
+    pub(crate) device: Device,
+    pub(crate) dtype: DType,
     /// Shared with the thread beside the steps, where there is one.
-    text: Arc<Mutex<TextEncoders>>,
-    unet: Unet,
-    unet_part: Part,
-    loras: AppliedLoras,
-    recorded: RecordedStep,
+    pub(crate) text: Arc<Mutex<TextEncoders>>,
+    pub(crate) unet: Unet,
+    pub(crate) unet_part: Part,
+    pub(crate) loras: AppliedLoras,
+    pub(crate) recorded: RecordedStep,
     /// Shared in the same way.
-    decoder: Arc<Mutex<Decoder>>,
+    pub(crate) decoder: Arc<Mutex<Decoder>>,
     /// Whether these two may run beside the steps.
-    has_beside: bool,
-    arrangement: Arrangement,
-    origin: Arc<Origin>,
+    pub(crate) has_beside: bool,
+    pub(crate) arrangement: Arrangement,
+    pub(crate) origin: Arc<Origin>,
     /// Holds the processor's memory under the budget.
     _ceiling: Option<Ceiling>,
-    timings: Timings,
+    pub(crate) timings: Timings,
     /// Where the next job's trace goes.
-    trace: Option<TraceFile>,
+    pub(crate) trace: Option<TraceFile>,
     /// After all that runs there.
     _operators: [Operators; 2],
     /// Last, so that it is dropped after all that is on the card.
-    pool: Option<DevicePool>,
+    pub(crate) pool: Option<DevicePool>,
 }
 
 /// What operators keep for a device; it goes with this.
@@ -199,12 +193,12 @@ impl Engine {
     }
 
     /// The text encoders, once nobody else encodes.
-    fn text(&self) -> MutexGuard<'_, TextEncoders> {
+    pub(crate) fn text(&self) -> MutexGuard<'_, TextEncoders> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The decoder, once nobody else decodes.
-    fn decoder(&self) -> MutexGuard<'_, Decoder> {
+    pub(crate) fn decoder(&self) -> MutexGuard<'_, Decoder> {
         self.decoder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,7 +281,7 @@ impl Engine {
     }
 
     /// Arranges memory for `work`.
-    fn prepare(&mut self, work: Work) -> Result<()> {
+    pub(crate) fn prepare(&mut self, work: Work) -> Result<()> {
         if self.arrangement.prepare(work)? { self.clear() } else { Ok(()) }
     }
 
@@ -295,7 +289,7 @@ impl Engine {
     ///
     /// # Errors
     /// What the stage reports; [`Error::is_out_of_memory`] where the smallest mode has no room either.
-    fn attempt<T>(
+    pub(crate) fn attempt<T>(
         &mut self,
         stage: Stage,
         tell: &mut dyn FnMut(Event) -> Result<()>,
@@ -331,7 +325,7 @@ impl Engine {
     }
 
     /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
-    fn after(&self, stage: &str) {
+    pub(crate) fn after(&self, stage: &str) {
         host_memory::log(stage);
         host_memory::log_card(self.pool.as_ref(), stage);
         let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
@@ -339,7 +333,7 @@ impl Engine {
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
-    fn make_room_for(&mut self, stage: Stage) {
+    pub(crate) fn make_room_for(&mut self, stage: Stage) {
         if self.arrangement.mode().keeps_all() {
             return;
         }

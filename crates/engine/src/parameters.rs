@@ -3,9 +3,9 @@
 use kiln_clip::Emphasis;
 use kiln_scheduler::{Convention, InitialNoise, number_text as number};
 
-use crate::conditioning::Prompts;
-use crate::guidance::GuidanceOptions;
 use crate::lora::with_tags;
+use crate::pipeline::conditioning::Prompts;
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::Rng;
 use crate::resolved::Job;
 use crate::settings::{Files, labels as l, quoted};

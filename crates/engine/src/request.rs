@@ -8,9 +8,9 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, Si
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
 use crate::lora::{LoraUse, tagged};
 use crate::model_folder::ModelFolder;
+use crate::pipeline::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;

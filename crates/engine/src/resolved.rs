@@ -6,9 +6,9 @@ use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::guidance::GuidanceOptions;
 use crate::lora::LoraUse;
 use crate::model_folder::{Family, ModelFolder};
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::aside::{Aside, Order};
-use super::desk::Desk;
 use super::groups::batches;
 use super::journal::Seconds;
+use super::overlap_worker::{Aside, Order};
 use super::plan::BatchOptions;
+use super::run_state::Desk;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stage};
 use crate::model_folder::ModelFolder;
+use crate::pipeline::batch::Together;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::text::Shape;
 use crate::plan::{BatchSize, Planner};
 use crate::resolved::Job;
-use crate::text::Shape;
-use crate::together::Together;
 
 /// Batches whose texts are looked at before they are drawn.
 const LOOK_AHEAD: usize = 64;

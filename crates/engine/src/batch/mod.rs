@@ -4,9 +4,7 @@
 //! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
 
-mod aside;
 mod canvas;
-mod desk;
 mod drawing;
 mod events;
 mod fields;
@@ -15,8 +13,10 @@ mod groups;
 mod index;
 mod journal;
 mod names;
+mod overlap_worker;
 mod plan;
 mod resolve;
+mod run_state;
 mod runner;
 mod saver;
 mod set;

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use kiln_mempool::ProcessMemory;
 
-use super::desk::{Desk, Watch};
 use super::events::{BatchEvent, BatchReport};
 use super::groups::groups;
 use super::index::write_index;
 use super::plan::{BatchOptions, BatchRun};
 use super::resolve::OfModel;
+use super::run_state::{Desk, Watch};
 use super::saver::Savers;
 use super::sheet::write_sheet;
 use crate::engine::Engine;

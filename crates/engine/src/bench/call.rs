@@ -18,12 +18,12 @@ use kiln_vae::Tiling;
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode, texts_flop};
 use super::{BenchModel, BenchStage};
-use crate::decoder::Network;
-use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
-use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
+use crate::pipeline::decoder::Network;
+use crate::pipeline::event::Stage;
+use crate::pipeline::step::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::plan::{decoder_flop, unet_flop};
 
 /// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is nothing beside the U-Net's.

@@ -9,9 +9,9 @@ use kiln_vae::VaeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::decoder::first_dtype;
 use crate::error::{Error, Result};
 use crate::model_folder::{Family, ModelFolder};
+use crate::pipeline::decoder::first_dtype;
 
 /// The models whose configurations are part of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

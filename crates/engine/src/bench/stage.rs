@@ -14,13 +14,13 @@ use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
 use super::{BenchEvent, BenchModel, BenchPlan, BenchStage};
-use crate::decoder::Network;
-use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
 use crate::model_folder::Family;
+use crate::pipeline::decoder::Network;
+use crate::pipeline::step::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
+use crate::pipeline::trace::StepTrace;
 use crate::plan::{decoder_flop, text_flop, unet_flop};
-use crate::trace::StepTrace;
 
 /// Tokens of a text: one chunk.
 pub(super) const TOKENS: usize = 77;

@@ -8,11 +8,11 @@ use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
 
 use super::{RunsOn, Work};
-use crate::decoder::Network;
-use crate::denoise::{Constants, guided_step};
 use crate::error::Result;
 use crate::host_memory;
 use crate::picture;
+use crate::pipeline::decoder::Network;
+use crate::pipeline::step::{Constants, guided_step};
 use crate::setup::CACHED_TEXTS;
 
 /// Bytes besides weights, in one stage.

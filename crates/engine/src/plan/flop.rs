@@ -8,8 +8,8 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_vae::Tiling;
 
-use crate::decoder::Network;
 use crate::error::Result;
+use crate::pipeline::decoder::Network;
 
 /// Arithmetic does not depend on the device or the type; those of a card have the least to count besides.
 const TARGET: Target = Target::Gpu;

@@ -19,9 +19,9 @@ use kiln_vae::Tiling;
 use serde::Serialize;
 
 use crate::byte_size::ByteSize;
-use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
+use crate::pipeline::event::Stage;
 use crate::resolved::Job;
 
 pub use batch_size::BatchSize;

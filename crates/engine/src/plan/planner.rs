@@ -12,12 +12,12 @@ use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 use super::dry_run::{DryRun, Networks, StageBytes, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
 use crate::bench::BenchModel;
-use crate::decoder::{Network, first_dtype, tiny};
 use crate::error::Result;
-use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::model_folder::ModelFolder;
+use crate::pipeline::decoder::{Network, first_dtype, tiny};
+use crate::pipeline::event::Stage;
 use crate::request::{MAX_PICTURES, MAX_STEPS, in_range, side};
 use crate::residency::{Share, on_device, planned, residency};
 

@@ -9,10 +9,10 @@ use kiln_clip::mentions;
 use kiln_weights::MatrixType;
 
 use super::own::{NamedFile, OwnSettings, PartFile};
-use crate::conditioning::Prompts;
 use crate::hashes::{Hashed, Hashes};
 use crate::lora::{LoraName, LoraUse, find, stem};
 use crate::model_folder::ModelFolder;
+use crate::pipeline::conditioning::Prompts;
 use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;

@@ -7,9 +7,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::conditioning::Prompts;
-use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse, beside_tags};
+use crate::pipeline::conditioning::Prompts;
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::Request;
 use crate::resolved::Job;
 

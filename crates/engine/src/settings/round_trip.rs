@@ -8,10 +8,10 @@ use kiln_testkit::fixtures;
 
 use super::origin::Files;
 use super::{Infotext, from_infotext};
-use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse};
 use crate::model_folder::{Family, ModelFolder};
 use crate::parameters::parameters;
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::{Request, Rng};
 use crate::resolved::Job;
 use crate::{Emphasis, SamplerKind};
@@ -139,7 +139,7 @@ fn jobs(model: &ModelFolder, count: usize) -> Vec<Job> {
 
 /// What differs between a job of many pictures and that of one of them: the texts, of which choices are made, and counts.
 fn alone(job: &Job, index: usize) -> Job {
-    let prompts = crate::conditioning::Prompts::of(job, index);
+    let prompts = crate::pipeline::conditioning::Prompts::of(job, index);
     let mut seeds = job.seeds;
     match seeds.subseed_strength > 0.0 {
         true => seeds.subseed = seeds.subseed.wrapping_add(index as u64),
@@ -178,7 +178,7 @@ fn the_request_of_a_picture_makes_its_job() {
             (expected.literal_prompt, expected.literal_negative_prompt) =
                 (again.literal_prompt, again.literal_negative_prompt);
             assert_eq!(again, expected, "{json}");
-            let texts = crate::conditioning::Prompts::of(&again, 0);
+            let texts = crate::pipeline::conditioning::Prompts::of(&again, 0);
             assert_eq!((&texts.prompt, &texts.negative_prompt), (&again.prompt, &again.negative_prompt));
         }
     }

@@ -5,9 +5,9 @@ use kiln_clip::prompt::{PromptSchedule, expand, subprompts, take_tags};
 use kiln_unet::{AddedConditions, Conditioning};
 
 use crate::error::Result;
-use crate::prompt_cache::Encoded;
+use crate::pipeline::batch::Together;
+use crate::pipeline::text_cache::Encoded;
 use crate::resolved::Job;
-use crate::together::Together;
 
 /// The texts of a batch, and which of them steers which row of the denoiser's batch when.
 #[derive(Debug, Default)]

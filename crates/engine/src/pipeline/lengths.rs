@@ -16,8 +16,8 @@
 
 use candle_core::Tensor;
 
-use crate::conditioning::{Row, Steering};
 use crate::error::{Error, Result};
+use crate::pipeline::conditioning::{Row, Steering};
 
 /// The most chunks to which shorter texts are repeated. Two texts of 22 and 23 chunks (1,650 words and more) need 506.
 const MAX_REPEATED: usize = 512;

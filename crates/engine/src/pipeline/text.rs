@@ -9,15 +9,15 @@ use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer
 use kiln_unet::guidance_input;
 use kiln_weights::{Lora, Placement};
 
-use crate::conditioning::{Conditions, Row, Steering};
 use crate::error::Result;
-use crate::lengths::{Fill, Lengths};
 use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
+use crate::pipeline::batch::Together;
+use crate::pipeline::conditioning::{Conditions, Row, Steering};
+use crate::pipeline::lengths::{Fill, Lengths};
+use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::plan::Work;
-use crate::prompt_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::resolved::Job;
-use crate::together::Together;
 use crate::words::Embeddings;
 
 /// A model's text encoders with their tokenizers.

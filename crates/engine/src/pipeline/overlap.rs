@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use kiln_vae::Tiling;
 
-use super::{Drawn, Engine, Undecoded};
-use crate::decoder::{Decoder, Widened};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::part::Keep;
-use crate::text::TextEncoders;
+use crate::pipeline::decoder::{Decoder, Widened};
+use crate::pipeline::run::{Drawn, Undecoded};
+use crate::pipeline::text::TextEncoders;
 
 /// The networks that may work beside the steps. They take turns with the engine itself.
 #[derive(Clone)]

@@ -6,9 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::journal::Seconds;
-use crate::decoder::Widened;
-use crate::engine::{Drawn, NetworksBeside, Undecoded};
 use crate::error::{Error, Result};
+use crate::pipeline::decoder::Widened;
+use crate::pipeline::overlap::NetworksBeside;
+use crate::pipeline::run::{Drawn, Undecoded};
 use crate::resolved::Job;
 use crate::settings::Origin;
 

@@ -2,14 +2,14 @@
 
 use candle_core::{Device, Tensor};
 
-use super::Engine;
-use crate::conditioning::step_of;
-use crate::denoise::GuidedUnet;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::Stage;
-use crate::guidance::Guide;
+use crate::pipeline::batch::Together;
+use crate::pipeline::conditioning::step_of;
+use crate::pipeline::event::Stage;
+use crate::pipeline::guidance::Guide;
+use crate::pipeline::step::GuidedUnet;
 use crate::resolved::Job;
-use crate::together::Together;
 
 impl Engine {
     /// The denoiser's output for `latents` `(n, c, h, w)` at evaluation `index` of the job's schedule, after guidance: what

@@ -6,8 +6,8 @@ use candle_core::{D, Tensor};
 use kiln_scheduler::{Answer, Convention, Mimic};
 use serde::Serialize;
 
-use crate::conditioning::Conditions;
 use crate::error::{Error, Result};
+use crate::pipeline::conditioning::Conditions;
 use crate::resolved::Job;
 
 /// Guidance beside its strength. The default changes nothing.

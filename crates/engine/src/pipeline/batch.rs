@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 use kiln_scheduler::{ImageNoise, NoiseSource, Result};
 
-use crate::conditioning::Prompts;
+use crate::pipeline::conditioning::Prompts;
 use crate::request::Rng;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;

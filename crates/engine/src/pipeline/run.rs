@@ -7,22 +7,22 @@ use candle_core::{Device, Tensor};
 use kiln_scheduler::{Schedule, StepInfo, sample};
 use kiln_weights::StreamReport;
 
-use super::Engine;
-use crate::conditioning::step_of;
-use crate::decoder::Widened;
-use crate::denoise::{GuidedUnet, count_not_finite};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stage, Timings};
-use crate::guidance::Guide;
 use crate::host_memory::{self, Asked};
 use crate::lora::LoraUse;
-use crate::pace::Pace;
+use crate::pipeline::batch::Together;
+use crate::pipeline::conditioning::step_of;
+use crate::pipeline::decoder::Widened;
+use crate::pipeline::event::{Event, Stage, Timings};
+use crate::pipeline::guidance::Guide;
+use crate::pipeline::step::{GuidedUnet, count_not_finite};
+use crate::pipeline::text::Shape;
+use crate::pipeline::text_cache::CacheCounts;
+use crate::pipeline::throttle::Pace;
+use crate::pipeline::trace::StepTrace;
 use crate::plan::Work;
-use crate::prompt_cache::CacheCounts;
 use crate::resolved::Job;
-use crate::text::Shape;
-use crate::together::Together;
-use crate::trace::StepTrace;
 
 /// A picture whose steps are done.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub(crate) struct Prepared {
 
 impl Undecoded {
     /// The picture at `place` of a batch with these latents, `(n, c, h, w)`.
-    pub(super) fn of(together: &Together<'_>, latents: &Tensor, place: usize) -> Result<Self> {
+    pub(crate) fn of(together: &Together<'_>, latents: &Tensor, place: usize) -> Result<Self> {
         let (job, index) = together.picture(place);
         Ok(Self { latents: latents.narrow(0, place, 1)?, index, seed: job.seed_of(index) })
     }
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// The latents of one batch, `(n, c, h, w)` in f32 in the host's memory.
-    pub(super) fn latents(
+    pub(crate) fn latents(
         &mut self,
         together: &Together<'_>,
         schedule: &Schedule,

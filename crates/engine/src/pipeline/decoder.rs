@@ -13,10 +13,10 @@ use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
 };
 
-use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
 use crate::model_folder::{Family, ModelFolder};
 use crate::part::{Copies, Keep, Part};
+use crate::pipeline::step::count_not_finite;
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use kiln_mempool::ProcessMemory;
 
-use super::aside::{Aside, Decoded, Done, Order};
 use super::events::{BatchEvent, BatchProgress};
 use super::journal::{Journal, Line};
+use super::overlap_worker::{Aside, Decoded, Done, Order};
 use super::plan::{State, Todo};
 use super::saver::{Parcel, Saved, Savers};
-use crate::engine::Drawn;
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::pipeline::event::Event;
+use crate::pipeline::run::Drawn;
 
 /// Who listens, and may stop the run.
 pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
@@ -101,7 +101,7 @@ impl<'a, 'w> Desk<'a, 'w> {
             ))),
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
-            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::event::Stage::Encode)),
+            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::pipeline::event::Stage::Encode)),
             Event::Picture(_) => Ok(()),
         }
     }
