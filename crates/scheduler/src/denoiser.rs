@@ -5,10 +5,6 @@ use crate::tensor::linear;
 use crate::{Error, Point, Result};
 use candle_core::{DType, Device, Tensor};
 
-/// The model as a sampler sees it: scaled latents (n, c, h, w) and a timestep in, predictions of the
-/// same shape out.
-pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<Answer> + 'a;
-
 /// What a model says about latents (n, c, h, w).
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -72,27 +68,27 @@ pub struct Denoised {
     pub eps: Tensor,
 }
 
-/// A model with the knowledge of what it predicts.
-pub struct Denoiser<'a> {
-    model: &'a mut Model<'a>,
+/// The model's answer for the latents of one evaluation, with the knowledge of what the model predicts.
+pub struct Denoiser {
+    answer: Answer,
     prediction: Prediction,
     limit: Limit,
 }
 
-impl<'a> Denoiser<'a> {
-    /// Wraps a model.
-    pub fn new(model: &'a mut Model<'a>, prediction: Prediction, limit: Limit) -> Self {
-        Self { model, prediction, limit }
+impl Denoiser {
+    /// Wraps an answer.
+    pub fn new(answer: Answer, prediction: Prediction, limit: Limit) -> Self {
+        Self { answer, prediction, limit }
     }
 
     /// The image and the noise in the latents `x`, which are at `point`.
-    pub fn denoise(&mut self, x: &Tensor, point: Point) -> Result<Denoised> {
+    pub fn denoise(&self, x: &Tensor, point: Point) -> Result<Denoised> {
         let output = self.output(x, point)?;
         self.interpret(&output, x, point)
     }
 
     /// The same, and the image that the model sees without the prompt, where it says so.
-    pub fn denoise_both(&mut self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
+    pub fn denoise_both(&self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
         let Answer { output, unconditional, .. } = self.answer(x, point)?;
         let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);
         let unconditional = unconditional.map(image).transpose()?;
@@ -100,21 +96,21 @@ impl<'a> Denoiser<'a> {
     }
 
     /// The model's bare answer, in f32.
-    pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
+    pub fn output(&self, x: &Tensor, point: Point) -> Result<Tensor> {
         Ok(self.answer(x, point)?.output)
     }
 
-    fn answer(&mut self, x: &Tensor, point: Point) -> Result<Answer> {
-        let answer = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+    fn answer(&self, x: &Tensor, point: Point) -> Result<Answer> {
+        let Answer { output, unconditional, mimic } = self.answer.clone();
         let checked = |output: Tensor| {
             if output.dims() != x.dims() {
                 return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
             }
             Ok(output.to_dtype(DType::F32)?)
         };
-        let unconditional = answer.unconditional.map(checked).transpose()?;
-        let mut output = checked(answer.output)?;
-        if let Some(Mimic { output: weaker, percentile }) = answer.mimic {
+        let unconditional = unconditional.map(checked).transpose()?;
+        let mut output = checked(output)?;
+        if let Some(Mimic { output: weaker, percentile }) = mimic {
             let image = |output: &Tensor| Ok::<_, Error>(self.interpret(output, x, point)?.x0);
             let limited = limit_to(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
             output = self.answer_for(&limited, x, point)?;
@@ -204,8 +200,7 @@ mod tests {
             let (a, s) = (alpha / point.norm(), sigma / point.norm());
             let v = linear(&[(a, &eps), (-s, &x0)])?;
             for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
-                let mut model = |_: &Tensor, _| Ok(truth.clone().into());
-                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point);
+                let found = Denoiser::new(truth.clone().into(), prediction, Limit::None).denoise(&x, point);
                 if alpha == 0.0 && prediction == Prediction::Epsilon {
                     assert!(matches!(found, Err(Error::ZeroSignal { .. })));
                     continue;
@@ -233,11 +228,9 @@ mod tests {
                 [Point { timestep: 7.0, alpha: 1.0, sigma: 2.0 }, Point { timestep: 7.0, alpha: 0.6, sigma: 0.8 }]
             {
                 let mut answer = Answer::from(strong.clone());
-                let mut plain = |_: &Tensor, _| Ok(strong.clone().into());
-                let expected = Denoiser::new(&mut plain, prediction, Limit::None).denoise(&x, point)?;
+                let expected = Denoiser::new(answer.clone(), prediction, Limit::None).denoise(&x, point)?;
                 answer.mimic = Some(Mimic { output: strong.clone(), percentile: 1.0 });
-                let mut model = |_: &Tensor, _| Ok(answer.clone());
-                let found = Denoiser::new(&mut model, prediction, Limit::None).denoise(&x, point)?;
+                let found = Denoiser::new(answer, prediction, Limit::None).denoise(&x, point)?;
                 for (found, expected) in [(&found.x0, &expected.x0), (&found.eps, &expected.eps)] {
                     let close = values(found).into_iter().zip(values(expected)).all(|(a, b)| (a - b).abs() < 1e-5);
                     assert!(close, "{prediction:?} at {point:?}: {found} for {expected}");
@@ -261,9 +254,9 @@ mod tests {
     #[test]
     fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
-        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?.into());
+        let answer = x.narrow(1, 0, 3)?.into();
         let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
-        let error = Denoiser::new(&mut model, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
+        let error = Denoiser::new(answer, Prediction::V, Limit::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
         Ok(())
     }

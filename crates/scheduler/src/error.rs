@@ -155,11 +155,6 @@ pub enum Error {
     #[error("sampling was interrupted")]
     Interrupted,
 
-    /// The model's own error. [`crate::sample`] gives it back as the caller's type; it is seen in this
-    /// form only by who uses a [`crate::Denoiser`] directly.
-    #[error("the model failed: {0}")]
-    Model(#[source] Box<dyn std::error::Error + Send + Sync>),
-
     /// An operation on tensors failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

@@ -14,7 +14,8 @@
 //!   sampler's diffusers class would, and gives a [`Resolved`];
 //! - a [`Schedule`] is the list of [`Point`]s at which the model is asked;
 //! - a [`Denoiser`] turns the model's answer at a point into `x0` and `eps`;
-//! - [`sample`] walks the whole schedule, a [`Stepper`] takes one step at a time;
+//! - a [`Stepper`] takes one step at a time, and several of them can share one call of the model; [`sample`] walks a
+//!   whole schedule with one;
 //! - [`ImageNoise`] draws what PyTorch's generators draw, one for each image, or follows Brownian paths.
 //!
 //! ```
@@ -62,7 +63,7 @@ mod training;
 
 pub use config::SchedulerConfig;
 pub use convention::Convention;
-pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Model, Prediction};
+pub use denoiser::{Answer, Denoised, Denoiser, Limit, Mimic, Prediction};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use names::number_text;
@@ -73,7 +74,7 @@ pub use resolved::{
     BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale, Variance,
 };
 pub use rng::{CpuRng, CudaRng, RngKind};
-pub use sampling::{StepInfo, Stepper, sample};
+pub use sampling::{Evaluation, StepInfo, Stepper, sample};
 pub use schedule::Schedule;
 pub use sigma_range::{InitialNoise, SigmaRange};
 pub use sigma_schedule::{ScheduleChoice, SigmaSchedule};
