@@ -100,6 +100,8 @@ pub use output::{Output, PlannedFile};
 pub use picture::Picture;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::guidance::{GuidanceOptions, Threshold};
+pub use pipeline::init::{Init, InitImage, InitLatents, Mask};
+pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};

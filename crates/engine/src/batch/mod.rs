@@ -10,6 +10,7 @@ mod events;
 mod fields;
 mod grid;
 mod groups;
+mod image_task;
 mod index;
 mod journal;
 mod names;

@@ -1,84 +1,75 @@
-//! Work on another thread while the next pictures are drawn: texts that come are encoded, what is drawn is decoded.
+//! Work on another thread while the denoiser runs: texts of the next images are encoded, latents of the last ones are
+//! decoded.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::journal::Seconds;
+use super::image_task::ImageTask;
 use crate::error::{Error, Result};
-use crate::pipeline::decoder::Widened;
-use crate::pipeline::overlap::NetworksBeside;
-use crate::pipeline::run::{Drawn, Undecoded};
-use crate::resolved::Job;
-use crate::settings::Origin;
+use crate::pipeline::event::Event;
+use crate::pipeline::overlap::OverlappedNetworks;
+use crate::pipeline::run::{DecodedImage, Latents};
 
-/// Orders that may wait, the pictures of some batches. Who draws waits where there are more: decoding is the slower part
+/// Images that may wait: those of some batches. The denoiser waits where there are more, since decoding is the slower part
 /// then.
 const WAITING: usize = 32;
 
-/// A picture whose steps are done.
-pub(crate) struct Order {
-    /// Whose it is, for who gave it.
-    pub(crate) id: usize,
-    pub(crate) job: Job,
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) picture: Undecoded,
-    /// How long it took so far.
-    pub(crate) seconds: Seconds,
-}
-
-/// What the thread has done.
+/// What the worker has done.
 pub(crate) enum Done {
     /// Texts were encoded in this time.
     Encoded(Duration),
-    /// What became of an order.
+    /// An image was decoded, or was not.
     Decoded(Box<Decoded>),
 }
 
-/// What became of an order.
+/// The end of decoding one image.
 pub(crate) struct Decoded {
-    pub(crate) order: Order,
-    pub(crate) result: Result<Drawn>,
-    /// Types that were too narrow on the way.
-    pub(crate) widened: Vec<Widened>,
+    /// The image with its pixels, or still with its latents where there was an error.
+    pub(crate) task: std::result::Result<ImageTask<DecodedImage>, (ImageTask<Latents>, Error)>,
+    /// News of it: types that were too narrow.
+    pub(crate) events: Vec<Event>,
 }
 
 enum Task {
-    /// So many texts of those that are foreseen.
+    /// So many of the texts that are foreseen.
     Encode(usize),
-    Decode(Box<Order>),
+    Decode(Box<ImageTask<Latents>>),
 }
 
-/// A thread beside the engine's.
-pub(crate) struct Aside {
-    tasks: SyncSender<(Task, NetworksBeside)>,
+/// A thread that encodes and decodes while another one denoises.
+pub(crate) struct OverlapWorker {
+    tasks: SyncSender<(Task, OverlappedNetworks)>,
     done: Receiver<Done>,
     thread: JoinHandle<()>,
 }
 
-impl Aside {
+impl OverlapWorker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// [`Error::Device`] where there is none to be had.
+    /// [`Error::Device`] where the system gives no thread.
     pub(crate) fn start() -> Result<Self> {
         let (tasks, queue) = sync_channel(WAITING);
         let (tell, done) = channel();
-        let thread = std::thread::Builder::new().name("beside".into()).spawn(move || work(queue, &tell));
-        let thread = thread.map_err(|error| Error::Device(format!("a thread beside the steps: {error}")))?;
+        let thread = std::thread::Builder::new().name("overlap".into()).spawn(move || work(queue, &tell));
+        let thread = thread.map_err(|error| Error::Device(format!("a thread that decodes: {error}")))?;
         Ok(Self { tasks, done, thread })
     }
 
-    /// Has a picture decoded; waits while too many wait.
-    pub(crate) fn decode(&self, order: Order, beside: NetworksBeside) -> Result<()> {
-        let ended = |_| Error::Device("the thread beside the steps has ended".into());
-        self.tasks.send((Task::Decode(Box::new(order)), beside)).map_err(ended)
+    /// Has an image decoded; waits while too many wait.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the thread has ended.
+    pub(crate) fn decode(&self, task: ImageTask<Latents>, networks: OverlappedNetworks) -> Result<()> {
+        let ended = |_| Error::Device("the thread that decodes has ended".into());
+        self.tasks.send((Task::Decode(Box::new(task)), networks)).map_err(ended)
     }
 
     /// Has so many of the texts encoded that are foreseen, if the thread has time for them.
-    pub(crate) fn encode(&self, texts: usize, beside: NetworksBeside) {
-        let _ = self.tasks.try_send((Task::Encode(texts), beside)); // what is not encoded here is encoded when it is needed
+    pub(crate) fn encode(&self, texts: usize, networks: OverlappedNetworks) {
+        // What is not encoded here is encoded when it is needed.
+        let _ = self.tasks.try_send((Task::Encode(texts), networks));
     }
 
     /// What was done since this was asked before.
@@ -91,17 +82,17 @@ impl Aside {
         let Self { tasks, done, thread } = self;
         drop(tasks); // the thread finds its queue closed
         if thread.join().is_err() {
-            tracing::error!("the thread beside the steps has failed");
+            tracing::error!("the thread that decodes has failed");
         }
         done.try_iter().collect()
     }
 }
 
-fn work(queue: Receiver<(Task, NetworksBeside)>, tell: &Sender<Done>) {
-    for (task, beside) in queue {
+fn work(queue: Receiver<(Task, OverlappedNetworks)>, tell: &Sender<Done>) {
+    for (task, networks) in queue {
         let done = match task {
-            Task::Encode(texts) => Done::Encoded(encode(texts, &beside)),
-            Task::Decode(order) => Done::Decoded(Box::new(decode(*order, &beside))),
+            Task::Encode(texts) => Done::Encoded(encode(texts, &networks)),
+            Task::Decode(task) => Done::Decoded(Box::new(decode(*task, &networks))),
         };
         if tell.send(done).is_err() {
             return;
@@ -109,15 +100,15 @@ fn work(queue: Receiver<(Task, NetworksBeside)>, tell: &Sender<Done>) {
     }
 }
 
-/// Text by text: the engine may come between.
-fn encode(texts: usize, beside: &NetworksBeside) -> Duration {
+/// Text by text, so that the engine may take its turn between two.
+fn encode(texts: usize, networks: &OverlappedNetworks) -> Duration {
     let start = Instant::now();
     for _ in 0..texts {
-        match beside.encode_next() {
+        match networks.encode_next() {
             Ok(true) => std::thread::yield_now(),
             Ok(false) => break,
             Err(error) => {
-                tracing::debug!("encoding beside the steps: {error}; it is tried again when the text is needed");
+                tracing::debug!("encoding while steps run: {error}; it is tried again when the text is needed");
                 break;
             }
         }
@@ -125,11 +116,15 @@ fn encode(texts: usize, beside: &NetworksBeside) -> Duration {
     start.elapsed()
 }
 
-fn decode(order: Order, beside: &NetworksBeside) -> Decoded {
-    let mut widened = Vec::new();
-    let result = beside.decode(&order.picture, &mut |news| {
-        widened.push(news);
+fn decode(task: ImageTask<Latents>, networks: &OverlappedNetworks) -> Decoded {
+    let mut events = Vec::new();
+    let result = networks.decode(&task.content, &mut |news| {
+        events.push(task.content.again(news));
         Ok(())
     });
-    Decoded { order, result, widened }
+    let task = match result {
+        Ok(image) => Ok(task.with(image).0),
+        Err(error) => Err((task, error)),
+    };
+    Decoded { task, events }
 }

@@ -1,67 +1,78 @@
-//! What steers the denoiser at each step.
+//! The denoiser's conditions at each step.
+
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_clip::prompt::{PromptSchedule, expand, subprompts, take_tags};
-use kiln_unet::{AddedConditions, Conditioning};
+use kiln_clip::prompt::PromptSchedule;
+use kiln_unet::{AddedConditions, Conditioning, guidance_input};
 
 use crate::error::Result;
-use crate::pipeline::batch::Together;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::prompts::ParsedPrompt;
 use crate::pipeline::text_cache::Encoded;
-use crate::resolved::Job;
 
-/// The texts of a batch, and which of them steers which row of the denoiser's batch when.
-#[derive(Debug, Default)]
-pub(crate) struct Steering {
+/// The texts of a batch, and which text conditions which row of the denoiser's batch at which step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConditioningPlan {
     /// All different.
     pub(crate) texts: Vec<String>,
     /// The unconditional rows `(n)` where there is guidance, then the conditional ones `(k n)`: the first part of every
     /// image, the second of every image.
     pub(crate) rows: Vec<Row>,
-    /// How strongly each conditional row steers, `(k n)`; empty where there is one part of weight 1 an image.
+    /// The weight of each conditional row, `(k n)`; empty where each image has one part of weight 1.
     pub(crate) weights: Vec<f32>,
     /// Whether the first `n` rows are unconditional.
     pub(crate) guided: bool,
 }
 
-/// What steers one row.
+/// The condition of one row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Row {
-    /// Nothing: SDXL's zeros in the place of a missing negative prompt.
+    /// Zeros, which SDXL takes in the place of a missing negative prompt.
     Zeros,
     /// The texts' numbers, by a schedule.
     Texts { schedule: PromptSchedule, texts: Vec<usize> },
 }
 
-impl Steering {
-    /// Reads the prompts of the images that are made `together`. `zeros` says that a missing negative prompt is
-    /// [`Row::Zeros`].
+impl ConditioningPlan {
+    /// The conditions of a batch's prompts. `zeros` says that a missing negative prompt is [`Row::Zeros`].
     ///
-    /// `AND` makes a batch of `1 + k` rows an image; an image of fewer parts than others has parts that weigh nothing.
-    pub(crate) fn of(together: &Together<'_>, zeros: bool) -> Self {
-        let (mut steering, job, prompts) = (Self::default(), together.job(), together.prompts());
-        let parts: Vec<Vec<_>> = prompts.iter().map(|prompts| subprompts(&take_tags(&prompts.prompt).0)).collect();
-        let k = parts.iter().map(Vec::len).max().unwrap_or(1);
-        let composed = parts.iter().flatten().any(|part| part.weight != 1.0) || k > 1;
-        steering.guided = job.is_guided() || composed;
-        if steering.guided {
-            for Prompts { negative_prompt, .. } in &prompts {
-                let row = match negative_prompt {
+    /// `AND` makes a batch of `1 + k` rows an image; an image of fewer parts than others has parts of weight 0.
+    pub(crate) fn of(batch: &Batch<'_>, zeros: bool) -> Self {
+        let (mut plan, prompts) = (Self::default(), batch.prompts());
+        let k = prompts.iter().map(|prompts| prompts.parts.len()).max().unwrap_or(1);
+        let composed = k > 1 || prompts.iter().flat_map(|prompts| &prompts.parts).any(|part| part.weight != 1.0);
+        plan.guided = batch.job().is_guided() || composed;
+        if plan.guided {
+            for prompts in &prompts {
+                let row = match prompts.negative_prompt {
                     None if zeros => Row::Zeros,
-                    text => steering.row(text.as_deref().unwrap_or(""), job.steps),
+                    _ => plan.row(&prompts.negative),
                 };
-                steering.rows.push(row);
+                plan.rows.push(row);
             }
         }
-        for part in 0..k {
-            for parts in &parts {
-                let row = steering.row(&parts.get(part).unwrap_or(&parts[0]).text, job.steps);
-                steering.rows.push(row);
+        for number in 0..k {
+            for ParsedPrompt { parts, .. } in prompts.iter().map(Arc::as_ref) {
+                let Some(part) = parts.get(number).or(parts.first()) else { continue };
+                let row = plan.row(&part.schedule);
+                plan.rows.push(row);
                 if composed {
-                    steering.weights.push(parts.get(part).map_or(0.0, |part| part.weight as f32));
+                    plan.weights.push(parts.get(number).map_or(0.0, |part| part.weight as f32));
                 }
             }
         }
-        steering
+        plan
+    }
+
+    /// `n` images with one text for all conditional rows, and, where there is guidance, one for all unconditional rows.
+    pub(crate) fn plain(n: usize, prompt: &str, negative_prompt: Option<&str>) -> Self {
+        let mut plan = Self { guided: negative_prompt.is_some(), ..Self::default() };
+        for text in negative_prompt.into_iter().chain([prompt]) {
+            let row = plan.row(&PromptSchedule::new(text, 1));
+            plan.rows.extend(std::iter::repeat_n(row, n));
+        }
+        plan
     }
 
     /// The conditional rows of each of `n` images.
@@ -69,8 +80,8 @@ impl Steering {
         (self.weights.len() / n.max(1)).max(1)
     }
 
-    fn row(&mut self, prompt: &str, steps: usize) -> Row {
-        let schedule = PromptSchedule::new(prompt, steps);
+    fn row(&mut self, schedule: &PromptSchedule) -> Row {
+        let schedule = schedule.clone();
         let texts = schedule.stretches().iter().map(|stretch| self.number(&stretch.text)).collect();
         Row::Texts { schedule, texts }
     }
@@ -84,68 +95,85 @@ impl Steering {
     }
 }
 
-/// The prompts of one picture: the job's, with their choices made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Prompts {
-    pub(crate) prompt: String,
-    pub(crate) negative_prompt: Option<String>,
+/// The conditions that all rows of a batch have in common, besides their texts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedConditions {
+    /// SDXL's sizes, `(1, 6)` in f32: original height and width, crop top and left, target height and width.
+    time_ids: Option<Tensor>,
+    /// What a distilled network takes as the strength of the guidance, `(1)` in f32.
+    guidance: Option<Tensor>,
+    /// That strength.
+    strength: Option<f64>,
 }
 
-impl Prompts {
-    /// Of picture `index`. The negative prompt draws from a sequence of its own, so that a choice added to the one
-    /// changes nothing in the other.
-    pub(crate) fn of(job: &Job, index: usize) -> Self {
-        const NEGATIVE: u64 = 1 << 63;
-        let (seed, lists) = (job.seed_of(index), |name: &str| job.wildcards.get(name));
-        let made =
-            |text: &String, literal: bool, seed: u64| if literal { text.clone() } else { expand(text, seed, &lists) };
-        let literal = job.literal_negative_prompt;
-        let negative_prompt = job.negative_prompt.as_ref().map(|text| made(text, literal, seed ^ NEGATIVE));
-        Self { prompt: made(&job.prompt, job.literal_prompt, seed), negative_prompt }
+impl SharedConditions {
+    /// Those of images of this width and height, for a network that takes sizes where `with_sizes` says so, and the strength
+    /// of the guidance where one is given.
+    pub(crate) fn new(
+        with_sizes: bool,
+        (width, height): (usize, usize),
+        guidance: Option<f64>,
+        device: &Device,
+    ) -> Result<Self> {
+        let (height, width) = (height as f32, width as f32);
+        let time_ids = with_sizes.then(|| Tensor::new(&[[height, width, 0.0, 0.0, height, width]], device));
+        let strength = guidance;
+        let guidance = strength.map(|scale| Tensor::new(&[guidance_input(scale)], device)).transpose()?;
+        Ok(Self { time_ids: time_ids.transpose()?, guidance, strength })
+    }
+
+    /// The conditions of rows with these texts: `context` `(b, s, d)` and pooled texts `(b, d)`, which only networks with
+    /// sizes take.
+    pub(crate) fn conditioning(
+        &self,
+        context: Tensor,
+        pooled: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Conditioning> {
+        let rows = context.dim(0)?;
+        let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
+            let time_ids = time_ids.repeat((rows, 1))?; // (b, 6)
+            Ok(AddedConditions { text_embeds: pooled()?, time_ids })
+        });
+        Ok(Conditioning {
+            added: added.transpose()?,
+            guidance: self.guidance.clone(),
+            ..Conditioning::of_text(context)
+        })
     }
 }
 
-/// A batch's steering with its texts encoded.
+/// A batch's plan with its texts encoded.
 pub(crate) struct Conditions {
-    steering: Steering,
+    plan: ConditioningPlan,
     /// By a text's number. All of one length.
     encoded: Vec<Encoded>,
-    /// What [`Row::Zeros`] is.
+    /// The values of [`Row::Zeros`].
     zeros: Option<Encoded>,
-    /// SDXL's sizes: `(1, 6)`.
-    time_ids: Option<Tensor>,
-    /// What a distilled network takes as the strength of the guidance, `(1)`.
-    guidance: Option<Tensor>,
+    shared: SharedConditions,
     /// The text of each row that was handed out last.
     current: Vec<Option<usize>>,
 }
 
 impl Conditions {
-    /// `encoded` are the steering's texts, all of one length; `time_ids` `(1, 6)` are there for SDXL, `guidance` `(1)` for
-    /// distilled networks.
-    pub(crate) fn new(
-        steering: Steering,
-        encoded: Vec<Encoded>,
-        time_ids: Option<Tensor>,
-        guidance: Option<Tensor>,
-    ) -> Result<Self> {
+    /// `encoded` are the plan's texts, all of one length.
+    pub(crate) fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
         let nothing = |like: &Encoded| -> Result<_> {
             Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })
         };
-        let wanted = steering.rows.contains(&Row::Zeros);
+        let wanted = plan.rows.contains(&Row::Zeros);
         let zeros = encoded.first().filter(|_| wanted).map(nothing).transpose()?;
-        Ok(Self { steering, encoded, zeros, time_ids, guidance, current: Vec::new() })
+        Ok(Self { plan, encoded, zeros, shared, current: Vec::new() })
     }
 
     /// Whether the first rows are unconditional.
     pub(crate) fn is_guided(&self) -> bool {
-        self.steering.guided
+        self.plan.guided
     }
 
-    /// How strongly each conditional row of latents `(c, h, w)` steers, `(k n, c, h, w)` in f32, where that is not 1 for a
-    /// single one.
+    /// The weight of each conditional row for latents `(c, h, w)`, `(k n, c, h, w)` in f32, where a row has another weight
+    /// than 1 or an image has several.
     pub(crate) fn weights(&self, (c, h, w): (usize, usize, usize), device: &Device) -> Result<Option<Tensor>> {
-        let weights = &self.steering.weights;
+        let weights = &self.plan.weights;
         if weights.is_empty() {
             return Ok(None);
         }
@@ -155,10 +183,21 @@ impl Conditions {
 
     /// Whether a step combines several rows by their weights, which it does with guidance or without.
     pub(crate) fn is_composed(&self) -> bool {
-        !self.steering.weights.is_empty()
+        !self.plan.weights.is_empty()
     }
 
-    /// Whether what steers at `step`, counted from 0, is not what was handed out last.
+    /// What conditions of two batches have in common where their rows fit into one batch, for steps with guidance or without:
+    /// the tokens of a row, the rows of each of `n` images, whether parts are combined and sizes are there, and the
+    /// strength of the guidance that the network takes.
+    pub(crate) fn form(&self, guided: bool, n: usize) -> Vec<u64> {
+        let tokens = self.encoded.first().and_then(|encoded| encoded.context.dims().get(1)).copied().unwrap_or(0);
+        let rows = self.rows(guided).len() / n.max(1);
+        let SharedConditions { time_ids, strength, .. } = &self.shared;
+        let strength = strength.map_or(u64::MAX, f64::to_bits);
+        vec![tokens as u64, rows as u64, self.is_composed().into(), time_ids.is_some().into(), strength]
+    }
+
+    /// Whether the conditions at `step`, counted from 0, differ from those that were handed out last.
     pub(crate) fn changes_at(&self, step: usize, guided: bool) -> bool {
         self.texts_at(step, guided) != self.current
     }
@@ -166,8 +205,8 @@ impl Conditions {
     /// The rows of a step with guidance or without. Weights are differences to the unconditional rows, so that a step
     /// which combines parts has those in any case.
     fn rows(&self, guided: bool) -> &[Row] {
-        let Steering { rows, .. } = &self.steering;
-        let unconditional = if self.steering.guided && !self.is_composed() { rows.len() / 2 } else { 0 };
+        let ConditioningPlan { rows, .. } = &self.plan;
+        let unconditional = if self.plan.guided && !self.is_composed() { rows.len() / 2 } else { 0 };
         if guided { rows } else { &rows[unconditional..] }
     }
 
@@ -180,8 +219,8 @@ impl Conditions {
         self.rows(guided).iter().map(text).collect()
     }
 
-    /// What steers at `step`, counted from 0: the unconditional rows first where it is `guided` or combines parts, else
-    /// the conditional ones alone.
+    /// The conditions at `step`, counted from 0: the unconditional rows first where the step is `guided` or combines parts,
+    /// else the conditional rows alone.
     pub(crate) fn at(&mut self, step: usize, guided: bool) -> Result<Conditioning> {
         let now = self.texts_at(step, guided);
         let rows = now.iter().filter_map(|text| match text {
@@ -193,12 +232,8 @@ impl Conditions {
             let parts: Vec<&Tensor> = rows.iter().map(|&encoded| part(encoded)).collect();
             Ok(Tensor::cat(&parts, 0)?)
         };
-        let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
-            let time_ids = time_ids.repeat((rows.len(), 1))?; // (b, 6)
-            Ok(AddedConditions { text_embeds: joined(|encoded| &encoded.pooled)?, time_ids })
-        });
-        let (context, guidance) = (joined(|encoded| &encoded.context)?, self.guidance.clone());
-        let conditioning = Conditioning { context, added: added.transpose()?, guidance };
+        let context = joined(|encoded| &encoded.context)?;
+        let conditioning = self.shared.conditioning(context, || joined(|encoded| &encoded.pooled))?;
         self.current = now;
         Ok(conditioning)
     }

@@ -69,7 +69,7 @@ pub(crate) fn in_part(name: &'static str, value: f64) -> Result<f64> {
 }
 
 /// The guidance of a job.
-pub(crate) struct Guide {
+pub(crate) struct Guidance {
     scale: f64,
     options: GuidanceOptions,
     /// Whether the sampler wants the unconditional answer too.
@@ -84,7 +84,14 @@ pub(crate) struct Guide {
     counted: Option<usize>,
 }
 
-impl Guide {
+impl Guidance {
+    /// Of strength `scale` at every one of `evaluations`, where `guided`.
+    pub(crate) fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
+        let options = GuidanceOptions::default();
+        Self { scale, options, both: false, guided, composed: false, evaluations, counted: None }
+    }
+
+    /// The guidance of `job` with these conditions, over so many evaluations.
     pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
@@ -162,8 +169,8 @@ mod tests {
     use super::*;
     use candle_core::Device;
 
-    fn guide(options: GuidanceOptions, both: bool) -> Guide {
-        Guide { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
+    fn guide(options: GuidanceOptions, both: bool) -> Guidance {
+        Guidance { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
     }
 
     fn values(tensor: &Tensor) -> Vec<f32> {
@@ -190,7 +197,7 @@ mod tests {
     fn early_steps_are_skipped_as_in_automatic1111() {
         let skipped = |start, counted| {
             let options = GuidanceOptions { start, ..Default::default() };
-            let guide = Guide { counted: Some(counted), ..guide(options, false) };
+            let guide = Guidance { counted: Some(counted), ..guide(options, false) };
             (0..10).filter(|&i| !guide.is_on(i)).count()
         };
         // Steps 0, 1 and 2 of 10 are at or before 0.2; of 20 steps 0 to 4.
@@ -228,7 +235,7 @@ mod tests {
     /// What is combined stays so: at strength 1 where the step can say so, else as the half that the step gives.
     #[test]
     fn combined_conditions_steer_without_guidance_too() -> Result<()> {
-        let composed = |options, both| Guide { composed: true, ..guide(options, both) };
+        let composed = |options, both| Guidance { composed: true, ..guide(options, both) };
         let plain = composed(GuidanceOptions::default(), false);
         assert_eq!([true, false].map(|on| plain.scale_within_step(on)), [Some(3.0), Some(1.0)]);
         assert_eq!(values(&plain.answer(halves(), false)?.output), values(&halves()));

@@ -1,5 +1,5 @@
-//! What of an engine works on another thread while it draws, on a card in another stream: its text encoders and its
-//! decoder.
+//! The networks of an engine that run on another thread while the denoiser runs, on a GPU in another stream: its text
+//! encoders and its decoder.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -9,37 +9,39 @@ use kiln_vae::Tiling;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::part::Keep;
-use crate::pipeline::decoder::{Decoder, Widened};
-use crate::pipeline::run::{Drawn, Undecoded};
+use crate::pipeline::decoder::{Decoder, UpcastRetry};
+use crate::pipeline::run::{DecodedImage, Latents};
 use crate::pipeline::text::TextEncoders;
 
-/// The networks that may work beside the steps. They take turns with the engine itself.
+/// The networks that another thread runs while steps run. A lock gives each to one thread at a time.
 #[derive(Clone)]
-pub(crate) struct NetworksBeside {
+pub(crate) struct OverlappedNetworks {
     text: Arc<Mutex<TextEncoders>>,
     decoder: Arc<Mutex<Decoder>>,
     tiling: Tiling,
 }
 
-impl Engine {
-    /// What works while this draws on; `None` where everything waits for its turn.
-    pub(crate) fn beside(&self) -> Option<NetworksBeside> {
-        let tiling = self.arrangement.plan().tiling;
-        let may = self.has_beside && self.arrangement.has_room_beside();
-        may.then(|| NetworksBeside { text: self.text.clone(), decoder: self.decoder.clone(), tiling })
+impl OverlappedNetworks {
+    /// Those of an engine; `None` where they run between its steps alone.
+    pub(crate) fn of(engine: &Engine) -> Option<Self> {
+        let tiling = engine.arrangement.plan().tiling;
+        let may = engine.has_beside && engine.arrangement.has_room_beside();
+        may.then(|| Self { text: engine.text.clone(), decoder: engine.decoder.clone(), tiling })
     }
-}
 
-impl NetworksBeside {
-    /// The picture, once nobody else decodes. `widened` is told before it is decoded again.
+    /// The image of some latents, once no other thread decodes. `upcast` is told before it is decoded again.
     ///
     /// # Errors
     /// Those of the decoder: where memory is out, nothing smaller is tried.
-    pub(crate) fn decode(&self, picture: &Undecoded, widened: &mut dyn FnMut(Widened) -> Result<()>) -> Result<Drawn> {
+    pub(crate) fn decode(
+        &self,
+        latents: &Latents,
+        upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
+    ) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
-        let image = decoder.decode(&picture.latents, &Keep::Whole, self.tiling, widened)?;
-        Ok(Drawn { image, latents: picture.latents.clone(), decode: start.elapsed() })
+        let image = decoder.decode(&latents.latents, &Keep::Whole, self.tiling, upcast)?;
+        Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed() })
     }
 
     /// Encodes the next text that is foreseen; false where there is none.

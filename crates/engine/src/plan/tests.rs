@@ -2,6 +2,8 @@ use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_ops::Target;
 
+use crate::pipeline::event::Stage;
+
 use super::{Plan, Planner, RunsOn, Work};
 use crate::bench::{BenchModel, Preset};
 use crate::mode::Mode;
@@ -117,7 +119,7 @@ fn texts_stream_through_what_their_plan_has() {
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();
-        let [encode, ..] = &plan.stages;
+        let encode = plan.stage(Stage::Encode).unwrap();
         let share = Share { resident: 0, room: encode.weights + encode.ring };
         for encoder in &encoders {
             let segments = on_device(encoder.segments(), on.target);

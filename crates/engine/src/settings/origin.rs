@@ -12,7 +12,6 @@ use super::own::{NamedFile, OwnSettings, PartFile};
 use crate::hashes::{Hashed, Hashes};
 use crate::lora::{LoraName, LoraUse, find, stem};
 use crate::model_folder::ModelFolder;
-use crate::pipeline::conditioning::Prompts;
 use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;
@@ -107,10 +106,9 @@ impl Origin {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             PartFile { flag: flag.to_string(), file: named(name, part(path)) }
         };
-        let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
-        let is_named = |word: &&String| {
-            [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| mentions(text, word))
-        };
+        let parsed = job.prompts(index);
+        let texts = [Some(&parsed.prompt), parsed.negative_prompt.as_ref()];
+        let is_named = |word: &&String| texts.into_iter().flatten().any(|text| mentions(text, word));
         OwnSettings {
             request: job.request_of(index),
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
