@@ -4,11 +4,7 @@ Writes `tests/fixtures/image_to_image.json`, an array of cases, and `image_to_im
 `(1, 3, 64, 64)` from -1 to 1 and `mask` `(1, 1, 64, 64)` of 0 and 1, and `{kind}.{name}` for each case: the latents
 `(images, 4, 8, 8)` in f32, as `output_type="latent"` gives them. A case with `"masked": true` is inpainting with a network
 of four channels.
-
-    python tests/reference/image_to_image.py
 """
-
-import sys
 
 import torch
 from diffusers import (
@@ -17,8 +13,6 @@ from diffusers import (
     StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLInpaintPipeline,
 )
-
-sys.dont_write_bytecode = True
 
 from common import FIXTURES, MODELS, load_json, load_text, make_sampler, save_json_rows, save_safetensors
 from pipeline import load_pipeline
@@ -107,7 +101,3 @@ def main():
             rows.append(case)
     save_json_rows(FIXTURES / "image_to_image.json", rows)
     save_safetensors(FIXTURES / "image_to_image.safetensors", tensors)
-
-
-if __name__ == "__main__":
-    main()

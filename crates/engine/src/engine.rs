@@ -78,7 +78,7 @@ impl Drop for Operators {
 }
 
 impl Engine {
-    /// Loads a model. `watch` is told of the stage, and may stop the load between parts.
+    /// Loads a model. `watch` gets the stage, and may stop the load between parts.
     ///
     /// # Errors
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.

@@ -1,4 +1,4 @@
-//! The state of a run of a set: what is pending, made and failed, and who is told.
+//! The state of a run of a set: what is pending, made and failed, and who gets its events.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,7 @@ pub(super) struct RunState<'a, 'w> {
     pub(super) done: usize,
     pub(super) failed: usize,
     pub(super) gpu_memory: Option<u64>,
-    /// What ended the run though it is no job's fault, such as a full disk. Whoever is told so gets
+    /// The error that ended the run though it is no job's fault, such as a full disk. Callers get
     /// [`Error::Interrupted`], which no job is blamed for.
     pub(super) stopped_by: Option<Error>,
 }

@@ -23,7 +23,7 @@ use crate::output::remove_orphans;
 use crate::resolved::Job;
 
 impl BatchRun {
-    /// Makes the images that are missing. `watch` is told how it goes, and may stop the run between steps: what is
+    /// Makes the images that are missing. `watch` gets the events, and may stop the run between steps: what is
     /// made by then is saved. An image that cannot be made is recorded, and the others go on.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ impl Meter<'_, '_> {
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
         let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
         let mut guided = |trace| step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace);
-        // What is measured is the step as it runs for nearly all of a picture.
+        // A step is measured as it runs for nearly all of a run.
         for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
             guided(None)?;
         }
@@ -205,7 +205,7 @@ impl Meter<'_, '_> {
         for i in 0..self.plan.warmup + self.plan.runs {
             let (before, calls, start) = (Asked::so_far(), DevicePool::calls().driver, Instant::now());
             run()?;
-            self.device.synchronize()?; // a card still works when the call returns
+            self.device.synchronize()?; // a GPU still works when the call returns
             if i >= self.plan.warmup {
                 runs.push(start.elapsed().as_secs_f64());
                 let asked = Asked::so_far().since(before);
@@ -246,7 +246,7 @@ impl Meter<'_, '_> {
         }
     }
 
-    /// What steers `n` images: one chunk of text each, and SDXL's pooled text and sizes.
+    /// The conditions of `n` images: one chunk of text each, and SDXL's pooled text and sizes.
     fn conditioning(&self, n: usize) -> Result<Conditioning> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
@@ -254,13 +254,13 @@ impl Meter<'_, '_> {
         shared_conditions(self.model, self.device)?.conditioning(context, pooled)
     }
 
-    /// Normal values `(n, ..)`, drawn as a picture's noise is.
+    /// Normal values `(n, ..)`, drawn as an image's noise is.
     fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
     }
 }
 
-/// What all images of a model have as conditions besides their texts: its own size, and for a distilled network the usual
+/// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
 /// strength of guidance.
 pub(super) fn shared_conditions(model: &BenchModel, device: &Device) -> Result<SharedConditions> {
     let strength = model.unet.time_cond_proj_dim.map(|_| crate::model_folder::LCM_GUIDANCE);

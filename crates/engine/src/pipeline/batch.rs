@@ -89,7 +89,7 @@ impl BatchNoise {
         Ok(Tensor::cat(&all, 0)?)
     }
 
-    /// What `draw` gives for each picture and its part of `like`, batch.
+    /// What `draw` gives for each image and its part of `like`, in one tensor.
     fn each(
         &mut self,
         like: &Tensor,

@@ -87,7 +87,7 @@ impl Decoder {
     }
 
     /// Latents as the denoiser gives them, `(n, c, h, w)` in f32 on any device, to images `(n, 3, f h, f w)` of about -1 to
-    /// 1, finite, in f32 in the host's memory. `upcast` is told before an image is decoded
+    /// 1, finite, in f32 in the host's memory. `upcast` is called before an image is decoded
     /// again.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Decoder {
 }
 
 /// What `run` gives in the type of the part's weights, in the host's memory; where it has values that are not finite, in the
-/// next wider type, in which the weights stay. `upcast` is told before that.
+/// next wider type, in which the weights stay. `upcast` is called before that.
 ///
 /// # Errors
 /// [`Error::NotANumber`] where f32 does not hold the numbers either, and those of `run`.
@@ -271,7 +271,7 @@ mod tests {
         Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &Copies::default()).unwrap()
     }
 
-    /// The picture, or why there is none, and the types that it was decoded in again.
+    /// The image or the error, and the types in which it was decoded again.
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
@@ -298,7 +298,7 @@ mod tests {
         assert!(image.is_ok() && types.is_empty());
     }
 
-    /// What bf16 in the place of f32 costs an 8-bit picture, on the model that has learned something.
+    /// The error of an 8-bit image in bf16 against f32, with the trained model.
     #[test]
     fn bf16_is_within_half_a_level_of_f32_on_average() {
         let model = ModelFolder::open(&kiln_testkit::repository().join("models/emoji")).unwrap();

@@ -1,6 +1,7 @@
-//! What else can be said about guidance than how strong it is: when, how bright, and in what range.
+//! Classifier-free guidance: its strength, the steps that have it, and how far its result is rescaled.
 //!
-//! Plain guidance is part of the recorded step. All of this is done with the halves that come out of it.
+//! Plain guidance is part of the guided step. Rescaling, thresholding and samplers that need the unconditional prediction
+//! take both halves of the step's output instead.
 
 use candle_core::{D, Tensor};
 use kiln_scheduler::{Answer, Convention, Mimic};
@@ -72,15 +73,16 @@ pub(crate) fn in_part(name: &'static str, value: f64) -> Result<f64> {
 pub(crate) struct Guidance {
     scale: f64,
     options: GuidanceOptions,
-    /// Whether the sampler wants the unconditional answer too.
+    /// Whether the sampler needs the unconditional prediction too.
     both: bool,
     guided: bool,
-    /// Whether the step combines several conditions (`AND`), for which it has the unconditional half with guidance or
-    /// without. Without, the strength is 1.
+    /// Whether the step combines several conditions (`AND`). It has the unconditional half then with guidance and without;
+    /// without guidance the strength is 1.
     composed: bool,
     /// All evaluations of the schedule.
     evaluations: usize,
-    /// By AUTOMATIC1111's rules: the evaluations that it counts with, twice the steps for samplers that ask twice a step.
+    /// By AUTOMATIC1111's rules: the number of evaluations that it divides by, twice the steps for samplers with two
+    /// evaluations a step.
     counted: Option<usize>,
 }
 
@@ -97,7 +99,7 @@ impl Guidance {
         let both = job.sampler.needs_unconditional();
         let counted = (job.sampling.convention == Convention::Automatic1111)
             .then(|| if job.sampler.asks_twice() { 2 * job.steps } else { job.steps });
-        // What the network makes of the strength itself is not done again.
+        // A distilled network applies the strength itself.
         let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
         Self { scale, options: job.guidance, both, guided, composed, evaluations, counted }
     }
@@ -122,8 +124,8 @@ impl Guidance {
         (plain && (on || self.composed)).then_some(scale)
     }
 
-    /// What the sampler gets for the step's output: guided already, `(2 n, ..)` with the unconditional half first, or,
-    /// without guidance, conditional alone, unless the step combines conditions.
+    /// The sampler's answer from the step's output. That is guided already, or `(2 n, ..)` with the unconditional half first,
+    /// or, without guidance, the conditional half alone, unless the step combines conditions.
     pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<Answer> {
         if !on {
             // Where guidance does nothing, both halves are the same: the conditional one.
@@ -232,9 +234,9 @@ mod tests {
         Ok(())
     }
 
-    /// What is combined stays so: at strength 1 where the step can say so, else as the half that the step gives.
+    /// Combined conditions stay combined without guidance: at strength 1 within the step, else as the conditional half.
     #[test]
-    fn combined_conditions_steer_without_guidance_too() -> Result<()> {
+    fn combined_conditions_hold_without_guidance_too() -> Result<()> {
         let composed = |options, both| Guidance { composed: true, ..guide(options, both) };
         let plain = composed(GuidanceOptions::default(), false);
         assert_eq!([true, false].map(|on| plain.scale_within_step(on)), [Some(3.0), Some(1.0)]);

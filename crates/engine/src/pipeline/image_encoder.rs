@@ -61,7 +61,7 @@ impl Network {
         Ok(moments.to_dtype(DType::F32)?)
     }
 
-    /// Latents as the denoiser sees them, `(n, c, h, w)` in f32, of what [`Self::encode`] gave for each image; `draw` gives
+    /// Latents as the denoiser takes them, `(n, c, h, w)` in f32, from the results of [`Self::encode`]; `draw` gives
     /// noise of the means' shape where an image has a sample.
     fn latents(&self, moments: &Tensor, draw: impl FnOnce(&Tensor) -> Result<Tensor>, sample: bool) -> Result<Tensor> {
         match self {

@@ -214,7 +214,7 @@ impl Start {
     /// The start of images whose job begins with `init`, on `device`; `image` are the latents of their images `(n, c, h, w)`
     /// where there are any. A latent `(c, h, w)` covers `f` by `f` pixels.
     ///
-    /// The noise is drawn here, behind the noise of [`sampled`]. As in diffusers' inpainting pipelines a masked image draws a
+    /// The noise is drawn here; a sample of the images' latents has drawn before. As in diffusers' inpainting pipelines a masked image draws a
     /// sample of the masked image too, which only networks with channels for it would use.
     pub(crate) fn new(
         inits: &[&Init],

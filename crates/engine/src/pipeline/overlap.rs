@@ -29,7 +29,7 @@ impl OverlappedNetworks {
         may.then(|| Self { text: engine.text.clone(), decoder: engine.decoder.clone(), tiling })
     }
 
-    /// The image of some latents, once no other thread decodes. `upcast` is told before it is decoded again.
+    /// The image of some latents, once no other thread decodes. `upcast` is called before it is decoded again.
     ///
     /// # Errors
     /// Those of the decoder: where memory is out, nothing smaller is tried.

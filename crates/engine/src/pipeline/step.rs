@@ -27,7 +27,7 @@ pub(crate) struct GuidedStep {
     dtype: DType,
 }
 
-/// What stays the same from step to step, besides the weights.
+/// The inputs of a step that stay the same from step to step.
 pub(crate) struct Constants<T = Tensor> {
     /// The unconditional half first, where there is guidance.
     pub(crate) conditioning: Conditioning<T>,
@@ -38,7 +38,7 @@ pub(crate) struct Constants<T = Tensor> {
     pub(crate) weights: Option<T>,
 }
 
-/// What a step reads besides the weights.
+/// All inputs of a step besides the weights.
 struct Inputs {
     /// `(n, c, h, w)` in f32.
     latents: Tensor,
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_steer_by_their_weights() {
+    fn parts_count_by_their_weights() {
         // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.
         let all = Tensor::new(&[1f32, 2., 3., 5., 0., 10.], &Device::Cpu).unwrap().reshape((6, 1, 1, 1)).unwrap();
         let weights = Tensor::new(&[1f32, 0.5, 2., -1.], &Device::Cpu).unwrap().reshape((4, 1, 1, 1)).unwrap();

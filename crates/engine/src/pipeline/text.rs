@@ -388,7 +388,7 @@ mod tests {
         };
         let stopped = text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut stop);
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
-        // More texts than the cache has room for are not kept beside those that the run holds.
+        // More texts than the cache has room for are not kept besides those that the run holds.
         text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
         assert!(text.counts().encoded >= plan.texts());
         let kept = |(key, _): &(Key, Arc<TextTokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();

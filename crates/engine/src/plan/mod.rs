@@ -33,9 +33,9 @@ pub use time::Rates;
 /// How much there is to do, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Width of the pictures in pixels.
+    /// Width of the images in pixels.
     pub width: usize,
-    /// Height of the pictures in pixels.
+    /// Height of the images in pixels.
     pub height: usize,
     /// Pictures at a time.
     pub batch_size: usize,
@@ -43,7 +43,7 @@ pub struct Work {
     pub steps: usize,
     /// Whether the U-Net runs without the prompt too.
     pub guided: bool,
-    /// Prompts that steer each picture: more than one with `AND`.
+    /// Parts of each prompt: more than one with `AND`.
     pub parts: usize,
     /// Chunks of tokens of the longest text.
     pub chunks: usize,
@@ -152,7 +152,7 @@ pub struct StagePlan {
     pub ring: usize,
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
-    /// What operators keep: buffers of threads, the workspace of a card's libraries.
+    /// What operators keep: buffers of threads, the workspace of a GPU's libraries.
     pub workspace: usize,
     /// What encoded prompts take, kept for the next batch.
     pub conditions: usize,

@@ -47,9 +47,9 @@ pub(super) struct Measures {
     decoder: Weights,
     /// The encoder of initial images, where there are any.
     encoder: Option<Weights>,
-    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    /// Bytes of a feature map of the decoder at the image's size, with the fewest channels.
     map: usize,
-    /// Operations of a step, and of decoding, for one picture.
+    /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
     decode_flop: f64,
     work: Work,
@@ -135,7 +135,7 @@ impl Planner {
         })
     }
 
-    /// A batch of `batch_size` guided pictures, of the model's size where `size` does not say width and height, with
+    /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
     /// one chunk of text.
     ///
     /// # Errors

@@ -127,3 +127,28 @@ fn texts_stream_through_what_their_plan_has() {
         }
     }
 }
+
+/// A run that begins with images has one stage more, with the encoder's weights; its others have what they have without,
+/// and the encoder where all weights stay.
+#[test]
+fn initial_images_are_a_stage_of_the_plan() {
+    for (planner, work, on) in cases() {
+        let with = Work { encodes_image: true, ..work };
+        assert_eq!(with.stages(), [Stage::Encode, Stage::EncodeImage, Stage::Denoise, Stage::Decode]);
+        for mode in [Mode::Full, Mode::Medvram, Mode::LOWVRAM] {
+            let [plain, with] = [work, with].map(|work| planner.plan(mode, &work, on, None).unwrap());
+            assert!(plain.stage(Stage::EncodeImage).is_none() && plain.stages.len() == 3);
+            let encode = with.stage(Stage::EncodeImage).unwrap();
+            assert!(encode.activations > 0 && encode.weights + encode.ring > 0, "{mode}");
+            for stage in &plain.stages {
+                let found = with.stage(stage.stage).unwrap();
+                match mode {
+                    Mode::Full => assert!(found.weights > stage.weights && found.ring == stage.ring, "{mode}"),
+                    _ => assert_eq!((found.weights, found.ring), (stage.weights, stage.ring), "{mode}"),
+                }
+                let sizes = [stage, found].map(|stage| (stage.activations, stage.workspace, stage.conditions));
+                assert_eq!(sizes[0], sizes[1], "{mode}: {:?}", stage.stage);
+            }
+        }
+    }
+}
