@@ -82,7 +82,7 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], room: Option<Room>
 }
 
 fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *plan.largest();
+    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
@@ -90,6 +90,6 @@ fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     };
     let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
-    let words = [plan.mode.to_string(), format!("{stage:?}").to_lowercase()];
+    let words = [plan.mode.to_string(), stage.id().to_string()];
     [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
 }

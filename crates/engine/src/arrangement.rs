@@ -2,12 +2,13 @@
 
 use candle_core::Device;
 use kiln_mempool::HostPool;
+use kiln_vae::Tiling;
 
 use crate::error::{Error, Result};
-use crate::event::Stage;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::part::Keep;
+use crate::pipeline::event::Stage;
 use crate::plan::{Plan, Planner, RunsOn, Work};
 use crate::residency::Share;
 use crate::room::{DeviceMemory, Room};
@@ -95,11 +96,13 @@ impl Arrangement {
         self.plan.mode
     }
 
-    /// Whether texts may be encoded and pictures decoded while the steps of others run: all weights stay, and there is
+    /// Whether texts may be encoded and images decoded while the steps of others run: all weights stay, and there is
     /// room for what steps and the larger of the two have at once.
     pub(crate) fn has_room_beside(&self) -> bool {
-        let [encode, _, decode] = &self.plan.stages;
-        let both = self.plan.peak() + encode.activations.max(decode.activations) + decode.workspace;
+        let of = |stage| self.plan.stage(stage);
+        let activations = [of(Stage::Encode), of(Stage::Decode)].into_iter().flatten().map(|stage| stage.activations);
+        let workspace = of(Stage::Decode).map_or(0, |decode| decode.workspace);
+        let both = self.plan.peak() + activations.max().unwrap_or(0) + workspace;
         self.mode().keeps_all() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
@@ -109,44 +112,54 @@ impl Arrangement {
     /// What the U-Net's dry run reports.
     pub(crate) fn keep(&self, stage: Stage) -> Result<Keep> {
         let Mode::Lowvram { resident } = self.plan.mode else { return Ok(Keep::Whole) };
-        let [encode, denoise, decode] = &self.plan.stages;
-        let (planned, resident, estimate) = match stage {
-            Stage::Denoise => (denoise, resident, self.planner.unet_estimate(&self.work, self.on)?),
-            Stage::Decode => (decode, 0, self.on.rates.estimate(&[])),
-            _ => (encode, 0, self.on.rates.estimate(&[])),
+        let (resident, estimate) = match stage {
+            Stage::Denoise => (resident, self.planner.unet_estimate(&self.work, self.on)?),
+            _ => (0, self.on.rates.estimate(&[])),
         };
-        let room = self.budget().map_or(usize::MAX, |_| planned.weights + planned.ring);
+        let planned = self.plan.stage(stage).map_or(usize::MAX, |planned| planned.weights + planned.ring);
+        let room = self.budget().map_or(usize::MAX, |_| planned);
         Ok(Keep::Streamed(Share { resident, room }, estimate))
     }
 
-    /// The next smaller way to run `stage`: with smaller strips where it decodes, else in a smaller mode. `None` where
-    /// there is none.
+    /// The next smaller way to run `stage`: with smaller strips where the autoencoder runs, else in a smaller mode. `None`
+    /// where there is none.
     ///
     /// # Errors
     /// What a dry run reports.
     pub(crate) fn shrink(&mut self, stage: Stage) -> Result<Option<()>> {
         self.met_the_end = true;
-        if stage == Stage::Decode {
-            let mut ways = self.work.vae.tilings(self.work.height, self.on.target).into_iter();
-            ways.find(|tiling| *tiling == self.plan.tiling);
-            if let Some(tiling) = ways.next() {
-                self.plan.tiling = tiling;
+        let tilings = self.work.vae.tilings(self.work.height, self.on.target);
+        if let Some(tiling) = self.tiling_of(stage) {
+            let mut ways = tilings.into_iter();
+            ways.find(|known| *known == *tiling);
+            if let Some(smaller) = ways.next() {
+                *tiling = smaller;
                 return Ok(Some(()));
             }
         }
         let Some(mode) = self.mode().smaller(self.planner.unet_bytes(self.on)) else { return Ok(None) };
-        let tiling = self.plan.tiling;
+        let tried = self.tiling_of(stage).copied();
         self.plan = self.of_mode(mode, &self.work)?;
-        if stage == Stage::Decode {
-            self.plan.tiling = tiling; // the smallest was tried
+        if let (Some(tiling), Some(tried)) = (self.tiling_of(stage), tried) {
+            *tiling = tried; // the smallest
         }
         Ok(Some(()))
+    }
+
+    /// How the plan has the autoencoder run in `stage`, if it does.
+    fn tiling_of(&mut self, stage: Stage) -> Option<&mut Tiling> {
+        match stage {
+            Stage::Decode => Some(&mut self.plan.tiling),
+            Stage::EncodeImage => Some(&mut self.plan.encode_tiling),
+            _ => None,
+        }
     }
 
     /// The way of running in words.
     pub(crate) fn describe(&self, stage: Stage) -> String {
         match stage {
             Stage::Decode => format!("{}, decoding {}", self.plan.mode, self.plan.tiling),
+            Stage::EncodeImage => format!("{}, encoding {}", self.plan.mode, self.plan.encode_tiling),
             _ => self.plan.mode.to_string(),
         }
     }
@@ -268,7 +281,7 @@ mod tests {
         let needed = |texts| {
             let mut arrangement = arrangement(1 << 40, 1 << 40, MemoryOptions::default(), None);
             arrangement.prepare(Work { texts, chunks: 4, context: 4, ..work(64) }).unwrap();
-            arrangement.plan().stages.map(|stage| stage.total())
+            arrangement.plan().stages.iter().map(|stage| stage.total()).collect::<Vec<_>>()
         };
         let (few, many) = (needed(2), needed(1002));
         // (1, 4 * 77, d) in f32 for each.

@@ -1,10 +1,7 @@
-//! A loaded model, and the way of a prompt through it.
-
-mod beside;
-mod draw;
-mod evaluate;
+//! A loaded model.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,53 +12,60 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-pub(crate) use beside::NetworksBeside;
-pub(crate) use draw::{Drawn, Undecoded};
-
 use crate::arrangement::{Arrangement, Ceiling};
-use crate::decoder::Decoder;
-use crate::denoise::RecordedStep;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stage, Timings};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::part::{Copies, Keep, Part};
 use crate::picture::Picture;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::decoder::Decoder;
+use crate::pipeline::event::{Event, Stage, Timings};
+use crate::pipeline::image_encoder::ImageEncoder;
+use crate::pipeline::overlap::OverlappedNetworks;
+use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, run_batch};
+use crate::pipeline::step::RecordedStep;
+use crate::pipeline::text::TextEncoders;
+use crate::pipeline::text_plan::{Shape, TextPlan};
+use crate::pipeline::trace::TraceFile;
 use crate::plan::{Planner, RunsOn, Work};
 use crate::resolved::Job;
 use crate::settings::Origin;
 use crate::setup::{Place, Setup};
-use crate::text::TextEncoders;
-use crate::together::Together;
-use crate::trace::TraceFile;
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
 pub struct Engine {
-    model: ModelFolder,
-    device: Device,
-    dtype: DType,
-    /// Shared with the thread beside the steps, where there is one.
-    text: Arc<Mutex<TextEncoders>>,
-    unet: Unet,
-    unet_part: Part,
-    loras: AppliedLoras,
-    recorded: RecordedStep,
+    pub(crate) model: ModelFolder,
+    pub(crate) device: Device,
+    pub(crate) dtype: DType,
+    /// Shared with the thread that encodes and decodes while steps run, where there is one.
+    pub(crate) text: Arc<Mutex<TextEncoders>>,
+    pub(crate) unet: Unet,
+    pub(crate) unet_part: Part,
+    pub(crate) loras: AppliedLoras,
+    pub(crate) recorded: RecordedStep,
     /// Shared in the same way.
-    decoder: Arc<Mutex<Decoder>>,
-    /// Whether these two may run beside the steps.
-    has_beside: bool,
-    arrangement: Arrangement,
-    origin: Arc<Origin>,
-    /// Holds the processor's memory under the budget.
+    pub(crate) decoder: Arc<Mutex<Decoder>>,
+    /// Whether these two may run while steps run.
+    pub(crate) has_beside: bool,
+    /// Opened by the first job that begins with an image, and closed by the next one that does not.
+    pub(crate) image_encoder: Option<ImageEncoder>,
+    /// What it is opened with.
+    pub(crate) taesd: Option<PathBuf>,
+    pub(crate) placement: Placement,
+    pub(crate) copies: Copies,
+    pub(crate) arrangement: Arrangement,
+    pub(crate) origin: Arc<Origin>,
+    /// Holds the CPU's memory under the budget.
     _ceiling: Option<Ceiling>,
-    timings: Timings,
+    pub(crate) timings: Timings,
     /// Where the next job's trace goes.
-    trace: Option<TraceFile>,
+    pub(crate) trace: Option<TraceFile>,
     /// After all that runs there.
     _operators: [Operators; 2],
-    /// Last, so that it is dropped after all that is on the card.
-    pool: Option<DevicePool>,
+    /// Last, so that it is dropped after all that is on the GPU.
+    pub(crate) pool: Option<DevicePool>,
 }
 
 /// What operators keep for a device; it goes with this.
@@ -74,7 +78,7 @@ impl Drop for Operators {
 }
 
 impl Engine {
-    /// Loads a model. `watch` is told of the stage, and may stop the load between parts.
+    /// Loads a model. `watch` gets the stage, and may stop the load between parts.
     ///
     /// # Errors
     /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
@@ -109,7 +113,7 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
-        let work = engine.text().work(job)?;
+        let (work, _) = engine.text().work(job)?;
         engine.prepare(work)?;
         engine.loaded(start, watch)
     }
@@ -165,6 +169,10 @@ impl Engine {
             recorded,
             decoder: Arc::new(Mutex::new(decoder)),
             has_beside,
+            image_encoder: None,
+            taesd: setup.taesd.clone(),
+            placement,
+            copies,
             arrangement,
             origin,
             _ceiling: ceiling,
@@ -198,13 +206,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The text encoders, once nobody else encodes.
-    fn text(&self) -> MutexGuard<'_, TextEncoders> {
+    /// The text encoders, once no other thread encodes.
+    pub(crate) fn text(&self) -> MutexGuard<'_, TextEncoders> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The decoder, once nobody else decodes.
-    fn decoder(&self) -> MutexGuard<'_, Decoder> {
+    /// The decoder, once no other thread decodes.
+    pub(crate) fn decoder(&self) -> MutexGuard<'_, Decoder> {
         self.decoder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,7 +221,7 @@ impl Engine {
         &self.model
     }
 
-    /// What its pictures are made with.
+    /// What its images are made with.
     pub(crate) fn origin(&self) -> Arc<Origin> {
         self.origin.clone()
     }
@@ -248,46 +256,64 @@ impl Engine {
         result.map(drop)
     }
 
-    /// Makes the pictures of `job`. `watch` gets them one by one, and may stop the run between steps.
+    /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
     /// [`Error::Interrupted`] where `watch` stopped the run, [`Error::NotANumber`] where the numbers went wrong: no
-    /// such picture is handed out.
+    /// such image is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let schedule = job.schedule(&self.model)?;
-        let mut tell = |event| match watch(event)? {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
-        };
-        self.attempt(Stage::Load, &mut tell, |engine, _| engine.set_loras(&job.loras))?;
-        let work = self.text().work(job)?;
+        let calls = schedule.points().len() - schedule.start();
+        let mut images = SingleCall { job, first: 0, watch };
+        self.take_loras(&job.loras, &mut |event| images.event(event))?;
+        let (work, texts) = self.text().work(job)?;
         self.prepare(work)?;
         self.arrangement.plan().log();
-        let total = schedule.points().len() * job.batch_count;
-        for batch in 0..job.batch_count {
-            let together = Together::of_job(job, batch * job.batch_size);
-            let done = batch * schedule.points().len();
-            let step_event = |step| Event::Step { done: done + step, total };
-            let latents = self.attempt(Stage::Denoise, &mut tell, |engine, tell| {
-                engine.latents(&together, &schedule, tell, &step_event)
-            })?;
-            self.begin_decoding();
-            for place in 0..together.len() {
-                let undecoded = Undecoded::of(&together, &latents, place)?;
-                let Drawn { image, latents, .. } = self.decode(&undecoded, &mut tell)?;
-                tell(Stage::Save.begin())?;
-                let start = Instant::now();
-                let picture = Picture::new(job, &self.origin, together.picture(place).1, &image, latents)?;
-                tell(Event::Picture(Box::new(picture)))?;
-                self.timings.save += start.elapsed();
-                self.timings.pictures += 1;
-            }
+        // Without choices all batches have the texts of the first one.
+        let mut texts = texts.into_iter();
+        let mut same = None;
+        for number in 0..job.batch_count {
+            let batch = Batch::of_job(job, number * job.batch_size);
+            let texts = match (texts.next(), &same) {
+                (Some(texts), _) => texts,
+                (None, Some(texts)) if !job.has_choices() => TextPlan::clone(texts),
+                (None, _) => self.text().plan(&batch)?,
+            };
+            same = Some(texts.clone());
+            let progress = Progress { before: number * calls, total: calls * job.batch_count };
+            images.first = number * job.batch_size;
+            run_batch(self, &batch, BatchRequest { texts, work, progress }, &mut images)?;
         }
         Ok(())
     }
 
+    /// The text encoders and the decoder, where they may run while steps run.
+    pub(crate) fn overlapped(&self) -> Option<OverlappedNetworks> {
+        OverlappedNetworks::of(self)
+    }
+
+    /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
+    pub(crate) fn shape_of(&self, job: &Job) -> Result<Shape> {
+        Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
+    }
+
+    /// Has the texts of images that come later encoded with the next ones that are new, since weights of text encoders that
+    /// do not stay are read once for them all; or while steps run, where that is done.
+    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
+        let overlapped = self.overlapped().is_some();
+        self.text().foresee(jobs, overlapped);
+    }
+
+    /// Bytes of the GPU's memory that are in use, where there is a GPU.
+    pub(crate) fn gpu_memory(&self) -> Option<u64> {
+        self.pool.as_ref()?.used().ok()
+    }
+
     /// Arranges memory for `work`.
-    fn prepare(&mut self, work: Work) -> Result<()> {
+    pub(crate) fn prepare(&mut self, work: Work) -> Result<()> {
+        if !work.encodes_image {
+            self.close_image_encoder();
+        }
         if self.arrangement.prepare(work)? { self.clear() } else { Ok(()) }
     }
 
@@ -295,7 +321,7 @@ impl Engine {
     ///
     /// # Errors
     /// What the stage reports; [`Error::is_out_of_memory`] where the smallest mode has no room either.
-    fn attempt<T>(
+    pub(crate) fn attempt<T>(
         &mut self,
         stage: Stage,
         tell: &mut dyn FnMut(Event) -> Result<()>,
@@ -317,12 +343,20 @@ impl Engine {
         }
     }
 
+    /// Closes the encoder of initial images, if it is open.
+    fn close_image_encoder(&mut self) {
+        if let Some(encoder) = self.image_encoder.take() {
+            encoder.part().leave();
+        }
+    }
+
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded = RecordedStep::default();
         self.text().parts().for_each(Part::leave);
         self.unet_part.leave();
         self.decoder().part().leave();
+        self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
         HostPool::trim(0.0);
         if let Some(pool) = &self.pool {
             pool.trim(0.0)?;
@@ -330,8 +364,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Logs what memory holds after a stage, and gives back what waits in a card's pool: where memory is scarce all of it.
-    fn after(&self, stage: &str) {
+    /// Logs what memory holds after a stage, and gives back what waits in a GPU's pool: where memory is scarce all of it.
+    pub(crate) fn after(&self, stage: &str) {
         host_memory::log(stage);
         host_memory::log_card(self.pool.as_ref(), stage);
         let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
@@ -339,7 +373,7 @@ impl Engine {
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
-    fn make_room_for(&mut self, stage: Stage) {
+    pub(crate) fn make_room_for(&mut self, stage: Stage) {
         if self.arrangement.mode().keeps_all() {
             return;
         }
@@ -353,7 +387,43 @@ impl Engine {
         if stage != Stage::Decode {
             self.decoder().part().leave();
         }
+        if stage != Stage::EncodeImage {
+            self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
+        }
         host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
+    }
+}
+
+/// The images of one call, as events.
+struct SingleCall<'a> {
+    job: &'a Job,
+    /// The number of the batch's first image.
+    first: usize,
+    watch: &'a mut dyn FnMut(Event) -> Result<ControlFlow<()>>,
+}
+
+impl BatchSink for SingleCall<'_> {
+    fn event(&mut self, event: Event) -> Result<()> {
+        match (self.watch)(event)? {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    fn latents(&mut self, _: &Engine, _: usize, latents: Latents, _: BatchTimes) -> Result<Option<Latents>> {
+        Ok(Some(latents))
+    }
+
+    fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()> {
+        self.event(Stage::Save.begin())?;
+        let start = Instant::now();
+        let DecodedImage { image, latents, .. } = image;
+        let picture = Picture::new(self.job, &engine.origin, self.first + place, &image, latents)?;
+        drop(image);
+        self.event(Event::Picture(Box::new(picture)))?;
+        engine.timings.save += start.elapsed();
+        engine.timings.pictures += 1;
+        Ok(())
     }
 }
 

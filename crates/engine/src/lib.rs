@@ -25,30 +25,23 @@
 mod arrangement;
 mod batch;
 mod bench;
-mod conditioning;
-mod decoder;
-mod denoise;
 mod devices;
 mod engine;
 mod error;
-mod event;
-mod guidance;
 mod host_memory;
 mod inspect;
 mod latents_file;
-mod lengths;
 mod lora;
 mod matrices;
 mod memory;
 mod memory_trace;
 mod mode;
 mod output;
-mod pace;
 mod parameters;
 mod part;
 mod picture;
+mod pipeline;
 mod plan;
-mod prompt_cache;
 mod request;
 mod residency;
 mod resolved;
@@ -56,10 +49,7 @@ mod room;
 mod seeds;
 mod settings;
 mod setup;
-mod text;
 mod threads;
-mod together;
-mod trace;
 mod wildcards;
 mod words;
 
@@ -74,8 +64,6 @@ pub use bench::{
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use event::{Event, Stage, Timings};
-pub use guidance::{GuidanceOptions, Threshold};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -99,6 +87,11 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use mode::Mode;
 pub use output::Output;
 pub use picture::Picture;
+pub use pipeline::event::{Event, Stage, Timings};
+pub use pipeline::guidance::{GuidanceOptions, Threshold};
+pub use pipeline::init::{Init, InitImage, InitLatents, Mask};
+pub use pipeline::running::{GroupId, RunningBatch};
+pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
 pub use request::{Request, Rng};
 pub use resolved::Job;
@@ -106,7 +99,6 @@ pub use room::Room;
 pub use seeds::SeedOptions;
 pub use settings::{ImageReport, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Setup};
-pub use trace::{StepTrace, TraceFile};
 
 /// The example of `docs/library.md`, which has to compile.
 #[cfg(doctest)]

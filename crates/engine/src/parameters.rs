@@ -4,9 +4,8 @@ use kiln_clip::Emphasis;
 use kiln_media::quoted;
 use kiln_scheduler::{Convention, InitialNoise, number_text as number};
 
-use crate::conditioning::Prompts;
-use crate::guidance::GuidanceOptions;
 use crate::lora::with_tags;
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::Rng;
 use crate::resolved::Job;
 use crate::settings::{Files, labels as l};
@@ -14,9 +13,10 @@ use crate::settings::{Files, labels as l};
 /// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
 pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
     let seed = job.seed_of(index);
-    let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
-    let (template, negative_template) = (job.prompt != prompt, job.negative_prompt != negative_prompt);
-    let weighed = [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains(['(', '[']));
+    let parsed = job.prompts(index);
+    let (prompt, negative_prompt) = (&parsed.prompt, &parsed.negative_prompt);
+    let (template, negative_template) = (job.prompt != *prompt, job.negative_prompt != *negative_prompt);
+    let weighed = [Some(prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains(['(', '[']));
     let rng = match job.rng {
         Rng::Cpu => l::RNG_CPU,
         Rng::Cuda => l::RNG_CUDA,
@@ -68,14 +68,14 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
         (l::ENSD, (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
         (l::RNG, always(&rng)),
         (l::EMPHASIS, (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
-        (l::PAD_CONDS, pad_conds(job, [Some(&prompt), negative_prompt.as_ref()]).map(String::from)),
+        (l::PAD_CONDS, pad_conds(job, [Some(prompt), negative_prompt.as_ref()]).map(String::from)),
         (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
         (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
         (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
         (l::VERSION, Some(format!("{}{}", l::KILN, env!("CARGO_PKG_VERSION")))),
     ];
-    let mut text = with_tags(&job.prompt, &prompt, &job.loras);
-    if let Some(negative) = negative_prompt.filter(|negative| !negative.is_empty()) {
+    let mut text = with_tags(&job.prompt, prompt, &job.loras);
+    if let Some(negative) = negative_prompt.as_ref().filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
     }
     let fields: Vec<String> =
@@ -133,6 +133,8 @@ mod tests {
             literal_prompt: false,
             literal_negative_prompt: false,
             guidance_inside: false,
+            init: Default::default(),
+            parsed: Default::default(),
         }
     }
 

@@ -10,8 +10,10 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, Si
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
 use crate::lora::{LoraUse, tagged};
+use crate::pipeline::guidance::{GuidanceOptions, MIMIC_SCALE, Threshold, in_part};
+use crate::pipeline::init::Init;
+use crate::pipeline::prompts::Parsed;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -191,6 +193,8 @@ impl Request {
             literal_prompt: self.literal_prompt,
             literal_negative_prompt: self.literal_negative_prompt,
             guidance_inside: model.has_guidance_inside(),
+            init: Init::Noise,
+            parsed: Parsed::default(),
         };
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)

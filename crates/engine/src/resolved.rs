@@ -1,14 +1,18 @@
 //! A request with every value filled in.
 
+use std::sync::Arc;
+
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_models::{Family, ModelFolder};
 use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
-use crate::error::Result;
-use crate::guidance::GuidanceOptions;
+use crate::error::{Error, Result};
 use crate::lora::LoraUse;
+use crate::pipeline::guidance::GuidanceOptions;
+use crate::pipeline::init::Init;
+use crate::pipeline::prompts::{Parsed, ParsedPrompt};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -68,6 +72,11 @@ pub struct Job {
     /// [`ModelFolder::has_guidance_inside`]: the denoiser runs without an unconditional half whatever the strength.
     #[serde(skip)]
     pub(crate) guidance_inside: bool,
+    /// What the images begin with.
+    pub(crate) init: Init,
+    /// What was read of the other fields. Whoever changes one of them takes a new one.
+    #[serde(skip)]
+    pub(crate) parsed: Parsed,
 }
 
 impl Job {
@@ -93,15 +102,38 @@ impl Job {
         [prompt, negative].into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
     }
 
-    /// The noise levels, by diffusers' `from_config` on the folder's own configuration.
-    pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Schedule> {
-        let blame = |error| model.scheduler_error(error);
-        let scheduler = match (self.scheduler, model.family()) {
-            (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
-            (other, _) => other,
-        };
-        let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
-        let config = config.with_options(&self.sampling).map_err(blame)?;
-        Ok(Schedule::new(&config, self.steps).map_err(blame)?)
+    /// The prompts of image `index`, read once.
+    pub(crate) fn prompts(&self, index: usize) -> Arc<ParsedPrompt> {
+        self.parsed.prompts(self, index)
+    }
+
+    /// The noise levels that are visited, by diffusers' `from_config` on the folder's own configuration, made once.
+    pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Arc<Schedule>> {
+        self.parsed.schedule(|| {
+            let blame = |error| Error::from(model.scheduler_error(error));
+            let scheduler = match (self.scheduler, model.family()) {
+                (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
+                (other, _) => other,
+            };
+            let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
+            let config = config.with_options(&self.sampling).map_err(blame)?;
+            let schedule = Schedule::new(&config, self.steps).map_err(blame)?;
+            match self.init.strength() {
+                None => Ok(schedule),
+                Some(strength) => schedule.starting_at(schedule.start_for_strength(strength)).map_err(blame),
+            }
+        })
+    }
+
+    /// The same job whose images begin with `init`.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where an image or a mask has another size than the job's images or the strength is out of range,
+    /// [`Error::Scheduler`] where the strength leaves no step.
+    pub fn with_init(&self, init: Init, model: &ModelFolder) -> Result<Self> {
+        init.check(self.width, self.height)?;
+        let job = Self { init, parsed: Parsed::default(), ..self.clone() };
+        job.schedule(model)?;
+        Ok(job)
     }
 }

@@ -84,17 +84,16 @@ fn dry_runs_know_what_networks_hold_and_compute() {
                 let (dim, pooled) = (unet.config().context_dim().unwrap(), unet.config().pooled_dim());
                 let x = tensor(&dims, dtype);
                 let conditioning = Conditioning {
-                    context: tensor(&[b, 77, dim], dtype),
                     added: pooled.map(|pooled| AddedConditions {
                         text_embeds: tensor(&[b, pooled], dtype),
                         time_ids: tensor(&[b, 6], DType::F32),
                     }),
-                    guidance: None,
+                    ..Conditioning::of_text(tensor(&[b, 77, dim], dtype))
                 };
                 let timestep = tensor(&[1], DType::F32);
                 let inputs = |run: &MetaDevice| {
                     let (x, timestep) = (run.tensor(&dims, dtype), run.tensor(&[1], DType::F32));
-                    (x, timestep, unet.meta_conditioning(run, b, 77, dtype))
+                    (x, timestep, unet.meta_conditioning(run, b, (h, w), 77, dtype))
                 };
                 let forward = |(x, timestep, conditioning): &_| unet.forward(x, timestep, conditioning).unwrap();
                 let real = || unet.forward(&x, &timestep, &conditioning).unwrap();

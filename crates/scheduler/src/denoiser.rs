@@ -5,10 +5,6 @@ use crate::tensor::{linear, quantile};
 use crate::{Error, Point, Result};
 use candle_core::{DType, Device, Tensor};
 
-/// The model as a sampler calls it. Inputs: scaled latents (n, c, h, w) and a timestep. Output: predictions of the same
-/// shape.
-pub type Model<'a> = dyn FnMut(&Tensor, f64) -> Result<ModelOutput> + 'a;
-
 /// The model's output for latents (n, c, h, w).
 #[derive(Debug, Clone)]
 pub struct ModelOutput {
@@ -72,27 +68,27 @@ pub struct Denoised {
     pub eps: Tensor,
 }
 
-/// A model together with its type of prediction.
-pub struct Denoiser<'a> {
-    model: &'a mut Model<'a>,
+/// The model's output for the latents of one evaluation, with its type of prediction.
+pub struct Denoiser {
+    output: ModelOutput,
     prediction: Prediction,
     threshold: ThresholdMode,
 }
 
-impl<'a> Denoiser<'a> {
-    /// Wraps a model.
-    pub fn new(model: &'a mut Model<'a>, prediction: Prediction, threshold: ThresholdMode) -> Self {
-        Self { model, prediction, threshold }
+impl Denoiser {
+    /// Wraps an output.
+    pub fn new(output: ModelOutput, prediction: Prediction, threshold: ThresholdMode) -> Self {
+        Self { output, prediction, threshold }
     }
 
     /// The image and the noise in the latents `x`, which are at `point`.
-    pub fn denoise(&mut self, x: &Tensor, point: Point) -> Result<Denoised> {
+    pub fn denoise(&self, x: &Tensor, point: Point) -> Result<Denoised> {
         let output = self.output(x, point)?;
         self.interpret(&output, x, point)
     }
 
     /// As [`Denoiser::denoise`], with the image that the model predicts without the prompt, where it reports one.
-    pub fn denoise_both(&mut self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
+    pub fn denoise_both(&self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
         let ModelOutput { output, unconditional, .. } = self.evaluate(x, point)?;
         let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);
         let unconditional = unconditional.map(image).transpose()?;
@@ -100,21 +96,21 @@ impl<'a> Denoiser<'a> {
     }
 
     /// The model's output before conversion, in f32.
-    pub fn output(&mut self, x: &Tensor, point: Point) -> Result<Tensor> {
+    pub fn output(&self, x: &Tensor, point: Point) -> Result<Tensor> {
         Ok(self.evaluate(x, point)?.output)
     }
 
-    fn evaluate(&mut self, x: &Tensor, point: Point) -> Result<ModelOutput> {
-        let found = (self.model)(&linear(&[(1.0 / point.norm(), x)])?, point.timestep)?;
+    fn evaluate(&self, x: &Tensor, point: Point) -> Result<ModelOutput> {
+        let ModelOutput { output, unconditional, mimic } = self.output.clone();
         let checked = |output: Tensor| {
             if output.dims() != x.dims() {
                 return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
             }
             Ok(output.to_dtype(DType::F32)?)
         };
-        let unconditional = found.unconditional.map(checked).transpose()?;
-        let mut output = checked(found.output)?;
-        if let Some(MimicCfg { output: weaker, percentile }) = found.mimic {
+        let unconditional = unconditional.map(checked).transpose()?;
+        let mut output = checked(output)?;
+        if let Some(MimicCfg { output: weaker, percentile }) = mimic {
             let image = |output: &Tensor| Ok::<_, Error>(self.interpret(output, x, point)?.x0);
             let limited = limit_range(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
             output = self.output_for_x0(&limited, x, point)?;
@@ -194,8 +190,7 @@ mod tests {
             let (a, s) = (alpha / point.norm(), sigma / point.norm());
             let v = linear(&[(a, &eps), (-s, &x0)])?;
             for (prediction, truth) in [(Prediction::Epsilon, &eps), (Prediction::V, &v), (Prediction::Sample, &x0)] {
-                let mut model = |_: &Tensor, _| Ok(truth.clone().into());
-                let found = Denoiser::new(&mut model, prediction, ThresholdMode::None).denoise(&x, point);
+                let found = Denoiser::new(truth.clone().into(), prediction, ThresholdMode::None).denoise(&x, point);
                 if alpha == 0.0 && prediction == Prediction::Epsilon {
                     assert!(matches!(found, Err(Error::ZeroSignal { .. })));
                     continue;
@@ -223,12 +218,10 @@ mod tests {
             for point in
                 [Point { timestep: 7.0, alpha: 1.0, sigma: 2.0 }, Point { timestep: 7.0, alpha: 0.6, sigma: 0.8 }]
             {
-                let mut output = ModelOutput::from(strong.clone());
-                let mut plain = |_: &Tensor, _| Ok(strong.clone().into());
-                let expected = Denoiser::new(&mut plain, prediction, ThresholdMode::None).denoise(&x, point)?;
-                output.mimic = Some(MimicCfg { output: strong.clone(), percentile: 1.0 });
-                let mut model = |_: &Tensor, _| Ok(output.clone());
-                let found = Denoiser::new(&mut model, prediction, ThresholdMode::None).denoise(&x, point)?;
+                let mut answer = ModelOutput::from(strong.clone());
+                let expected = Denoiser::new(answer.clone(), prediction, ThresholdMode::None).denoise(&x, point)?;
+                answer.mimic = Some(MimicCfg { output: strong.clone(), percentile: 1.0 });
+                let found = Denoiser::new(answer, prediction, ThresholdMode::None).denoise(&x, point)?;
                 for (found, expected) in [(&found.x0, &expected.x0), (&found.eps, &expected.eps)] {
                     let close = values(found).into_iter().zip(values(expected)).all(|(a, b)| (a - b).abs() < 1e-5);
                     assert!(close, "{prediction:?} at {point:?}: {found} for {expected}");
@@ -252,9 +245,9 @@ mod tests {
     #[test]
     fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
-        let mut model = |x: &Tensor, _| Ok(x.narrow(1, 0, 3)?.into());
+        let answer = x.narrow(1, 0, 3)?.into();
         let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
-        let error = Denoiser::new(&mut model, Prediction::V, ThresholdMode::None).denoise(&x, point).unwrap_err();
+        let error = Denoiser::new(answer, Prediction::V, ThresholdMode::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
         Ok(())
     }

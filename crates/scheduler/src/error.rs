@@ -155,11 +155,6 @@ pub enum Error {
     #[error("sampling was interrupted")]
     Interrupted,
 
-    /// The model's own error. [`crate::sample`] returns it as the caller's type. This variant is visible only to direct
-    /// users of a [`crate::Denoiser`].
-    #[error("the model failed: {0}")]
-    Model(#[source] Box<dyn std::error::Error + Send + Sync>),
-
     /// An operation on tensors failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

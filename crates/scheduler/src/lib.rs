@@ -14,7 +14,8 @@
 //!   diffusers class, and returns a [`Resolved`];
 //! - a [`Schedule`] is the list of [`Point`]s at which the model is evaluated;
 //! - a [`Denoiser`] converts the model's output at a point to `x0` and `eps`;
-//! - [`sample`] runs the whole schedule, and a [`Stepper`] takes one step at a time;
+//! - a [`Stepper`] takes one step at a time, and several of them can share one call of the model. [`sample`] runs a whole
+//!   schedule with one;
 //! - [`ImageNoise`] yields the numbers of PyTorch's generators, one generator for each image, or increments of Brownian
 //!   paths.
 //!
@@ -63,7 +64,7 @@ mod training;
 
 pub use config::SchedulerConfig;
 pub use convention::Convention;
-pub use denoiser::{Denoised, Denoiser, MimicCfg, Model, ModelOutput, Prediction, ThresholdMode};
+pub use denoiser::{Denoised, Denoiser, MimicCfg, ModelOutput, Prediction, ThresholdMode};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
 pub use names::number_text;
@@ -74,7 +75,7 @@ pub use resolved::{
     BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale, Variance,
 };
 pub use rng::{CpuRng, CudaRng, RngKind};
-pub use sampling::{StepInfo, Stepper, sample};
+pub use sampling::{Evaluation, StepInfo, Stepper, sample};
 pub use schedule::Schedule;
 pub use sigma_range::{InitialNoise, SigmaRange};
 pub use sigma_schedule::{ScheduleChoice, SigmaSchedule};

@@ -1,10 +1,13 @@
 //! Runs a schedule: one step at a time, or all of it.
 
+use std::borrow::Borrow;
+use std::ops::ControlFlow;
+
+use candle_core::{DType, Tensor};
+
 use crate::samplers::{self, Context, Sampler};
 use crate::tensor::linear;
 use crate::{Denoiser, Error, ModelOutput, NoiseSource, Point, Result, Schedule};
-use candle_core::{DType, Tensor};
-use std::ops::ControlFlow;
 
 /// The argument of the step callback, after each model evaluation.
 #[derive(Debug, Clone, Copy)]
@@ -27,16 +30,13 @@ pub struct StepInfo<'a> {
 /// schedule's start. `model` gets scaled latents (n, c, h, w) and a timestep, and returns a prediction of the same
 /// shape (or a [`ModelOutput`], for samplers that need more). `on_step` is called after each evaluation;
 /// [`ControlFlow::Break`] ends the run with [`Error::Interrupted`]. An error of the model is returned unchanged.
-pub fn sample<E, A: Into<ModelOutput>>(
+pub fn sample<E: From<Error>, A: Into<ModelOutput>>(
     schedule: &Schedule,
     mut model: impl FnMut(&Tensor, f64) -> Result<A, E>,
     latents: &Tensor,
     noise: &mut dyn NoiseSource,
     on_step: &mut dyn FnMut(&StepInfo<'_>) -> ControlFlow<()>,
-) -> Result<Tensor, E>
-where
-    E: From<Error> + std::error::Error + Send + Sync + 'static,
-{
+) -> Result<Tensor, E> {
     let mut stepper = Stepper::new(schedule);
     let total = stepper.remaining();
     let mut latents = latents.clone();
@@ -52,18 +52,41 @@ where
 
 /// Runs a schedule step by step. The caller owns the latents between steps, and may change them (inpainting restores
 /// the masked image there).
-pub struct Stepper<'a> {
-    schedule: &'a Schedule,
+///
+/// [`Stepper::step`] calls the model itself. A caller that evaluates several steppers in one call of the model takes each
+/// one's [`Stepper::evaluation`], calls the model once for all of them, and passes each its part of the output with
+/// [`Stepper::advance`].
+///
+/// `S` is the schedule: a reference, or an [`std::sync::Arc`] for a stepper that outlives its caller.
+pub struct Stepper<S: Borrow<Schedule>> {
+    schedule: S,
     sampler: Box<dyn Sampler>,
     next: usize,
     /// The latents after raising to the next point. A retry of a failed step does not raise them again.
     raised: Option<Tensor>,
 }
 
-impl<'a> Stepper<'a> {
+/// One evaluation of the model.
+#[derive(Debug, Clone)]
+pub struct Evaluation {
+    /// The model's input: the latents over their point's norm, in f32.
+    pub input: Tensor,
+    /// The model's timestep.
+    pub timestep: f64,
+    /// The latents at the point of the evaluation, in f32 where they were raised to it.
+    latents: Tensor,
+}
+
+impl<S: Borrow<Schedule>> Stepper<S> {
     /// A stepper at the schedule's start.
-    pub fn new(schedule: &'a Schedule) -> Self {
-        Self { schedule, sampler: samplers::new(schedule.config()), next: schedule.start(), raised: None }
+    pub fn new(schedule: S) -> Self {
+        let (sampler, next) = (samplers::new(schedule.borrow().config()), schedule.borrow().start());
+        Self { schedule, sampler, next, raised: None }
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        self.schedule.borrow()
     }
 
     /// The next evaluation's index in the schedule.
@@ -73,61 +96,81 @@ impl<'a> Stepper<'a> {
 
     /// The point of the next evaluation, `None` at the end.
     pub fn point(&self) -> Option<Point> {
-        self.schedule.points().get(self.next).copied()
+        self.schedule().points().get(self.next).copied()
     }
 
     /// The number of remaining evaluations.
     pub fn remaining(&self) -> usize {
-        self.schedule.points().len() - self.next
+        self.schedule().points().len() - self.next
     }
 
     /// Evaluates the model once, at [`Stepper::point`], and returns the next latents: exactly diffusers' `prev_sample`.
     /// After an error of the model the state is unchanged, and the step can be retried (for example in a mode that
     /// needs less memory).
-    pub fn step<E, A: Into<ModelOutput>>(
+    pub fn step<E: From<Error>, A: Into<ModelOutput>>(
         &mut self,
         latents: &Tensor,
         model: &mut impl FnMut(&Tensor, f64) -> Result<A, E>,
         noise: &mut dyn NoiseSource,
-    ) -> Result<Tensor, E>
-    where
-        E: From<Error> + std::error::Error + Send + Sync + 'static,
-    {
-        let len = self.schedule.points().len();
-        let point = self.point().ok_or_else(|| E::from(Error::Finished { len }))?;
-        let config = self.schedule.config();
-        let mut boxed = |x: &Tensor, timestep| match model(x, timestep) {
-            Ok(output) => Ok(output.into()),
-            Err(error) => Err(Error::Model(Box::new(error))),
-        };
-        let denoiser = Denoiser::new(&mut boxed, config.prediction, config.threshold);
-        let (schedule, index) = (self.schedule, self.next);
+    ) -> Result<Tensor, E> {
+        let evaluation = self.evaluation(latents, noise)?;
+        let output = model(&evaluation.input, evaluation.timestep)?;
+        Ok(self.advance(evaluation, output, noise)?)
+    }
+
+    /// The next evaluation of the model, for these latents. A second call before [`Stepper::advance`] returns the same
+    /// evaluation, and draws no noise again.
+    ///
+    /// # Errors
+    /// [`Error::Finished`] at the schedule's end, and those of tensors and noise.
+    pub fn evaluation(&mut self, latents: &Tensor, noise: &mut dyn NoiseSource) -> Result<Evaluation> {
+        let (schedule, index) = (self.schedule.borrow(), self.next);
+        let len = schedule.points().len();
+        let point = schedule.points().get(index).copied().ok_or(Error::Finished { len })?;
+        let config = schedule.config();
         let (arrival, churn) = (schedule.arrival(index), config.churn);
         let is_raised = point.sigma > arrival.sigma;
         let draws_unused = churn.draws_always
             && churn.amount > 0.0
             && !is_raised
             && schedule.step_starts().binary_search(&index).is_ok();
-        let latents = match self.raised.take() {
-            Some(raised) => raised,
+        let latents = match &self.raised {
+            Some(raised) => raised.clone(),
             None => {
                 if draws_unused {
                     noise.sample(latents)?;
                 }
-                raise(latents, arrival, point, config.s_noise, noise)?
+                let raised = raise(latents, arrival, point, config.s_noise, noise)?;
+                self.raised = (is_raised || draws_unused).then(|| raised.clone());
+                raised
             }
         };
+        let input = linear(&[(1.0 / point.norm(), &latents)])?;
+        Ok(Evaluation { input, timestep: point.timestep, latents })
+    }
+
+    /// The next latents, from the model's output for the last evaluation of this stepper.
+    ///
+    /// # Errors
+    /// [`Error::Finished`] at the schedule's end, [`Error::OutputShape`] and [`Error::NoUnconditional`] where the output
+    /// does not fit, and those of tensors and noise.
+    pub fn advance(
+        &mut self,
+        evaluation: Evaluation,
+        output: impl Into<ModelOutput>,
+        noise: &mut dyn NoiseSource,
+    ) -> Result<Tensor> {
+        let (schedule, index) = (self.schedule.borrow(), self.next);
+        let len = schedule.points().len();
+        let point = schedule.points().get(index).copied().ok_or(Error::Finished { len })?;
+        let Evaluation { input, latents, .. } = evaluation;
+        drop(input); // the sampler does not read it
+        let config = schedule.config();
+        let denoiser = Denoiser::new(output.into(), config.prediction, config.threshold);
         let mut context = Context { schedule, index, point, target: schedule.target(index), denoiser, noise };
-        match self.sampler.step(&latents, &mut context) {
-            Ok(latents) => {
-                self.next += 1;
-                Ok(latents)
-            }
-            Err(error) => {
-                self.raised = (is_raised || draws_unused).then_some(latents);
-                Err(unbox(error))
-            }
-        }
+        let latents = self.sampler.step(&latents, &mut context)?;
+        (self.raised, self.next) = (None, self.next + 1);
+        Ok(latents)
     }
 }
 
@@ -139,18 +182,4 @@ fn raise(x: &Tensor, from: Point, to: Point, s_noise: f64, noise: &mut dyn Noise
     }
     let added = (to.sigma.powi(2) - from.sigma.powi(2)).sqrt();
     linear(&[(1.0, x), (s_noise * added, &noise.sample(x)?)])
-}
-
-/// Unboxes the model's error, which was boxed to pass through the samplers, to the caller's type.
-fn unbox<E>(error: Error) -> E
-where
-    E: From<Error> + std::error::Error + Send + Sync + 'static,
-{
-    match error {
-        Error::Model(source) => match source.downcast::<E>() {
-            Ok(own) => *own,
-            Err(source) => Error::Model(source).into(),
-        },
-        other => other.into(),
-    }
 }

@@ -176,6 +176,44 @@ fn a_failed_step_can_be_retried() -> Result<()> {
     Ok(())
 }
 
+/// Two walks at different places of different schedules that share one call of the model have the latents that they have
+/// alone.
+#[test]
+fn walks_can_share_a_call_of_the_model() -> Result<()> {
+    for kinds in [[SamplerKind::EulerA, SamplerKind::UniPc], [SamplerKind::Heun, SamplerKind::DpmppSde]] {
+        let model = |x: &Tensor, timestep: f64| Ok::<_, Error>((x * (timestep / 1000.0))?);
+        let bits = |x: &Tensor| x.flatten_all().and_then(|x| x.to_vec1::<f32>());
+        let schedules = [schedule(SD1, kinds[0], 6)?, schedule(SD1, kinds[1], 5)?.starting_at(2)?];
+        let noises = || [3, 4].map(|seed| ImageNoise::new(seed, 1));
+        let mut expected = Vec::new();
+        for (schedule, mut noise) in schedules.iter().zip(noises()) {
+            let x = noise.latents((4, 4, 4))?;
+            expected.push(bits(&sample(schedule, model, &x, &mut noise, &mut |_| ControlFlow::Continue(()))?)?);
+        }
+        let mut noises = noises();
+        let mut latents = [noises[0].latents((4, 4, 4))?, noises[1].latents((4, 4, 4))?];
+        let mut steppers = schedules.each_ref().map(Stepper::new);
+        while steppers.iter().any(|stepper| stepper.remaining() > 0) {
+            let mut asked = Vec::new();
+            for i in 0..2 {
+                if steppers[i].remaining() > 0 {
+                    asked.push((i, steppers[i].evaluation(&latents[i], &mut noises[i])?));
+                }
+            }
+            let inputs: Vec<_> = asked.iter().map(|(_, evaluation)| &evaluation.input).collect();
+            let all = Tensor::cat(&inputs, 0)?;
+            for (row, (i, evaluation)) in asked.into_iter().enumerate() {
+                let answer = model(&all.narrow(0, row, 1)?, evaluation.timestep)?;
+                latents[i] = steppers[i].advance(evaluation, answer, &mut noises[i])?;
+            }
+        }
+        for (latents, expected) in latents.iter().zip(&expected) {
+            assert_eq!(bits(latents)?, *expected, "{kinds:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_break_interrupts() -> Result<()> {
     let schedule = schedule(SD1, SamplerKind::EulerA, 5)?.starting_at(2)?;

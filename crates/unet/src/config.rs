@@ -93,6 +93,16 @@ impl UnetConfig {
         self.added_embedding.map(|added| added.input_dim.saturating_sub(NUM_TIME_IDS * added.time_embed_dim))
     }
 
+    /// Channels of the input that are no latents: an inpainting network's mask and masked image.
+    pub fn extra_channels(&self) -> usize {
+        self.in_channels.saturating_sub(self.out_channels)
+    }
+
+    /// Channels of the input that are latents.
+    pub fn latent_channels(&self) -> usize {
+        self.in_channels - self.extra_channels()
+    }
+
     /// Channels of the first feature map.
     pub(crate) fn model_channels(&self) -> usize {
         self.down[0].channels

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod conditioning;
 mod config;
 mod error;
 mod raw_config;
@@ -29,6 +30,7 @@ mod time_embedding;
 mod transformer;
 mod unet;
 
+pub use conditioning::{AddedConditions, Conditioning, Residuals, guidance_input};
 pub use config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
 pub use error::{Error, Result};
-pub use unet::{AddedConditions, Conditioning, Unet, guidance_input};
+pub use unet::Unet;

@@ -1,47 +1,22 @@
 //! The whole network.
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use kiln_nn::ops::Activation;
 use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
+use crate::conditioning::{AddedConditions, Conditioning};
 use crate::config::{NUM_TIME_IDS, UnetConfig};
 use crate::error::{Error, Result};
 use crate::time_embedding::TimeEmbedding;
-
-/// The inputs of the U-Net besides latents and timestep.
-#[derive(Debug, Clone)]
-pub struct Conditioning<T = Tensor> {
-    /// The text's tokens, `(b, s, context_dim)`.
-    pub context: T,
-    /// SDXL's additional conditions.
-    pub added: Option<AddedConditions<T>>,
-    /// The guidance scale for networks with [`UnetConfig::time_cond_proj_dim`], from [`guidance_input`]: `(1)` in f32
-    /// for any type of the network. Other networks ignore it.
-    pub guidance: Option<T>,
-}
-
-/// The number that distilled networks embed for the guidance scale `scale`: 1000 times its excess over 1, as in
-/// diffusers' `LatentConsistencyModelPipeline`.
-pub fn guidance_input(scale: f64) -> f32 {
-    (scale - 1.0) as f32 * 1000.0
-}
-
-/// SDXL's second conditioning.
-#[derive(Debug, Clone)]
-pub struct AddedConditions<T = Tensor> {
-    /// The pooled text, `(b, pooled_dim)`.
-    pub text_embeds: T,
-    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, in pixels, in
-    /// f32 for any type of the network.
-    pub time_ids: T,
-}
 
 /// The U-Net. It is built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Unet {
     config: UnetConfig,
     segments: Segments,
+    /// The number of skip connections from the down blocks to the up blocks.
+    skips: usize,
     time_embedding: SegmentModule<TimeEmbedding>,
     conv_in: SegmentModule<Conv2d>,
     down_blocks: Vec<DownBlock>,
@@ -75,6 +50,7 @@ impl Unet {
             skips.extend(std::iter::repeat_n(block.channels, block.layers + downsamples));
             last = block.channels;
         }
+        let count = skips.len();
         let mid_block = config.mid.as_ref().map(|block| MidBlock::new(&mut builder, block));
         let mut up_blocks = Vec::new();
         for (i, block) in config.up.iter().enumerate() {
@@ -86,7 +62,7 @@ impl Unet {
             conv_norm_out: GroupNorm::new(&p.pp("conv_norm_out"), last, norm),
             conv_out: Conv2d::new(&p.pp("conv_out"), last, config.out_channels, config.conv_out_kernel),
         });
-        Self { config, segments, time_embedding, conv_in, down_blocks, mid_block, up_blocks, head }
+        Self { config, segments, skips: count, time_embedding, conv_in, down_blocks, mid_block, up_blocks, head }
     }
 
     /// The configuration.
@@ -101,8 +77,9 @@ impl Unet {
 
     /// Predicts noise or velocity, as the model was trained, for noisy latents.
     ///
-    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, of any size; `timesteps` `(1)` or `(b)`, f32, one for all
-    /// images or one for each. The output is `(b, out_channels, h, w)`. All inputs are on the network's device, and
+    /// `x` `(b, in_channels, h, w)` in the slabs' dtype, of any size, less the channels of [`Conditioning::extra_channels`];
+    /// `timesteps` `(1)` or `(b)`, f32, one for all images or one for each. The output is `(b, out_channels, h, w)`. All
+    /// inputs are on the network's device, and
     /// nothing is read back from it.
     ///
     /// # Errors
@@ -131,7 +108,10 @@ impl Unet {
         let tokens = conditioning.context.to_dtype(dtype)?;
         let context = BlockContext { temb: &temb, tokens: &tokens };
 
-        let x = x.to_channels_last()?;
+        let mut x = x.to_channels_last()?;
+        if let Some(extra) = &conditioning.extra_channels {
+            x = x.concat_channels(&extra.to_dtype(dtype)?.to_channels_last()?)?;
+        }
         let mut x = T::run(&self.conv_in, |conv| conv.forward(&x))?;
         observe("conv_in", &x);
         let mut skips = vec![x.clone()];
@@ -139,9 +119,17 @@ impl Unet {
             x = block.forward(x, &context, &mut skips)?;
             observe(&format!("down.{i}"), &x);
         }
+        if let Some(residuals) = &conditioning.residuals {
+            for (skip, residual) in skips.iter_mut().zip(&residuals.down) {
+                *skip = skip.add(&residual.to_dtype(dtype)?)?;
+            }
+        }
         if let Some(block) = &self.mid_block {
             x = block.forward(x, &context)?;
             observe("mid", &x);
+        }
+        if let Some(residuals) = &conditioning.residuals {
+            x = x.add(&residuals.mid.to_dtype(dtype)?)?;
         }
         for (i, block) in self.up_blocks.iter().enumerate() {
             x = block.forward(x, &context, &mut skips)?;
@@ -151,11 +139,12 @@ impl Unet {
         Ok(y.to_channels_first()?)
     }
 
-    /// The shapes of the conditions of `b` images with `tokens` tokens of text each, in `dtype`.
+    /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each, in `dtype`.
     pub fn meta_conditioning(
         &self,
         device: &MetaDevice,
         b: usize,
+        (h, w): (usize, usize),
         tokens: usize,
         dtype: DType,
     ) -> Conditioning<MetaTensor> {
@@ -165,17 +154,34 @@ impl Unet {
         });
         let guidance = self.config.time_cond_proj_dim.map(|_| device.tensor(&[1], DType::F32));
         let context = device.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
-        Conditioning { context, added, guidance }
+        let extra = Some(self.config.extra_channels()).filter(|&extra| extra > 0);
+        let extra_channels = extra.map(|extra| device.tensor(&[b, extra, h, w], dtype));
+        Conditioning { added, guidance, extra_channels, ..Conditioning::of_text(context) }
     }
 
     /// Returns an error for inputs that do not fit.
     fn check<T: TensorLike>(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<()> {
         let fail =
             |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
-        let b = match *x.dims() {
-            [b, c, h, w] if c == self.config.in_channels && b * h * w > 0 => b,
-            _ => return fail("x", format!("(b, {}, h, w)", self.config.in_channels), x.dims()),
+        let extra = conditioning.extra_channels.as_ref().map(T::dims);
+        let channels = self.config.in_channels.checked_sub(extra.and_then(|dims| dims.get(1)).copied().unwrap_or(0));
+        let [b, h, w] = match *x.dims() {
+            [b, c, h, w] if Some(c) == channels && b * h * w > 0 => [b, h, w],
+            _ => return fail("x", format!("(b, {}, h, w)", channels.unwrap_or(0)), x.dims()),
         };
+        if let Some(found) = extra
+            && !matches!(*found, [rows, e, height, width] if rows == b && e > 0 && [height, width] == [h, w])
+        {
+            return fail("extra_channels", format!("({b}, e, {h}, {w})"), found);
+        }
+        if let Some(tokens) = &conditioning.image_tokens {
+            return fail("image_tokens", "none: this network has no layers for image prompts".into(), tokens.dims());
+        }
+        if let Some(residuals) = &conditioning.residuals
+            && residuals.down.len() != self.skips
+        {
+            return fail("residuals.down", format!("{} feature maps", self.skips), &[residuals.down.len()]);
+        }
         if timesteps.dims() != [1] && timesteps.dims() != [b] {
             return fail("timesteps", format!("(1) or ({b})"), timesteps.dims());
         }
@@ -201,34 +207,5 @@ impl Unet {
                 Ok(())
             }
         }
-    }
-}
-
-impl<T: TensorLike> Conditioning<T> {
-    /// The same conditions in another dtype; the sizes and the guidance stay f32.
-    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
-        let added = self.added.as_ref().map(|added| -> Result<_> {
-            Ok(AddedConditions { text_embeds: added.text_embeds.to_dtype(dtype)?, time_ids: added.time_ids.clone() })
-        });
-        let guidance = self.guidance.clone();
-        Ok(Self { context: self.context.to_dtype(dtype)?, added: added.transpose()?, guidance })
-    }
-
-    /// A copy of the conditions in new memory.
-    pub fn copy(&self) -> Result<Self> {
-        let added = self.added.as_ref().map(|added| -> Result<_> {
-            Ok(AddedConditions { text_embeds: added.text_embeds.copy()?, time_ids: added.time_ids.copy()? })
-        });
-        let guidance = self.guidance.as_ref().map(T::copy).transpose()?;
-        Ok(Self { context: self.context.copy()?, added: added.transpose()?, guidance })
-    }
-}
-
-impl Conditioning<MetaTensor> {
-    /// The total size of the tensors in bytes.
-    pub fn bytes(&self) -> usize {
-        let added = self.added.iter().map(|added| added.text_embeds.bytes() + added.time_ids.bytes());
-        let guidance = self.guidance.as_ref().map_or(0, MetaTensor::bytes);
-        self.context.bytes() + added.sum::<usize>() + guidance
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_testkit::{Fixture, Limits, Parity, Target, fixtures, similarity};
-use kiln_unet::{AddedConditions, Conditioning, Unet, UnetConfig};
+use kiln_unet::{AddedConditions, Conditioning, Residuals, Unet, UnetConfig};
 use kiln_weights::{Placement, load, open_component};
 
 /// Largest error of a stage in f32, in standard deviations.
@@ -36,7 +36,7 @@ fn conditioning(fixture: &Fixture, case: &str, target: &Target) -> Conditioning 
             .and_then(|ids| ids.reshape(((), 6)))
             .unwrap(),
     });
-    Conditioning { context: target.tensor(&fixture.tensor(&format!("{case}.context"))), added, guidance: None }
+    Conditioning { added, ..Conditioning::of_text(target.tensor(&fixture.tensor(&format!("{case}.context")))) }
 }
 
 fn check(kind: &str, folder: &str) {
@@ -158,10 +158,86 @@ fn an_image_has_the_same_bits_in_any_batch() {
     let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
     let run = |x: &Tensor, context: Tensor| {
         let timestep = Tensor::new(&[981f32], x.device()).unwrap();
-        let out = unet.forward(x, &timestep, &Conditioning { context, added: None, guidance: None }).unwrap();
+        let out = unet.forward(x, &timestep, &Conditioning::of_text(context)).unwrap();
         out.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
     let both = run(&sample, context.clone());
     let second = run(&sample.narrow(0, 1, 1).unwrap(), context.narrow(0, 1, 1).unwrap());
     assert_eq!(both[both.len() / 2..], second);
+}
+
+/// What a network with nine channels gets in parts, and a timestep for each row, change no bit.
+#[test]
+fn inputs_in_parts_have_the_same_bits() {
+    let unet = open("models/unet_inpaint", &Target { device: Device::Cpu, dtype: DType::F32 });
+    let fixture = Fixture::open("stages/unet_inpaint.safetensors");
+    let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
+    let run = |x: &Tensor, timesteps: &[f32], conditioning: &Conditioning| {
+        let timesteps = Tensor::new(timesteps, x.device()).unwrap();
+        let out = unet.forward(x, &timesteps, conditioning).unwrap();
+        out.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
+    let whole = run(&sample, &[981.0], &Conditioning::of_text(context.clone()));
+    let (latents, extra) = (sample.narrow(1, 0, 4).unwrap(), sample.narrow(1, 4, 5).unwrap());
+    let extra = extra.contiguous().unwrap();
+    let parts = Conditioning { extra_channels: Some(extra), ..Conditioning::of_text(context.clone()) };
+    assert_eq!(run(&latents.contiguous().unwrap(), &[981.0], &parts), whole);
+    assert_eq!(run(&sample, &[981.0, 981.0], &Conditioning::of_text(context.clone())), whole);
+    // Each row has its own timestep.
+    let rows = run(&sample, &[981.0, 21.0], &Conditioning::of_text(context.clone()));
+    let second =
+        run(&sample.narrow(0, 1, 1).unwrap(), &[21.0], &Conditioning::of_text(context.narrow(0, 1, 1).unwrap()));
+    let half = whole.len() / 2;
+    assert!(rows[..half] == whole[..half] && rows[half..] == second);
+    // A network without layers for image prompts takes none.
+    let tokens = Some(context.clone());
+    let refused = Conditioning { image_tokens: tokens, ..Conditioning::of_text(context) };
+    let timestep = Tensor::new(&[981f32], sample.device()).unwrap();
+    let message = unet.forward(&sample, &timestep, &refused).unwrap_err().to_string();
+    assert!(message.contains("`image_tokens`"), "{message}");
+}
+
+/// Residuals of zeros change nothing, others do, and a wrong number of them is refused.
+#[test]
+fn residuals_are_added_to_the_skip_connections() {
+    let unet = open("models/sd1/unet", &Target { device: Device::Cpu, dtype: DType::F32 });
+    let fixture = Fixture::open("stages/unet_sd1.safetensors");
+    let (sample, context) = (fixture.tensor("s0.sample"), fixture.tensor("s0.context"));
+    let timestep = Tensor::new(&[981f32], sample.device()).unwrap();
+    let run = |residuals: Option<Residuals>| {
+        let conditioning = Conditioning { residuals, ..Conditioning::of_text(context.clone()) };
+        let out = unet.forward(&sample, &timestep, &conditioning)?;
+        Ok::<_, kiln_unet::Error>(out.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+    };
+    let (mut maps, mut mid) = (Vec::new(), None);
+    let text = Conditioning::of_text(context.clone());
+    let mut observe = |name: &str, map: &Tensor| {
+        if name == "mid" {
+            mid = Some(map.clone());
+        }
+    };
+    unet.forward_observed(&sample, &timestep, &text, &mut observe).unwrap();
+    // Shapes of the skip connections: of the first convolution, then of every layer and every downsampling.
+    let config = unet.config();
+    let [b, _, mut h, mut w] = sample.dims4().map(|(b, c, h, w)| [b, c, h, w]).unwrap();
+    let zeros = |h, w, c| Tensor::zeros((b, h, w, c), DType::F32, sample.device()).unwrap();
+    maps.push(zeros(h, w, config.down[0].channels));
+    for (i, block) in config.down.iter().enumerate() {
+        (0..block.layers).for_each(|_| maps.push(zeros(h, w, block.channels)));
+        if i + 1 < config.down.len() {
+            (h, w) = (h.div_ceil(2), w.div_ceil(2));
+            maps.push(zeros(h, w, block.channels));
+        }
+    }
+    let mid = mid.unwrap().zeros_like().unwrap();
+    let plain = run(None).unwrap();
+    assert_eq!(run(Some(Residuals { down: maps.clone(), mid: mid.clone() })).unwrap(), plain);
+    for i in 0..=maps.len() {
+        let (mut down, mut mid) = (maps.clone(), mid.clone());
+        let changed = if i < down.len() { &mut down[i] } else { &mut mid };
+        *changed = (&*changed + 1.0).unwrap();
+        assert_ne!(run(Some(Residuals { down, mid })).unwrap(), plain, "residual {i}");
+    }
+    let message = run(Some(Residuals { down: maps[1..].to_vec(), mid })).unwrap_err().to_string();
+    assert!(message.contains("`residuals.down`"), "{message}");
 }

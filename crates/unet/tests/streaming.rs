@@ -37,8 +37,11 @@ impl Case {
         });
         let context = waves(&[2, 7, config.context_dim().unwrap()], 0.7);
         let timestep = Tensor::new(&[500f32], &target.device).unwrap();
-        let inputs =
-            (waves(&[2, config.in_channels, 8, 8], 0.1), timestep, Conditioning { context, added, guidance: None });
+        let inputs = (
+            waves(&[2, config.in_channels, 8, 8], 0.1),
+            timestep,
+            Conditioning { added, ..Conditioning::of_text(context) },
+        );
         let placement = Placement::new(target.device.clone(), target.dtype);
         Self { target, unet, source: Arc::from(open_component(&folder).unwrap()), placement, inputs }
     }

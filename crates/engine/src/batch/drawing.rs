@@ -1,37 +1,41 @@
-//! Drawing what has all in common but texts and noise: batch by batch, with encoding and decoding beside the steps.
+//! Images that have all in common but texts and noise: batch by batch, with encoding and decoding while steps run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kiln_models::ModelFolder;
-
-use super::aside::{Aside, Order};
-use super::desk::Desk;
 use super::groups::batches;
+use super::image_task::ImageTask;
 use super::journal::Seconds;
+use super::overlap_worker::OverlapWorker;
 use super::plan::BatchOptions;
+use super::run_state::RunState;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stage};
+use crate::pipeline::batch::Batch;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::overlap::OverlappedNetworks;
+use crate::pipeline::run::{
+    BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, begin_decoding, decode, run_batch,
+};
+use crate::pipeline::text_plan::Shape;
 use crate::plan::{BatchSize, Planner};
 use crate::resolved::Job;
-use crate::text::Shape;
-use crate::together::Together;
+use kiln_models::ModelFolder;
 
-/// Batches whose texts are looked at before they are drawn.
+/// Batches whose texts are looked at before they are run.
 const LOOK_AHEAD: usize = 64;
 
-/// Texts that each picture of the next batch may need: the next batch's are encoded beside the steps of this one.
+/// Texts that each image of the next batch may need: the next batch's are encoded while the steps of this one run.
 const TEXTS: usize = 2;
 
-impl Desk<'_, '_> {
-    /// Draws pictures that have all in common but texts and noise.
-    pub(super) fn draw_group(
+impl RunState<'_, '_> {
+    /// Makes images that have all in common but texts and noise.
+    pub(super) fn run_group(
         &mut self,
         engine: &mut Engine,
         model: &Arc<ModelFolder>,
-        group: &[&(usize, Job)],
+        group: &[&(usize, Arc<Job>)],
         options: &BatchOptions,
     ) -> Result<()> {
         let Some((_, first)) = group.first() else { return Ok(()) };
@@ -47,7 +51,7 @@ impl Desk<'_, '_> {
         let n = match options.batch_size {
             _ if options.deterministic || group.len() == 1 => 1,
             BatchSize::Of(n) => n.max(1),
-            // What has no room at all says so when it is drawn.
+            // What has no room at all is refused when it is run.
             BatchSize::Auto => Planner::auto_batch_size_of(model, first, &options.setup, group.len()).unwrap_or(1),
         };
         for group in group.chunks(LOOK_AHEAD.saturating_mul(n)) {
@@ -61,72 +65,46 @@ impl Desk<'_, '_> {
             let shape_of: HashMap<usize, Shape> = shapes.iter().copied().collect();
             let batches = batches(shapes, n);
             for (i, batch) in batches.iter().enumerate() {
-                engine.foresee(batches[i + 1..].iter().flatten().map(|&i| &group[i].1));
-                let pictures: Vec<&(usize, Job)> = batch.iter().map(|&i| group[i]).collect();
-                self.draw(engine, &pictures, shape_of[&batch[0]], n)?;
+                engine.foresee(batches[i + 1..].iter().flatten().map(|&i| &*group[i].1));
+                let images: Vec<&(usize, Arc<Job>)> = batch.iter().map(|&i| group[i]).collect();
+                self.run_images(engine, &images, shape_of[&batch[0]], n)?;
             }
         }
         Ok(())
     }
 
-    /// Draws one batch. Where that fails, its pictures are drawn one by one, so that one does not take others along.
-    fn draw(&mut self, engine: &mut Engine, pictures: &[&(usize, Job)], shape: Shape, n: usize) -> Result<()> {
-        self.card_memory = engine.card_memory();
-        self.drawing.get_or_insert_with(Instant::now);
-        let together = Together::of_jobs(pictures.iter().map(|(_, job)| job));
-        let work = engine.work_of(&together, shape, n); // a last batch that is smaller is not planned anew
-        let (mut given, beside) = (0, engine.beside());
-        if beside.is_some() && self.aside.is_none() {
-            self.aside = Some(Aside::start()?);
+    /// Runs one batch. Where that fails, its images are run one by one, so that one does not take others along.
+    fn run_images(&mut self, engine: &mut Engine, images: &[&(usize, Arc<Job>)], shape: Shape, n: usize) -> Result<()> {
+        self.gpu_memory = engine.gpu_memory();
+        self.first_image.get_or_insert_with(Instant::now);
+        let overlapped = engine.overlapped();
+        if overlapped.is_some() && self.worker.is_none() {
+            self.worker = Some(OverlapWorker::start()?);
         }
-        let mut tell = |event| {
-            if let (Event::Begin(Stage::Denoise), Some(aside), Some(beside)) = (&event, &self.aside, &beside) {
-                aside.encode(TEXTS * pictures.len(), beside.clone());
-            }
-            self.event(event)
-        };
-        let result = engine.draw(&together, work, &mut tell).and_then(|(drawn, before)| {
-            let part = |duration: Duration| duration.as_secs_f64() / pictures.len() as f64;
-            let (encode, denoise) = (part(before.encode), part(before.denoise));
-            for ((id, job), picture) in pictures.iter().zip(drawn) {
-                let seconds = Seconds { encode, denoise, ..Seconds::default() };
-                let order = Order { id: *id, job: job.clone(), origin: engine.origin(), picture, seconds };
-                self.decode(engine, order)?;
-                given += 1;
-            }
-            self.decode_what_had_no_memory(engine)
-        });
-        match result {
+        let batch = Batch::of_jobs(images.iter().map(|(_, job)| &**job));
+        let mut sink = SetImages { state: self, images, overlapped, times: BatchTimes::default(), given: 0 };
+        let result =
+            request(engine, &batch, shape, n).and_then(|request| run_batch(engine, &batch, request, &mut sink));
+        let given = sink.given;
+        match result.and_then(|()| self.decode_the_rest(engine)) {
             Ok(()) => Ok(()),
             Err(error @ Error::Interrupted) => Err(error),
-            Err(error) if pictures.len() == 1 && given == 0 => self.fail(pictures[0].0, &error.to_string()),
-            Err(error) if given == pictures.len() => Err(error),
+            Err(error) if images.len() == 1 && given == 0 => self.fail(images[0].0, &error.to_string()),
+            Err(error) if given == images.len() => Err(error),
             Err(error) => {
-                tracing::warn!("{} pictures at once: {error}; they are drawn one by one", pictures.len());
-                pictures[given..].iter().try_for_each(|one| self.draw(engine, &[one], shape, 1))
+                tracing::warn!("{} images at once: {error}; they are made one by one", images.len());
+                images[given..].iter().try_for_each(|one| self.run_images(engine, &[one], shape, 1))
             }
         }
     }
 
-    /// Has a picture decoded beside the steps of the next, or decodes it at once where that cannot be.
-    fn decode(&mut self, engine: &mut Engine, order: Order) -> Result<()> {
-        match (&self.aside, engine.beside()) {
-            (Some(aside), Some(beside)) => aside.decode(order, beside),
-            _ => self.decode_here(engine, order),
-        }
-    }
-
-    /// Decodes a picture with all of the engine's ways to get along with little memory.
-    fn decode_here(&mut self, engine: &mut Engine, order: Order) -> Result<()> {
-        engine.begin_decoding();
-        let drawn = engine.decode(&order.picture, &mut |event| self.event(event))?;
-        self.save(order, drawn)
-    }
-
-    fn decode_what_had_no_memory(&mut self, engine: &mut Engine) -> Result<()> {
-        while let Some(order) = self.undecoded.pop() {
-            let id = order.id;
-            match self.decode_here(engine, order) {
+    /// Decodes the images for which the worker had no memory, with all of the engine's ways to run in less.
+    fn decode_the_rest(&mut self, engine: &mut Engine) -> Result<()> {
+        while let Some(task) = self.undecoded.pop() {
+            let id = task.id;
+            begin_decoding(engine);
+            let decoded = decode(engine, &task.content, &mut |event| self.event(event));
+            match decoded.and_then(|image| self.save(task.with(image).0)) {
                 Err(error) if !matches!(error, Error::Interrupted) => self.fail(id, &error.to_string())?,
                 other => other?,
             }
@@ -134,10 +112,74 @@ impl Desk<'_, '_> {
         Ok(())
     }
 
-    /// Waits until all that was drawn is decoded.
+    /// Waits until all images whose steps are done are decoded.
     pub(super) fn finish_decoding(&mut self, engine: &mut Engine) -> Result<()> {
-        let Some(aside) = self.aside.take() else { return Ok(()) };
-        let told = self.take(aside.finish());
-        told.and(self.decode_what_had_no_memory(engine))
+        let Some(worker) = self.worker.take() else { return Ok(()) };
+        let told = self.take(worker.finish());
+        told.and(self.decode_the_rest(engine))
+    }
+}
+
+/// What a batch is run with. A last batch that is smaller than `n` is not planned anew.
+fn request(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<BatchRequest> {
+    let texts = engine.text().plan(batch)?;
+    let work = shape.work(batch.job(), n, texts.texts());
+    let schedule = batch.job().schedule(&engine.model)?;
+    let total = schedule.points().len() - schedule.start();
+    Ok(BatchRequest { texts, work, progress: Progress { before: 0, total } })
+}
+
+/// Takes the images of one batch of a set.
+struct SetImages<'s, 'a, 'w> {
+    state: &'s mut RunState<'a, 'w>,
+    images: &'s [&'s (usize, Arc<Job>)],
+    /// The networks that run while steps run, where there are any.
+    overlapped: Option<OverlappedNetworks>,
+    times: BatchTimes,
+    /// Images that went on to the worker or to the threads that save.
+    given: usize,
+}
+
+impl SetImages<'_, '_, '_> {
+    fn task<S>(&self, engine: &Engine, place: usize, content: S) -> ImageTask<S> {
+        let part = |duration: Duration| duration.as_secs_f64() / self.images.len().max(1) as f64;
+        let BatchTimes { encode, denoise } = self.times;
+        let seconds = Seconds { encode: part(encode), denoise: part(denoise), ..Seconds::default() };
+        let (id, job) = self.images[place];
+        ImageTask { id: *id, job: job.clone(), origin: engine.origin(), seconds, content }
+    }
+}
+
+impl BatchSink for SetImages<'_, '_, '_> {
+    fn event(&mut self, event: Event) -> Result<()> {
+        if let (Event::Begin(Stage::Denoise), Some(worker), Some(networks)) =
+            (&event, &self.state.worker, &self.overlapped)
+        {
+            worker.encode(TEXTS * self.images.len(), networks.clone());
+        }
+        self.state.event(event)
+    }
+
+    fn latents(
+        &mut self,
+        engine: &Engine,
+        place: usize,
+        latents: Latents,
+        times: BatchTimes,
+    ) -> Result<Option<Latents>> {
+        self.times = times;
+        let (Some(worker), Some(networks)) = (&self.state.worker, engine.overlapped()) else {
+            return Ok(Some(latents));
+        };
+        worker.decode(self.task(engine, place, latents), networks)?;
+        self.given += 1;
+        Ok(None)
+    }
+
+    fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()> {
+        let task = self.task(engine, place, image);
+        self.state.save(task)?;
+        self.given += 1;
+        Ok(())
     }
 }

@@ -4,18 +4,19 @@
 //! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
 
-mod aside;
-mod desk;
 mod drawing;
 mod events;
 mod fields;
 mod grid;
 mod groups;
+mod image_task;
 mod index;
 mod journal;
 mod names;
+mod overlap_worker;
 mod plan;
 mod resolve;
+mod run_state;
 mod runner;
 mod saver;
 mod set;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kiln_models::{ModelFolder, locate_model};
+use kiln_scheduler::Schedule;
+use serde_json::json;
 
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
@@ -16,7 +18,7 @@ use crate::resolved::Job;
 pub(super) struct OfModel {
     pub(super) model: Arc<ModelFolder>,
     /// With their places in the list of todos.
-    pub(super) jobs: Vec<(usize, Job)>,
+    pub(super) jobs: Vec<(usize, Arc<Job>)>,
 }
 
 /// Opens the models and fills in every pending job. No weights are read.
@@ -26,7 +28,13 @@ pub(super) struct OfModel {
 /// LoRA file that is missing. [`Error::Value`] and [`Error::Files`] for what is said for all jobs.
 pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
     options.setup.check()?;
-    let mut resolver = Resolver { options, models: Vec::new(), opened: HashMap::new(), loras: HashMap::new() };
+    let mut resolver = Resolver {
+        options,
+        models: Vec::new(),
+        opened: HashMap::new(),
+        loras: HashMap::new(),
+        schedules: HashMap::new(),
+    };
     let mut first: Option<(usize, String)> = None;
     let mut bad = 0;
     for (id, todo) in todos.iter().enumerate().filter(|(_, todo)| todo.state == State::Pending) {
@@ -53,15 +61,27 @@ struct Resolver<'a> {
     opened: HashMap<Option<PathBuf>, std::result::Result<usize, String>>,
     /// LoRA files that were looked for: why there is none, if so.
     loras: HashMap<LoraName, Option<String>>,
+    /// The schedules of the jobs so far, by all that they are made from.
+    schedules: HashMap<String, Arc<Schedule>>,
 }
 
 impl Resolver<'_> {
     fn add(&mut self, id: usize, todo: &Todo) -> std::result::Result<(), String> {
         let model = self.model(todo.task.model.as_ref())?;
         let of_model = &self.models[model].1.model;
-        let job = todo.task.request.resolve(of_model).map_err(|error| error.to_string())?;
+        let mut job = todo.task.request.resolve(of_model).map_err(|error| error.to_string())?;
+        self.share_schedule(model, &mut job).map_err(|error| error.to_string())?;
         job.loras.iter().try_for_each(|lora| self.find(lora))?;
-        self.models[model].1.jobs.push((id, job));
+        self.models[model].1.jobs.push((id, Arc::new(job)));
+        Ok(())
+    }
+
+    /// Gives a job the schedule of an earlier one that has the same: a set may have many jobs, and a schedule takes some
+    /// tens of KiB.
+    fn share_schedule(&mut self, model: usize, job: &mut Job) -> Result<()> {
+        let schedule = job.schedule(&self.models[model].1.model)?;
+        let key = json!([model, job.sampler, job.scheduler, job.sampling, job.steps, job.init]).to_string();
+        job.parsed.set_schedule(self.schedules.entry(key).or_insert(schedule).clone());
         Ok(())
     }
 

@@ -9,12 +9,12 @@ use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
 
-use super::desk::{Desk, Watch};
 use super::events::{BatchEvent, BatchReport};
 use super::groups::groups;
 use super::index::write_index;
 use super::plan::{BatchOptions, BatchRun};
 use super::resolve::OfModel;
+use super::run_state::{RunState, Watch};
 use super::saver::Savers;
 use super::sheet::write_sheet;
 use crate::engine::Engine;
@@ -23,8 +23,8 @@ use crate::lora::LoraUse;
 use crate::resolved::Job;
 
 impl BatchRun {
-    /// Makes the pictures that are missing. `watch` is told how it goes, and may stop the run between steps: what is
-    /// drawn by then is saved. A picture that cannot be made is recorded, and the others go on.
+    /// Makes the images that are missing. `watch` gets the events, and may stop the run between steps: what is
+    /// made by then is saved. An image that cannot be made is recorded, and the others go on.
     ///
     /// # Errors
     /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`Error::Files`] where
@@ -38,14 +38,14 @@ impl BatchRun {
         folders.into_iter().for_each(remove_orphans); // what a process that was killed has left
         let journal = Arc::new(Mutex::new(journal));
         let savers = Savers::start(&journal)?;
-        let mut desk = Desk::new(todos, journal, savers, watch, [known, failed]);
-        let mut report = BatchReport { known, all: desk.todos.len(), ..BatchReport::default() };
-        let result = desk.make(models, &options, &mut report);
-        // Whatever happened, what is drawn is saved, and the index tells it.
-        let rest = desk.savers.finish();
-        let recorded = desk.record(rest);
-        let written = write_index(&index, &desk.todos);
-        if let Some(error) = desk.stopped_by.take() {
+        let mut state = RunState::new(todos, journal, savers, watch, [known, failed]);
+        let mut report = BatchReport { known, all: state.todos.len(), ..BatchReport::default() };
+        let result = state.make(models, &options, &mut report);
+        // Whatever happened, what is made is saved, and the index has it.
+        let rest = state.savers.finish();
+        let recorded = state.record(rest);
+        let written = write_index(&index, &state.todos);
+        if let Some(error) = state.stopped_by.take() {
             return Err(error);
         }
         report.interrupted = matches!(result, Err(Error::Interrupted)) || matches!(recorded, Err(Error::Interrupted));
@@ -53,27 +53,27 @@ impl BatchRun {
             Ok(()) | Err(Error::Interrupted) => written?,
             error => return error.map(|()| report),
         }
-        (report.made, report.timings.save) = (desk.made, desk.saved);
-        report.failed = desk.failed;
+        (report.made, report.timings.save) = (state.made, state.saved);
+        report.failed = state.failed;
         if let (Some(file), Some(sheet), false) = (&sheet, &options.sheet, report.interrupted) {
-            write_sheet(file, sheet.side, &desk.todos, &axes)?;
+            write_sheet(file, sheet.side, &state.todos, &axes)?;
         }
-        report.timings.encode += desk.encoded;
-        report.timings.decode += desk.decoded;
-        report.wall = desk.start.elapsed();
-        report.timings.pictures = desk.made;
+        report.timings.encode += state.encoded;
+        report.timings.decode += state.decoded;
+        report.wall = state.start.elapsed();
+        report.timings.pictures = state.made;
         report.peak_memory = ProcessMemory::now().unwrap_or_default().peak_resident;
         Ok(report)
     }
 }
 
-impl Desk<'_, '_> {
-    /// Draws all that is pending, model by model.
+impl RunState<'_, '_> {
+    /// Makes all that is pending, model by model.
     fn make(&mut self, models: Vec<OfModel>, options: &BatchOptions, report: &mut BatchReport) -> Result<()> {
         let only_one = models.len() == 1;
         for OfModel { model, jobs } in models {
             self.tell(BatchEvent::Model(&model.name()))?;
-            let groups = groups(jobs.iter().map(|(_, job)| job));
+            let groups = groups(jobs.iter().map(|(_, job)| &**job));
             let Some(first) = groups.first().and_then(|group| jobs.get(*group.first()?)) else { continue };
             let mut engine = match self.load(&model, options, &first.1) {
                 Ok(engine) => engine,
@@ -87,8 +87,8 @@ impl Desk<'_, '_> {
                 }
             };
             let result = groups.iter().try_for_each(|group| {
-                let group: Vec<&(usize, Job)> = group.iter().map(|&i| &jobs[i]).collect();
-                self.draw_group(&mut engine, &model, &group, options)
+                let group: Vec<&(usize, Arc<Job>)> = group.iter().map(|&i| &jobs[i]).collect();
+                self.run_group(&mut engine, &model, &group, options)
             });
             let result = result.and(self.finish_decoding(&mut engine));
             let timings = engine.timings();

@@ -1,45 +1,27 @@
-//! Compressing and saving on other threads, while the next pictures are drawn.
+//! Compressing and saving on other threads, while the next images are made.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use candle_core::Tensor;
 use kiln_files::{persist, persist_new, temporary_beside};
 
-use super::journal::{Journal, Line, Made, Seconds};
+use super::image_task::{ImageTask, Unsaved};
+use super::journal::{Journal, Line, Made};
 use crate::error::{Error, Result};
 use crate::output::png;
 use crate::picture::Picture;
-use crate::resolved::Job;
-use crate::settings::Origin;
+use crate::pipeline::run::DecodedImage;
 
-/// Threads that save: compressing a picture takes a small part of the time that drawing it takes.
+/// Threads that save: compressing an image takes a small part of the time that making it takes.
 const THREADS: usize = 2;
-/// Pictures that may wait for a thread. Who draws waits where there are more: memory stays bounded.
+/// Images that may wait for a thread. The engine waits where there are more, so that memory stays bounded.
 const WAITING: usize = 4;
 
-/// A picture on its way to the disk.
-pub(crate) struct Parcel {
-    /// Whose it is, for who gave it.
-    pub(crate) id: usize,
-    pub(crate) key: String,
-    pub(crate) job: Job,
-    pub(crate) origin: Arc<Origin>,
-    /// `(1, 3, h, w)` in f32.
-    pub(crate) image: Tensor,
-    pub(crate) latents: Tensor,
-    pub(crate) path: PathBuf,
-    /// Whether a file that is there may go.
-    pub(crate) replace: bool,
-    /// How long it took so far.
-    pub(crate) seconds: Seconds,
-}
-
-/// What became of a parcel.
+/// The end of saving an image.
 pub(crate) struct Saved {
     pub(crate) id: usize,
     pub(crate) result: Result<Made>,
@@ -47,7 +29,7 @@ pub(crate) struct Saved {
 
 /// Threads that save.
 pub(crate) struct Savers {
-    parcels: Option<SyncSender<Parcel>>,
+    tasks: Option<SyncSender<ImageTask<Unsaved>>>,
     saved: Receiver<Saved>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -56,9 +38,9 @@ impl Savers {
     /// Starts the threads. Files are written under temporary names in the folders where they belong.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is no thread to be had.
+    /// [`Error::Write`] where the system gives no thread.
     pub(crate) fn start(journal: &Arc<Mutex<Journal>>) -> Result<Self> {
-        let (parcels, queue) = sync_channel(WAITING);
+        let (tasks, queue) = sync_channel(WAITING);
         let (tell, saved) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let thread = |i: usize| {
@@ -67,13 +49,13 @@ impl Savers {
             thread.spawn(move || work(&queue, &tell, &journal)).map_err(Error::write(Path::new("a thread")))
         };
         let threads = (0..THREADS).map(thread).collect::<Result<_>>()?;
-        Ok(Self { parcels: Some(parcels), saved, threads })
+        Ok(Self { tasks: Some(tasks), saved, threads })
     }
 
-    /// Gives a picture away; waits while too many wait.
-    pub(crate) fn give(&self, parcel: Parcel) -> Result<()> {
-        let path = parcel.path.clone();
-        let sent = self.parcels.as_ref().is_some_and(|parcels| parcels.send(parcel).is_ok());
+    /// Has an image saved; waits while too many wait.
+    pub(crate) fn give(&self, task: ImageTask<Unsaved>) -> Result<()> {
+        let path = task.content.path.clone();
+        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
         let ended = || Error::write(&path)(std::io::Error::other("the threads that save have ended"));
         if sent { Ok(()) } else { Err(ended()) }
     }
@@ -85,22 +67,22 @@ impl Savers {
 
     /// Waits for the threads, and gives the rest.
     pub(crate) fn finish(&mut self) -> Vec<Saved> {
-        self.parcels = None; // the threads find their queue closed
+        self.tasks = None; // the threads find their queue closed
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread that saves pictures has failed");
+                tracing::error!("a thread that saves images has failed");
             }
         }
         self.news()
     }
 }
 
-fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<Journal>) {
+fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journal: &Mutex<Journal>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(parcel) = next else { return };
-        let id = parcel.id;
-        let result = save(parcel, journal).or_else(|error| {
+        let Ok(task) = next else { return };
+        let id = task.id;
+        let result = save(task, journal).or_else(|error| {
             // Of a folder that is gone this tells more than that a file is not there.
             journal.lock().unwrap_or_else(PoisonError::into_inner).check_place().and(Err(error))
         });
@@ -112,9 +94,10 @@ fn work(queue: &Mutex<Receiver<Parcel>>, tell: &Sender<Saved>, journal: &Mutex<J
 
 /// The file is on the disk and in the journal before it gets its name, in this order: whenever the process ends, a
 /// name means a whole file that the journal knows.
-fn save(parcel: Parcel, journal: &Mutex<Journal>) -> Result<Made> {
+fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
     let start = Instant::now();
-    let Parcel { key, job, origin, image, latents, path, replace, mut seconds, .. } = parcel;
+    let ImageTask { job, origin, mut seconds, content, .. } = task;
+    let Unsaved { image: DecodedImage { image, latents, .. }, key, path, replace } = content;
     let picture = Picture::new(&job, &origin, 0, &image, latents)?;
     drop(image);
     let bytes = png(&picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;

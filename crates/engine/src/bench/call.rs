@@ -1,32 +1,41 @@
-//! A whole call as `kiln txt2img` makes it once it is warm: from the tokens of both prompts to PNG files in memory.
+//! A whole call as `kiln txt2img` makes it once it is warm: from the tokens of both prompts to PNG files in memory, through
+//! the sampler loop of the engine.
 //!
-//! Two things differ, since random networks draw nothing. The sampler is told that the noise is its own input rather
-//! than what the U-Net answers, as a network would that knows nothing but noise: the latents keep the size that the
-//! decoder is made for. And pictures with values that are no numbers are counted but not refused.
+//! Two things differ, since the networks have random weights. The denoiser says that the noise is its own input rather
+//! than what the U-Net predicts, so that the latents keep the range that the decoder is made for. And images with values
+//! that are not finite are counted but not refused.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
 use kiln_mempool::mark_stage;
-use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule, sample};
+use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
+use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
 use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
+use kiln_weights::Segments;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, added, encode, texts_flop};
+use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, encode, shared_conditions, texts_flop};
 use super::{BenchModel, BenchStage};
-use crate::decoder::Network;
-use crate::denoise::{GuidedUnet, RecordedStep, count_not_finite};
 use crate::error::{Error, Result};
-use crate::event::Stage;
 use crate::output::png;
 use crate::picture::{Picture, to_rgb};
+use crate::pipeline::conditioning::{ConditioningPlan, Conditions};
+use crate::pipeline::decoder::Network;
+use crate::pipeline::denoiser::{Denoiser, Forward};
+use crate::pipeline::event::Stage;
+use crate::pipeline::guidance::Guidance;
+use crate::pipeline::init::Start;
+use crate::pipeline::running::{Group, RunningBatch};
+use crate::pipeline::step::{RecordedStep, count_not_finite};
+use crate::pipeline::text_cache::Encoded;
 use crate::plan::{decoder_flop, unet_flop};
 
-/// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is nothing beside the U-Net's.
+/// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is small next to the U-Net's.
 const SCHEDULE: &str = r#"{
     "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012,
     "timestep_spacing": "leading", "steps_offset": 1
@@ -35,14 +44,14 @@ const SCHEDULE: &str = r#"{
 /// A call that can be made again and again.
 struct Call<'a> {
     model: &'a BenchModel,
-    /// Pictures of a call.
+    /// Images of a call.
     n: usize,
     device: &'a Device,
     dtype: DType,
     encoders: Vec<TextEncoder>,
     unet: Unet,
     decoder: Network,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
 }
 
 impl Meter<'_, '_> {
@@ -58,7 +67,7 @@ impl Meter<'_, '_> {
             encoders: self.encoders()?,
             unet: Unet::new(model.unet.clone()),
             decoder: Network::kl(model.vae.clone()),
-            schedule: Schedule::new(&schedule, self.plan.steps)?,
+            schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
         };
         let weights = |segments, dtype| Weights { segments, dtype, flop: &[] };
         let mut networks =
@@ -82,43 +91,42 @@ impl Meter<'_, '_> {
 impl Call<'_> {
     fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
         mark_stage(Stage::Encode.id());
-        let conditioning = self.conditioning()?;
+        let conditions = self.conditions()?;
         mark_stage(Stage::Denoise.id());
-        let mut unet = GuidedUnet::new(&self.unet, Some(recorded), &conditioning, Some(CFG_SCALE), self.dtype)?;
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
         let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;
-        let latents = (latents * self.schedule.init_noise_sigma())?;
-        let denoise = |x: &Tensor, timestep: f64| -> Result<Tensor> {
-            unet.forward(x, timestep)?;
-            Ok(x.clone())
-        };
-        let latents =
-            sample::<Error, _>(&self.schedule, denoise, &latents, &mut noise, &mut |_| ControlFlow::Continue(()))?;
+        let start = Start { latents: (latents * self.schedule.init_noise_sigma())?, kept: None };
+        let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
+        let guidance = Guidance::plain(CFG_SCALE, true, calls);
+        let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;
+        let mut running = RunningBatch::new();
+        let id = running.join(group, None);
+        for _ in 0..calls {
+            running.step(&Echo(&self.unet), Some(recorded), self.dtype, None)?;
+        }
+        let latents = running.finish(id)?.latents().clone();
         count_not_finite(&latents)?;
         mark_stage(Stage::Decode.id());
-        (0..self.n).try_for_each(|index| self.draw(index, &latents.narrow(0, index, 1)?, recorded))
+        (0..self.n).try_for_each(|index| self.decode(index, &latents.narrow(0, index, 1)?, recorded))
     }
 
-    /// Both texts, one after another as a pipeline does it, as the conditions of all images.
-    fn conditioning(&self) -> Result<Conditioning> {
-        let (mut contexts, mut pooled) = (Vec::new(), Vec::new());
-        for text in 0..2 {
+    /// Both texts, one after another as a run encodes them, as the conditions of all images.
+    fn conditions(&self) -> Result<Conditions> {
+        let plan = ConditioningPlan::plain(self.n, "1", Some("0"));
+        let encoded = |text: usize| -> Result<Encoded> {
             let outputs = encode(&self.encoders, self.model.family, text, self.device)?;
             let hidden: Vec<_> = outputs.iter().map(|output| &output.hidden).collect();
-            contexts.push(Tensor::cat(&hidden, D::Minus1)?.repeat((self.n, 1, 1))?); // (n, 77, d)
-            pooled.extend(outputs.last().map(|output| output.pooled.repeat((self.n, 1))).transpose()?); // (n, d)
-        }
-        let added = |_| added(self.model, Tensor::cat(&pooled, 0)?);
-        Ok(Conditioning {
-            context: Tensor::cat(&contexts, 0)?,
-            added: self.model.unet.pooled_dim().map(added).transpose()?,
-            guidance: super::stage::guidance(self.model, self.device)?,
-        })
+            let context = Tensor::cat(&hidden, D::Minus1)?; // (1, 77, d)
+            let pooled = outputs.last().map_or_else(|| context.clone(), |output| output.pooled.clone()); // (1, d)
+            Ok(Encoded { context, pooled })
+        };
+        let encoded = (0..plan.texts.len()).map(encoded).collect::<Result<_>>()?;
+        Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
-    fn draw(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
+    fn decode(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
         let dtype = self.model.decoder_dtype(self.dtype);
         let image = recorded.lend(|| -> Result<_> {
             Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
@@ -136,5 +144,36 @@ impl Call<'_> {
         };
         let failed = |error| Error::write(Path::new("a PNG file in memory"))(io::Error::other(error));
         png(&picture).map(drop).map_err(failed)
+    }
+}
+
+/// A U-Net that runs, and then says that the noise is its own input.
+struct Echo<'a>(&'a Unet);
+
+impl<T: TensorLike> Forward<T> for Echo<'_> {
+    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
+        Forward::forward(self.0, x, timesteps, conditioning)?;
+        Ok(x.clone())
+    }
+}
+
+impl Denoiser for Echo<'_> {
+    fn segments(&self) -> &Segments {
+        self.0.segments()
+    }
+
+    fn latent_channels(&self) -> usize {
+        Denoiser::latent_channels(self.0)
+    }
+
+    fn meta_conditioning(
+        &self,
+        device: &MetaDevice,
+        b: usize,
+        size: (usize, usize),
+        tokens: usize,
+        dtype: DType,
+    ) -> Conditioning<MetaTensor> {
+        self.0.meta_conditioning(device, b, size, tokens, dtype)
     }
 }

@@ -6,7 +6,8 @@ use super::{BenchModel, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
-use crate::plan::{Planner, RunsOn, Work};
+use crate::pipeline::event::Stage;
+use crate::plan::{Plan, Planner, RunsOn, StagePlan, Work};
 
 /// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
 /// memory. Text encoders are held to their weights when these are made.
@@ -27,14 +28,16 @@ pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Op
         chunks: 1,
         context: 1,
         texts: 2,
+        encodes_image: false,
         // Pictures are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };
+    let total = |plan: &Plan, stage| plan.stage(stage).map_or(0, StagePlan::total);
     for &stage in &plan.stages {
         let of = |mode| planner.plan(mode, &work, on, None);
         let (needed, n) = match stage {
-            BenchStage::Step => (of(Mode::Medvram)?.stages[1].total(), plan.batch),
-            BenchStage::Vae => (of(Mode::Medvram)?.stages[2].total(), 1),
+            BenchStage::Step => (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch),
+            BenchStage::Vae => (total(&of(Mode::Medvram)?, Stage::Decode), 1),
             BenchStage::Call => (of(Mode::Full)?.peak(), plan.batch),
             BenchStage::Text => continue,
         };

@@ -11,7 +11,7 @@ use super::BenchStage;
 use super::streamed::StreamStage;
 use crate::devices::devices;
 use crate::error::Result;
-use crate::trace::StepTrace;
+use crate::pipeline::trace::StepTrace;
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
 #[derive(Debug, Clone, Serialize)]

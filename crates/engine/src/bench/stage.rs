@@ -4,23 +4,26 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, TextOutput};
+use kiln_clip::{TextEncoder, TextOutput};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
-use kiln_models::Family;
+use kiln_ops::trace::Trace;
 use kiln_scheduler::ImageNoise;
-use kiln_unet::{AddedConditions, Conditioning, Unet, guidance_input};
+use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
 use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
 use super::{BenchEvent, BenchModel, BenchPlan, BenchStage};
-use crate::decoder::Network;
-use crate::denoise::{GuidedUnet, RUNS_UNTIL_RECORDED, RecordedStep};
 use crate::error::{Error, Result};
 use crate::host_memory::Asked;
+use crate::pipeline::conditioning::SharedConditions;
+use crate::pipeline::decoder::Network;
+use crate::pipeline::step::{GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep};
+use crate::pipeline::text::hidden_layer;
+use crate::pipeline::trace::StepTrace;
 use crate::plan::{decoder_flop, text_flop, unet_flop};
-use crate::trace::StepTrace;
+use kiln_models::Family;
 
 /// Tokens of a text: one chunk.
 pub(super) const TOKENS: usize = 77;
@@ -86,15 +89,16 @@ impl Meter<'_, '_> {
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
-        let mut guided = GuidedUnet::new(&unet, Some(&mut recorded), &conditioning, Some(CFG_SCALE), self.dtype)?;
-        // What is measured is the step as it runs for nearly all of a picture.
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
+        let mut guided = |trace| step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace);
+        // A step is measured as it runs for nearly all of a run.
         for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
-            guided.forward(&latents, TIMESTEP)?;
+            guided(None)?;
         }
         let before = loaded.streams.first().map(Streamed::report).transpose()?;
         // Segments are timed from here on: the first runs are slower.
         loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?;
-        let mut run = || guided.forward(&latents, TIMESTEP).map(drop);
+        let mut run = || guided(None).map(drop);
         let mut report = self.time(BenchStage::Step, &loaded, flop.iter().sum(), &mut run)?;
         let streamed = loaded.streams.pop(); // for as long as there are steps
         if let (Some(streamed), Some(before)) = (&streamed, before) {
@@ -102,17 +106,15 @@ impl Meter<'_, '_> {
             let (counted, computed) = (streamed.report()?.since(&before), streamed.take_compute_seconds()?);
             let resident = Unet::new(model.unet.clone());
             load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
-            let mut alone = GuidedUnet::new(&resident, None, &conditioning, Some(CFG_SCALE), self.dtype)?;
-            let seconds = self.in_turns([
-                &mut || guided.forward(&latents, TIMESTEP).map(drop),
-                &mut || streamed.pass(),
-                &mut || alone.forward(&latents, TIMESTEP).map(drop),
-            ])?;
+            let alone = || step.run(&resident, None, &latents, &[TIMESTEP], None);
+            let seconds =
+                self.in_turns([&mut || guided(None).map(drop), &mut || streamed.pass(), &mut || alone().map(drop)])?;
             report.stream = Some(Streamed::stage(streamed.residency(), counted, runs, seconds, &flop, computed));
         }
         if self.plan.trace {
             let title = format!("{}: guided step, {n} of {}x{}", model.name, model.width, model.height);
-            let (_, trace) = guided.traced(&latents, TIMESTEP)?;
+            let mut trace = Trace::default();
+            guided(Some(&mut trace))?;
             let before = self.plan.warmup + self.plan.runs;
             self.trace = Some(StepTrace::new(title, self.device, self.dtype, before, trace));
         }
@@ -203,7 +205,7 @@ impl Meter<'_, '_> {
         for i in 0..self.plan.warmup + self.plan.runs {
             let (before, calls, start) = (Asked::so_far(), DevicePool::calls().driver, Instant::now());
             run()?;
-            self.device.synchronize()?; // a card still works when the call returns
+            self.device.synchronize()?; // a GPU still works when the call returns
             if i >= self.plan.warmup {
                 runs.push(start.elapsed().as_secs_f64());
                 let asked = Asked::so_far().since(before);
@@ -244,24 +246,25 @@ impl Meter<'_, '_> {
         }
     }
 
-    /// What steers `n` images: one chunk of text each, and SDXL's pooled text and sizes.
+    /// The conditions of `n` images: one chunk of text each, and SDXL's pooled text and sizes.
     fn conditioning(&self, n: usize) -> Result<Conditioning> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
-        let added = unet.pooled_dim().map(|dim| added(self.model, self.normal(n, (1, 1, dim))?.reshape((n, dim))?));
-        Ok(Conditioning { context, added: added.transpose()?, guidance: guidance(self.model, self.device)? })
+        let pooled = || Ok(self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?);
+        shared_conditions(self.model, self.device)?.conditioning(context, pooled)
     }
 
-    /// Normal values `(n, ..)`, drawn as a picture's noise is.
+    /// Normal values `(n, ..)`, drawn as an image's noise is.
     fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
     }
 }
 
-/// What a distilled network takes for the usual strength of guidance; nothing for others.
-pub(super) fn guidance(model: &BenchModel, device: &Device) -> Result<Option<Tensor>> {
-    let input = model.unet.time_cond_proj_dim.map(|_| guidance_input(kiln_models::LCM_GUIDANCE));
-    Ok(input.map(|input| Tensor::new(&[input], device)).transpose()?)
+/// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
+/// strength of guidance.
+pub(super) fn shared_conditions(model: &BenchModel, device: &Device) -> Result<SharedConditions> {
+    let strength = model.unet.time_cond_proj_dim.map(|_| kiln_models::LCM_GUIDANCE);
+    SharedConditions::new(model.unet.pooled_dim().is_some(), (model.width, model.height), strength, device)
 }
 
 /// Floating-point operations of one text through all encoders.
@@ -274,14 +277,6 @@ fn tokens(encoder: &TextEncoder) -> usize {
     TOKENS.min(encoder.config().max_position_embeddings)
 }
 
-/// SDXL's sizes beside pooled texts `(n, d)`.
-pub(super) fn added(model: &BenchModel, text_embeds: Tensor) -> Result<AddedConditions> {
-    let (width, height) = (model.width as f32, model.height as f32);
-    let sizes = Tensor::new(&[[height, width, 0.0, 0.0, height, width]], text_embeds.device())?;
-    let time_ids = sizes.repeat((text_embeds.dim(0)?, 1))?; // (n, 6)
-    Ok(AddedConditions { text_embeds, time_ids })
-}
-
 /// Text number `text`, one chunk, through all encoders, as a model of this family takes it.
 pub(super) fn encode(
     encoders: &[TextEncoder],
@@ -289,10 +284,7 @@ pub(super) fn encode(
     text: usize,
     device: &Device,
 ) -> Result<Vec<TextOutput>> {
-    let layer = match family {
-        Family::Sd => HiddenLayer::LAST,
-        Family::Sdxl => HiddenLayer::PENULTIMATE,
-    };
+    let layer = hidden_layer(family, None);
     let one = |encoder: &TextEncoder| {
         let config = encoder.config();
         let chunk = (0..tokens(encoder)).map(|i| ((i + text) % config.vocab_size) as u32).collect();

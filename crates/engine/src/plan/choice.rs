@@ -100,7 +100,7 @@ impl Planner {
 impl Plan {
     /// Why it does not fit into `room`.
     pub(crate) fn refusal(&self, work: &Work, room: Room) -> Error {
-        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = *self.largest();
+        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = self.largest();
         let parts = [
             ("weights", weights),
             ("ring", ring),
@@ -121,7 +121,7 @@ impl Plan {
             } else {
                 format!("the mode {}", self.mode)
             },
-            stage: format!("{stage:?}").to_lowercase(),
+            stage: stage.id().into(),
             needed: ByteSize(self.peak()),
             parts: told.join(", "),
             room,

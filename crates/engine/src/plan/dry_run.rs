@@ -4,15 +4,18 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
-use kiln_unet::{Conditioning, Unet};
+use kiln_unet::Conditioning;
 use kiln_vae::Tiling;
 
 use super::{RunsOn, Work};
-use crate::decoder::Network;
-use crate::denoise::{Constants, guided_step};
 use crate::error::Result;
 use crate::host_memory;
 use crate::picture;
+use crate::pipeline::decoder::Network;
+use crate::pipeline::denoiser::Denoiser;
+use crate::pipeline::event::Stage;
+use crate::pipeline::image_encoder;
+use crate::pipeline::step::{Constants, guided_step};
 use crate::setup::CACHED_TEXTS;
 
 /// Bytes besides weights, in one stage.
@@ -34,8 +37,9 @@ const SAMPLER_STATE: usize = 8;
 pub(super) struct Networks<'a> {
     pub(super) text: &'a [TextEncoder],
     pub(super) layer: HiddenLayer,
-    pub(super) unet: &'a Unet,
+    pub(super) denoiser: &'a dyn Denoiser,
     pub(super) decoder: &'a Network,
+    pub(super) encoder: &'a image_encoder::Network,
     pub(super) dtype: DType,
     pub(super) decoder_dtype: DType,
     /// Pixels of a latent in each direction.
@@ -44,12 +48,16 @@ pub(super) struct Networks<'a> {
 
 /// What a batch holds and computes.
 pub(super) struct DryRun {
-    /// Encoding and denoising.
-    pub(super) stages: [StageBytes; 2],
-    /// Decoding in every tiling, the fastest first.
-    pub(super) decoding: Vec<(Tiling, StageBytes)>,
-    /// Floating-point operations of each of the U-Net's segments in a step.
+    /// The stages in their order.
+    pub(super) stages: Vec<StageRun>,
+    /// Floating-point operations of each of the denoiser's segments in a step.
     pub(super) step_flop: Vec<f64>,
+}
+
+/// What one stage holds, in every way that there is to run it, the fastest first. A stage that is never tiled has one.
+pub(super) struct StageRun {
+    pub(super) stage: Stage,
+    pub(super) ways: Vec<(Tiling, StageBytes)>,
 }
 
 impl StageBytes {
@@ -60,31 +68,57 @@ impl StageBytes {
 }
 
 impl Networks<'_> {
-    /// Encodes, denoises, and decodes in every tiling that there is for `work`. Each network runs once: what it keeps stays
-    /// for those after it.
+    /// Runs the stages of `work` in their order, and those of the autoencoder in every tiling. Each network runs once: what it
+    /// keeps stays for those after it.
     pub(super) fn dry_run(&self, on: RunsOn, work: &Work) -> Result<DryRun> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
         let (conditioning, scheduled) = self.encode(&device, work)?;
         let conditions = conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>();
-        let stage = || {
+        let bytes = || {
             let (peak, workspace) = (device.ledger().peak(), target.kept() + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();
             StageBytes { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
-        let encoded = stage();
-        device.take_flop();
-        let latents = self.denoise(&device, work, &conditioning)?;
-        let step_flop = device.take_flop().by_segment(self.unet.segments());
-        let denoised = stage();
-        let decoding = work.vae.tilings(work.height, target).into_iter().map(|tiling| {
-            self.decode(&latents, tiling)?;
-            Ok((tiling, stage()))
-        });
-        Ok(DryRun { stages: [encoded, denoised], decoding: decoding.collect::<Result<_>>()?, step_flop })
+        let (mut stages, mut step_flop) = (Vec::new(), Vec::new());
+        let size = [work.batch_size, self.denoiser.latent_channels()];
+        let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
+        // What denoising leaves for decoding.
+        let mut held: Option<MetaTensor> = None;
+        let tilings = || work.vae.tilings(work.height, target).into_iter();
+        for stage in work.stages() {
+            let ways = match stage {
+                Stage::EncodeImage => {
+                    let of = |tiling| {
+                        self.encode_image(&device, work, tiling)?;
+                        Ok((tiling, bytes()))
+                    };
+                    tilings().map(of).collect::<Result<Vec<_>>>()?
+                }
+                Stage::Denoise => {
+                    device.take_flop();
+                    let latents = device.tensor(&latents, DType::F32);
+                    self.denoise(&device, &latents, work, &conditioning)?;
+                    step_flop = device.take_flop().by_segment(self.denoiser.segments());
+                    held = Some(latents);
+                    vec![(Tiling::Whole, bytes())]
+                }
+                Stage::Decode => {
+                    let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
+                    let of = |tiling| {
+                        self.decode(&latents, tiling)?;
+                        Ok((tiling, bytes()))
+                    };
+                    tilings().map(of).collect::<Result<Vec<_>>>()?
+                }
+                Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => vec![(Tiling::Whole, bytes())],
+            };
+            stages.push(StageRun { stage, ways });
+        }
+        Ok(DryRun { stages, step_flop })
     }
 
     /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides until
@@ -105,14 +139,30 @@ impl Networks<'_> {
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
         let _encoded: Vec<_> = self.text.iter().map(encode).collect::<Result<_>>()?;
-        Ok((self.unet.meta_conditioning(device, work.images(), work.context * TOKENS, self.dtype), scheduled))
+        let size = (work.height / self.downscale, work.width / self.downscale);
+        let (images, tokens) = (work.images(), work.context * TOKENS);
+        Ok((self.denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
     }
 
-    /// One step between the sampler's tensors; gives the latents.
-    fn denoise(&self, device: &MetaDevice, work: &Work, conditioning: &Conditioning<MetaTensor>) -> Result<MetaTensor> {
-        let (h, w) = (work.height / self.downscale, work.width / self.downscale);
-        let (n, c) = (work.batch_size, self.unet.config().in_channels);
-        let latents = device.tensor(&[n, c, h, w], DType::F32);
+    /// One image, up to what its latents are drawn from.
+    fn encode_image(&self, device: &MetaDevice, work: &Work, tiling: Tiling) -> Result<()> {
+        let image = device.tensor(&[1, 3, work.height, work.width], DType::F32);
+        let moments = self.encoder.encode(&image, self.decoder_dtype, tiling)?;
+        if !device.target().is_gpu() {
+            let _on_the_host = moments.copy()?;
+        }
+        Ok(())
+    }
+
+    /// One step between the sampler's tensors.
+    fn denoise(
+        &self,
+        device: &MetaDevice,
+        latents: &MetaTensor,
+        work: &Work,
+        conditioning: &Conditioning<MetaTensor>,
+    ) -> Result<()> {
+        let [n, c, h, w] = latents.size4()?;
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
         // A recorded step has inputs of its own.
         let _recorded = device.target().is_gpu().then(|| conditioning.copy()).transpose()?;
@@ -122,11 +172,11 @@ impl Networks<'_> {
             cfg_scale: work.guided.then(|| device.uncounted(&[1], DType::F32)),
             weights: (work.guided && work.parts > 1).then(|| device.tensor(&[work.parts * n, c, h, w], DType::F32)),
         };
-        guided_step(self.unet, &latents, &timestep, &constants, self.dtype, None)?;
-        Ok(latents)
+        guided_step(self.denoiser, latents, &timestep, &constants, self.dtype, None)?;
+        Ok(())
     }
 
-    /// One picture, up to its bytes.
+    /// One image, up to its bytes.
     fn decode(&self, latents: &MetaTensor, tiling: Tiling) -> Result<()> {
         let image = self.decoder.decode(&latents.narrow(0, 0, 1)?, self.decoder_dtype, tiling)?;
         if !image.device().target().is_gpu() {

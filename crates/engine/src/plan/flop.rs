@@ -8,8 +8,8 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_vae::Tiling;
 
-use crate::decoder::Network;
 use crate::error::Result;
+use crate::pipeline::decoder::Network;
 
 /// Arithmetic does not depend on the device or the type; those of a card have the least to count besides.
 const TARGET: Target = Target::Gpu;
@@ -19,9 +19,9 @@ const DTYPE: DType = DType::F16;
 /// of text each.
 pub(crate) fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usize) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    let x = device.tensor(&[images, unet.config().in_channels, h, w], DTYPE);
+    let x = device.tensor(&[images, unet.config().latent_channels(), h, w], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    unet.forward(&x, &timestep, &unet.meta_conditioning(&device, images, tokens, DTYPE))?;
+    unet.forward(&x, &timestep, &unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE))?;
     Ok(device.take_flop().by_segment(unet.segments()))
 }
 
@@ -60,9 +60,9 @@ mod tests {
             let side = row["side"].as_u64().unwrap() as usize;
             let unet = Unet::new(model.unet);
             let device = MetaDevice::new(TARGET, DTYPE);
-            let x = device.tensor(&[2, unet.config().in_channels, side, side], DTYPE);
+            let x = device.tensor(&[2, unet.config().latent_channels(), side, side], DTYPE);
             let timesteps = device.tensor(&[2], DType::F32); // diffusers has one for each image
-            unet.forward(&x, &timesteps, &unet.meta_conditioning(&device, 2, 77, DTYPE)).unwrap();
+            unet.forward(&x, &timesteps, &unet.meta_conditioning(&device, 2, (side, side), 77, DTYPE)).unwrap();
             assert_eq!(Some(device.take_flop().total()), row["unet"].as_f64(), "{}", preset.id());
 
             let decoder = Network::kl(model.vae);

@@ -18,9 +18,9 @@ use kiln_mempool::{HostPool, ProcessMemory};
 use kiln_vae::Tiling;
 use serde::Serialize;
 
-use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
+use crate::pipeline::event::Stage;
 use crate::resolved::Job;
 use kiln_files::ByteSize;
 
@@ -33,9 +33,9 @@ pub use time::Rates;
 /// How much there is to do, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Width of the pictures in pixels.
+    /// Width of the images in pixels.
     pub width: usize,
-    /// Height of the pictures in pixels.
+    /// Height of the images in pixels.
     pub height: usize,
     /// Pictures at a time.
     pub batch_size: usize,
@@ -43,7 +43,7 @@ pub struct Work {
     pub steps: usize,
     /// Whether the U-Net runs without the prompt too.
     pub guided: bool,
-    /// Prompts that steer each picture: more than one with `AND`.
+    /// Parts of each prompt: more than one with `AND`.
     pub parts: usize,
     /// Chunks of tokens of the longest text.
     pub chunks: usize,
@@ -52,7 +52,9 @@ pub struct Work {
     /// Different texts that are encoded before the first step and held until the last: those of schedules too. At least
     /// one for each part, and one more with guidance, are planned for.
     pub texts: usize,
-    /// What is said of the decoder's memory.
+    /// Whether the images begin with images, which are encoded.
+    pub encodes_image: bool,
+    /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
 
@@ -70,7 +72,31 @@ impl Work {
             chunks: 1,
             context: 1,
             texts: 1,
+            encodes_image: job.init.image().is_some(),
             vae: VaeMemory::default(),
+        }
+    }
+
+    /// The stages that memory is planned for, in their order.
+    pub fn stages(&self) -> Vec<Stage> {
+        let image = self.encodes_image.then_some(Stage::EncodeImage);
+        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise, Stage::Decode]).collect()
+    }
+
+    /// The work of a batch that does the work of both at once.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            width: self.width.max(other.width),
+            height: self.height.max(other.height),
+            batch_size: self.batch_size + other.batch_size,
+            steps: self.steps.max(other.steps),
+            guided: self.guided || other.guided,
+            parts: self.parts.max(other.parts),
+            chunks: self.chunks.max(other.chunks),
+            context: self.context.max(other.context),
+            texts: self.texts + other.texts,
+            encodes_image: self.encodes_image || other.encodes_image,
+            vae: self.vae,
         }
     }
 
@@ -97,11 +123,14 @@ pub struct Plan {
     pub mode: Mode,
     /// Pictures at a time.
     pub batch_size: usize,
-    /// The stages, in their order: encode, denoise, decode.
-    pub stages: [StagePlan; 3],
-    /// How pictures are decoded.
+    /// The stages of the run, in their order.
+    pub stages: Vec<StagePlan>,
+    /// How images are decoded.
     #[serde(serialize_with = "as_text")]
     pub tiling: Tiling,
+    /// How initial images are encoded.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_whole")]
+    pub encode_tiling: Tiling,
     /// Bytes of weights that are copied to the device in every step of the sampler.
     pub copied_per_step: usize,
     /// Bytes of weights that are copied besides, once a batch.
@@ -123,7 +152,7 @@ pub struct StagePlan {
     pub ring: usize,
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
-    /// What operators keep: buffers of threads, the workspace of a card's libraries.
+    /// What operators keep: buffers of threads, the workspace of a GPU's libraries.
     pub workspace: usize,
     /// What encoded prompts take, kept for the next batch.
     pub conditions: usize,
@@ -135,7 +164,17 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
     serializer.collect_str(tiling)
 }
 
+/// Whether nothing is tiled, as where nothing is encoded.
+fn is_whole(tiling: &Tiling) -> bool {
+    *tiling == Tiling::Whole
+}
+
 impl StagePlan {
+    /// A stage that has nothing.
+    fn empty(stage: Stage) -> Self {
+        Self { stage, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
+    }
+
     /// All of it.
     pub fn total(&self) -> usize {
         self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
@@ -146,26 +185,28 @@ impl Plan {
     /// Logs what is expected.
     pub(crate) fn log(&self) {
         let Self { mode, tiling, copied_per_step, copy_seconds_per_step, .. } = self;
-        let [encode, denoise, decode] = self.stages.each_ref().map(|stage| ByteSize(stage.total()).to_string());
+        let stages: Vec<String> =
+            self.stages.iter().map(|stage| format!("{} {}", stage.stage.id(), ByteSize(stage.total()))).collect();
         tracing::info!(
             %mode,
             %tiling,
             peak = %ByteSize(self.peak()),
-            encode,
-            denoise,
-            decode,
+            stages = stages.join(", "),
             copied_per_step = %ByteSize(*copied_per_step),
             copy_seconds_per_step,
             "plan"
         );
     }
 
-    /// The stage that has the most.
-    pub fn largest(&self) -> &StagePlan {
-        let [encode, denoise, decode] = &self.stages;
-        [denoise, decode]
-            .into_iter()
-            .fold(encode, |most, stage| if stage.total() > most.total() { stage } else { most })
+    /// The plan of a stage, where the run has that stage.
+    pub fn stage(&self, stage: Stage) -> Option<&StagePlan> {
+        self.stages.iter().find(|plan| plan.stage == stage)
+    }
+
+    /// The first of the stages that have the most.
+    pub fn largest(&self) -> StagePlan {
+        let most = |most: StagePlan, stage: &StagePlan| if stage.total() > most.total() { *stage } else { most };
+        self.stages.iter().fold(StagePlan::empty(Stage::Encode), most)
     }
 
     /// The most bytes at any time.

@@ -10,13 +10,15 @@ use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
-use super::dry_run::{DryRun, Networks, StageBytes, TOKENS};
+use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
-use crate::decoder::{Network, tiny};
+use crate::bench::BenchModel;
 use crate::error::Result;
-use crate::event::Stage;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
+use crate::pipeline::decoder::{Network, tiny};
+use crate::pipeline::event::Stage;
+use crate::pipeline::image_encoder;
 use crate::request::{MAX_PICTURES, in_range, side};
 use crate::residency::{Share, on_device, planned, residency};
 
@@ -32,21 +34,22 @@ pub struct Planner {
     text: Vec<TextEncoder>,
     unet: Unet,
     decoder: Network,
+    encoder: image_encoder::Network,
 }
 
 /// What is known of a batch before a mode is chosen.
 pub(super) struct Measures {
-    /// Encoding and denoising besides weights.
-    beside: [StageBytes; 2],
-    /// Decoding in every tiling, the fastest first.
-    decoding: Vec<(Tiling, StageBytes)>,
+    /// The stages of the run, in their order.
+    stages: Vec<StageRun>,
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
-    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    /// The encoder of initial images, where there are any.
+    encoder: Option<Weights>,
+    /// Bytes of a feature map of the decoder at the image's size, with the fewest channels.
     map: usize,
-    /// Operations of a step, and of decoding, for one picture.
+    /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
     decode_flop: f64,
     work: Work,
@@ -109,9 +112,11 @@ impl Planner {
     /// # Errors
     /// Those of its configurations.
     pub fn new(model: &ModelFolder, taesd: Option<&Path>) -> Result<Self> {
-        let decoder = taesd.map(|path| tiny(model, path)).transpose()?;
-        let networks = Self::of_configurations(&Architecture::from_folder(model))?;
-        Ok(Self { decoder: decoder.unwrap_or(networks.decoder), ..networks })
+        let networks = Self::of_configurations(&BenchModel::from_folder(model))?;
+        match taesd.map(|path| tiny(model, path)).transpose()? {
+            Some(decoder) => Ok(Self { encoder: image_encoder::Network::of(&decoder), decoder, ..networks }),
+            None => Ok(networks),
+        }
     }
 
     /// The networks of a model that may have no folder.
@@ -120,15 +125,17 @@ impl Planner {
     /// Those of its configurations.
     pub fn of_configurations(model: &Architecture) -> Result<Self> {
         let text = model.text_encoders.iter().cloned().map(TextEncoder::new);
+        let decoder = Network::kl(model.vae.clone());
         Ok(Self {
+            encoder: image_encoder::Network::of(&decoder),
             text: text.collect::<kiln_clip::Result<_>>()?,
             unet: Unet::new(model.unet.clone()),
-            decoder: Network::kl(model.vae.clone()),
+            decoder,
             model: model.clone(),
         })
     }
 
-    /// A batch of `batch_size` guided pictures, of the model's size where `size` does not say width and height, with
+    /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
     /// one chunk of text.
     ///
     /// # Errors
@@ -146,6 +153,7 @@ impl Planner {
             chunks: 1,
             context: 1,
             texts: 1,
+            encodes_image: false,
             vae: VaeMemory::default(),
         })
     }
@@ -179,22 +187,24 @@ impl Planner {
         let networks = Networks {
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
-            unet: &self.unet,
+            denoiser: &self.unet,
             decoder: &self.decoder,
+            encoder: &self.encoder,
             dtype,
             decoder_dtype,
             downscale,
         };
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let DryRun { stages, decoding, step_flop } = networks.dry_run(on, work)?;
+        let DryRun { stages, step_flop } = networks.dry_run(on, work)?;
+        let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
         Ok(Measures {
-            beside: stages,
-            decoding,
+            stages,
             map,
             text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
+            encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
             step_flop: step_flop.iter().sum::<f64>() / work.batch_size.max(1) as f64,
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
@@ -203,86 +213,136 @@ impl Planner {
     }
 }
 
+/// Bytes of the denoiser that stay while it streams.
+fn resident_in(mode: Mode) -> usize {
+    match mode {
+        Mode::Lowvram { resident } => resident,
+        _ => 0,
+    }
+}
+
 impl Measures {
     /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
     /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let Self { unet, decoder, work, on, .. } = self;
-        let [encode, denoise] = self.beside;
-        let room = |beside: StageBytes| self.room(budget, beside);
-        let resident = match mode {
-            Mode::Lowvram { resident } => resident,
-            _ => 0,
-        };
-        let streamed = |weights: &Weights, resident, beside| weights.streamed(Share { resident, room: room(beside) });
-        let texts: usize = self.text.iter().map(Weights::all).sum();
-        let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
-        // Weights and ring of the three stages.
-        let unet_streams = streamed(unet, resident, denoise);
-        let least = |weights: &Weights| streamed(weights, 0, encode);
-        let [encoding, denoising] = match mode {
-            Mode::Full => {
-                let all = unet.all() + decoder.all();
-                [(texts + all, 0), (all + if on.target.is_gpu() { texts } else { 0 }, 0)]
+        let Self { unet, decoder, encoder, work, on, .. } = self;
+        let unet_streams = self.streamed(unet, resident_in(mode), budget, self.bytes_of(Stage::Denoise));
+        let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
+        let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
+        for StageRun { stage, ways } in &self.stages {
+            let of = |beside: StageBytes| {
+                let (weights, ring) = self.weights(*stage, mode, budget, beside);
+                let beside = if mode == Mode::Full { self.beside_recorded(*stage, beside) } else { beside };
+                let StageBytes { activations, workspace, conditions, waiting } = beside;
+                StagePlan { stage: *stage, weights, ring, activations, workspace, conditions, waiting }
+            };
+            let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
+            let (way, plan) = self.way(ways, budget, if mode.streams() { before } else { usize::MAX }, of);
+            match stage {
+                Stage::Decode => tiling = way,
+                Stage::EncodeImage => encode_tiling = way,
+                _ => {}
             }
-            Mode::Medvram => [(largest(&Weights::all), 0), (unet.all(), 0)],
-            Mode::Lowvram { .. } => {
-                // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
-                let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
-                let Streamed { resident, ring, .. } = texts.unwrap_or_default();
-                [(resident, ring), (unet_streams.resident, unet_streams.ring)]
-            }
-        };
-        let stage = |stage, beside: StageBytes, (weights, ring)| {
-            let StageBytes { activations, workspace, conditions, waiting } = beside;
-            StagePlan { stage, weights, ring, activations, workspace, conditions, waiting }
-        };
-        let stages = [stage(Stage::Encode, encode, encoding), stage(Stage::Denoise, denoise, denoising)];
-        let decode = |beside: StageBytes| match mode {
-            Mode::Full => stage(Stage::Decode, self.beside_recorded(beside), denoising),
-            Mode::Medvram => stage(Stage::Decode, beside, (decoder.all(), 0)),
-            Mode::Lowvram { .. } => {
-                let Streamed { resident, ring, .. } = streamed(decoder, 0, beside);
-                stage(Stage::Decode, beside, (resident, ring))
-            }
-        };
-        let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
-        let (tiling, decoding) = self.tiling(budget, if mode.streams() { before } else { usize::MAX }, decode);
+            stages.push(plan);
+        }
         let n = work.batch_size;
-        // Per step, per picture that is decoded, and once.
-        let decoder_streams = streamed(decoder, 0, StageBytes::default()).copied;
-        let (copied_per_step, per_picture, once) = match mode {
+        let texts: usize = self.text.iter().map(Weights::all).sum();
+        // Per step, per image that is decoded or encoded, and once.
+        let streams = |weights: &Weights| self.streamed(weights, 0, budget, StageBytes::default()).copied;
+        let images = encoder.as_ref();
+        let (copied_per_step, per_image, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all()),
-            Mode::Lowvram { .. } => (unet_streams.copied, decoder_streams, texts + unet_streams.resident),
+            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all() + images.map_or(0, Weights::all)),
+            Mode::Lowvram { .. } => {
+                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident)
+            }
         };
         let rates = &on.rates;
         let steps = work.steps as f64 * rates.seconds(self.step_flop, n, copied_per_step);
-        let pictures = n as f64 * rates.seconds(self.decode_flop, 1, per_picture);
-        let [encode, denoise] = stages;
+        let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
         Plan {
             mode,
             batch_size: n,
-            stages: [encode, denoise, decoding],
+            stages,
             tiling,
+            encode_tiling,
             copied_per_step,
-            copied_per_batch: once + n * per_picture,
+            copied_per_batch: once + n * per_image,
             copy_seconds_per_step: rates.copying(copied_per_step),
-            seconds_per_batch: rates.copying(once) + steps + pictures,
+            seconds_per_batch: rates.copying(once) + steps + images,
         }
     }
 
-    /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
-    fn beside_recorded(&self, decode: StageBytes) -> StageBytes {
-        let block = if self.on.target.is_gpu() { self.beside[1].activations } else { 0 };
-        let lent = (block / self.map.max(1) * self.map).min(decode.activations);
-        StageBytes { activations: block + decode.activations - lent, ..decode }
+    /// Weights and ring of a stage in a mode.
+    fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
+        let Self { unet, decoder, encoder, on, .. } = self;
+        let texts: usize = self.text.iter().map(Weights::all).sum();
+        let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
+        let images = encoder.as_ref().map_or(0, Weights::all);
+        let of_network = match stage {
+            Stage::EncodeImage => encoder.as_ref(),
+            Stage::Denoise => Some(unet),
+            Stage::Decode => Some(decoder),
+            Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => None,
+        };
+        match (mode, of_network) {
+            (Mode::Full, None) => (texts + unet.all() + decoder.all() + images, 0),
+            // On the CPU text encoders give their memory back.
+            (Mode::Full, Some(_)) => {
+                (unet.all() + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0)
+            }
+            (Mode::Medvram, None) => (largest(&Weights::all), 0),
+            (Mode::Medvram, Some(weights)) => (weights.all(), 0),
+            (Mode::Lowvram { .. }, None) => {
+                // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
+                let least = |weights: &Weights| self.streamed(weights, 0, budget, beside);
+                let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
+                let Streamed { resident, ring, .. } = texts.unwrap_or_default();
+                (resident, ring)
+            }
+            (Mode::Lowvram { .. }, Some(weights)) => {
+                let resident = if stage == Stage::Denoise { resident_in(mode) } else { 0 };
+                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
+                (resident, ring)
+            }
+        }
     }
 
-    /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
-    /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
-    fn tiling(&self, budget: usize, before: usize, decode: impl Fn(StageBytes) -> StagePlan) -> (Tiling, StagePlan) {
-        let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
+    /// How weights stream beside what a stage has, with so many bytes resident.
+    fn streamed(&self, weights: &Weights, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
+        weights.streamed(Share { resident, room: self.room(budget, beside) })
+    }
+
+    /// What a stage has besides weights, run in the fastest way.
+    fn bytes_of(&self, stage: Stage) -> StageBytes {
+        let run = self.stages.iter().find(|run| run.stage == stage);
+        run.and_then(|run| run.ways.first()).map(|(_, bytes)| *bytes).unwrap_or_default()
+    }
+
+    /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
+    /// in.
+    fn beside_recorded(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
+        let block = if self.on.target.is_gpu() { self.bytes_of(Stage::Denoise).activations } else { 0 };
+        match stage {
+            Stage::Decode => {
+                let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
+                StageBytes { activations: block + bytes.activations - lent, ..bytes }
+            }
+            Stage::EncodeImage => StageBytes { activations: block + bytes.activations, ..bytes },
+            _ => bytes,
+        }
+    }
+
+    /// How a stage is run: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest that
+    /// takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
+    fn way(
+        &self,
+        ways: &[(Tiling, StageBytes)],
+        budget: usize,
+        before: usize,
+        of: impl Fn(StageBytes) -> StagePlan,
+    ) -> (Tiling, StagePlan) {
+        let ways: Vec<_> = ways.iter().map(|&(tiling, bytes)| (tiling, of(bytes))).collect();
         let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
         let smallest = || ways.iter().min_by_key(|(_, stage)| stage.total());
         let cheap = || ways.iter().filter(|(tiling, _)| tiling.is_cheap(self.on.target));
@@ -291,12 +351,12 @@ impl Measures {
             _ => ways.iter().find(within(budget)),
         };
         let found = found.or_else(smallest);
-        found.copied().unwrap_or_else(|| (Tiling::Whole, decode(StageBytes::default())))
+        found.copied().unwrap_or_else(|| (Tiling::Whole, of(StageBytes::default())))
     }
 
     /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let room = self.room(budget, self.beside[1]);
+        let room = self.room(budget, self.bytes_of(Stage::Denoise));
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
     }
 

@@ -3,6 +3,8 @@ use kiln_clip::TextEncoder;
 use kiln_models::{Architecture, Preset};
 use kiln_ops::Target;
 
+use crate::pipeline::event::Stage;
+
 use super::{Plan, Planner, RunsOn, Work};
 use crate::mode::Mode;
 use crate::residency::{Share, on_device, planned, residency};
@@ -117,11 +119,36 @@ fn texts_stream_through_what_their_plan_has() {
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();
-        let [encode, ..] = &plan.stages;
+        let encode = plan.stage(Stage::Encode).unwrap();
         let share = Share { resident: 0, room: encode.weights + encode.ring };
         for encoder in &encoders {
             let segments = on_device(encoder.segments(), on.target);
             residency(&segments, &planned(on.dtype), share, &on.rates.estimate(&[])).unwrap();
+        }
+    }
+}
+
+/// A run that begins with images has one stage more, with the encoder's weights; its others have what they have without,
+/// and the encoder where all weights stay.
+#[test]
+fn initial_images_are_a_stage_of_the_plan() {
+    for (planner, work, on) in cases() {
+        let with = Work { encodes_image: true, ..work };
+        assert_eq!(with.stages(), [Stage::Encode, Stage::EncodeImage, Stage::Denoise, Stage::Decode]);
+        for mode in [Mode::Full, Mode::Medvram, Mode::LOWVRAM] {
+            let [plain, with] = [work, with].map(|work| planner.plan(mode, &work, on, None).unwrap());
+            assert!(plain.stage(Stage::EncodeImage).is_none() && plain.stages.len() == 3);
+            let encode = with.stage(Stage::EncodeImage).unwrap();
+            assert!(encode.activations > 0 && encode.weights + encode.ring > 0, "{mode}");
+            for stage in &plain.stages {
+                let found = with.stage(stage.stage).unwrap();
+                match mode {
+                    Mode::Full => assert!(found.weights > stage.weights && found.ring == stage.ring, "{mode}"),
+                    _ => assert_eq!((found.weights, found.ring), (stage.weights, stage.ring), "{mode}"),
+                }
+                let sizes = [stage, found].map(|stage| (stage.activations, stage.workspace, stage.conditions));
+                assert_eq!(sizes[0], sizes[1], "{mode}: {:?}", stage.stage);
+            }
         }
     }
 }

@@ -10,7 +10,6 @@ use kiln_models::{Hashed, Hashes, ModelFolder};
 use kiln_weights::MatrixType;
 
 use super::own::{NamedFile, OwnSettings, PartFile};
-use crate::conditioning::Prompts;
 use crate::lora::{LoraName, LoraUse, find, stem};
 use crate::resolved::Job;
 use crate::setup::Setup;
@@ -106,10 +105,9 @@ impl Origin {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             PartFile { flag: flag.to_string(), file: named(name, Hashed::component(path)) }
         };
-        let Prompts { prompt, negative_prompt } = Prompts::of(job, index);
-        let is_named = |word: &&String| {
-            [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| mentions(text, word))
-        };
+        let parsed = job.prompts(index);
+        let texts = [Some(&parsed.prompt), parsed.negative_prompt.as_ref()];
+        let is_named = |word: &&String| texts.into_iter().flatten().any(|text| mentions(text, word));
         OwnSettings {
             request: job.request_of(index),
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },

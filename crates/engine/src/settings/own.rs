@@ -7,9 +7,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conditioning::Prompts;
-use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse, beside_tags};
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::Request;
 use crate::resolved::Job;
 
@@ -121,8 +120,9 @@ fn is_nothing(value: &Value) -> bool {
 impl Job {
     /// The request that makes picture `index` alone: its resolution is this job's but for what makes other pictures.
     pub(crate) fn request_of(&self, index: usize) -> Request {
-        let Prompts { prompt, negative_prompt } = Prompts::of(self, index);
-        let (prompt, loras) = beside_tags(&self.prompt, &prompt, &self.loras);
+        let parsed = self.prompts(index);
+        let negative_prompt = parsed.negative_prompt.clone();
+        let (prompt, loras) = beside_tags(&self.prompt, &parsed.prompt, &self.loras);
         let guidance = GuidanceOptions::default();
         let unlike = |value: f64, default: f64| (value != default).then_some(value);
         let varied = self.seeds.subseed_strength > 0.0;

@@ -10,9 +10,9 @@ use kiln_testkit::fixtures;
 
 use super::from_infotext;
 use super::origin::Files;
-use crate::guidance::GuidanceOptions;
 use crate::lora::{LoraName, LoraUse};
 use crate::parameters::parameters;
+use crate::pipeline::guidance::GuidanceOptions;
 use crate::request::{Request, Rng};
 use crate::resolved::Job;
 use crate::{Emphasis, SamplerKind};
@@ -140,19 +140,20 @@ fn jobs(model: &ModelFolder, count: usize) -> Vec<Job> {
 
 /// What differs between a job of many pictures and that of one of them: the texts, of which choices are made, and counts.
 fn alone(job: &Job, index: usize) -> Job {
-    let prompts = crate::conditioning::Prompts::of(job, index);
+    let prompts = job.prompts(index);
     let mut seeds = job.seeds;
     match seeds.subseed_strength > 0.0 {
         true => seeds.subseed = seeds.subseed.wrapping_add(index as u64),
         false => seeds.subseed = 0, // drawn by nobody
     }
     Job {
-        prompt: prompts.prompt,
-        negative_prompt: prompts.negative_prompt,
+        prompt: prompts.prompt.clone(),
+        negative_prompt: prompts.negative_prompt.clone(),
         seed: job.seed_of(index),
         seeds,
         batch_count: 1,
         batch_size: 1,
+        parsed: Default::default(),
         ..job.clone()
     }
 }
@@ -179,7 +180,7 @@ fn the_request_of_a_picture_makes_its_job() {
             (expected.literal_prompt, expected.literal_negative_prompt) =
                 (again.literal_prompt, again.literal_negative_prompt);
             assert_eq!(again, expected, "{json}");
-            let texts = crate::conditioning::Prompts::of(&again, 0);
+            let texts = again.prompts(0);
             assert_eq!((&texts.prompt, &texts.negative_prompt), (&again.prompt, &again.negative_prompt));
         }
     }

@@ -3,10 +3,12 @@
 
 mod convert;
 mod half;
+mod image_to_image;
 mod lengths;
 mod lora;
 mod modes;
 mod prompts;
+mod running;
 mod sampling;
 mod single_file;
 #[path = "../support/mod.rs"]

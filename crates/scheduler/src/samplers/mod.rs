@@ -33,7 +33,7 @@ use crate::{Denoised, Denoiser, NoiseSource, Point, Resolved, Result, SamplerKin
 use candle_core::Tensor;
 
 /// The state of a sampler between two steps.
-pub(crate) trait Sampler {
+pub(crate) trait Sampler: Send {
     /// The latents after the step from `cx.point`.
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor>;
 }
@@ -47,13 +47,13 @@ pub(crate) struct Context<'a> {
     pub point: Point,
     /// The point at the end of the step.
     pub target: Point,
-    pub denoiser: Denoiser<'a>,
+    pub denoiser: Denoiser,
     pub noise: &'a mut dyn NoiseSource,
 }
 
 impl Context<'_> {
     /// The image and the noise that the model predicts for `x`.
-    fn denoise(&mut self, x: &Tensor) -> Result<Denoised> {
+    fn denoise(&self, x: &Tensor) -> Result<Denoised> {
         self.denoiser.denoise(x, self.point)
     }
 

@@ -1,59 +1,61 @@
-//! The denoiser as a sampler sees it: guided, one call for conditional and unconditional halves.
+//! The guided step: one call of the denoiser for conditional and unconditional halves, recorded on a GPU.
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::TensorLike;
 use kiln_ops::graph::{Graph, Prepared, is_recordable, prepare};
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::{Conditioning, Unet};
+use kiln_unet::Conditioning;
 
 use crate::error::Result;
+use crate::pipeline::denoiser::{Denoiser, Forward};
 
-/// Runs of one size after which a step takes its usual time: on a card the first makes what libraries need, and the
-/// second is recorded.
+/// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the
+/// second one is recorded.
 pub(crate) const RUNS_UNTIL_RECORDED: usize = 2;
 
-/// Replays before a step is traced: work for the card of about as many steps while the host launches one operator by
-/// operator, which takes it longer than the card needs for it. Otherwise the trace would show the card waiting.
+/// Replays before a step is traced. They keep the GPU busy while the host launches one step operator by operator, which
+/// takes the host longer than the GPU needs for the step. Otherwise the trace would show a GPU that waits.
 const REPLAYS_AHEAD: usize = 4;
 
-/// A U-Net with its conditions and its guidance.
-pub(crate) struct GuidedUnet<'a> {
-    unet: &'a Unet,
-    /// `None` where steps are launched operator by operator.
-    recorded: Option<&'a mut RecordedStep>,
+/// The guided step of a batch: a denoiser's prediction under one set of conditions and one guidance.
+pub(crate) struct GuidedStep {
     constants: Constants,
-    /// Whether the recorded step has these constants.
-    written: bool,
+    /// Tells these constants from all others: a recorded step that holds this has their values.
+    version: Arc<()>,
     dtype: DType,
 }
 
-/// What stays the same from step to step, besides the weights.
+/// The inputs of a step that stay the same from step to step.
 pub(crate) struct Constants<T = Tensor> {
     /// The unconditional half first, where there is guidance.
     pub(crate) conditioning: Conditioning<T>,
     /// Strength of the guidance `(1)` in f32, where there is any.
     pub(crate) cfg_scale: Option<T>,
-    /// How strongly each conditional part of an image steers, `(k n, c, h, w)` in f32, where there is more to say than that
-    /// there is one, of weight 1. A value for each element: candle sends strides to the card, which cannot be recorded.
+    /// The weight of each conditional part of an image, `(k n, c, h, w)` in f32, where an image has several parts or one of
+    /// another weight than 1. A value for each element: candle sends strides to the GPU, which cannot be recorded.
     pub(crate) weights: Option<T>,
 }
 
-/// What a step reads besides the weights.
+/// All inputs of a step besides the weights.
 struct Inputs {
     /// `(n, c, h, w)` in f32.
     latents: Tensor,
-    /// `(1)` in f32.
+    /// `(1)` or `(n)` in f32.
     timestep: Tensor,
     constants: Constants,
 }
 
-/// The step of one size and one set of weights as it was recorded on a card. Another size takes its place.
+/// The step of one size and one set of weights as it was recorded on a GPU. Another size takes its place.
 #[derive(Default)]
 pub(crate) struct RecordedStep(Option<Recorded>);
 
 struct Recorded {
     /// The tensors that the recorded launches read.
     inputs: Inputs,
+    /// Whose constants the inputs have.
+    version: Arc<()>,
     /// `(n, c, h, w)` in f32, or `(2 n, c, h, w)` where the step gives both halves.
     output: Tensor,
     dtype: DType,
@@ -68,18 +70,11 @@ enum State {
     Eager,
 }
 
-impl<'a> GuidedUnet<'a> {
-    /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. `recorded` belongs
-    /// to this network with these weights; without it nothing is recorded.
-    pub(crate) fn new(
-        unet: &'a Unet,
-        recorded: Option<&'a mut RecordedStep>,
-        conditioning: &Conditioning,
-        cfg_scale: Option<f64>,
-        dtype: DType,
-    ) -> Result<Self> {
-        let constants = Constants::new(conditioning, cfg_scale, dtype)?;
-        Ok(Self { unet, recorded, constants, written: false, dtype })
+impl GuidedStep {
+    /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. Without `cfg_scale` the
+    /// step gives both halves, or the one that there is.
+    pub(crate) fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
+        Ok(Self { constants: Constants::new(conditioning, cfg_scale, dtype)?, version: Arc::default(), dtype })
     }
 
     /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, c, h, w)` weigh. The
@@ -89,49 +84,45 @@ impl<'a> GuidedUnet<'a> {
         self
     }
 
-    /// The same step with other conditions or another guidance, from the next call on; the weights stay.
-    pub(crate) fn condition(&mut self, conditioning: &Conditioning, cfg_scale: Option<f64>) -> Result<()> {
-        let weights = self.constants.weights.take();
-        self.constants = Constants { weights, ..Constants::new(conditioning, cfg_scale, self.dtype)? };
-        self.written = false;
-        Ok(())
-    }
-
-    /// The model's output for scaled latents `(n, c, h, w)`, in f32: `(2 n, ..)` where there are conditions for both
-    /// halves and no strength.
-    pub(crate) fn forward(&mut self, x: &Tensor, timestep: f64) -> Result<Tensor> {
-        self.step(x, timestep, None)
-    }
-
-    /// The same, and how long each operator took. On a card they are launched one by one, whatever is recorded.
-    pub(crate) fn traced(&mut self, x: &Tensor, timestep: f64) -> Result<(Tensor, Trace)> {
-        let mut trace = Trace::default();
-        Ok((self.step(x, timestep, Some(&mut trace))?, trace))
-    }
-
-    fn step(&mut self, x: &Tensor, timestep: f64, trace: Option<&mut Trace>) -> Result<Tensor> {
+    /// The denoiser's prediction for scaled latents `x` `(n, c, h, w)` at `timesteps`, one for all images or one for each,
+    /// in f32: `(2 n, ..)` where there are conditions for both halves and no strength. `recorded` belongs to this denoiser
+    /// with these weights; without it nothing is recorded. `trace` gets how long each operator took: on a GPU operators
+    /// are launched one by one then, even where a step is recorded.
+    pub(crate) fn run(
+        &self,
+        denoiser: &dyn Denoiser,
+        recorded: Option<&mut RecordedStep>,
+        x: &Tensor,
+        timesteps: &[f64],
+        trace: Option<&mut Trace>,
+    ) -> Result<Tensor> {
         let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
-        // Filled by the card: a copy to it would queue behind those of streamed weights.
-        let timestep = Tensor::full(timestep as f32, 1, device)?;
+        let timestep = match timesteps {
+            // Filled by the GPU: a copy to it would queue behind the copies of streamed weights.
+            [one] => Tensor::full(*one as f32, 1, device)?,
+            many => Tensor::new(many.iter().map(|&timestep| timestep as f32).collect::<Vec<_>>(), device)?,
+        };
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
-        let recordable = is_recordable(device) && !self.unet.segments().is_streamed();
-        let Some(place) = self.recorded.as_deref_mut().filter(|_| recordable) else {
-            let run = || guided_step(self.unet, &latents, &timestep, &self.constants, self.dtype, None);
+        let recordable = is_recordable(device) && !denoiser.segments().is_streamed();
+        let Some(place) = recorded.filter(|_| recordable) else {
+            let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
         };
         let fits = |recorded: &Recorded| {
             recorded.dtype == self.dtype
                 && recorded.inputs.latents.dims() == latents.dims()
+                && recorded.inputs.timestep.dims() == timestep.dims()
                 && recorded.inputs.constants.same_shapes(&self.constants)
         };
         let recorded = match place.0.take().filter(fits) {
             Some(mut recorded) => {
                 recorded.inputs.latents.slice_set(&latents, 0, 0)?;
                 recorded.inputs.timestep.slice_set(&timestep, 0, 0)?;
-                if !self.written {
+                if !Arc::ptr_eq(&recorded.version, &self.version) {
                     recorded.inputs.constants.write(&self.constants)?;
+                    recorded.version = self.version.clone();
                 }
-                recorded.step(self.unet, device, trace)?;
+                recorded.step(denoiser, device, trace)?;
                 recorded
             }
             None => {
@@ -142,13 +133,13 @@ impl<'a> GuidedUnet<'a> {
                 // As it will be recorded: with the same requests for memory.
                 let halves = inputs.constants.halves(inputs.latents.dim(0)?);
                 let output = Tensor::cat(&vec![&inputs.latents; halves], 0)?.zeros_like()?;
-                let eager = || inputs.run(self.unet, self.dtype, Some(&output)).map(drop);
+                let eager = || inputs.run(denoiser, self.dtype, Some(&output)).map(drop);
                 let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
                 result?;
-                Recorded { inputs, output, dtype: self.dtype, state: State::Warm(prepared) }
+                let (state, version) = (State::Warm(prepared), self.version.clone());
+                Recorded { inputs, version, output, dtype: self.dtype, state }
             }
         };
-        self.written = true;
         let output = recorded.output.force_contiguous()?;
         place.0 = Some(recorded);
         Ok(output)
@@ -156,8 +147,8 @@ impl<'a> GuidedUnet<'a> {
 }
 
 impl RecordedStep {
-    /// Does `run`, which has nothing to do with the step, and lends it the step's memory, which is of no use to anybody
-    /// between two steps. What `run` makes on the card must be gone at its end.
+    /// Does `run`, which has nothing to do with the step, with the step's memory, which nothing else uses between two
+    /// steps. `run` frees what it allocates on the GPU.
     pub(crate) fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(Recorded { state: State::Replayed(graph), .. }) => graph.with_arena(run),
@@ -168,8 +159,8 @@ impl RecordedStep {
 
 impl Recorded {
     /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
-    fn step(&mut self, unet: &Unet, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
-        let eager = || self.inputs.run(unet, self.dtype, Some(&self.output)).map(drop);
+    fn step(&mut self, denoiser: &dyn Denoiser, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
+        let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
         if let State::Warm(prepared) = &self.state {
             self.state = match Graph::record(device, prepared, eager) {
                 Ok(graph) => {
@@ -196,8 +187,8 @@ impl Recorded {
 }
 
 impl Inputs {
-    fn run(&self, unet: &Unet, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
-        guided_step(unet, &self.latents, &self.timestep, &self.constants, dtype, out)
+    fn run(&self, denoiser: &dyn Denoiser, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
+        guided_step(denoiser, &self.latents, &self.timestep, &self.constants, dtype, out)
     }
 }
 
@@ -215,13 +206,7 @@ impl Constants {
 
     /// All tensors, in one order.
     fn tensors(&self) -> Vec<&Tensor> {
-        let Conditioning { context, added, guidance } = &self.conditioning;
-        let mut tensors = vec![context];
-        tensors.extend(guidance);
-        tensors.extend(&self.cfg_scale);
-        tensors.extend(&self.weights);
-        tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
-        tensors
+        self.conditioning.tensors().into_iter().chain(&self.cfg_scale).chain(&self.weights).collect()
     }
 
     fn same_shapes(&self, other: &Self) -> bool {
@@ -264,7 +249,7 @@ fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() 
 /// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output, of both halves
 /// where there are conditions for both.
 pub(crate) fn guided_step<T: TensorLike>(
-    unet: &Unet,
+    denoiser: &(impl Forward<T> + ?Sized),
     latents: &T,
     timestep: &T,
     constants: &Constants<T>,
@@ -275,7 +260,10 @@ pub(crate) fn guided_step<T: TensorLike>(
     let [n, ..] = x.size4()?;
     let copies = constants.copies(n);
     let x = if copies == 1 { x } else { T::cat(&vec![&x; copies], 0)? };
-    let mut y = unet.forward(&x, timestep, &constants.conditioning)?;
+    // One timestep is that of all rows.
+    let many = copies > 1 && timestep.dims() != [1];
+    let timesteps = if many { T::cat(&vec![timestep; copies], 0)? } else { timestep.clone() };
+    let mut y = denoiser.forward(&x, &timesteps, &constants.conditioning)?;
     if let Some(weights) = &constants.weights {
         y = compose(&y, weights)?;
     }
@@ -317,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_steer_by_their_weights() {
+    fn parts_count_by_their_weights() {
         // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.
         let all = Tensor::new(&[1f32, 2., 3., 5., 0., 10.], &Device::Cpu).unwrap().reshape((6, 1, 1, 1)).unwrap();
         let weights = Tensor::new(&[1f32, 0.5, 2., -1.], &Device::Cpu).unwrap().reshape((4, 1, 1, 1)).unwrap();

@@ -2,14 +2,14 @@
 
 use candle_core::{Device, Tensor};
 
-use super::Engine;
-use crate::conditioning::step_of;
-use crate::denoise::GuidedUnet;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::Stage;
-use crate::guidance::Guide;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::conditioning::step_of;
+use crate::pipeline::event::Stage;
+use crate::pipeline::guidance::Guidance;
+use crate::pipeline::step::GuidedStep;
 use crate::resolved::Job;
-use crate::together::Together;
 
 impl Engine {
     /// The denoiser's output for `latents` `(n, c, h, w)` at evaluation `index` of the job's schedule, after guidance: what
@@ -30,25 +30,23 @@ impl Engine {
             return Err(Error::Value { name: "evaluation", found: index.to_string(), expected });
         };
         self.set_loras(&job.loras)?;
-        let work = self.text().work(job)?;
+        let (work, _) = self.text().work(job)?;
         self.prepare(work)?;
-        let together = Together::of_job(job, 0);
-        let steering = self.text().steering(&together);
+        let plan = self.text().plan(&Batch::of_job(job, 0))?;
         let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
         let keep = self.arrangement.keep(Stage::Encode)?;
-        let mut conditions = self.text().conditions(job, steering, together.len(), &keep, kept, &mut |_, _| Ok(()))?;
-        let guide = Guide::new(job, &conditions, count);
-        let on = guide.is_on(index);
+        let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
+        let guidance = Guidance::new(job, &conditions, count);
+        let on = guidance.is_on(index);
         self.make_room_for(Stage::Denoise);
         self.unet_part.enter(&self.arrangement.keep(Stage::Denoise)?)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let conditioning = conditions.at(step_of(index, count, job.steps), on)?;
-        let scale = guide.scale_within_step(on);
-        let unet = GuidedUnet::new(&self.unet, Some(&mut self.recorded), &conditioning, scale, self.dtype)?;
-        let mut unet = unet.with_weights(conditions.weights(shape, &self.device)?);
+        let step = GuidedStep::new(&conditioning, guidance.scale_within_step(on), self.dtype)?;
+        let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
-        let answer = guide.answer(unet.forward(&x, point.timestep)?, on)?;
-        Ok(answer.output.to_device(&Device::Cpu)?)
+        let output = step.run(&self.unet, Some(&mut self.recorded), &x, &[point.timestep], None)?;
+        Ok(guidance.answer(output, on)?.output.to_device(&Device::Cpu)?)
     }
 }

@@ -1,4 +1,4 @@
-//! What a run of a set keeps in its books: what is pending, made and failed, and who is told.
+//! The state of a run of a set: what is pending, made and failed, and who gets its events.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,49 +6,50 @@ use std::time::{Duration, Instant};
 
 use kiln_mempool::ProcessMemory;
 
-use super::aside::{Aside, Decoded, Done, Order};
 use super::events::{BatchEvent, BatchProgress};
+use super::image_task::{ImageTask, Unsaved};
 use super::journal::{Journal, Line};
+use super::overlap_worker::{Decoded, Done, OverlapWorker};
 use super::plan::{State, Todo};
-use super::saver::{Parcel, Saved, Savers};
-use crate::engine::Drawn;
+use super::saver::{Saved, Savers};
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::pipeline::event::Event;
+use crate::pipeline::run::{DecodedImage, Latents};
 
 /// Who listens, and may stop the run.
 pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
 
-/// What a run has at hand beside the engine.
-pub(super) struct Desk<'a, 'w> {
+/// What a run has besides the engine.
+pub(super) struct RunState<'a, 'w> {
     pub(super) todos: Vec<Todo>,
     pub(super) journal: Arc<Mutex<Journal>>,
     pub(super) savers: Savers,
     pub(super) watch: &'a mut Watch<'w>,
     pub(super) start: Instant,
-    /// When the first picture was begun: loading counts in no speed.
-    pub(super) drawing: Option<Instant>,
-    /// Works while the engine draws, from the first picture on where that is so.
-    pub(super) aside: Option<Aside>,
-    /// What had no memory there, and is decoded when the engine has its turn.
-    pub(super) undecoded: Vec<Order>,
-    /// How long encoding took beside the engine.
+    /// When the first image was begun: loading counts in no speed.
+    pub(super) first_image: Option<Instant>,
+    /// Encodes and decodes while the engine denoises, from the first image on where that is done.
+    pub(super) worker: Option<OverlapWorker>,
+    /// Images for which the worker had no memory. They are decoded when the engine has its turn.
+    pub(super) undecoded: Vec<ImageTask<Latents>>,
+    /// How long the worker encoded.
     pub(super) encoded: Duration,
-    /// How long decoding took there.
+    /// How long the worker decoded.
     pub(super) decoded: Duration,
-    /// Pictures of this run.
+    /// Images of this run.
     pub(super) made: usize,
     /// How long saving them took.
     pub(super) saved: Duration,
-    /// Pictures of all runs.
+    /// Images of all runs.
     pub(super) done: usize,
     pub(super) failed: usize,
-    pub(super) card_memory: Option<u64>,
-    /// What ended the run though it is no job's fault, such as a full disk. Whoever is told so gets
+    pub(super) gpu_memory: Option<u64>,
+    /// The error that ended the run though it is no job's fault, such as a full disk. Callers get
     /// [`Error::Interrupted`], which no job is blamed for.
     pub(super) stopped_by: Option<Error>,
 }
 
-impl<'a, 'w> Desk<'a, 'w> {
+impl<'a, 'w> RunState<'a, 'w> {
     /// Nothing is made yet in this run; `done` and `failed` are those of runs before.
     pub(super) fn new(
         todos: Vec<Todo>,
@@ -63,8 +64,8 @@ impl<'a, 'w> Desk<'a, 'w> {
             savers,
             watch,
             start: Instant::now(),
-            drawing: None,
-            aside: None,
+            first_image: None,
+            worker: None,
             undecoded: Vec::new(),
             encoded: Duration::ZERO,
             decoded: Duration::ZERO,
@@ -72,7 +73,7 @@ impl<'a, 'w> Desk<'a, 'w> {
             saved: Duration::ZERO,
             done,
             failed,
-            card_memory: None,
+            gpu_memory: None,
             stopped_by: None,
         }
     }
@@ -86,7 +87,7 @@ impl<'a, 'w> Desk<'a, 'w> {
         Error::Interrupted
     }
 
-    /// Takes the engine's news, and looks what other threads have done.
+    /// Takes an event of the engine, and looks what other threads have done.
     pub(super) fn event(&mut self, event: Event) -> Result<()> {
         self.look()?;
         self.pass_on(event)
@@ -101,20 +102,20 @@ impl<'a, 'w> Desk<'a, 'w> {
             ))),
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
-            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::event::Stage::Encode)),
+            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::pipeline::event::Stage::Encode)),
             Event::Picture(_) => Ok(()),
         }
     }
 
     /// Looks what was decoded and saved.
     pub(super) fn look(&mut self) -> Result<()> {
-        let news = self.aside.as_ref().map(Aside::news).unwrap_or_default();
+        let news = self.worker.as_ref().map(OverlapWorker::news).unwrap_or_default();
         self.take(news)?;
         let news = self.savers.news();
         self.record(news)
     }
 
-    /// Takes what was done beside the engine: all of it, also where somebody wants to stop.
+    /// Takes what the worker has done: all of it, also where the run is to stop.
     pub(super) fn take(&mut self, news: Vec<Done>) -> Result<()> {
         let take = |done| match done {
             Done::Decoded(decoded) => self.take_one(*decoded),
@@ -127,31 +128,30 @@ impl<'a, 'w> Desk<'a, 'w> {
     }
 
     fn take_one(&mut self, decoded: Decoded) -> Result<()> {
-        let Decoded { order, result, widened } = decoded;
-        let told = widened.into_iter().try_for_each(|news| self.pass_on(order.picture.again(news)));
-        match result {
-            Ok(drawn) => {
-                self.decoded += drawn.decode;
-                self.save(order, drawn)?;
+        let Decoded { task, events } = decoded;
+        let told = events.into_iter().try_for_each(|event| self.pass_on(event));
+        match task {
+            Ok(task) => {
+                self.decoded += task.content.decode;
+                self.save(task)?;
             }
-            Err(error) if error.is_out_of_memory() => {
-                tracing::warn!("decoding beside the steps: {error}; it is tried again behind them");
-                self.undecoded.push(order);
+            Err((task, error)) if error.is_out_of_memory() => {
+                tracing::warn!("decoding while steps run: {error}; it is tried again between them");
+                self.undecoded.push(task);
             }
-            Err(error) => self.fail(order.id, &error.to_string())?,
+            Err((task, error)) => self.fail(task.id, &error.to_string())?,
         }
         told
     }
 
-    /// Hands a picture to who saves it.
-    pub(super) fn save(&mut self, order: Order, drawn: Drawn) -> Result<()> {
-        let Order { id, job, origin, mut seconds, .. } = order;
-        let Drawn { image, latents, decode } = drawn;
-        seconds.decode = decode.as_secs_f64();
-        let Todo { task, path, replace, .. } = &self.todos[id];
-        let (key, path, replace) = (task.key.clone(), path.clone(), *replace);
-        let parcel = Parcel { id, key, job, origin, image, latents, path, replace, seconds };
-        self.savers.give(parcel).map_err(|error| self.stop(error))?;
+    /// Hands an image to the threads that save.
+    pub(super) fn save(&mut self, mut task: ImageTask<DecodedImage>) -> Result<()> {
+        task.seconds.decode = task.content.decode.as_secs_f64();
+        let Todo { task: of_set, path, replace, .. } = &self.todos[task.id];
+        let file = |image| Unsaved { image, key: of_set.key.clone(), path: path.clone(), replace: *replace };
+        let (task, image) = task.with(());
+        let task = task.with(file(image)).0;
+        self.savers.give(task).map_err(|error| self.stop(error))?;
         let news = self.savers.news();
         self.record(news)
     }
@@ -181,7 +181,7 @@ impl<'a, 'w> Desk<'a, 'w> {
         }
     }
 
-    /// Records that a picture cannot be made.
+    /// Records that an image cannot be made.
     pub(super) fn fail(&mut self, id: usize, error: &str) -> Result<()> {
         let line = Line::Failed { failed: self.todos[id].task.key.clone(), error: error.into() };
         let written = self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line]);
@@ -204,7 +204,7 @@ impl<'a, 'w> Desk<'a, 'w> {
 
     fn progress(&self) -> BatchProgress {
         let Self { done, failed, .. } = *self;
-        let (all, seconds) = (self.todos.len(), self.drawing.unwrap_or(self.start).elapsed().as_secs_f64());
+        let (all, seconds) = (self.todos.len(), self.first_image.unwrap_or(self.start).elapsed().as_secs_f64());
         let images_per_second = self.made as f64 / seconds.max(1e-9);
         let left = (all - done - failed) as f64;
         BatchProgress {
@@ -214,13 +214,13 @@ impl<'a, 'w> Desk<'a, 'w> {
             images_per_second,
             seconds_left: if self.made > 0 { left / images_per_second } else { 0.0 },
             memory: ProcessMemory::now().unwrap_or_default().resident,
-            card_memory: self.card_memory,
+            card_memory: self.gpu_memory,
         }
     }
 }
 
-/// Whether a picture that could not be saved is at fault itself. A full disk or a folder that is gone is not of its
-/// making: the next picture would meet it too, and later, when there is room, this one can be made.
+/// Whether an image that could not be saved is at fault itself. A full disk or a folder that is gone is not of its
+/// making: the next image would meet it too, and later, when there is room, this one can be made.
 fn is_of_the_job(error: &Error) -> bool {
     use std::io::ErrorKind::{AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied};
     match error {

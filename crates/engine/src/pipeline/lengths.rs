@@ -16,8 +16,8 @@
 
 use candle_core::Tensor;
 
-use crate::conditioning::{Row, Steering};
 use crate::error::{Error, Result};
+use crate::pipeline::conditioning::{ConditioningPlan, Row};
 
 /// The most chunks to which shorter texts are repeated. Two texts of 22 and 23 chunks (1,650 words and more) need 506.
 const MAX_REPEATED: usize = 512;
@@ -53,14 +53,14 @@ impl Lengths {
     ///
     /// # Errors
     /// [`Error::Value`] where rows would have to be repeated to an extreme length.
-    pub(crate) fn of(steering: &Steering, n: usize, chunks: &[usize], padded: bool) -> Result<Self> {
+    pub(crate) fn of(plan: &ConditioningPlan, n: usize, chunks: &[usize], padded: bool) -> Result<Self> {
         let own = |row: &Row| match row {
             // Zeros of any length say the same: without keys and values there is nothing to attend to.
             Row::Zeros => 1,
             Row::Texts { texts, .. } => texts.iter().filter_map(|&text| chunks.get(text)).copied().max().unwrap_or(1),
         };
-        let own: Vec<usize> = steering.rows.iter().map(own).collect();
-        let unconditional = if steering.guided { n.min(own.len()) } else { 0 };
+        let own: Vec<usize> = plan.rows.iter().map(own).collect();
+        let unconditional = if plan.guided { n.min(own.len()) } else { 0 };
         let of_row = |(i, &length): (usize, &usize)| {
             let image = |row: usize| (row - unconditional) % n.max(1);
             let together = own.iter().enumerate().skip(unconditional).filter(|(row, _)| image(*row) == image(i));
@@ -160,9 +160,9 @@ mod tests {
     use super::*;
 
     /// Rows of one image: the negative prompt's text, then one of each part.
-    fn steering(rows: &[&[usize]]) -> Steering {
+    fn plan(rows: &[&[usize]]) -> ConditioningPlan {
         let row = |texts: &&[usize]| Row::Texts { schedule: PromptSchedule::new("a", 4), texts: texts.to_vec() };
-        Steering { rows: rows.iter().map(row).collect(), guided: true, ..Steering::default() }
+        ConditioningPlan { rows: rows.iter().map(row).collect(), guided: true, ..ConditioningPlan::default() }
     }
 
     /// Texts of one value a token, chunks of two tokens, in which the number is the text's and the decimal its place.
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn padded_rows_have_empty_chunks_behind() {
-        let lengths = Lengths::of(&steering(&[&[0], &[1]]), 1, &[1, 3], true).unwrap();
+        let lengths = Lengths::of(&plan(&[&[0], &[1]]), 1, &[1, 3], true).unwrap();
         assert_eq!((lengths.total(), lengths.longest()), (3, 3));
         let found = rows(&lengths, &[(0, 0, 1), (1, 1, 3)]);
         assert_eq!(found[0], [0.0, 0.1, 9.0, 9.1, 9.0, 9.1]);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn unpadded_rows_are_repeated_as_a_whole() {
-        let lengths = Lengths::of(&steering(&[&[0], &[1]]), 1, &[2, 3], false).unwrap();
+        let lengths = Lengths::of(&plan(&[&[0], &[1]]), 1, &[2, 3], false).unwrap();
         assert_eq!((lengths.total(), lengths.longest()), (6, 3));
         let found = rows(&lengths, &[(0, 0, 2), (1, 1, 3)]);
         assert_eq!(found[0], [0.0, 0.1, 0.2, 0.3].repeat(3));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn parts_get_their_last_vector_and_schedules_empty_chunks() {
         // A negative prompt of one chunk; a schedule of texts of 1 and 2 chunks AND a part of 3 chunks.
-        let lengths = Lengths::of(&steering(&[&[0], &[1, 2], &[3]]), 1, &[1, 1, 2, 3], false).unwrap();
+        let lengths = Lengths::of(&plan(&[&[0], &[1, 2], &[3]]), 1, &[1, 1, 2, 3], false).unwrap();
         assert_eq!(lengths.total(), 3);
         assert!(lengths.needs_empty(lengths.fill(1).unwrap(), 1) && !lengths.needs_empty(lengths.fill(2).unwrap(), 3));
         let found = rows(&lengths, &[(0, 0, 1), (1, 1, 1), (1, 2, 2)]);
@@ -214,21 +214,21 @@ mod tests {
     #[test]
     fn images_of_a_batch_do_not_change_each_other() {
         // Two images: negative prompts of 1 and 1, prompts of 1 and 2 chunks, and parts of 2 and 1.
-        let steering = steering(&[&[0], &[0], &[0], &[1], &[1], &[0]]);
-        let lengths = Lengths::of(&steering, 2, &[1, 2], false).unwrap();
+        let plan = plan(&[&[0], &[0], &[0], &[1], &[1], &[0]]);
+        let lengths = Lengths::of(&plan, 2, &[1, 2], false).unwrap();
         let parts: Vec<usize> = lengths.rows.iter().map(|row| row.parts).collect();
         assert_eq!(parts, [1, 1, 2, 2, 2, 2]);
     }
 
     #[test]
     fn extreme_lengths_are_refused() {
-        assert_eq!(Lengths::of(&steering(&[&[0], &[1]]), 1, &[1, 4000], false).unwrap().total(), 4000);
-        assert_eq!(Lengths::of(&steering(&[&[0], &[1]]), 1, &[22, 23], false).unwrap().total(), 506);
-        let message = Lengths::of(&steering(&[&[0], &[1]]), 1, &[4001, 4000], false).unwrap_err().to_string();
+        assert_eq!(Lengths::of(&plan(&[&[0], &[1]]), 1, &[1, 4000], false).unwrap().total(), 4000);
+        assert_eq!(Lengths::of(&plan(&[&[0], &[1]]), 1, &[22, 23], false).unwrap().total(), 506);
+        let message = Lengths::of(&plan(&[&[0], &[1]]), 1, &[4001, 4000], false).unwrap_err().to_string();
         assert!(
             message.starts_with("--pad-conds is off, expected on: these prompts have 4000 and 4001 chunks"),
             "{message}"
         );
-        assert!(Lengths::of(&steering(&[&[0], &[1]]), 1, &[4001, 4000], true).is_ok());
+        assert!(Lengths::of(&plan(&[&[0], &[1]]), 1, &[4001, 4000], true).is_ok());
     }
 }

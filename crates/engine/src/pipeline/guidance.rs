@@ -1,13 +1,14 @@
-//! What else can be said about guidance than how strong it is: when, how bright, and in what range.
+//! Classifier-free guidance: its strength, the steps that have it, and how far its result is rescaled.
 //!
-//! Plain guidance is part of the recorded step. All of this is done with the halves that come out of it.
+//! Plain guidance is part of the guided step. Rescaling, thresholding and samplers that need the unconditional prediction
+//! take both halves of the step's output instead.
 
 use candle_core::{D, Tensor};
 use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
 use serde::Serialize;
 
-use crate::conditioning::Conditions;
 use crate::error::{Error, Result};
+use crate::pipeline::conditioning::Conditions;
 use crate::resolved::Job;
 
 /// Guidance beside its strength. The default changes nothing.
@@ -69,28 +70,36 @@ pub(crate) fn in_part(name: &'static str, value: f64) -> Result<f64> {
 }
 
 /// The guidance of a job.
-pub(crate) struct Guide {
+pub(crate) struct Guidance {
     scale: f64,
     options: GuidanceOptions,
-    /// Whether the sampler wants the unconditional answer too.
+    /// Whether the sampler needs the unconditional prediction too.
     both: bool,
     guided: bool,
-    /// Whether the step combines several conditions (`AND`), for which it has the unconditional half with guidance or
-    /// without. Without, the strength is 1.
+    /// Whether the step combines several conditions (`AND`). It has the unconditional half then with guidance and without;
+    /// without guidance the strength is 1.
     composed: bool,
     /// All evaluations of the schedule.
     evaluations: usize,
-    /// By AUTOMATIC1111's rules: the evaluations that it counts with, twice the steps for samplers that ask twice a step.
+    /// By AUTOMATIC1111's rules: the number of evaluations that it divides by, twice the steps for samplers with two
+    /// evaluations a step.
     counted: Option<usize>,
 }
 
-impl Guide {
+impl Guidance {
+    /// Of strength `scale` at every one of `evaluations`, where `guided`.
+    pub(crate) fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
+        let options = GuidanceOptions::default();
+        Self { scale, options, both: false, guided, composed: false, evaluations, counted: None }
+    }
+
+    /// The guidance of `job` with these conditions, over so many evaluations.
     pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
         let counted = (job.sampling.convention == Convention::Automatic1111)
             .then(|| if job.sampler.evaluates_twice() { 2 * job.steps } else { job.steps });
-        // What the network makes of the strength itself is not done again.
+        // A distilled network applies the strength itself.
         let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
         Self { scale, options: job.guidance, both, guided, composed, evaluations, counted }
     }
@@ -115,8 +124,8 @@ impl Guide {
         (plain && (on || self.composed)).then_some(scale)
     }
 
-    /// What the sampler gets for the step's output: guided already, `(2 n, ..)` with the unconditional half first, or,
-    /// without guidance, conditional alone, unless the step combines conditions.
+    /// The sampler's answer from the step's output. That is guided already, or `(2 n, ..)` with the unconditional half first,
+    /// or, without guidance, the conditional half alone, unless the step combines conditions.
     pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<ModelOutput> {
         if !on {
             // Where guidance does nothing, both halves are the same: the conditional one.
@@ -162,8 +171,8 @@ mod tests {
     use super::*;
     use candle_core::Device;
 
-    fn guide(options: GuidanceOptions, both: bool) -> Guide {
-        Guide { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
+    fn guide(options: GuidanceOptions, both: bool) -> Guidance {
+        Guidance { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
     }
 
     fn values(tensor: &Tensor) -> Vec<f32> {
@@ -190,7 +199,7 @@ mod tests {
     fn early_steps_are_skipped_as_in_automatic1111() {
         let skipped = |start, counted| {
             let options = GuidanceOptions { start, ..Default::default() };
-            let guide = Guide { counted: Some(counted), ..guide(options, false) };
+            let guide = Guidance { counted: Some(counted), ..guide(options, false) };
             (0..10).filter(|&i| !guide.is_on(i)).count()
         };
         // Steps 0, 1 and 2 of 10 are at or before 0.2; of 20 steps 0 to 4.
@@ -225,10 +234,10 @@ mod tests {
         Ok(())
     }
 
-    /// What is combined stays so: at strength 1 where the step can say so, else as the half that the step gives.
+    /// Combined conditions stay combined without guidance: at strength 1 within the step, else as the conditional half.
     #[test]
-    fn combined_conditions_steer_without_guidance_too() -> Result<()> {
-        let composed = |options, both| Guide { composed: true, ..guide(options, both) };
+    fn combined_conditions_hold_without_guidance_too() -> Result<()> {
+        let composed = |options, both| Guidance { composed: true, ..guide(options, both) };
         let plain = composed(GuidanceOptions::default(), false);
         assert_eq!([true, false].map(|on| plain.scale_within_step(on)), [Some(3.0), Some(1.0)]);
         assert_eq!(values(&plain.answer(halves(), false)?.output), values(&halves()));

@@ -1,4 +1,4 @@
-//! What a run tells while it runs, and how long its stages took.
+//! The events of a run, and how long its stages took.
 
 use std::time::Duration;
 
@@ -7,18 +7,23 @@ use serde::Serialize;
 
 use crate::picture::Picture;
 
-/// The stages of a run, in their order.
+/// The stages of a run, in their order. A run has those that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Weights are read, converted and put in their places.
     Load,
-    /// Prompts become conditioning.
+    /// Prompts become conditions.
     Encode,
+    /// Initial images become latents.
+    #[serde(rename = "encode-image")]
+    EncodeImage,
     /// Noise becomes latents.
     Denoise,
     /// Latents become pixels.
     Decode,
+    /// Pixels become more pixels.
+    Upscale,
     /// Pixels become files.
     Save,
 }
@@ -29,8 +34,10 @@ impl Stage {
         match self {
             Self::Load => "loading",
             Self::Encode => "encoding",
+            Self::EncodeImage => "encoding the initial image",
             Self::Denoise => "denoising",
             Self::Decode => "decoding",
+            Self::Upscale => "upscaling",
             Self::Save => "saving",
         }
     }
@@ -39,13 +46,15 @@ impl Stage {
         match self {
             Self::Load => "load",
             Self::Encode => "encode",
+            Self::EncodeImage => "encode-image",
             Self::Denoise => "denoise",
             Self::Decode => "decode",
+            Self::Upscale => "upscale",
             Self::Save => "save",
         }
     }
 
-    /// The event, which a trace of memory notes too.
+    /// The event, which a memory trace records too.
     pub(crate) fn begin(self) -> Event {
         mark_stage(self.id());
         Event::Begin(self)
@@ -63,19 +72,19 @@ pub enum Event {
         /// Texts that it encodes for the batch.
         total: usize,
     },
-    /// The denoiser ran once; a card may have begun the next step.
+    /// The denoiser ran once; a GPU may have begun the next step.
     Step {
         /// Calls of the denoiser that are done, over all batches of the job.
         done: usize,
         /// Calls of the denoiser in the whole job.
         total: usize,
     },
-    /// A picture overflowed the type in which the autoencoder ran. It is decoded again in a wider one, and so are all
+    /// An image overflowed the type in which the autoencoder ran. It is decoded again in a wider one, and so are all
     /// that follow.
     DecodeAgain {
-        /// The picture's number in its job, from 0.
+        /// The image's number in its job, from 0.
         index: usize,
-        /// The picture's seed.
+        /// The image's seed.
         seed: u64,
         /// The type that was too narrow: `f16` or `bf16`.
         from: &'static str,
@@ -91,7 +100,7 @@ pub enum Event {
         /// How it runs now.
         to: String,
     },
-    /// A picture is there.
+    /// An image is done.
     Picture(Box<Picture>),
 }
 
@@ -100,7 +109,7 @@ pub enum Event {
 pub struct Timings {
     /// Loading weights.
     pub load: Duration,
-    /// Encoding prompts.
+    /// Encoding prompts and initial images.
     pub encode: Duration,
     /// How many texts were encoded for that.
     pub texts_encoded: usize,
@@ -112,9 +121,9 @@ pub struct Timings {
     pub steps: usize,
     /// Decoding latents.
     pub decode: Duration,
-    /// Compressing and writing pictures.
+    /// Compressing and writing images.
     pub save: Duration,
-    /// How many pictures.
+    /// How many images.
     pub pictures: usize,
 }
 

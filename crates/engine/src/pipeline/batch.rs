@@ -1,58 +1,65 @@
-//! Pictures that the denoiser makes at once: some of one job, or those of several jobs that differ in nothing that a
+//! Images that are made in one batch: some images of one job, or the images of several jobs that differ in nothing that a
 //! batch has in common.
+
+use std::sync::Arc;
 
 use candle_core::Tensor;
 use kiln_scheduler::{ImageNoise, NoiseSource, Result};
 
-use crate::conditioning::Prompts;
+use crate::pipeline::prompts::{Parsed, ParsedPrompt};
 use crate::request::Rng;
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
 
-/// One batch. Every picture has its own noise and its own prompts; all else is the first one's.
-pub(crate) struct Together<'a>(Vec<(&'a Job, usize)>);
+/// One batch. Every image has its own noise, its own prompts and its own first image; all else is the first job's.
+pub(crate) struct Batch<'a>(Vec<(&'a Job, usize)>);
 
-impl<'a> Together<'a> {
-    /// The pictures of `job` from `first` on, one batch of them.
+impl<'a> Batch<'a> {
+    /// One batch of the images of `job`, from number `first` on.
     pub(crate) fn of_job(job: &'a Job, first: usize) -> Self {
         Self((first..first + job.batch_size).map(|index| (job, index)).collect())
     }
 
-    /// The first picture of each of `jobs`, whose [`Job::shared`] are equal.
+    /// The first image of each of `jobs`, whose [`Job::shared`] are equal.
     pub(crate) fn of_jobs(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
         Self(jobs.into_iter().map(|job| (job, 0)).collect())
     }
 
-    /// What all have in common is what this one says.
+    /// The job whose settings hold for all images of the batch.
     pub(crate) fn job(&self) -> &'a Job {
         self.0[0].0
     }
 
-    /// How many pictures.
+    /// How many images.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A picture's job, and its number in it.
-    pub(crate) fn picture(&self, i: usize) -> (&'a Job, usize) {
+    /// The job of image `i`, and the image's number in it.
+    pub(crate) fn image(&self, i: usize) -> (&'a Job, usize) {
         self.0[i]
     }
 
-    /// The prompts of all pictures, with their choices made.
-    pub(crate) fn prompts(&self) -> Vec<Prompts> {
-        self.0.iter().map(|(job, index)| Prompts::of(job, *index)).collect()
+    /// The images: each one's job, and its number in it.
+    pub(crate) fn images(&self) -> impl Iterator<Item = (&'a Job, usize)> + '_ {
+        self.0.iter().copied()
     }
 
-    /// The noise of all pictures; a latent covers `f` pixels a side.
-    pub(crate) fn noise(&self, f: usize) -> Noises {
-        Noises(self.0.iter().map(|(job, index)| job.noise(*index, f)).collect())
+    /// The prompts of all images.
+    pub(crate) fn prompts(&self) -> Vec<Arc<ParsedPrompt>> {
+        self.images().map(|(job, index)| job.prompts(index)).collect()
+    }
+
+    /// The noise of all images. A latent covers `f` by `f` pixels.
+    pub(crate) fn noise(&self, f: usize) -> BatchNoise {
+        BatchNoise(self.0.iter().map(|(job, index)| job.noise(*index, f)).collect())
     }
 }
 
 impl Job {
     /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
-    /// still not fit together, where their texts have other lengths or other numbers of parts.
+    /// still need batches of their own, where their texts have other lengths or other numbers of parts.
     pub(crate) fn shared(&self) -> Self {
         Self {
             prompt: String::new(),
@@ -65,22 +72,24 @@ impl Job {
             wildcards: Wildcards::default(),
             literal_prompt: false,
             literal_negative_prompt: false,
+            parsed: Parsed::default(),
             ..self.clone()
         }
     }
 }
 
-/// The noise of pictures that know nothing of each other.
-pub(crate) struct Noises(Vec<ImageNoise>);
+/// The noise of the images of a batch. Each image draws from its own generator.
+#[derive(Clone)]
+pub(crate) struct BatchNoise(Vec<ImageNoise>);
 
-impl Noises {
-    /// The latents at the start, before they are scaled: `(n, c, h, w)` in f32 on the processor.
+impl BatchNoise {
+    /// The latents at the start, before they are scaled: `(n, c, h, w)` in f32 on the CPU.
     pub(crate) fn latents(&mut self, shape: (usize, usize, usize)) -> Result<Tensor> {
         let all = self.0.iter_mut().map(|noise| noise.latents(shape)).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&all, 0)?)
     }
 
-    /// What `draw` gives for each picture and its part of `like`, together.
+    /// What `draw` gives for each image and its part of `like`, in one tensor.
     fn each(
         &mut self,
         like: &Tensor,
@@ -89,13 +98,13 @@ impl Noises {
         if let [one] = &mut self.0[..] {
             return draw(one, like);
         }
-        let pictures = self.0.iter_mut().enumerate();
-        let all = pictures.map(|(i, noise)| draw(noise, &like.narrow(0, i, 1)?)).collect::<Result<Vec<_>>>()?;
+        let images = self.0.iter_mut().enumerate();
+        let all = images.map(|(i, noise)| draw(noise, &like.narrow(0, i, 1)?)).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&all, 0)?)
     }
 }
 
-impl NoiseSource for Noises {
+impl NoiseSource for BatchNoise {
     fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
         self.each(like, |noise, like| noise.sample(like))
     }
@@ -111,7 +120,7 @@ mod tests {
     use crate::request::Request;
     use candle_core::{DType, Device};
 
-    /// What a batch draws is what each of its pictures draws alone, in every way of drawing.
+    /// Each image of a batch draws what it draws alone, with every source of noise.
     #[test]
     fn noise_does_not_know_of_its_neighbours() {
         let model = crate::ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
@@ -120,8 +129,8 @@ mod tests {
         let other = Request { seed: Some(40), rng: Rng::Cuda, ensd: Some(3), ..request.clone() };
         let jobs = [Request { seed: Some(7), ..request }, Request { seed: Some(9), ..varied }, other];
         let jobs = jobs.map(|request| request.resolve(&model).unwrap());
-        let drawn = |together: &Together<'_>| {
-            let mut noise = together.noise(8);
+        let drawn = |batch: &Batch<'_>| {
+            let mut noise = batch.noise(8);
             let first = noise.latents((4, 8, 8)).unwrap();
             let like = Tensor::zeros_like(&first).unwrap();
             let path = noise.brownian_increment(&like, (0.1, 10.0), 5.0, 2.0).unwrap();
@@ -130,14 +139,14 @@ mod tests {
             all.to_device(&Device::Cpu).unwrap()
         };
         let bits = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let all = drawn(&Together::of_jobs(&jobs));
+        let all = drawn(&Batch::of_jobs(&jobs));
         for (i, job) in jobs.iter().enumerate() {
-            let alone = drawn(&Together::of_jobs([job]));
+            let alone = drawn(&Batch::of_jobs([job]));
             assert_eq!(bits(all.narrow(0, i, 1).unwrap()), bits(alone));
         }
         for job in &jobs {
-            let all = drawn(&Together::of_job(job, 2));
-            let alone = drawn(&Together(vec![(job, 4)]));
+            let all = drawn(&Batch::of_job(job, 2));
+            let alone = drawn(&Batch(vec![(job, 4)]));
             assert_eq!(bits(all.narrow(0, 2, 1).unwrap()), bits(alone));
         }
     }

@@ -24,7 +24,7 @@ const OPERATORS: u32 = 2;
 /// A step that was traced.
 #[derive(Debug, Clone)]
 pub struct StepTrace {
-    /// What it was: the model's name, and how many pictures of which size it made at once.
+    /// The model's name, and how many images of which size the step made at once.
     title: String,
     /// On what it ran.
     machine: Machine,
@@ -98,7 +98,7 @@ fn arguments(operator: &Operator) -> Value {
     shapes.insert("result".into(), json!(operator.result));
     let dtype = operator.operands.first().map_or(operator.dtype, |operand| operand.dtype);
     let mut arguments = json!({ "shapes": shapes, "dtype": dtype.as_str(), "GB": operator.bytes * 1e-9 });
-    // One a microsecond is 10^6 a second; rates are told in 10^9.
+    // One a microsecond is 10^6 a second; rates are in 10^9.
     let per_second = |value: f64| (operator.duration > 0.0).then(|| value / operator.duration * 1e-3);
     let speeds = [
         ("GFLOP", Some(operator.flop * 1e-9).filter(|_| operator.flop > 0.0)),

@@ -1,8 +1,8 @@
-//! How far a card is behind the host.
+//! How far the host runs ahead of a GPU.
 //!
-//! The host starts a recorded step in a fraction of the step's time. Left alone it would start all steps of a picture at
-//! once: a progress bar would be full while the card has hardly begun, and Ctrl-C would come too late for any of them.
-//! So the host waits, after it started a step, for the end of the step before. The card always has a whole step to do
+//! The host starts a recorded step in a fraction of the step's time. Without a limit it would start all steps of an image at
+//! once: a progress bar would be full while the GPU has hardly begun, and Ctrl-C would come too late for any of them.
+//! So the host waits, after it started a step, for the end of the step before. The GPU always has a whole step to do
 //! meanwhile and never waits for the host, and a run that is stopped ends at most one step later.
 
 use candle_core::Device;
@@ -11,19 +11,19 @@ use kiln_ops::marker::Marker;
 use crate::error::Result;
 
 /// Follows the steps of one batch.
-pub(crate) struct Pace<'a> {
+pub(crate) struct StepThrottle<'a> {
     device: &'a Device,
     /// The end of the last step that was started.
     last: Option<Marker>,
 }
 
-impl<'a> Pace<'a> {
+impl<'a> StepThrottle<'a> {
     /// No step was started.
     pub(crate) fn new(device: &'a Device) -> Self {
         Self { device, last: None }
     }
 
-    /// Step `started`, counted from 1, was given to the device. Waits for the one before it, and gives how many are done.
+    /// Step `started`, counted from 1, was given to the device. Waits for the step before it, and gives how many are done.
     pub(crate) fn started(&mut self, started: usize) -> Result<usize> {
         let Some(end) = Marker::record(self.device)? else { return Ok(started) };
         if let Some(before) = self.last.replace(end) {
@@ -38,8 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_is_never_behind() {
-        let mut pace = Pace::new(&Device::Cpu);
-        assert_eq!([1, 2, 3].map(|step| pace.started(step).unwrap()), [1, 2, 3]);
+    fn the_cpu_is_never_behind() {
+        let mut throttle = StepThrottle::new(&Device::Cpu);
+        assert_eq!([1, 2, 3].map(|step| throttle.started(step).unwrap()), [1, 2, 3]);
     }
 }

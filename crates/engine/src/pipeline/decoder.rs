@@ -1,7 +1,7 @@
-//! From latents to a picture: the model's own autoencoder, or a tiny one in its place, in a type that holds its numbers.
+//! From latents to an image: the model's own autoencoder, or a tiny one in its place, in a type that holds its numbers.
 //!
-//! f16 ends at 65,504, and some autoencoders' activations go beyond. Where a picture has values that are no numbers, the
-//! weights are read again in the next wider type, bf16 and then f32, and the picture is decoded again; the wider type
+//! f16 ends at 65,504, and some autoencoders' activations go beyond. Where an image has values that are not finite, the
+//! weights are read again in the next wider type, bf16 and then f32, and the image is decoded again; the wider type
 //! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
 use std::path::Path;
@@ -14,9 +14,9 @@ use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
 };
 
-use crate::denoise::count_not_finite;
 use crate::error::{Error, Result};
 use crate::part::{Copies, Keep, Part};
+use crate::pipeline::step::count_not_finite;
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
@@ -25,7 +25,7 @@ pub(crate) struct Decoder {
     part: Part,
 }
 
-/// What decodes.
+/// A decoder's network.
 pub(crate) enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
@@ -33,9 +33,9 @@ pub(crate) enum Network {
     Tiny(TinyConfig, Box<TinyDecoder>),
 }
 
-/// A picture overflowed the first type and is decoded in the second.
+/// Numbers overflowed the first type; the second one is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Widened {
+pub(crate) struct UpcastRetry {
     pub(crate) from: DType,
     pub(crate) to: DType,
 }
@@ -78,7 +78,8 @@ impl Decoder {
     }
 
     /// Latents as the denoiser gives them, `(n, c, h, w)` in f32 on any device, to images `(n, 3, f h, f w)` of about -1 to
-    /// 1, finite, in f32 in the host's memory. `widened` is told before a picture is decoded again.
+    /// 1, finite, in f32 in the host's memory. `upcast` is called before an image is decoded
+    /// again.
     ///
     /// # Errors
     /// [`Error::NotANumber`] where f32 does not hold the numbers either.
@@ -87,22 +88,38 @@ impl Decoder {
         latents: &Tensor,
         keep: &Keep,
         tiling: Tiling,
-        widened: &mut dyn FnMut(Widened) -> Result<()>,
+        upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     ) -> Result<Tensor> {
-        let latents = latents.to_device(&self.part.placement().device)?;
-        loop {
-            self.part.enter(keep)?;
-            let from = self.part.placement().dtype;
-            let image = self.network.decode(&latents, from, tiling)?.to_device(&Device::Cpu)?;
-            let count = count_not_finite(&image)?;
-            if count == 0 {
-                return Ok(image);
-            }
-            let remedy = "its weights are damaged, or belong to another model";
-            let to = wider(from).ok_or(Error::NotANumber { stage: "the VAE", count, remedy })?;
-            widened(Widened { from, to })?;
-            self.part.set_dtype(to); // both do not need to fit at once
+        let Self { network, part } = self;
+        let latents = latents.to_device(&part.placement().device)?;
+        in_a_type_that_holds(part, keep, "the VAE", upcast, |_, dtype| network.decode(&latents, dtype, tiling))
+    }
+}
+
+/// What `run` gives in the type of the part's weights, in the host's memory; where it has values that are not finite, in the
+/// next wider type, in which the weights stay. `upcast` is called before that.
+///
+/// # Errors
+/// [`Error::NotANumber`] where f32 does not hold the numbers either, and those of `run`.
+pub(crate) fn in_a_type_that_holds(
+    part: &mut Part,
+    keep: &Keep,
+    stage: &'static str,
+    upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
+    mut run: impl FnMut(&Part, DType) -> Result<Tensor>,
+) -> Result<Tensor> {
+    loop {
+        part.enter(keep)?;
+        let from = part.placement().dtype;
+        let result = run(part, from)?.to_device(&Device::Cpu)?;
+        let count = count_not_finite(&result)?;
+        if count == 0 {
+            return Ok(result);
         }
+        let remedy = "its weights are damaged, or belong to another model";
+        let to = wider(from).ok_or(Error::NotANumber { stage, count, remedy })?;
+        upcast(UpcastRetry { from, to })?;
+        part.set_dtype(to); // both do not need to fit at once
     }
 }
 
@@ -144,7 +161,7 @@ impl Network {
         }
     }
 
-    /// Channels of the feature maps at the picture's size.
+    /// Channels of the feature maps at the image's size.
     pub(crate) fn channels(&self) -> usize {
         let of = match self {
             Self::Kl(config, _) => &config.block_out_channels,
@@ -155,7 +172,7 @@ impl Network {
 }
 
 /// Where TAESD's weights are: a component's folder, or a file.
-fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
+pub(crate) fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
     let source: Box<dyn ParamSource> = match path.is_dir() {
         true => open_component(path)?,
         false => Box::new(Checkpoint::open(path)?),
@@ -247,7 +264,7 @@ mod tests {
         Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &Copies::default()).unwrap()
     }
 
-    /// The picture, or why there is none, and the types that it was decoded in again.
+    /// The image or the error, and the types in which it was decoded again.
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
@@ -274,7 +291,7 @@ mod tests {
         assert!(image.is_ok() && types.is_empty());
     }
 
-    /// What bf16 in the place of f32 costs an 8-bit picture, on the model that has learned something.
+    /// The error of an 8-bit image in bf16 against f32, with the trained model.
     #[test]
     fn bf16_is_within_half_a_level_of_f32_on_average() {
         let model = ModelFolder::open(&kiln_testkit::repository().join("models/emoji")).unwrap();

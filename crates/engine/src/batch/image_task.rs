@@ -1,0 +1,39 @@
+//! One image of a set on its way through the stages: latents, then pixels, then a file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::journal::Seconds;
+use crate::pipeline::run::DecodedImage;
+use crate::resolved::Job;
+use crate::settings::Origin;
+
+/// An image of a set with what there is of it so far, `S`: its latents ([`crate::pipeline::run::Latents`]), its pixels
+/// ([`DecodedImage`]), or its pixels with the file that they become ([`Unsaved`]).
+pub(crate) struct ImageTask<S> {
+    /// The image's place in the list of the set's images.
+    pub(crate) id: usize,
+    pub(crate) job: Arc<Job>,
+    pub(crate) origin: Arc<Origin>,
+    /// How long it took so far.
+    pub(crate) seconds: Seconds,
+    pub(crate) content: S,
+}
+
+/// Pixels, and the file that they become.
+pub(crate) struct Unsaved {
+    pub(crate) image: DecodedImage,
+    /// The image's key in the journal.
+    pub(crate) key: String,
+    pub(crate) path: PathBuf,
+    /// Whether a file that is there may be replaced.
+    pub(crate) replace: bool,
+}
+
+impl<S> ImageTask<S> {
+    /// The same image at its next stage, and what there was of it.
+    pub(crate) fn with<T>(self, content: T) -> (ImageTask<T>, S) {
+        let Self { id, job, origin, seconds, content: before } = self;
+        (ImageTask { id, job, origin, seconds, content }, before)
+    }
+}

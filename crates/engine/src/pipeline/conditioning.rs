@@ -1,0 +1,263 @@
+//! The denoiser's conditions at each step.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kiln_clip::prompt::PromptSchedule;
+use kiln_unet::{AddedConditions, Conditioning, guidance_input};
+
+use crate::error::Result;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::prompts::ParsedPrompt;
+use crate::pipeline::text_cache::Encoded;
+
+/// The texts of a batch, and which text conditions which row of the denoiser's batch at which step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConditioningPlan {
+    /// All different.
+    pub(crate) texts: Vec<String>,
+    /// The unconditional rows `(n)` where there is guidance, then the conditional ones `(k n)`: the first part of every
+    /// image, the second of every image.
+    pub(crate) rows: Vec<Row>,
+    /// The weight of each conditional row, `(k n)`; empty where each image has one part of weight 1.
+    pub(crate) weights: Vec<f32>,
+    /// Whether the first `n` rows are unconditional.
+    pub(crate) guided: bool,
+}
+
+/// The condition of one row.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Row {
+    /// Zeros, which SDXL takes in the place of a missing negative prompt.
+    Zeros,
+    /// The texts' numbers, by a schedule.
+    Texts { schedule: PromptSchedule, texts: Vec<usize> },
+}
+
+impl ConditioningPlan {
+    /// The conditions of a batch's prompts. `zeros` says that a missing negative prompt is [`Row::Zeros`].
+    ///
+    /// `AND` makes a batch of `1 + k` rows an image; an image of fewer parts than others has parts of weight 0.
+    pub(crate) fn of(batch: &Batch<'_>, zeros: bool) -> Self {
+        let (mut plan, prompts) = (Self::default(), batch.prompts());
+        let k = prompts.iter().map(|prompts| prompts.parts.len()).max().unwrap_or(1);
+        let composed = k > 1 || prompts.iter().flat_map(|prompts| &prompts.parts).any(|part| part.weight != 1.0);
+        plan.guided = batch.job().is_guided() || composed;
+        if plan.guided {
+            for prompts in &prompts {
+                let row = match prompts.negative_prompt {
+                    None if zeros => Row::Zeros,
+                    _ => plan.row(&prompts.negative),
+                };
+                plan.rows.push(row);
+            }
+        }
+        for number in 0..k {
+            for ParsedPrompt { parts, .. } in prompts.iter().map(Arc::as_ref) {
+                let Some(part) = parts.get(number).or(parts.first()) else { continue };
+                let row = plan.row(&part.schedule);
+                plan.rows.push(row);
+                if composed {
+                    plan.weights.push(parts.get(number).map_or(0.0, |part| part.weight as f32));
+                }
+            }
+        }
+        plan
+    }
+
+    /// `n` images with one text for all conditional rows, and, where there is guidance, one for all unconditional rows.
+    pub(crate) fn plain(n: usize, prompt: &str, negative_prompt: Option<&str>) -> Self {
+        let mut plan = Self { guided: negative_prompt.is_some(), ..Self::default() };
+        for text in negative_prompt.into_iter().chain([prompt]) {
+            let row = plan.row(&PromptSchedule::new(text, 1));
+            plan.rows.extend(std::iter::repeat_n(row, n));
+        }
+        plan
+    }
+
+    /// The conditional rows of each of `n` images.
+    pub(crate) fn parts(&self, n: usize) -> usize {
+        (self.weights.len() / n.max(1)).max(1)
+    }
+
+    fn row(&mut self, schedule: &PromptSchedule) -> Row {
+        let schedule = schedule.clone();
+        let texts = schedule.ranges().iter().map(|stretch| self.number(&stretch.text)).collect();
+        Row::Texts { schedule, texts }
+    }
+
+    /// The number of a text, which is new or was there.
+    pub(crate) fn number(&mut self, text: &str) -> usize {
+        self.texts.iter().position(|known| known == text).unwrap_or_else(|| {
+            self.texts.push(text.into());
+            self.texts.len() - 1
+        })
+    }
+}
+
+/// The conditions that all rows of a batch have in common, besides their texts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedConditions {
+    /// SDXL's sizes, `(1, 6)` in f32: original height and width, crop top and left, target height and width.
+    time_ids: Option<Tensor>,
+    /// What a distilled network takes as the strength of the guidance, `(1)` in f32.
+    guidance: Option<Tensor>,
+    /// That strength.
+    strength: Option<f64>,
+}
+
+impl SharedConditions {
+    /// Those of images of this width and height, for a network that takes sizes where `with_sizes` says so, and the strength
+    /// of the guidance where one is given.
+    pub(crate) fn new(
+        with_sizes: bool,
+        (width, height): (usize, usize),
+        guidance: Option<f64>,
+        device: &Device,
+    ) -> Result<Self> {
+        let (height, width) = (height as f32, width as f32);
+        let time_ids = with_sizes.then(|| Tensor::new(&[[height, width, 0.0, 0.0, height, width]], device));
+        let strength = guidance;
+        let guidance = strength.map(|scale| Tensor::new(&[guidance_input(scale)], device)).transpose()?;
+        Ok(Self { time_ids: time_ids.transpose()?, guidance, strength })
+    }
+
+    /// The conditions of rows with these texts: `context` `(b, s, d)` and pooled texts `(b, d)`, which only networks with
+    /// sizes take.
+    pub(crate) fn conditioning(
+        &self,
+        context: Tensor,
+        pooled: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Conditioning> {
+        let rows = context.dim(0)?;
+        let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
+            let time_ids = time_ids.repeat((rows, 1))?; // (b, 6)
+            Ok(AddedConditions { text_embeds: pooled()?, time_ids })
+        });
+        Ok(Conditioning {
+            added: added.transpose()?,
+            guidance: self.guidance.clone(),
+            ..Conditioning::of_text(context)
+        })
+    }
+}
+
+/// A batch's plan with its texts encoded.
+pub(crate) struct Conditions {
+    plan: ConditioningPlan,
+    /// By a text's number. All of one length.
+    encoded: Vec<Encoded>,
+    /// The values of [`Row::Zeros`].
+    zeros: Option<Encoded>,
+    shared: SharedConditions,
+    /// The text of each row that was handed out last.
+    current: Vec<Option<usize>>,
+}
+
+impl Conditions {
+    /// `encoded` are the plan's texts, all of one length.
+    pub(crate) fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
+        let nothing = |like: &Encoded| -> Result<_> {
+            Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })
+        };
+        let wanted = plan.rows.contains(&Row::Zeros);
+        let zeros = encoded.first().filter(|_| wanted).map(nothing).transpose()?;
+        Ok(Self { plan, encoded, zeros, shared, current: Vec::new() })
+    }
+
+    /// Whether the first rows are unconditional.
+    pub(crate) fn is_guided(&self) -> bool {
+        self.plan.guided
+    }
+
+    /// The weight of each conditional row for latents `(c, h, w)`, `(k n, c, h, w)` in f32, where a row has another weight
+    /// than 1 or an image has several.
+    pub(crate) fn weights(&self, (c, h, w): (usize, usize, usize), device: &Device) -> Result<Option<Tensor>> {
+        let weights = &self.plan.weights;
+        if weights.is_empty() {
+            return Ok(None);
+        }
+        let rows = Tensor::from_slice(weights, (weights.len(), 1, 1, 1), &Device::Cpu)?;
+        Ok(Some(rows.broadcast_as((weights.len(), c, h, w))?.contiguous()?.to_device(device)?))
+    }
+
+    /// Whether a step combines several rows by their weights, which it does with guidance or without.
+    pub(crate) fn is_composed(&self) -> bool {
+        !self.plan.weights.is_empty()
+    }
+
+    /// What conditions of two batches have in common where their rows fit into one batch, for steps with guidance or without:
+    /// the tokens of a row, the rows of each of `n` images, whether parts are combined and sizes are there, and the
+    /// strength of the guidance that the network takes.
+    pub(crate) fn form(&self, guided: bool, n: usize) -> Vec<u64> {
+        let tokens = self.encoded.first().and_then(|encoded| encoded.context.dims().get(1)).copied().unwrap_or(0);
+        let rows = self.rows(guided).len() / n.max(1);
+        let SharedConditions { time_ids, strength, .. } = &self.shared;
+        let strength = strength.map_or(u64::MAX, f64::to_bits);
+        vec![tokens as u64, rows as u64, self.is_composed().into(), time_ids.is_some().into(), strength]
+    }
+
+    /// Whether the conditions at `step`, counted from 0, differ from those that were handed out last.
+    pub(crate) fn changes_at(&self, step: usize, guided: bool) -> bool {
+        self.texts_at(step, guided) != self.current
+    }
+
+    /// The rows of a step with guidance or without. Weights are differences to the unconditional rows, so that a step
+    /// which combines parts has those in any case.
+    fn rows(&self, guided: bool) -> &[Row] {
+        let ConditioningPlan { rows, .. } = &self.plan;
+        let unconditional = if self.plan.guided && !self.is_composed() { rows.len() / 2 } else { 0 };
+        if guided { rows } else { &rows[unconditional..] }
+    }
+
+    /// The number of each row's text at `step`.
+    fn texts_at(&self, step: usize, guided: bool) -> Vec<Option<usize>> {
+        let text = |row: &Row| match row {
+            Row::Zeros => None,
+            Row::Texts { schedule, texts } => texts.get(schedule.index_at(step)).copied(),
+        };
+        self.rows(guided).iter().map(text).collect()
+    }
+
+    /// The conditions at `step`, counted from 0: the unconditional rows first where the step is `guided` or combines parts,
+    /// else the conditional rows alone.
+    pub(crate) fn at(&mut self, step: usize, guided: bool) -> Result<Conditioning> {
+        let now = self.texts_at(step, guided);
+        let rows = now.iter().filter_map(|text| match text {
+            Some(number) => self.encoded.get(*number),
+            None => self.zeros.as_ref(),
+        });
+        let rows: Vec<&Encoded> = rows.collect();
+        let joined = |part: fn(&Encoded) -> &Tensor| -> Result<Tensor> {
+            let parts: Vec<&Tensor> = rows.iter().map(|&encoded| part(encoded)).collect();
+            Ok(Tensor::cat(&parts, 0)?)
+        };
+        let context = joined(|encoded| &encoded.context)?;
+        let conditioning = self.shared.conditioning(context, || joined(|encoded| &encoded.pooled))?;
+        self.current = now;
+        Ok(conditioning)
+    }
+}
+
+/// The step that a call of the denoiser belongs to: samplers of second order call it more than once a step, and their
+/// calls are spread evenly over the steps.
+pub(crate) fn step_of(call: usize, calls: usize, steps: usize) -> usize {
+    call * steps / calls.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_belong_to_steps() {
+        let steps = |calls, steps| (0..calls).map(|call| step_of(call, calls, steps)).collect::<Vec<_>>();
+        assert_eq!(steps(4, 4), [0, 1, 2, 3]);
+        assert_eq!(steps(7, 4), [0, 0, 1, 1, 2, 2, 3]); // Heun: the last step is Euler's
+        assert_eq!(steps(5, 4), [0, 0, 1, 2, 3]); // PLMS: the first step is taken twice
+        for n in 1..60 {
+            let heun = steps(2 * n - 1, n);
+            assert!(heun.iter().enumerate().all(|(call, &step)| step == call / 2), "{heun:?}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Running batches of an engine: jobs that join, leave and are finished between two evaluations of the denoiser.
+
+use std::ops::ControlFlow;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lora::LoraUse;
+use crate::picture::Picture;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::run::{self, Latents};
+use crate::pipeline::running::{GroupId, RunningBatch};
+use crate::resolved::Job;
+
+impl Engine {
+    /// Encodes one batch of `job`, the images from number `first` on, and has it take part in `running` from the next
+    /// evaluation on. Whatever else is in `running`, each image has the bits that it has alone, on the CPU.
+    ///
+    /// # Errors
+    /// Those of [`Engine::txt2img`], and [`Error::Value`] where the job's LoRAs are not those of the batches that are
+    /// running: they are in the weights. Where an error comes back, nothing has joined.
+    pub fn join(
+        &mut self,
+        running: &mut RunningBatch,
+        job: &Job,
+        first: usize,
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<GroupId> {
+        let mut tell = stopping(watch);
+        if running.is_empty() {
+            self.take_loras(&job.loras, &mut tell)?;
+            running.begin(&job.loras);
+        } else if running.loras() != job.loras {
+            let found = job.loras.iter().map(LoraUse::name).collect::<Vec<_>>().join(", ");
+            let expected = "the LoRAs of the batches that are running".into();
+            return Err(Error::Value { name: "loras", found, expected });
+        }
+        let batch = Batch::of_job(job, first);
+        let texts = self.text().plan(&batch)?;
+        let work = texts.shape().work(job, batch.len(), texts.texts());
+        let all = running.work().map_or(work, |others| others.with(work));
+        self.prepare(all)?;
+        let group = self.attempt(Stage::Denoise, &mut tell, |engine, tell| run::start(engine, &batch, &texts, tell))?;
+        Ok(running.join(group, Some(work)))
+    }
+
+    /// One evaluation of the denoiser for every batch of `running` that is not done. Gives the batches that are done, which
+    /// [`Engine::finish`] takes out.
+    ///
+    /// # Errors
+    /// Those of [`Engine::txt2img`]. A batch whose evaluation failed is where it was, so that the call can be made again.
+    pub fn step(
+        &mut self,
+        running: &mut RunningBatch,
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Vec<GroupId>> {
+        self.attempt(Stage::Denoise, &mut stopping(watch), |engine, _| {
+            engine.make_room_for(Stage::Denoise);
+            engine.unet_part.enter(&engine.arrangement.keep(Stage::Denoise)?)?;
+            engine.advance(running, None)
+        })?;
+        Ok(running.finished())
+    }
+
+    /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where the batch has left, and those of [`Engine::txt2img`].
+    pub fn finish(
+        &mut self,
+        running: &mut RunningBatch,
+        id: GroupId,
+        (job, first): (&Job, usize),
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Vec<Picture>> {
+        let all = run::finished(&running.finish(id)?)?;
+        let (batch, mut tell) = (Batch::of_job(job, first), stopping(watch));
+        run::begin_decoding(self);
+        let image = |(place, (job, index)): (usize, (&Job, usize))| {
+            let latents = Latents::of(&batch, &all, place)?;
+            let image = run::decode(self, &latents, &mut tell)?;
+            Picture::new(job, &self.origin, index, &image.image, image.latents)
+        };
+        batch.images().enumerate().map(image).collect()
+    }
+}
+
+/// Events for somebody who may stop the run.
+fn stopping(watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> impl FnMut(Event) -> Result<()> + '_ {
+    |event| match watch(event) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Interrupted),
+    }
+}

@@ -1,0 +1,54 @@
+//! The networks of an engine that run on another thread while the denoiser runs, on a GPU in another stream: its text
+//! encoders and its decoder.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use kiln_vae::Tiling;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::part::Keep;
+use crate::pipeline::decoder::{Decoder, UpcastRetry};
+use crate::pipeline::run::{DecodedImage, Latents};
+use crate::pipeline::text::TextEncoders;
+
+/// The networks that another thread runs while steps run. A lock gives each to one thread at a time.
+#[derive(Clone)]
+pub(crate) struct OverlappedNetworks {
+    text: Arc<Mutex<TextEncoders>>,
+    decoder: Arc<Mutex<Decoder>>,
+    tiling: Tiling,
+}
+
+impl OverlappedNetworks {
+    /// Those of an engine; `None` where they run between its steps alone.
+    pub(crate) fn of(engine: &Engine) -> Option<Self> {
+        let tiling = engine.arrangement.plan().tiling;
+        let may = engine.has_beside && engine.arrangement.has_room_beside();
+        may.then(|| Self { text: engine.text.clone(), decoder: engine.decoder.clone(), tiling })
+    }
+
+    /// The image of some latents, once no other thread decodes. `upcast` is called before it is decoded again.
+    ///
+    /// # Errors
+    /// Those of the decoder: where memory is out, nothing smaller is tried.
+    pub(crate) fn decode(
+        &self,
+        latents: &Latents,
+        upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
+    ) -> Result<DecodedImage> {
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let image = decoder.decode(&latents.latents, &Keep::Whole, self.tiling, upcast)?;
+        Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed() })
+    }
+
+    /// Encodes the next text that is foreseen; false where there is none.
+    ///
+    /// # Errors
+    /// Those of the text encoders. The text is encoded when it is needed.
+    pub(crate) fn encode_next(&self) -> Result<bool> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).encode_next()
+    }
+}

@@ -1,0 +1,361 @@
+//! One batch through its stages: encode, encode-image, denoise, decode.
+
+use std::time::{Duration, Instant};
+
+use candle_core::{Device, Tensor};
+use kiln_ops::trace::Trace;
+use kiln_scheduler::NoiseSource;
+use kiln_weights::StreamReport;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::host_memory::{self, Asked};
+use crate::lora::LoraUse;
+use crate::pipeline::batch::{Batch, BatchNoise};
+use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::decoder::UpcastRetry;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::guidance::Guidance;
+use crate::pipeline::image_encoder::ImageEncoder;
+use crate::pipeline::init::{Init, InitImage, Start};
+use crate::pipeline::running::{Group, RunningBatch};
+use crate::pipeline::step::count_not_finite;
+use crate::pipeline::text_cache::CacheCounts;
+use crate::pipeline::text_plan::TextPlan;
+use crate::pipeline::throttle::StepThrottle;
+use crate::pipeline::trace::StepTrace;
+use crate::plan::Work;
+
+/// The latents of one image, whose steps are done.
+#[derive(Debug, Clone)]
+pub(crate) struct Latents {
+    /// `(1, c, h, w)` in f32, in the host's memory.
+    pub(crate) latents: Tensor,
+    /// The image's number in its job, from 0.
+    pub(crate) index: usize,
+    /// The image's seed.
+    pub(crate) seed: u64,
+}
+
+/// The pixels of one image.
+pub(crate) struct DecodedImage {
+    /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
+    pub(crate) image: Tensor,
+    /// What was decoded, as [`Latents`] has it.
+    pub(crate) latents: Tensor,
+    /// How long decoding took.
+    pub(crate) decode: Duration,
+}
+
+/// How long a batch took before it was decoded.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BatchTimes {
+    pub(crate) encode: Duration,
+    pub(crate) denoise: Duration,
+}
+
+/// Where a batch stands in its run: evaluations of batches before it, and of all batches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) before: usize,
+    pub(crate) total: usize,
+}
+
+impl Progress {
+    fn event(self, done: usize) -> Event {
+        Event::Step { done: self.before + done, total: self.total }
+    }
+}
+
+/// What a batch is run with, besides its jobs.
+pub(crate) struct BatchRequest {
+    /// Its texts.
+    pub(crate) texts: TextPlan,
+    /// The work that memory is planned for.
+    pub(crate) work: Work,
+    pub(crate) progress: Progress,
+}
+
+/// Takes the results of a batch as they come.
+pub(crate) trait BatchSink {
+    /// News of the run. An error stops it.
+    fn event(&mut self, event: Event) -> Result<()>;
+
+    /// The latents of image `place` of the batch. They come back where the engine decodes them now; otherwise somebody else
+    /// does.
+    fn latents(
+        &mut self,
+        engine: &Engine,
+        place: usize,
+        latents: Latents,
+        times: BatchTimes,
+    ) -> Result<Option<Latents>>;
+
+    /// The pixels of image `place` of the batch.
+    fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()>;
+}
+
+impl Latents {
+    /// Those of the image at `place` of a batch with the latents `all` `(n, c, h, w)`.
+    pub(crate) fn of(batch: &Batch<'_>, all: &Tensor, place: usize) -> Result<Self> {
+        let (job, index) = batch.image(place);
+        Ok(Self { latents: all.narrow(0, place, 1)?, index, seed: job.seed_of(index) })
+    }
+
+    /// Says that the image is decoded again.
+    pub(crate) fn again(&self, UpcastRetry { from, to }: UpcastRetry) -> Event {
+        Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
+    }
+}
+
+/// Runs all stages of one batch, and hands every image to `sink`: the one way from a batch to its images, for single calls
+/// and image sets.
+///
+/// # Errors
+/// As [`Engine::txt2img`], and those of `sink`.
+pub(crate) fn run_batch(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    request: BatchRequest,
+    sink: &mut dyn BatchSink,
+) -> Result<()> {
+    let BatchRequest { texts, work, progress } = request;
+    let before = engine.timings;
+    engine.prepare(work)?;
+    let latents = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
+        let group = start(engine, batch, &texts, tell)?;
+        denoise(engine, batch, group, progress, tell)
+    })?;
+    let times =
+        BatchTimes { encode: engine.timings.encode - before.encode, denoise: engine.timings.denoise - before.denoise };
+    let mut decodes = false;
+    for place in 0..batch.len() {
+        let latents = Latents::of(batch, &latents, place)?;
+        let Some(latents) = sink.latents(engine, place, latents, times)? else { continue };
+        if !std::mem::replace(&mut decodes, true) {
+            begin_decoding(engine);
+        }
+        let image = decode(engine, &latents, &mut |event| sink.event(event))?;
+        sink.image(engine, place, image)?;
+    }
+    Ok(())
+}
+
+/// The first stages of a batch: its texts, and its initial images where there are any, up to what the denoiser starts with.
+pub(crate) fn start(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    texts: &TextPlan,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Group> {
+    tell(Stage::Encode.begin())?;
+    let job = batch.job();
+    let conditions = encode(engine, batch, texts.clone(), tell)?;
+    let f = engine.model.vae_config().downscale();
+    let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
+    let mut noise = batch.noise(f);
+    let image = encode_images(engine, batch, &mut noise, tell)?;
+    let begin = Instant::now();
+    let schedule = job.schedule(&engine.model)?;
+    let guidance = Guidance::new(job, &conditions, schedule.points().len() - schedule.start());
+    engine.make_room_for(Stage::Denoise);
+    engine.unet_part.enter(&engine.arrangement.keep(Stage::Denoise)?)?;
+    engine.timings.encode += begin.elapsed();
+
+    let begin = Instant::now();
+    let inits: Vec<&Init> = batch.images().map(|(job, _)| &job.init).collect();
+    let start = Start::new(&inits, image, &mut noise, &schedule, (shape, f), &engine.device)?;
+    let group = Group::new(schedule, start, Box::new(noise), conditions, guidance, job.steps)?;
+    engine.timings.denoise += begin.elapsed();
+    Ok(group)
+}
+
+/// The stage encode: a batch's texts to its conditions.
+fn encode(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    texts: TextPlan,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Conditions> {
+    let begin = Instant::now();
+    if !engine.text().knows(&texts) {
+        engine.make_room_for(Stage::Encode);
+    }
+    let kept = engine.arrangement.mode().keeps_all() && !engine.device.is_cpu();
+    let keep = engine.arrangement.keep(Stage::Encode)?;
+    let mut proceed = |done, total| tell(Event::Text { done, total });
+    let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
+    let CacheCounts { encoded, known } = engine.text().counts();
+    (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
+    engine.after("encoded");
+    engine.timings.encode += begin.elapsed();
+    Ok(conditions)
+}
+
+/// The stage encode-image: the latents of a batch's initial images, `(n, c, h, w)` in f32 in the host's memory. `None` where
+/// the batch begins with noise.
+fn encode_images(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    noise: &mut BatchNoise,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Option<Tensor>> {
+    let images: Vec<&InitImage> = batch.images().filter_map(|(job, _)| job.init.image()).collect();
+    if images.is_empty() {
+        return Ok(None);
+    }
+    tell(Stage::EncodeImage.begin())?;
+    let begin = Instant::now();
+    host_memory::trim(Stage::EncodeImage.id());
+    let before = noise.clone();
+    let latents = engine.attempt(Stage::EncodeImage, tell, |engine, _| {
+        engine.make_room_for(Stage::EncodeImage);
+        let (keep, tiling) = (engine.arrangement.keep(Stage::EncodeImage)?, engine.arrangement.plan().encode_tiling);
+        *noise = before.clone();
+        let draw = |like: &Tensor| Ok(noise.sample(like)?);
+        let mut upcast = |UpcastRetry { from, to }| {
+            tracing::warn!(
+                "an initial image overflowed {} in the VAE; it is encoded in {}",
+                from.as_str(),
+                to.as_str()
+            );
+            Ok(())
+        };
+        engine.image_encoder()?.encode(&images, &keep, tiling, draw, &mut upcast)
+    })?;
+    engine.after("encoded images");
+    engine.timings.encode += begin.elapsed();
+    Ok(Some(latents))
+}
+
+/// The stage denoise: a group's way down its schedule, as the only group of a running batch. Gives its latents `(n, c, h, w)`
+/// in f32 in the host's memory.
+fn denoise(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    group: Group,
+    progress: Progress,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Tensor> {
+    tell(Stage::Denoise.begin())?;
+    let begin = Instant::now();
+    let calls = group.evaluations();
+    let mut running = RunningBatch::new();
+    let id = running.join(group, None);
+    let mut warm = Asked::default();
+    let device = engine.device.clone();
+    let (mut throttle, mut told) = (StepThrottle::new(&device), 0);
+    let trace_at = engine.trace.as_ref().map(|_| 1.min(calls.saturating_sub(1)));
+    let mut traced = None;
+    for call in 0..calls {
+        let mut trace = (trace_at == Some(call)).then(Trace::default);
+        engine.advance(&mut running, trace.as_mut())?;
+        traced = trace.or(traced);
+        if call == 0 {
+            warm = Asked::so_far();
+        }
+        told = throttle.started(call + 1)?;
+        if told > 0 {
+            tell(progress.event(told))?;
+        }
+    }
+    if let Some(streamed) = engine.unet_part.streamed()? {
+        log_streamed(&streamed, calls);
+    }
+    host_memory::log_steps(calls.saturating_sub(1), Asked::so_far().since(warm));
+    let latents = finished(&running.finish(id)?)?;
+    if told < calls {
+        tell(progress.event(calls))?; // the values were read, so that the GPU is done
+    }
+    engine.timings.denoise += begin.elapsed();
+    engine.timings.steps += calls;
+    engine.after("denoised");
+    if let (Some(file), Some(step), Some(trace)) = (engine.trace.take(), trace_at, traced) {
+        let job = batch.job();
+        let title = format!("{}: step, {} of {}x{}", engine.model.name(), batch.len(), job.width, job.height);
+        file.write([&StepTrace::new(title, &engine.device, engine.dtype, step, trace)])?;
+    }
+    Ok(latents)
+}
+
+/// The latents of a group, in the host's memory, checked.
+///
+/// # Errors
+/// [`Error::NotANumber`] where values are not finite.
+pub(crate) fn finished(group: &Group) -> Result<Tensor> {
+    let latents = group.latents().to_device(&Device::Cpu)?;
+    match count_not_finite(&latents)? {
+        0 => Ok(latents),
+        count => {
+            let remedy = "try --dtype f32, or a model whose weights are not damaged";
+            Err(Error::NotANumber { stage: "the denoiser", count, remedy })
+        }
+    }
+}
+
+/// Makes room for decoding the latents of a batch.
+pub(crate) fn begin_decoding(engine: &mut Engine) {
+    host_memory::trim(Stage::Decode.id());
+    engine.make_room_for(Stage::Decode);
+}
+
+/// The stage decode: the latents of one image to its pixels.
+pub(crate) fn decode(
+    engine: &mut Engine,
+    latents: &Latents,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<DecodedImage> {
+    tell(Stage::Decode.begin())?;
+    let start = Instant::now();
+    let image = engine.attempt(Stage::Decode, tell, |engine, tell| {
+        let (keep, tiling) = (engine.arrangement.keep(Stage::Decode)?, engine.arrangement.plan().tiling);
+        let mut decoder = engine.decoder();
+        let upcast = &mut |news| tell(latents.again(news));
+        engine.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
+    })?;
+    let decode = start.elapsed();
+    engine.timings.decode += decode;
+    engine.after("decoded");
+    Ok(DecodedImage { image, latents: latents.latents.clone(), decode })
+}
+
+impl Engine {
+    /// One evaluation of all groups of a running batch, whose denoiser is in memory.
+    pub(crate) fn advance(&mut self, running: &mut RunningBatch, trace: Option<&mut Trace>) -> Result<()> {
+        running.step(&self.unet, Some(&mut self.recorded), self.dtype, trace)
+    }
+
+    /// The encoder of initial images, opened the first time.
+    fn image_encoder(&mut self) -> Result<&mut ImageEncoder> {
+        match self.image_encoder {
+            Some(ref mut encoder) => Ok(encoder),
+            None => {
+                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.copies)?;
+                Ok(self.image_encoder.insert(encoder))
+            }
+        }
+    }
+
+    /// [`Engine::set_loras`], in a smaller mode where memory is out.
+    pub(crate) fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
+    }
+}
+
+/// Logs what streaming did in `steps` steps.
+fn log_streamed(report: &StreamReport, steps: usize) {
+    let per_step = 1.0 / steps.max(1) as f64;
+    tracing::info!(
+        steps,
+        mib = report.bytes >> 20,
+        mib_per_step = (report.bytes >> 20) as f64 * per_step,
+        copy_seconds = report.copy_seconds,
+        copy_seconds_per_step = report.copy_seconds * per_step,
+        hidden_seconds = report.hidden_seconds(),
+        stalls = report.stalls,
+        stall_seconds = report.stall_seconds,
+        stall_seconds_per_step = report.stall_seconds * per_step,
+        resets = report.resets,
+        "streamed"
+    );
+}

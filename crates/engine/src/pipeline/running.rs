@@ -1,0 +1,360 @@
+//! The sampler loop: batches that are denoised together, each at its own place of its own schedule.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use kiln_ops::trace::Trace;
+use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
+use kiln_unet::Conditioning;
+
+use crate::error::{Error, Result};
+use crate::lora::LoraUse;
+use crate::pipeline::conditioning::{Conditions, step_of};
+use crate::pipeline::denoiser::Denoiser;
+use crate::pipeline::guidance::Guidance;
+use crate::pipeline::init::{Kept, Start};
+use crate::pipeline::step::{GuidedStep, RecordedStep};
+use crate::plan::Work;
+
+/// Tells a group of a running batch from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupId(u64);
+
+/// Images at one place of one schedule: those of one batch. They come and go together.
+pub(crate) struct Group {
+    stepper: Stepper<Arc<Schedule>>,
+    kept: Option<Kept>,
+    /// `(n, c, h, w)` in f32 on the denoiser's device.
+    latents: Tensor,
+    noise: Box<dyn NoiseSource + Send>,
+    conditions: Conditions,
+    /// The weights of the conditional rows.
+    weights: Option<Tensor>,
+    guidance: Guidance,
+    /// Steps of the prompts' schedules.
+    steps: usize,
+    /// Evaluations of the whole walk.
+    evaluations: usize,
+    /// Whether the last evaluation was guided; `None` before the first one.
+    guided: Option<bool>,
+}
+
+impl Group {
+    /// Images that begin with `start` and draw from `noise` from now on, for the steps of `schedule` from its start.
+    pub(crate) fn new(
+        schedule: Arc<Schedule>,
+        start: Start,
+        noise: Box<dyn NoiseSource + Send>,
+        conditions: Conditions,
+        guidance: Guidance,
+        steps: usize,
+    ) -> Result<Self> {
+        let Start { latents, kept } = start;
+        let (_, c, h, w) = latents.dims4()?;
+        let weights = conditions.weights((c, h, w), latents.device())?;
+        let stepper = Stepper::new(schedule);
+        let evaluations = stepper.remaining();
+        Ok(Self { stepper, kept, latents, noise, conditions, weights, guidance, steps, evaluations, guided: None })
+    }
+
+    /// How many images.
+    fn images(&self) -> usize {
+        self.latents.dims().first().copied().unwrap_or(0)
+    }
+
+    /// Evaluations that are done.
+    pub(crate) fn done(&self) -> usize {
+        self.evaluations - self.stepper.remaining()
+    }
+
+    /// Evaluations of the whole walk.
+    pub(crate) fn evaluations(&self) -> usize {
+        self.evaluations
+    }
+
+    /// The latents as they are now, `(n, c, h, w)` in f32.
+    pub(crate) fn latents(&self) -> &Tensor {
+        &self.latents
+    }
+
+    /// The step of the prompts' schedules that the next evaluation belongs to, and whether it is guided.
+    fn next(&self) -> (usize, bool) {
+        let call = self.done();
+        (step_of(call, self.evaluations, self.steps), self.guidance.is_on(call))
+    }
+
+    /// Whether the next evaluation has other conditions or another guidance than the last one.
+    fn changes(&self) -> bool {
+        let (step, on) = self.next();
+        self.guided != Some(on) || self.conditions.changes_at(step, on)
+    }
+
+    /// What two groups need to have in common for one call of the denoiser.
+    fn form(&self) -> Form {
+        let (_, on) = self.next();
+        Form {
+            latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
+            scale: self.guidance.scale_within_step(on).map(f64::to_bits),
+            conditions: self.conditions.form(on, self.images()),
+        }
+    }
+}
+
+/// See [`Group::form`].
+#[derive(PartialEq)]
+struct Form {
+    latents: Vec<usize>,
+    scale: Option<u64>,
+    conditions: Vec<u64>,
+}
+
+/// One call of the denoiser for some groups.
+struct Call {
+    /// The groups, in the order of their rows.
+    groups: Vec<GroupId>,
+    step: GuidedStep,
+}
+
+/// Batches that are denoised together. Groups join and leave between evaluations; each has the bits that it has alone,
+/// on the CPU.
+///
+/// A group alone is one call of the denoiser an evaluation, whose conditions are made once and stay. Groups that agree in
+/// the size of their latents, in guidance and in the length of their texts share a call, in which every row has its own
+/// timestep; others take turns.
+#[derive(Default)]
+pub struct RunningBatch {
+    groups: Vec<(GroupId, Group)>,
+    /// The work of each group.
+    work: Vec<(GroupId, Work)>,
+    /// The LoRAs in the weights, which all groups have in common.
+    loras: Vec<LoraUse>,
+    calls: Vec<Call>,
+    joined: u64,
+}
+
+impl RunningBatch {
+    /// No groups yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many images there are.
+    pub fn images(&self) -> usize {
+        self.groups.iter().map(|(_, group)| group.images()).sum()
+    }
+
+    /// Whether there are no groups.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// How many evaluations of a group are done, and how many there are in all.
+    pub fn progress(&self, id: GroupId) -> Option<(usize, usize)> {
+        self.group(id).map(|group| (group.done(), group.evaluations()))
+    }
+
+    /// Says which LoRAs the groups that join from now on have in common.
+    pub(crate) fn begin(&mut self, loras: &[LoraUse]) {
+        self.loras = loras.to_vec();
+    }
+
+    /// The LoRAs that all groups have in common.
+    pub(crate) fn loras(&self) -> &[LoraUse] {
+        &self.loras
+    }
+
+    /// The work of all groups together, as memory is planned for it; `None` where there is none.
+    pub(crate) fn work(&self) -> Option<Work> {
+        self.work.iter().map(|(_, work)| *work).reduce(Work::with)
+    }
+
+    /// Adds a group, which takes part from the next evaluation on, with the work that memory is planned for.
+    pub(crate) fn join(&mut self, group: Group, work: Option<Work>) -> GroupId {
+        self.joined += 1;
+        let id = GroupId(self.joined);
+        self.groups.push((id, group));
+        self.work.extend(work.map(|work| (id, work)));
+        id
+    }
+
+    /// Takes a group out, wherever it is on its way.
+    pub(crate) fn take(&mut self, id: GroupId) -> Option<Group> {
+        let place = self.groups.iter().position(|(known, _)| *known == id)?;
+        self.calls.retain(|call| !call.groups.contains(&id));
+        self.work.retain(|(known, _)| *known != id);
+        Some(self.groups.remove(place).1)
+    }
+
+    /// Drops a group, wherever it is on its way. False where there is none of this number.
+    pub fn leave(&mut self, id: GroupId) -> bool {
+        self.take(id).is_some()
+    }
+
+    /// The groups whose last evaluation is done.
+    pub(crate) fn finished(&self) -> Vec<GroupId> {
+        self.groups.iter().filter(|(_, group)| group.stepper.remaining() == 0).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes out the group of this number.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where it has left, or never was there.
+    pub(crate) fn finish(&mut self, id: GroupId) -> Result<Group> {
+        self.take(id).ok_or_else(|| {
+            let (name, found) = ("group", id.0.to_string());
+            Error::Value { name, found, expected: "a group of this running batch".into() }
+        })
+    }
+
+    fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.iter().find(|(known, _)| *known == id).map(|(_, group)| group)
+    }
+
+    /// One evaluation of every group that is not done. `recorded` belongs to the denoiser with its weights; the first call
+    /// alone uses it. Where an error comes back, no group whose call failed has moved.
+    ///
+    /// # Errors
+    /// Those of the denoiser and of the samplers.
+    pub(crate) fn step(
+        &mut self,
+        denoiser: &dyn Denoiser,
+        mut recorded: Option<&mut RecordedStep>,
+        dtype: DType,
+        mut trace: Option<&mut Trace>,
+    ) -> Result<()> {
+        self.arrange(dtype)?;
+        for Call { groups, step } in &self.calls {
+            let mut members: Vec<&mut Group> =
+                self.groups.iter_mut().filter(|(id, _)| groups.contains(id)).map(|(_, group)| group).collect();
+            let evaluations = members
+                .iter_mut()
+                .map(|Group { stepper, latents, noise, .. }| Ok(stepper.evaluation(latents, noise.as_mut())?))
+                .collect::<Result<Vec<Evaluation>>>()?;
+            let timesteps = timesteps(&members, &evaluations);
+            let output = match &evaluations[..] {
+                [one] => step.run(denoiser, recorded.take(), &one.input, &timesteps, trace.take())?,
+                many => {
+                    let inputs: Vec<&Tensor> = many.iter().map(|one| &one.input).collect();
+                    step.run(denoiser, recorded.take(), &Tensor::cat(&inputs, 0)?, &timesteps, trace.take())?
+                }
+            };
+            let outputs = split(output, &members)?;
+            for ((group, evaluation), output) in members.iter_mut().zip(evaluations).zip(outputs) {
+                group.advance(evaluation, output)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the groups into calls, and makes the conditions of those calls anew that change.
+    fn arrange(&mut self, dtype: DType) -> Result<()> {
+        let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
+        for (id, group) in self.groups.iter().filter(|(_, group)| group.stepper.remaining() > 0) {
+            let form = group.form();
+            match wanted.iter_mut().find(|(known, _)| *known == form) {
+                Some((_, groups)) => groups.push(*id),
+                None => wanted.push((form, vec![*id])),
+            }
+        }
+        let mut before = std::mem::take(&mut self.calls);
+        for (_, ids) in wanted {
+            let mut members: Vec<&mut Group> =
+                self.groups.iter_mut().filter(|(id, _)| ids.contains(id)).map(|(_, group)| group).collect();
+            let known = before.iter().position(|call| call.groups == ids);
+            let known = known.filter(|_| members.iter().all(|group| !group.changes()));
+            let call = match known {
+                Some(place) => before.swap_remove(place),
+                None => Call { step: guided(&mut members, dtype)?, groups: ids },
+            };
+            self.calls.push(call);
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    /// The rows' conditions at the next evaluation.
+    fn conditioning(&mut self) -> Result<Conditioning> {
+        let (step, on) = self.next();
+        let conditioning = self.conditions.at(step, on)?;
+        self.guided = Some(on);
+        Ok(conditioning)
+    }
+
+    /// Takes the denoiser's output for an evaluation of this group.
+    fn advance(&mut self, evaluation: Evaluation, output: Tensor) -> Result<()> {
+        let answer: ModelOutput = self.guidance.answer(output, self.guided.unwrap_or_default())?;
+        let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;
+        self.latents = match &self.kept {
+            Some(kept) => kept.put_back(&latents, self.stepper.schedule(), self.stepper.index())?,
+            None => latents,
+        };
+        Ok(())
+    }
+}
+
+/// The step of some groups at their next evaluation. A group alone has its conditions as they are.
+fn guided(members: &mut [&mut Group], dtype: DType) -> Result<GuidedStep> {
+    let scale = members.first().and_then(|group| group.guidance.scale_within_step(group.next().1));
+    let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
+    let parts = members.iter_mut().map(|group| group.conditioning()).collect::<Result<Vec<_>>>()?;
+    if let ([conditioning], [group]) = (&parts[..], &members[..]) {
+        return Ok(GuidedStep::new(conditioning, scale, dtype)?.with_weights(group.weights.clone()));
+    }
+    let conditions: Vec<&Conditioning> = parts.iter().collect();
+    let conditioning = Conditioning::combine(&conditions, |rows| Ok(interleaved(rows, &images).map_err(nn)?))?;
+    let weights: Vec<&Tensor> = members.iter().filter_map(|group| group.weights.as_ref()).collect();
+    let weights = if weights.is_empty() { None } else { Some(interleaved(&weights, &images)?) };
+    Ok(GuidedStep::new(&conditioning, scale, dtype)?.with_weights(weights))
+}
+
+fn nn(error: candle_core::Error) -> kiln_nn::Error {
+    error.into()
+}
+
+/// Rows of several groups, each `(k n, ..)` for `n` images, as those of one batch: the first of every image, the second of
+/// every image.
+fn interleaved(rows: &[&Tensor], images: &[usize]) -> candle_core::Result<Tensor> {
+    let k = match (rows.first(), images.first()) {
+        (Some(rows), Some(&n)) if n > 0 => rows.dim(0)? / n,
+        _ => 0,
+    };
+    let mut all = Vec::with_capacity(k * rows.len());
+    for i in 0..k {
+        for (rows, &n) in rows.iter().zip(images) {
+            all.push(rows.narrow(0, i * n, n)?);
+        }
+    }
+    Tensor::cat(&all, 0)
+}
+
+/// The outputs of the groups, each with its halves where the step gives both.
+fn split(output: Tensor, members: &[&mut Group]) -> Result<Vec<Tensor>> {
+    if members.len() == 1 {
+        return Ok(vec![output]);
+    }
+    let all: usize = members.iter().map(|group| group.images()).sum();
+    let halves = output.dim(0)? / all.max(1);
+    let mut start = 0;
+    let of_group = |group: &&mut Group| -> Result<Tensor> {
+        let n = group.images();
+        let parts = (0..halves).map(|half| Ok(output.narrow(0, half * all + start, n)?)).collect::<Result<Vec<_>>>()?;
+        start += n;
+        match &parts[..] {
+            [one] => Ok(one.clone()),
+            many => Ok(Tensor::cat(many, 0)?),
+        }
+    };
+    members.iter().map(of_group).collect()
+}
+
+/// The timesteps of a call: one where all groups have the same, else one for each image.
+fn timesteps(members: &[&mut Group], evaluations: &[Evaluation]) -> Vec<f64> {
+    match evaluations {
+        [first, rest @ ..] if rest.iter().all(|other| other.timestep == first.timestep) => vec![first.timestep],
+        all => {
+            let of_group = |(group, evaluation): (&&mut Group, &Evaluation)| vec![evaluation.timestep; group.images()];
+            members.iter().zip(all).flat_map(of_group).collect()
+        }
+    }
+}

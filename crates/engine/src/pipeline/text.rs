@@ -1,0 +1,397 @@
+//! Prompts to the denoiser's conditions.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use candle_core::{D, Device, Tensor};
+use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use kiln_weights::{Lora, Placement};
+
+use crate::error::Result;
+use crate::part::{Copies, Keep, Part};
+use crate::pipeline::batch::Batch;
+use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions};
+use crate::pipeline::lengths::{Fill, Lengths};
+use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
+use crate::pipeline::text_plan::{Shape, TextPlan};
+use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
+use crate::plan::Work;
+use crate::resolved::Job;
+use crate::words::Embeddings;
+use kiln_models::{Family, ModelFolder};
+
+/// A model's text encoders with their tokenizers.
+pub(crate) struct TextEncoders {
+    family: Family,
+    zeros_for_no_negative: bool,
+    /// Where conditions go; the encoders' own device may be another one.
+    device: Device,
+    encoders: Vec<Encoder>,
+    embeddings: Embeddings,
+    tokenized: TokenizedTexts,
+    cache: PromptCache,
+    /// Texts that will be asked for.
+    ahead: VecDeque<Key>,
+    /// Whether these are encoded by [`Self::encode_next`] alone, not with the next text that is needed.
+    overlapped: bool,
+}
+
+struct Encoder {
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    part: Part,
+}
+
+/// Asked before a text is encoded, with its number among those of the encoder and with how many there are. An error stops.
+pub(crate) type Proceed<'a> = dyn FnMut(usize, usize) -> Result<()> + 'a;
+
+impl TextEncoders {
+    /// Opens a model's text encoders, which remember `cached_texts` texts; what they give goes to the device of the second
+    /// place. No weights are read.
+    pub(crate) fn open(
+        model: &ModelFolder,
+        [placement, conditions]: [&Placement; 2],
+        copies: &Copies,
+        embeddings: Embeddings,
+        cached_texts: usize,
+    ) -> Result<Self> {
+        let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
+            let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
+            let part = Part::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
+            part.check()?;
+            Ok(Encoder { tokenizer, encoder, part })
+        };
+        let configs = model.text_encoder_configs().iter().enumerate();
+        Ok(Self {
+            family: model.family(),
+            zeros_for_no_negative: model.zeros_for_no_negative(),
+            device: conditions.device.clone(),
+            encoders: configs.map(open_one).collect::<Result<_>>()?,
+            embeddings,
+            tokenized: TokenizedTexts::default(),
+            cache: PromptCache::new(cached_texts),
+            ahead: VecDeque::new(),
+            overlapped: false,
+        })
+    }
+
+    /// The weights, encoder by encoder.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.encoders.iter().map(|encoder| &encoder.part)
+    }
+
+    /// Takes the words of these LoRAs in the place of those before, and forgets texts that they may change: encoded ones
+    /// where the text encoders' `weights` changed, and all of them where words changed.
+    pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>, weights: bool) {
+        let words = self.embeddings.set_loras(loras);
+        if words {
+            self.tokenized.clear();
+        }
+        if words || weights {
+            self.cache.clear();
+        }
+    }
+
+    /// Reads and tokenizes the texts of a batch.
+    ///
+    /// # Errors
+    /// Those of tokenizers and embeddings, and [`crate::Error::Value`] for texts of extreme lengths.
+    pub(crate) fn plan(&mut self, batch: &Batch<'_>) -> Result<TextPlan> {
+        let conditions = ConditioningPlan::of(batch, self.zeros_for_no_negative);
+        TextPlan::new(batch, conditions, |text| self.tokens(self.key(batch.job(), text)))
+    }
+
+    /// The work of a batch of `job`: the most of its batches, of which the first ones are looked at where each image has
+    /// choices of its own. With the texts of the batches that were looked at, from the first on.
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    pub(crate) fn work(&mut self, job: &Job) -> Result<(Work, Vec<TextPlan>)> {
+        const LOOKED_AT: usize = 8;
+        let (mut work, mut plans) = (Work::of(job), Vec::new());
+        let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
+        for batch in 0..looked_at {
+            let plan = self.plan(&Batch::of_job(job, batch * job.batch_size))?;
+            let Shape { guided, parts, chunks, context, .. } = plan.shape();
+            work.guided |= guided;
+            work.parts = work.parts.max(parts);
+            work.chunks = work.chunks.max(chunks);
+            work.context = work.context.max(context);
+            work.texts = work.texts.max(plan.texts());
+            plans.push(plan);
+        }
+        Ok((work, plans))
+    }
+
+    /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for; or, where
+    /// another thread encodes them while steps run (`overlapped`), by [`Self::encode_next`] alone.
+    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>, overlapped: bool) {
+        self.overlapped = overlapped;
+        let room = self.cache.capacity() / 2;
+        self.ahead.clear();
+        for job in jobs {
+            for text in ConditioningPlan::of(&Batch::of_jobs([job]), self.zeros_for_no_negative).texts {
+                let key = self.key(job, &text);
+                if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {
+                    self.ahead.push_back(key);
+                }
+            }
+            if self.ahead.len() >= room {
+                break;
+            }
+        }
+        self.ahead.truncate(room);
+    }
+
+    /// Encodes the next text that is foreseen and not known, with weights that stay; false where there is none.
+    ///
+    /// # Errors
+    /// Those of the encoders; the text is not tried again here.
+    pub(crate) fn encode_next(&mut self) -> Result<bool> {
+        while let Some(key) = self.ahead.pop_front() {
+            if self.cache.peek(&key).is_none() {
+                let text = self.tokens(key)?;
+                let encoded = self.run(std::slice::from_ref(&text), &Keep::Whole, true, &mut |_, _| Ok(()))?;
+                encoded.into_iter().for_each(|encoded| self.cache.put(text.0.clone(), encoded));
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether all texts of a batch are encoded already, so that no weights are needed.
+    pub(crate) fn knows(&self, plan: &TextPlan) -> bool {
+        plan.texts.iter().all(|(key, _)| self.cache.peek(key).is_some())
+    }
+
+    /// How often a text was encoded, and how often it was there.
+    pub(crate) fn counts(&self) -> CacheCounts {
+        self.cache.counts()
+    }
+
+    /// Encodes the texts of a batch of `job` that are not known, and makes them of one length as [`Lengths`] says. An
+    /// encoder's weights are read when its turn comes; unless they are to be `kept`, they go after it. `proceed` may stop
+    /// between texts.
+    pub(crate) fn conditions(
+        &mut self,
+        job: &Job,
+        plan: TextPlan,
+        keep: &Keep,
+        kept: bool,
+        proceed: &mut Proceed<'_>,
+    ) -> Result<Conditions> {
+        let encoded = self.encode(&plan.texts, keep, kept, proceed)?;
+        let TextPlan { mut conditions, lengths, empty, .. } = plan;
+        let tokens = self.encoders.first().map_or(1, |encoder| encoder.tokenizer.max_length()).max(1);
+        let empty = empty.and_then(|number| encoded.get(number)).map(|encoded| encoded.context.clone());
+        let encoded = filled(&mut conditions, &encoded, &lengths, empty.as_ref(), tokens)?;
+        let there = |encoded: Encoded| encoded.on(&self.device);
+        let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
+        let (with_sizes, guidance) = (self.family == Family::Sdxl, job.guidance_inside.then_some(job.cfg_scale));
+        let shared = SharedConditions::new(with_sizes, (job.width, job.height), guidance, &self.device)?;
+        Conditions::new(conditions, encoded, shared)
+    }
+
+    fn key(&self, job: &Job, text: &str) -> Key {
+        let layer = hidden_layer(self.family, job.clip_skip);
+        let Job { emphasis, chunk_cut, comma_backtrack, .. } = *job;
+        Key { text: text.into(), emphasis, layer, chunk_cut, comma_backtrack }
+    }
+
+    fn tokens(&mut self, key: Key) -> Result<(Key, Arc<TextTokens>)> {
+        let encoders: Vec<_> =
+            self.encoders.iter().map(|Encoder { tokenizer, encoder, .. }| (tokenizer, encoder)).collect();
+        let tokens = self.tokenized.get(&key, &self.embeddings, &encoders)?;
+        Ok((key, tokens))
+    }
+
+    /// The texts, from the cache or from the encoders.
+    fn encode(
+        &mut self,
+        texts: &[(Key, Arc<TextTokens>)],
+        keep: &Keep,
+        kept: bool,
+        proceed: &mut Proceed<'_>,
+    ) -> Result<Vec<Encoded>> {
+        let mut known: Vec<Option<Encoded>> = texts.iter().map(|(key, _)| self.cache.get(key)).collect();
+        let is_new = |(_, known): &(&(Key, Arc<TextTokens>), &Option<Encoded>)| known.is_none();
+        let mut new: Vec<_> = texts.iter().zip(&known).filter(is_new).map(|(text, _)| text.clone()).collect();
+        let asked = new.len();
+        if asked > 0 && !self.overlapped {
+            for key in std::mem::take(&mut self.ahead) {
+                if self.cache.peek(&key).is_none() && texts.iter().all(|(asked, _)| *asked != key) {
+                    new.push(self.tokens(key)?);
+                }
+            }
+        }
+        let mut fresh = self.run(&new, keep, kept, proceed)?.into_iter();
+        // More than there is room for would push each other out before they are asked for again.
+        let is_kept = texts.len() <= self.cache.capacity();
+        for ((key, _), known) in texts.iter().zip(&mut known) {
+            if known.is_none() {
+                *known = fresh.next();
+                match known.as_ref().filter(|_| is_kept) {
+                    Some(encoded) => self.cache.put(key.clone(), encoded.clone()),
+                    None => self.cache.pass(),
+                }
+            }
+        }
+        new.drain(asked..).zip(fresh).for_each(|((key, _), encoded)| self.cache.put(key, encoded));
+        Ok(known.into_iter().flatten().collect())
+    }
+
+    /// Runs the encoders, one after another. `proceed` is asked before each text.
+    fn run(
+        &self,
+        texts: &[(Key, Arc<TextTokens>)],
+        keep: &Keep,
+        kept: bool,
+        proceed: &mut Proceed<'_>,
+    ) -> Result<Vec<Encoded>> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut contexts = vec![Vec::new(); texts.len()];
+        let mut pooled = Vec::new();
+        for (number, Encoder { tokenizer, encoder, part }) in self.encoders.iter().enumerate() {
+            pooled.clear();
+            part.enter(keep)?;
+            for (i, ((key, tokens), contexts)) in texts.iter().zip(&mut contexts).enumerate() {
+                proceed(i, texts.len())?;
+                let Some((chunks, words)) = tokens.of_encoder(number) else { continue };
+                let empty = tokenizer.empty_chunk();
+                let device = &part.placement().device;
+                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words)?;
+                contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
+                pooled.push(output.pooled.narrow(0, 0, 1)?);
+            }
+            if !kept {
+                part.leave();
+            }
+        }
+        let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<Encoded> {
+            let encoded = Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled };
+            // Between two streams of a GPU values go through the host, which also waits for them.
+            let same = encoded.context.device().same_device(&self.device);
+            if same { Ok(encoded) } else { encoded.on(&Device::Cpu) }
+        };
+        contexts.into_iter().zip(pooled).map(join).collect()
+    }
+}
+
+/// The layer whose result conditions the denoiser: the family's own, or that which `clip_skip` counts from the end.
+pub(crate) fn hidden_layer(family: Family, clip_skip: Option<usize>) -> HiddenLayer {
+    match (family, clip_skip) {
+        (Family::Sd, None) => HiddenLayer::LAST,
+        (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
+        (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
+    }
+}
+
+/// The texts as long as their rows. A text that is filled up in two ways becomes two: the rows get the numbers of theirs.
+fn filled(
+    plan: &mut ConditioningPlan,
+    encoded: &[Encoded],
+    lengths: &Lengths,
+    empty: Option<&Tensor>,
+    tokens: usize,
+) -> Result<Vec<Encoded>> {
+    let (mut all, mut numbers): (Vec<Encoded>, HashMap<(usize, Fill), usize>) = Default::default();
+    for (i, row) in plan.rows.iter_mut().enumerate() {
+        let (Row::Texts { texts, .. }, Some(fill)) = (row, lengths.fill(i)) else { continue };
+        for text in texts {
+            *text = match (numbers.get(&(*text, fill)), encoded.get(*text)) {
+                (Some(&number), _) => number,
+                (None, Some(Encoded { context, pooled })) => {
+                    let context = lengths.filled(context, fill, empty, tokens)?;
+                    all.push(Encoded { context, pooled: pooled.clone() });
+                    numbers.insert((*text, fill), all.len() - 1);
+                    all.len() - 1
+                }
+                (None, None) => continue,
+            };
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+    use crate::request::Request;
+
+    fn open(model: &ModelFolder) -> TextEncoders {
+        let place = Placement::new(Device::Cpu, DType::F32);
+        let words = Embeddings::open(None).unwrap();
+        TextEncoders::open(model, [&place, &place], &Copies::default(), words, 8).unwrap()
+    }
+
+    fn model(name: &str) -> ModelFolder {
+        ModelFolder::open(&kiln_testkit::fixtures("models").join(name)).unwrap()
+    }
+
+    #[test]
+    fn foreseen_texts_are_encoded_one_by_one_beside_the_steps() {
+        let model = model("sd1");
+        let request = |prompt: &str| Request { prompt: prompt.into(), ..Request::default() };
+        let jobs = ["a pear", "a fig"].map(|prompt| request(prompt).resolve(&model).unwrap());
+        let mut text = open(&model);
+        text.foresee(jobs.iter(), true);
+        let encoded: Vec<bool> = (0..4).map(|_| text.encode_next().unwrap()).collect();
+        assert_eq!(encoded, [true, true, true, false], "two prompts, and the empty one once");
+        let conditions = |text: &mut TextEncoders, job: &Job| {
+            let plan = text.plan(&Batch::of_jobs([job])).unwrap();
+            let known = text.knows(&plan);
+            let mut conditions = text.conditions(job, plan, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+            let context = conditions.at(0, true).unwrap().context;
+            (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+        };
+        for job in &jobs {
+            let (known, values) = conditions(&mut text, job);
+            assert!(known && (false, values) == conditions(&mut open(&model), job));
+        }
+    }
+
+    #[test]
+    fn a_text_is_tokenized_once() {
+        let model = model("sdxl");
+        let mut text = open(&model);
+        let long = "a pear, ".repeat(30);
+        let request = Request { prompt: format!("{long} [pear:fig:1]"), batch_size: Some(2), ..Request::default() };
+        let request = Request { negative_prompt: Some("blurry".into()), batch_count: Some(2), ..request };
+        let job = request.resolve(&model).unwrap();
+        let (work, plans) = text.work(&job).unwrap();
+        let plan = text.plan(&Batch::of_job(&job, 2)).unwrap();
+        assert!(plan.shape() == plans[0].shape() && plan.texts() == work.texts);
+        text.foresee([&job].into_iter(), false);
+        for plan in plans.into_iter().chain([plan]) {
+            text.conditions(&job, plan, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+        }
+        assert_eq!(text.tokenized.count(), 4, "two prompts, the negative one, and the empty one that fills it up");
+    }
+
+    #[test]
+    fn a_run_can_be_stopped_between_texts() {
+        let model = model("sdxl");
+        let mut text = open(&model);
+        let prompt: String = (1..40).map(|i| format!("[x{i}:{i}]")).collect();
+        let job = Request { prompt, steps: Some(40), ..Request::default() }.resolve(&model).unwrap();
+        let plan = text.plan(&Batch::of_job(&job, 0)).unwrap();
+        assert!(plan.texts() >= 40 && text.work(&job).unwrap().0.texts == plan.texts());
+        let mut asked = 0;
+        let mut stop = |i: usize, of: usize| {
+            assert!(i < of);
+            asked += 1;
+            if asked == 5 { Err(crate::Error::Interrupted) } else { Ok(()) }
+        };
+        let stopped = text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut stop);
+        assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
+        // More texts than the cache has room for are not kept besides those that the run holds.
+        text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+        assert!(text.counts().encoded >= plan.texts());
+        let kept = |(key, _): &(Key, Arc<TextTokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();
+        assert!(!plan.texts.iter().any(kept));
+    }
+}

@@ -1,0 +1,109 @@
+//! Texts as tokens: each text is tokenized once, for all that is made of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
+use kiln_clip::{Emphasis, TextEncoder, TokenEmbeddings, Tokenizer};
+
+use crate::error::Result;
+use crate::pipeline::text_cache::Key;
+use crate::words::Embeddings;
+
+/// Texts that are remembered: those of the images that a set looks ahead at. One of a single chunk takes some KiB.
+const REMEMBERED: usize = 4096;
+
+/// One text as the encoders take it.
+#[derive(Debug)]
+pub(crate) struct TextTokens {
+    /// For each encoder the text's chunks, as many for every encoder.
+    chunks: Vec<Vec<Chunk>>,
+    /// For each encoder the words with vectors of their own.
+    words: Vec<TokenEmbeddings>,
+    /// The chunks of the encoder that has the most before the others get empty ones.
+    count: usize,
+}
+
+impl TextTokens {
+    /// The number of chunks.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The chunks for encoder `i`, and the words with vectors of their own.
+    pub(crate) fn of_encoder(&self, i: usize) -> Option<(&[Chunk], &TokenEmbeddings)> {
+        Some((self.chunks.get(i)?, self.words.get(i)?))
+    }
+}
+
+/// The texts that were tokenized.
+#[derive(Default)]
+pub(crate) struct TokenizedTexts {
+    known: HashMap<Key, Arc<TextTokens>>,
+    /// How many texts were tokenized.
+    count: usize,
+}
+
+impl TokenizedTexts {
+    /// Forgets all texts: other words may have vectors of their own now.
+    pub(crate) fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// How many texts were tokenized so far.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// A text's tokens, for encoders in their order.
+    ///
+    /// # Errors
+    /// Those of the tokenizers and of files with embeddings.
+    pub(crate) fn get(
+        &mut self,
+        key: &Key,
+        embeddings: &Embeddings,
+        encoders: &[(&Tokenizer, &TextEncoder)],
+    ) -> Result<Arc<TextTokens>> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(known.clone());
+        }
+        if self.known.len() >= REMEMBERED {
+            self.known.clear();
+        }
+        let tokens = Arc::new(tokenize(key, embeddings, encoders)?);
+        self.count += 1;
+        self.known.insert(key.clone(), tokens.clone());
+        Ok(tokens)
+    }
+}
+
+/// Cuts a text into chunks, with its brackets read as its emphasis says. TokenEmbeddings with vectors of their own are looked for in
+/// the text between brackets: a name may have escaped brackets in it.
+fn tokenize(key: &Key, embeddings: &Embeddings, encoders: &[(&Tokenizer, &TextEncoder)]) -> Result<TextTokens> {
+    let spans = spans_of(key);
+    let texts: Vec<&str> = spans.iter().map(|span| span.text.as_str()).collect();
+    let networks: Vec<&TextEncoder> = encoders.iter().map(|(_, encoder)| *encoder).collect();
+    let words = embeddings.named_in(&texts, &networks)?;
+    let of_encoder = |((tokenizer, _), words): (&(&Tokenizer, &TextEncoder), &TokenEmbeddings)| -> Result<Vec<Chunk>> {
+        Ok(prompt::chunks(tokenizer, &spans, key.chunk_cut, key.comma_backtrack, words)?)
+    };
+    let mut chunks = encoders.iter().zip(&words).map(of_encoder).collect::<Result<Vec<_>>>()?;
+    // Tokenizers may disagree about a text, but its chunks must not.
+    let count = chunks.iter().map(Vec::len).max().unwrap_or(1);
+    for (chunks, (tokenizer, _)) in chunks.iter_mut().zip(encoders) {
+        let empty = prompt::chunks(tokenizer, &[], ChunkCut::Comma, 0, &TokenEmbeddings::default())?;
+        let missing = count - chunks.len();
+        chunks.extend(empty.iter().cycle().take(missing).cloned());
+    }
+    Ok(TextTokens { chunks, words, count })
+}
+
+/// A text's spans, of which there is one where its emphasis says that brackets are text.
+fn spans_of(key: &Key) -> Vec<Span> {
+    match key.emphasis {
+        Emphasis::None => vec![Span::plain(&*key.text)],
+        _ => prompt::spans(&key.text),
+    }
+}

@@ -1,0 +1,158 @@
+//! Images that begin with images, against diffusers' pipelines, and what they keep of them.
+
+use candle_core::{DType, Device, Tensor};
+use kiln_engine::{
+    Engine, Error, Event, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Picture, Request, SamplerKind, Stage,
+};
+use kiln_testkit::{Fixture, Parity, fixtures};
+use serde::Deserialize;
+
+use crate::support::{cpu, cpu_in, latents, request, tiny};
+
+/// Largest error of final latents in f32, in their standard deviations.
+const BOUND: f64 = 1e-3;
+
+/// A case of `image_to_image.json`.
+#[derive(Deserialize)]
+struct Case {
+    kind: String,
+    name: String,
+    prompt: String,
+    seed: u64,
+    steps: usize,
+    cfg_scale: f64,
+    images: usize,
+    sampler: SamplerKind,
+    strength: f64,
+    masked: bool,
+}
+
+fn fixture() -> Fixture {
+    Fixture::open("image_to_image.safetensors")
+}
+
+fn image(latents: InitLatents) -> InitImage {
+    InitImage::new(&fixture().tensor("image"), latents).unwrap()
+}
+
+fn mask() -> Mask {
+    Mask::new(&fixture().tensor("mask")).unwrap()
+}
+
+/// The job of a request that begins with `init`.
+fn job(engine: &Engine, request: &Request, init: Init) -> Job {
+    request.resolve(engine.model()).unwrap().with_init(init, engine.model()).unwrap()
+}
+
+fn run(engine: &mut Engine, job: &Job) -> (Vec<Picture>, Vec<Stage>) {
+    let (mut images, mut stages) = (Vec::new(), Vec::new());
+    engine
+        .txt2img(job, &mut |event| {
+            match event {
+                Event::Picture(image) => images.push(*image),
+                Event::Begin(stage) => stages.push(stage),
+                _ => {}
+            }
+            Ok(std::ops::ControlFlow::Continue(()))
+        })
+        .unwrap();
+    (images, stages)
+}
+
+fn bits(images: &[Picture]) -> Vec<f32> {
+    latents(images).flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn latents_are_diffusers() {
+    let text = std::fs::read_to_string(fixtures("image_to_image.json")).unwrap();
+    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
+    for kind in ["sd1", "sd2v", "sdxl"] {
+        let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("image_to_image", format!("{kind} f32")));
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind).collect();
+        assert!(cases.len() > 10);
+        for case in cases {
+            let request = Request {
+                cfg_scale: Some(case.cfg_scale),
+                sampler: Some(case.sampler.into()),
+                batch_size: Some(case.images),
+                ..request(&case.prompt, (64, 64), case.steps, case.seed)
+            };
+            let (image, strength) = (image(InitLatents::Sample), case.strength);
+            let init = match case.masked {
+                true => Init::Masked { image, mask: mask(), strength },
+                false => Init::Image { image, strength },
+            };
+            let job = job(&engine, &request, init);
+            let (images, stages) = run(&mut engine, &job);
+            assert!(stages.contains(&Stage::EncodeImage));
+            let expected = fixture().tensor(&format!("{kind}.{}", case.name));
+            parity.check(&case.name, &latents(&images), &expected, BOUND);
+        }
+    }
+}
+
+#[test]
+fn an_image_is_the_same_in_every_mode_and_batch() {
+    let init = || Init::Masked { image: image(InitLatents::Sample), mask: mask(), strength: 0.6 };
+    let three =
+        Request { batch_size: Some(3), sampler: Some(SamplerKind::EulerA.into()), ..request("a pear", (64, 64), 4, 7) };
+    let mut engine = tiny("sd1", &cpu());
+    let all = job(&engine, &three, init());
+    let expected = run(&mut engine, &all).0;
+    for (i, image) in expected.iter().enumerate() {
+        let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
+        let one = job(&engine, &one, init());
+        let alone = run(&mut engine, &one).0;
+        assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
+    }
+    for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
+        let mut engine = tiny("sd1", &cpu_in(mode));
+        let all = job(&engine, &three, init());
+        assert!(bits(&run(&mut engine, &all).0) == bits(&expected), "{mode:?}");
+        // The encoder is closed again by a job that has no image.
+        let plain = three.resolve(engine.model()).unwrap();
+        assert!(!run(&mut engine, &plain).1.contains(&Stage::EncodeImage));
+    }
+}
+
+#[test]
+fn a_mask_keeps_the_images_latents() {
+    let mut engine = tiny("sd1", &cpu());
+    let request = request("a pear", (64, 64), 4, 7);
+    let half = |rows: std::ops::Range<usize>| {
+        let values: Vec<f32> = (0..64 * 64).map(|i| f32::from(u8::from(rows.contains(&(i / 64))))).collect();
+        Mask::new(&Tensor::from_vec(values, (1, 1, 64, 64), &Device::Cpu).unwrap()).unwrap()
+    };
+    let mut latents_with = |mask: Mask, strength: f64| {
+        let init = Init::Masked { image: image(InitLatents::Mean), mask, strength };
+        let job = job(&engine, &request, init);
+        latents(&run(&mut engine, &job).0)
+    };
+    let values = |latents: Tensor| latents.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    // Nothing is made anew: the image's latents, whatever the strength.
+    let kept = latents_with(half(0..0), 0.6);
+    assert_eq!(values(kept.clone()), values(latents_with(half(0..0), 1.0)));
+    // The upper half is made anew: the lower half of the latents stays, bit for bit.
+    let upper = latents_with(half(0..32), 0.6);
+    let (lower, found) = (kept.narrow(2, 4, 4).unwrap(), upper.narrow(2, 4, 4).unwrap());
+    assert_eq!(values(lower), values(found));
+    assert_ne!(values(kept.narrow(2, 0, 4).unwrap()), values(upper.narrow(2, 0, 4).unwrap()));
+}
+
+#[test]
+fn images_that_do_not_fit_a_job_are_refused() {
+    let engine = tiny("sd1", &cpu());
+    let refused = |size, strength| {
+        let job = request("a pear", size, 4, 7).resolve(engine.model()).unwrap();
+        job.with_init(Init::Image { image: image(InitLatents::Sample), strength }, engine.model()).unwrap_err()
+    };
+    let message = refused((64, 32), 0.5).to_string();
+    assert!(message.contains("64x64") && message.contains("64x32"), "{message}");
+    assert!(matches!(refused((64, 64), 0.0), Error::Value { .. }));
+    // 0.2 of four steps is none.
+    let message = refused((64, 64), 0.2).to_string();
+    assert!(message.contains("raise the strength"), "{message}");
+    let wrong = Tensor::zeros((1, 4, 64, 64), DType::F32, &Device::Cpu).unwrap();
+    assert!(InitImage::new(&wrong, InitLatents::Mean).is_err());
+}

@@ -1,0 +1,167 @@
+//! What a denoiser gets besides latents and timestep.
+
+use candle_core::{DType, Tensor};
+use kiln_nn::{MetaTensor, TensorLike};
+
+use crate::error::{Error, Result};
+
+/// The inputs of a denoiser besides latents and timestep. The text is always there; what is `None` a network does
+/// without.
+///
+/// All tensors but [`Self::guidance`] have a row for each of the `b` images of the batch. With guidance the batch holds
+/// each image several times: the unconditional rows first, then the conditional ones.
+#[derive(Debug, Clone)]
+pub struct Conditioning<T = Tensor> {
+    /// The text's tokens, `(b, s, context_dim)`.
+    pub context: T,
+    /// What SDXL adds.
+    pub added: Option<AddedConditions<T>>,
+    /// What networks with [`crate::UnetConfig::time_cond_proj_dim`] take as the strength of the guidance,
+    /// [`guidance_input`], `(1)` in f32 whatever the network's type. Others ignore it.
+    pub guidance: Option<T>,
+    /// Channels that follow the latents' own in the input, `(b, e, h, w)`. An inpainting network takes five: the mask,
+    /// and the latents of the masked image. They are not scaled as the latents are.
+    pub extra_channels: Option<T>,
+    /// What a control network adds to the feature maps.
+    pub residuals: Option<Residuals<T>>,
+    /// Tokens of an image prompt, `(b, s, context_dim)`, for attention layers with keys and values for images
+    /// (IP-Adapter). A network without such layers refuses them.
+    pub image_tokens: Option<T>,
+}
+
+/// SDXL's second conditioning.
+#[derive(Debug, Clone)]
+pub struct AddedConditions<T = Tensor> {
+    /// The pooled text, `(b, pooled_dim)`.
+    pub text_embeds: T,
+    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
+    /// f32 whatever the network's type.
+    pub time_ids: T,
+}
+
+/// What a control network adds to a U-Net's feature maps (ControlNet, arXiv 2302.05543), already weighed. Maps are
+/// `(b, h, w, c)`.
+#[derive(Debug, Clone)]
+pub struct Residuals<T = Tensor> {
+    /// One for each skip connection, in the order in which the way down makes them: of the first convolution, of every
+    /// layer, of every downsampling. They are added once the way down is done, so that it runs as it does without them.
+    pub down: Vec<T>,
+    /// Added to the middle block's result.
+    pub mid: T,
+}
+
+/// The number that distilled networks embed for the guidance of strength `scale`: 1000 times what it is over 1, as in
+/// diffusers' `LatentConsistencyModelPipeline`.
+pub fn guidance_input(scale: f64) -> f32 {
+    (scale - 1.0) as f32 * 1000.0
+}
+
+impl<T: TensorLike> Conditioning<T> {
+    /// Text alone.
+    pub fn of_text(context: T) -> Self {
+        Self { context, added: None, guidance: None, extra_channels: None, residuals: None, image_tokens: None }
+    }
+
+    /// Conditions whose rows `f` makes of the rows of `all`, tensor by tensor. The guidance is the first one's.
+    ///
+    /// # Errors
+    /// [`Error::Input`] where `all` is empty or does not have the same conditions throughout, and those of `f`.
+    pub fn combine(all: &[&Self], mut f: impl FnMut(&[&T]) -> Result<T>) -> Result<Self> {
+        let fail = |input: &'static str| Error::Input {
+            input,
+            expected: "in all conditions of a batch, or in none".into(),
+            found: Vec::new(),
+        };
+        let first = all.first().ok_or_else(|| fail("context"))?;
+        let mut combined = |input: &'static str, of: &dyn Fn(&Self) -> Option<T>| -> Result<Option<T>> {
+            let found: Vec<T> = all.iter().filter_map(|one| of(one)).collect();
+            match found.len() {
+                0 => Ok(None),
+                count if count == all.len() => f(&found.iter().collect::<Vec<_>>()).map(Some),
+                _ => Err(fail(input)),
+            }
+        };
+        let context = combined("context", &|one| Some(one.context.clone()))?.ok_or_else(|| fail("context"))?;
+        let text_embeds = combined("text_embeds", &|one| Some(one.added.as_ref()?.text_embeds.clone()))?;
+        let time_ids = combined("time_ids", &|one| Some(one.added.as_ref()?.time_ids.clone()))?;
+        let mid = combined("residuals.mid", &|one| Some(one.residuals.as_ref()?.mid.clone()))?;
+        let count = first.residuals.as_ref().map_or(0, |residuals| residuals.down.len());
+        let mut down = Vec::with_capacity(count);
+        for i in 0..count {
+            down.extend(combined("residuals.down", &|one| one.residuals.as_ref()?.down.get(i).cloned())?);
+        }
+        Ok(Self {
+            context,
+            added: text_embeds.zip(time_ids).map(|(text_embeds, time_ids)| AddedConditions { text_embeds, time_ids }),
+            guidance: first.guidance.clone(),
+            extra_channels: combined("extra_channels", &|one| one.extra_channels.clone())?,
+            residuals: mid.map(|mid| Residuals { down, mid }),
+            image_tokens: combined("image_tokens", &|one| one.image_tokens.clone())?,
+        })
+    }
+
+    /// All tensors, in one order.
+    pub fn tensors(&self) -> Vec<&T> {
+        let Self { context, added, guidance, extra_channels, residuals, image_tokens } = self;
+        let mut tensors = vec![context];
+        tensors.extend(guidance);
+        tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
+        tensors.extend(extra_channels);
+        tensors.extend(residuals.iter().flat_map(|residuals| residuals.down.iter().chain([&residuals.mid])));
+        tensors.extend(image_tokens);
+        tensors
+    }
+
+    /// The same conditions in another dtype; the sizes and the guidance stay f32.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let same = |tensors: &[&T]| tensors.first().map(|tensor| tensor.to_dtype(dtype)).transpose();
+        let mut cast = Self::combine(&[self], |tensors| Ok(same(tensors)?.unwrap_or_else(|| self.context.clone())))?;
+        if let (Some(cast), Some(added)) = (&mut cast.added, &self.added) {
+            cast.time_ids = added.time_ids.clone();
+        }
+        Ok(cast)
+    }
+
+    /// The same conditions in memory of their own.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn copy(&self) -> Result<Self> {
+        let copied = |tensors: &[&T]| tensors.first().unwrap_or(&&self.context).copy();
+        let mut copy = Self::combine(&[self], |tensors| Ok(copied(tensors)?))?;
+        copy.guidance = self.guidance.as_ref().map(T::copy).transpose()?;
+        Ok(copy)
+    }
+}
+
+impl Conditioning<MetaTensor> {
+    /// The bytes of all tensors.
+    pub fn bytes(&self) -> usize {
+        self.tensors().into_iter().map(MetaTensor::bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    fn ones(b: usize, last: usize) -> Tensor {
+        Tensor::ones((b, 1, last), DType::F32, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn rows_of_several_conditions_become_one() {
+        let with_extra = |b| Conditioning { extra_channels: Some(ones(b, 5)), ..Conditioning::of_text(ones(b, 3)) };
+        let cat = |parts: &[&Tensor]| Ok(TensorLike::cat(parts, 0)?);
+        let joined = Conditioning::combine(&[&with_extra(1), &with_extra(2)], cat).unwrap();
+        assert_eq!(joined.context.dims(), [3, 1, 3]);
+        assert_eq!(joined.extra_channels.unwrap().dims(), [3, 1, 5]);
+        let error = Conditioning::combine(&[&with_extra(1), &Conditioning::of_text(ones(1, 3))], cat).unwrap_err();
+        assert!(error.to_string().contains("extra_channels"), "{error}");
+    }
+}
