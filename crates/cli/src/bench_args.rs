@@ -6,13 +6,13 @@ use clap::Args;
 use kiln_engine::{BenchPlan, BenchStage, Preset, StreamPlan};
 
 use crate::place_args::PlaceArgs;
-use crate::values::parse_size;
+use crate::values::{parse_as, parse_size};
 
 /// `kiln bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
-    #[arg(value_name = "MODEL", conflicts_with = "config")]
+    #[arg(value_name = "MODEL", conflicts_with = "config", value_parser = parse_as::<Preset>)]
     models: Vec<Preset>,
     /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
     #[arg(long, value_name = "PATH")]

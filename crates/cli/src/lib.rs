@@ -14,23 +14,23 @@ mod bench;
 mod bench_args;
 mod convert;
 mod devices;
+mod flags;
 mod handover;
 mod inspect;
 mod interrupt;
 mod log;
 mod memory;
 mod memory_args;
+mod option_args;
 mod output;
 mod papers;
 mod place_args;
 mod plan;
 mod progress;
-mod prompt_args;
 mod pull;
 #[cfg(test)]
 mod reference;
 mod run_args;
-mod sampling_args;
 mod table;
 mod terminal;
 mod txt2img;
@@ -91,7 +91,7 @@ fn run(args: Args) -> ExitCode {
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {error}");
+            tell!("error: {}", flags::message(&error));
             match error {
                 kiln_engine::Error::Interrupted => ExitCode::from(130),
                 error if error.is_usage() => ExitCode::from(2),

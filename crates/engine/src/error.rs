@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::byte_size::ByteSize;
+use crate::options::{respell, shown};
 use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
@@ -10,9 +11,9 @@ use crate::room::Room;
 #[non_exhaustive]
 pub enum Error {
     /// A value of the request is impossible.
-    #[error("{name} is {found}, expected {expected}")]
+    #[error("{} is {found}, expected {expected}", shown(name))]
     Value {
-        /// The flag or field.
+        /// The option's name, or what else the value is in words.
         name: &'static str,
         /// Its value.
         found: String,
@@ -44,7 +45,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file is there already.
-    #[error("{} exists already; choose another name, or add --overwrite", .0.display())]
+    #[error("{} exists already; choose another name, or add `overwrite`", .0.display())]
     Exists(PathBuf),
     /// A line of a file of jobs cannot be what it is.
     #[error("{file}:{line}: {problem}")]
@@ -58,7 +59,7 @@ pub enum Error {
     },
     /// Some of a set's pictures could not be made.
     #[error(
-        "{failed} of {all} pictures failed; {} tells why, and --retry tries them again", journal.display()
+        "{failed} of {all} pictures failed; {} tells why, and `retry` tries them again", journal.display()
     )]
     JobsFailed {
         /// How many failed.
@@ -92,7 +93,7 @@ pub enum Error {
     Device(String),
     /// A measurement does not fit into memory.
     #[error(
-        "{what} needs {} of memory, {} are available; try a smaller size, --dtype bf16, or end other programs",
+        "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
         gib(*needed), gib(*available)
     )]
     Memory {
@@ -106,7 +107,7 @@ pub enum Error {
     /// Nothing fits into the memory that there is.
     #[error(
         "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
-         at once, a 16-bit --dtype or --taesd"
+         at once, a 16-bit `dtype` or `taesd`"
     )]
     Budget {
         /// Pictures and their size.
@@ -192,6 +193,21 @@ impl Error {
             Self::Value { .. } | Self::Budget { .. } | Self::Exists(_) | Self::Scheduler(_) | Self::Job { .. } => true,
             Self::Hub(error) => error.is_usage(),
             _ => false,
+        }
+    }
+
+    /// The message with each option's name between backticks replaced by what `spell` gives for it, as a front end calls
+    /// it. The problem of a batch file or a model folder names fields of that file, which stay.
+    pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
+        match self {
+            Self::Job { .. } | Self::Model { .. } => self.to_string(),
+            Self::Value { name, found, expected } => {
+                format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
+            }
+            Self::NotFound { path, looked_for } => {
+                format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
+            }
+            other => respell(&other.to_string(), spell),
         }
     }
 

@@ -25,7 +25,7 @@ impl LatentsFile {
     /// ending than `.safetensors`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the latents";
-        let rules = FileRules { flag: "--latents-out", what, extensions: &["safetensors"], overwrite: true };
+        let rules = FileRules { field: "latents_out", what, extensions: &["safetensors"], overwrite: true };
         Ok(Self { file: PlannedFile::plan(path, rules)?, latents: Vec::new() })
     }
 

@@ -49,6 +49,7 @@ mod memory_trace;
 mod mode;
 mod model_files;
 mod model_folder;
+mod options;
 mod output;
 mod pace;
 mod parameters;
@@ -85,7 +86,6 @@ pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::{Event, Stage, Timings};
-pub use guidance::{GuidanceOptions, Threshold};
 pub use hashes::cache_folder;
 pub use hub::{HubOptions, fetched, pull};
 pub use inspect::{
@@ -108,14 +108,20 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use mode::Mode;
 pub use model_files::ModelOptions;
 pub use model_folder::{Defaults, Family, ModelFolder};
+pub use options::{
+    GuidanceOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request, find_option,
+    request_schema, respell,
+};
 pub use output::{Output, PlannedFile};
 pub use picture::Picture;
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
-pub use request::{Request, Rng};
+pub use request::Rng;
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
-pub use settings::{ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile};
+pub use settings::{
+    ComponentKind, ForeignSettings, ImageReport, ImageText, Infotext, Like, NamedFile, OwnSettings, PartFile,
+};
 pub use setup::{Beside, DTypeChoice, DeviceChoice, Setup};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};
 pub use trace::{StepTrace, TraceFile};

@@ -147,7 +147,7 @@ impl TraceFile {
     /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
     /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        let rules = FileRules { flag: "--trace", what: "the trace", extensions: &["json"], overwrite: true };
+        let rules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };
         PlannedFile::plan(path, rules).map(Self)
     }
 

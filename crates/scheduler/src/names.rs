@@ -19,8 +19,8 @@ pub fn number_text(value: f64) -> String {
     if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
 }
 
-/// The three names nearest to `name`, for a message. Each comes with the name that is told.
-pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
+/// The three names nearest to `name`, for a message. Each known name comes with the one that the message shows.
+pub fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);
     let mut by_distance: Vec<_> =
         known.map(|(spelled, told)| (edit_distance(&wanted, &plain(spelled)), told)).collect();

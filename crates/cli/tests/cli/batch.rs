@@ -154,11 +154,11 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
 fn wrong_files_are_refused_before_anything_is_done() {
     let sandbox = Sandbox::new();
     for (text, args, told) in [
-        ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: there is no field `promt`"][..]),
+        ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: unknown field `promt`"][..]),
         ("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"steps\": \"x\"}", &[], &["jobs.jsonl:2: steps: \"x\" is not"]),
         ("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[], &["jobs.jsonl:1: output: '../a.png' is no name below"]),
         ("{\"seed\": 1}", &[], &["jobs.jsonl:1: the job has no prompt"]),
-        ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: there is no field `a`"]),
+        ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: unknown field `a`"]),
         ("{\"prompt\": \"a\"}", &["--grid", "seed=1,2", "--grid", "seed=3"], &["two axes of seed"]),
     ] {
         write(&sandbox, "jobs.jsonl", text);

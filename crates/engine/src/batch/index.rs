@@ -12,7 +12,7 @@ use crate::output::{FileRules, PlannedFile};
 /// Writes an object a line, picture by picture in the set's order: its number, the line that asked for it, the request
 /// with the seeds that were drawn, and its file with the times that it took, or the error. The file appears whole.
 pub(crate) fn write_index(path: &Path, todos: &[Todo]) -> Result<()> {
-    let rules = FileRules { flag: "--output", what: "the index", extensions: &["jsonl"], overwrite: true };
+    let rules = FileRules { field: "output", what: "the index", extensions: &["jsonl"], overwrite: true };
     let mut text = String::new();
     for todo in todos {
         text += &row(todo).to_string();

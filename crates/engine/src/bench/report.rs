@@ -166,7 +166,7 @@ impl ReportFile {
     /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
     /// ending than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
-        let rules = FileRules { flag: "--json", what: "the report", extensions: &["json"], overwrite: true };
+        let rules = FileRules { field: "json", what: "the report", extensions: &["json"], overwrite: true };
         PlannedFile::plan(path, rules).map(Self)
     }
 

@@ -103,7 +103,7 @@ pub fn convert(
     };
     if matches!(weight_type, WeightType::Blocks(_)) && layout != Layout::Gguf {
         let expected = "auto, f32, f16 or bf16: blocks are for .gguf files".into();
-        return Err(Error::Value { name: "--weight-type", found: "a type of blocks".into(), expected });
+        return Err(Error::Value { name: "weight_type", found: "a type of blocks".into(), expected });
     }
     if output.exists() && !overwrite {
         return Err(Error::Exists(output.to_path_buf()));

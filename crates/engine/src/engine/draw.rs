@@ -203,7 +203,7 @@ impl Engine {
         match count_not_finite(&latents)? {
             0 => {}
             count => {
-                let remedy = "try --dtype f32, or a model whose weights are not damaged";
+                let remedy = "try `dtype` f32, or a model whose weights are not damaged";
                 return Err(Error::NotANumber { stage: "the denoiser", count, remedy });
             }
         }

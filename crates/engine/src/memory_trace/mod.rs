@@ -84,7 +84,7 @@ impl MemoryTraceFile {
     /// ending than `.jsonl`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the trace of memory";
-        let rules = FileRules { flag: "--memory-trace", what, extensions: &["jsonl"], overwrite: true };
+        let rules = FileRules { field: "memory_trace", what, extensions: &["jsonl"], overwrite: true };
         PlannedFile::plan(path, rules).map(Self)
     }
 
@@ -160,7 +160,7 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
                         format!("version {version} of the format, expected {VERSION}; take a newer Kiln"),
                     ));
                 }
-                _ => return Err(wrong(i, "no trace of memory; make one with kiln txt2img --memory-trace".into())),
+                _ => return Err(wrong(i, "no trace of memory; make one with `memory_trace` of kiln txt2img".into())),
             }
             continue;
         }
@@ -248,11 +248,11 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// [`Error::Read`] and [`Error::Model`] name the file, [`Error::Write`] the drawing; [`Error::Value`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
-    let rules = FileRules { flag: "--output", what: "the drawing", extensions: &["svg"], overwrite: true };
+    let rules = FileRules { field: "output", what: "the drawing", extensions: &["svg"], overwrite: true };
     let drawing_file = PlannedFile::plan(to, rules)?;
     if !drawing_file.is_stream() && file.canonicalize().is_ok_and(|file| to.canonicalize().is_ok_and(|to| to == file)) {
         let expected = "another file than the trace".into();
-        return Err(Error::Value { name: rules.flag, found: format!("'{}'", to.display()), expected });
+        return Err(Error::Value { name: rules.field, found: format!("'{}'", to.display()), expected });
     }
     let title = file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
     let drawing = plot::svg(&read_trace(file)?, &title);

@@ -35,10 +35,10 @@ impl Output {
     /// [`Error::Exists`] where a file would be overwritten and `overwrite` is not set, [`Error::NotFound`] where the
     /// folder is missing, [`Error::Write`] where it takes no files, [`Error::Value`] where the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
-        let rules = FileRules { flag: "--output", what: "the images", extensions: &["png"], overwrite };
+        let rules = FileRules { field: "output", what: "the images", extensions: &["png"], overwrite };
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
         let value = |expected: &str| Error::Value {
-            name: rules.flag,
+            name: rules.field,
             found: format!("'{pattern}'"),
             expected: expected.into(),
         };

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use super::temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
 use crate::error::{Error, Result};
 
-/// What an output may be, in the words of its flag.
+/// What an output may be, and which option names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileRules {
-    /// The flag, for messages.
-    pub(crate) flag: &'static str,
+    /// The option that names the file, for messages.
+    pub(crate) field: &'static str,
     /// What is written, for messages: "the trace".
     pub(crate) what: &'static str,
     /// The endings that a regular file may have, in lower case.
@@ -63,7 +63,7 @@ impl PlannedFile {
     /// [`Error::Exists`] where a file would be replaced and may not be, [`Error::Write`] where the system does not say.
     pub(crate) fn named(path: &Path, rules: FileRules) -> Result<Self> {
         let value =
-            |expected: String| Error::Value { name: rules.flag, found: format!("'{}'", path.display()), expected };
+            |expected: String| Error::Value { name: rules.field, found: format!("'{}'", path.display()), expected };
         let target = target(path).map_err(Error::write(path))?;
         let target = target.map_err(|found| value(format!("a file's name; this is {found}")))?;
         if target == Target::File {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    const RULES: FileRules = FileRules { flag: "--trace", what: "the trace", extensions: &["json"], overwrite: true };
+    const RULES: FileRules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };
 
     fn text(to: &mut dyn Write) -> std::io::Result<()> {
         to.write_all(b"text")

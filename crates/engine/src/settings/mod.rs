@@ -31,5 +31,5 @@ pub(crate) use infotext::quoted;
 pub use like::Like;
 pub(crate) use origin::{Files, Origin};
 pub(crate) use own::KEY;
-pub use own::{NamedFile, OwnSettings, PartFile};
+pub use own::{ComponentKind, NamedFile, OwnSettings, PartFile};
 pub(crate) use png_texts::is_latin1;
