@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use clap::{Command, CommandFactory};
-use kiln_engine::{Error, respell};
+use kiln_engine::{Error, find_option, respell};
 
 use crate::args::Args;
 
@@ -44,6 +44,11 @@ pub fn with_flags(text: &str) -> String {
     respell(text, &spell)
 }
 
+/// The same for a message about a job of a batch file, whose options are fields of that file.
+pub fn in_job(text: &str) -> String {
+    respell(text, &|name| if find_option(name).is_some() { None } else { spell(name) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,8 +59,11 @@ mod tests {
             Error::Value { name: "guidance_start", found: "0.8".into(), expected: "at most `guidance_end`".into() };
         assert_eq!(message(&error), "--guidance-start is 0.8, expected at most --guidance-end");
         assert!(message(&Error::Exists("`steps`.png".into())).ends_with("or add --overwrite"));
+        assert_eq!(in_job("`steps` and `dtype`"), "`steps` and --dtype");
         assert_eq!(with_flags("`loras`, `nothing` and `text_encoder`"), "--lora, `nothing` and --text-encoder");
         let job = Error::Job { file: "a".into(), line: 1, problem: "`width` is 7".into() };
         assert_eq!(message(&job), "a:1: `width` is 7");
+        let job = Error::Job { file: "a".into(), line: 1, problem: "no folder; see `lora_dir`".into() };
+        assert_eq!(message(&job), "a:1: no folder; see --lora-dir");
     }
 }

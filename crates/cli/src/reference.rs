@@ -120,7 +120,12 @@ fn spelling(arg: &Arg) -> String {
 
 /// A text on one line, with the table's own sign escaped.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace("__", "\\_\\_")
 }
 
 #[cfg(test)]

@@ -36,10 +36,10 @@ pub struct Txt2img {
     /// Replaces existing files.
     #[arg(long)]
     pub overwrite: bool,
-    /// Writes the latents too: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
+    /// Also writes the latents: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub latents_out: Option<PathBuf>,
-    /// Writes the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
+    /// Writes a trace of the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.

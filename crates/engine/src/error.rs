@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::byte_size::ByteSize;
-use crate::options::{respell, shown};
+use crate::options::{find_option, respell, shown};
 use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
@@ -197,10 +197,15 @@ impl Error {
     }
 
     /// The message with each option's name between backticks replaced by what `spell` gives for it, as a front end calls
-    /// it. The problem of a batch file or a model folder names fields of that file, which stay.
+    /// it. A model folder's problem names fields of its file, which stay, as do a job's options in the problem of a batch
+    /// file.
     pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
         match self {
-            Self::Job { .. } | Self::Model { .. } => self.to_string(),
+            Self::Model { .. } => self.to_string(),
+            Self::Job { file, line, problem } => {
+                let of_run = |name: &str| if find_option(name).is_some() { None } else { spell(name) };
+                format!("{file}:{line}: {}", respell(problem, &of_run))
+            }
             Self::Value { name, found, expected } => {
                 format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
             }

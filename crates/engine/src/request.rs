@@ -9,7 +9,7 @@ use crate::lora::tagged;
 use crate::model_folder::ModelFolder;
 pub use crate::options::{GuidanceOptions, Request};
 pub(crate) use crate::options::{MAX_PICTURES, MAX_SIDE, MAX_STEPS};
-use crate::options::{check, check_number, sampling};
+use crate::options::{OptionSet, check, check_number, sampling};
 use crate::resolved::Job;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -127,7 +127,7 @@ impl Request {
             let expected = "`dynamic_thresholding` too".into();
             return Err(Error::Value { name: "mimic_scale", found: mimic_scale.to_string(), expected });
         }
-        GuidanceOptions::from(self).check()
+        GuidanceOptions::of(self).check()
     }
 
     fn seeds(&self, multiple: usize) -> Result<SeedOptions> {

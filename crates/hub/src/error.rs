@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The Hub may not be asked, and the cache does not have it.
     #[error(
-        "{what}: {problem} (the cache is {}); kiln pull {what} fetches it, where neither --offline nor HF_HUB_OFFLINE \
+        "{what}: {problem} (the cache is {}); kiln pull {what} fetches it, where neither `offline` nor HF_HUB_OFFLINE \
          forbids that",
         cache.display()
     )]

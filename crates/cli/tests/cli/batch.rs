@@ -118,8 +118,8 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
         ("\"prompt\": \"b\", \"lora\": \"nowhere.safetensors\"", "nowhere.safetensors: not found"),
         ("\"prompt\": \"a <lora:ink:1>\"", "--lora-dir"),
         ("\"prompt\": \"b\", \"model\": \"nowhere\"", "nowhere: not found"),
-        ("\"prompt\": \"b\", \"clip_skip\": 99", "--clip-skip is 99"),
-        ("\"prompt\": \"b\", \"cfg\": -1", "--cfg-scale is -1"),
+        ("\"prompt\": \"b\", \"clip_skip\": 99", "`clip_skip` is 99"),
+        ("\"prompt\": \"b\", \"cfg\": -1", "`cfg_scale` is -1"),
         ("\"prompt\": null", "the job has no prompt"),
         ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` is there twice"),
         ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is no name below the output folder"),
@@ -127,7 +127,7 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
         write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
         batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", told]);
     }
-    for (field, told) in [("steps=0", "--steps is 0"), ("width=65", "--width is 65"), ("height=0", "--height is 0")] {
+    for (field, told) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")] {
         write(&sandbox, "jobs.txt", "a\nb\n");
         batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", told, "; 2 images of this file"]);
     }

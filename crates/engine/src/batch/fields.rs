@@ -87,6 +87,9 @@ pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
     match kind(field) {
         OptionKind::Text | OptionKind::Folder => return Ok(text.into()),
         OptionKind::Seed if text.trim().parse::<i128>().is_ok_and(|seed| seed < 0) => return Ok(Value::Null),
+        OptionKind::Flag | OptionKind::Switch if ["on", "off"].contains(&text.trim()) => {
+            return Ok((text.trim() == "on").into());
+        }
         OptionKind::Loras | OptionKind::Size | OptionKind::Numbers => {
             let mut request = Request::default();
             let row = find_option(field).ok_or("expected a field of a request")?;
@@ -211,9 +214,10 @@ mod tests {
                 let expected = samples::request(row, &text);
                 let value = of_text(row.name, &text).unwrap_or_else(|problem| panic!("{}: {problem}", row.name));
                 let json = serde_json::to_value(&expected).unwrap()[row.name].clone();
-                assert_eq!(of_json(row.name, json), Ok(value.clone()), "{}", row.name);
-                let fields = Fields::from_iter([(row.name.to_string(), value)]);
-                assert_eq!(serde_json::from_value::<Request>(fields.into()).unwrap(), expected, "{}", row.name);
+                for value in [value, of_json(row.name, json).unwrap()] {
+                    let fields = Fields::from_iter([(row.name.to_string(), value)]);
+                    assert_eq!(serde_json::from_value::<Request>(fields.into()).unwrap(), expected, "{}", row.name);
+                }
             }
         }
     }

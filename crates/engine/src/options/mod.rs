@@ -3,8 +3,8 @@
 //! A row ([`OptionRow`]) has the option's name, type, range, default, help and its key in an image's settings. The table
 //! ([`OPTIONS`]) also declares the fields of [`Request`]. These parts of Kiln iterate over it and name no option:
 //!
-//! - range checks and their messages ([`check`]),
-//! - the infotext and the JSON of images, written and read ([`crate::settings`]),
+//! - range checks and their messages,
+//! - the infotext and the JSON of images, written and read,
 //! - the fields of batch files, with suggestions for unknown names,
 //! - the JSON schema of a request ([`request_schema`]),
 //! - the arguments of the command line, their help, and the tables in `docs/`.
@@ -16,6 +16,7 @@ mod check;
 mod row;
 #[cfg(test)]
 pub(crate) mod samples;
+mod scalar;
 mod schema;
 mod spelling;
 mod table;
@@ -29,7 +30,7 @@ pub use schema::request_schema;
 pub use spelling::respell;
 pub(crate) use spelling::shown;
 pub use table::{GuidanceOptions, OPTIONS, Request};
-pub(crate) use table::{MAX_PICTURES, MAX_SIDE, MAX_STEPS, sampling, set_guidance, set_sampling};
+pub(crate) use table::{MAX_PICTURES, MAX_SIDE, MAX_STEPS, OptionSet, sampling, set_sampling};
 pub use value::OptionValue;
 
 /// The row of the option with this name or alias. Case and hyphens do not matter.

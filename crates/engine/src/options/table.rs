@@ -37,16 +37,22 @@ const PART: super::row::OptionKind = Number { min: 0.0, max: 1.0 };
 ///
 /// - `by_hand`: [`Request::resolve`] makes the job's value of it.
 /// - `sampling`: it is a field of `SamplerOptions` with this name and type, which checks and uses it.
-/// - `guidance`: the row declares a field of [`GuidanceOptions`] too, with a type and a default.
+/// - `group`: the block declares a struct of job's values too. A row has the name, type and default of its field there.
 macro_rules! options {
     (
         by_hand { $($(#[doc = $own_doc:literal])+ $own:ident: $own_type:ty { $($own_key:ident: $own_value:expr),* $(,)? })* }
         sampling { $($(#[doc = $s_doc:literal])+ $s:ident: $s_type:ty { $($s_key:ident: $s_value:expr),* $(,)? })* }
-        guidance { $(
-            $(#[doc = $g_doc:literal])+
-            $g:ident as $inner:ident: $inner_type:ty = $inner_default:expr; $g_type:ty { $($g_key:ident: $g_value:expr),* $(,)? }
-        )* }
-        by_hand { $($(#[doc = $more_doc:literal])+ $more:ident: $more_type:ty { $($more_key:ident: $more_value:expr),* $(,)? })* }
+        $(
+            $(#[doc = $group_doc:literal])+
+            group $group:ident { $(
+                $(#[doc = $g_doc:literal])+
+                $g:ident as $inner:ident: $inner_type:ty = $inner_default:expr;
+                $g_type:ty { $($g_key:ident: $g_value:expr),* $(,)? }
+            )* }
+            by_hand { $(
+                $(#[doc = $more_doc:literal])+ $more:ident: $more_type:ty { $($more_key:ident: $more_value:expr),* $(,)? }
+            )* }
+        )*
     ) => {
         /// Images to make. A field that is `None` is left to the model folder's defaults, then to Kiln's.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,28 +60,17 @@ macro_rules! options {
         pub struct Request {
             $($(#[doc = $own_doc])+ pub $own: $own_type,)*
             $($(#[doc = $s_doc])+ pub $s: $s_type,)*
-            $($(#[doc = $g_doc])+ pub $g: $g_type,)*
-            $($(#[doc = $more_doc])+ pub $more: $more_type,)*
-        }
-
-        /// Guidance beside its strength. The default changes nothing.
-        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-        pub struct GuidanceOptions {
-            $($(#[doc = $g_doc])+ pub $inner: $inner_type,)*
-        }
-
-        impl Default for GuidanceOptions {
-            fn default() -> Self {
-                Self { $($inner: $inner_default,)* }
-            }
+            $($($(#[doc = $g_doc])+ pub $g: $g_type,)* $($(#[doc = $more_doc])+ pub $more: $more_type,)*)*
         }
 
         /// All options, in the order in which an infotext has them.
         pub static OPTIONS: &[OptionRow] = &[
             $(options!(@row $own [$($own_doc),+] [$($own_key: $own_value),*]),)*
             $(options!(@row $s [$($s_doc),+] [$($s_key: $s_value),*]),)*
-            $(options!(@row $g [$($g_doc),+] [$($g_key: $g_value),*]),)*
-            $(options!(@row $more [$($more_doc),+] [$($more_key: $more_value),*]),)*
+            $(
+                $(options!(@row $g [$($g_doc),+] [$($g_key: $g_value),*]),)*
+                $(options!(@row $more [$($more_doc),+] [$($more_key: $more_value),*]),)*
+            )*
         ];
 
         /// The sampler's options of a request.
@@ -88,18 +83,31 @@ macro_rules! options {
             $(request.$s = options.$s.clone();)*
         }
 
-        impl From<&Request> for GuidanceOptions {
-            fn from(request: &Request) -> Self {
-                let default = Self::default();
-                Self { $($inner: Resolved::of(request.$g, default.$inner),)* }
+        $(
+            $(#[doc = $group_doc])+
+            #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+            pub struct $group {
+                $($(#[doc = $g_doc])+ pub $inner: $inner_type,)*
             }
-        }
 
-        /// Writes options of the guidance into a request: those that are not the default.
-        pub(crate) fn set_guidance(request: &mut Request, options: &GuidanceOptions) {
-            let default = GuidanceOptions::default();
-            $(request.$g = Resolved::said(options.$inner, default.$inner);)*
-        }
+            impl Default for $group {
+                fn default() -> Self {
+                    Self { $($inner: $inner_default,)* }
+                }
+            }
+
+            impl OptionSet for $group {
+                fn of(request: &Request) -> Self {
+                    let default = Self::default();
+                    Self { $($inner: Resolved::of(request.$g, default.$inner),)* }
+                }
+
+                fn write(&self, request: &mut Request) {
+                    let default = Self::default();
+                    $(request.$g = Resolved::said(self.$inner, default.$inner);)*
+                }
+            }
+        )*
     };
     (@row $field:ident [$($doc:literal),+] [$($key:ident: $value:expr),*]) => {
         OptionRow {
@@ -112,6 +120,15 @@ macro_rules! options {
             ..EMPTY
         }
     };
+}
+
+/// The job's values of a group of options.
+pub(crate) trait OptionSet {
+    /// The values of a request, with defaults.
+    fn of(request: &Request) -> Self;
+
+    /// Writes into a request what is not a default.
+    fn write(&self, request: &mut Request);
 }
 
 /// What a row has where it says nothing else.
@@ -132,30 +149,31 @@ const EMPTY: OptionRow = OptionRow {
 };
 
 /// An optional field of a request and the job's value of it.
-trait Resolved: Sized {
+trait Resolved<F>: Sized {
     /// The job's value, with `default` where nothing is set.
-    fn of(field: Option<f64>, default: Self) -> Self;
+    fn of(field: F, default: Self) -> Self;
 
     /// The field of a request that resolves to the value.
-    fn said(self, default: Self) -> Option<f64>;
+    fn said(self, default: Self) -> F;
 }
 
-impl Resolved for f64 {
-    fn of(field: Option<f64>, default: Self) -> Self {
+impl<T: PartialEq> Resolved<Option<T>> for T {
+    fn of(field: Option<T>, default: Self) -> Self {
         field.unwrap_or(default)
     }
 
-    fn said(self, default: Self) -> Option<f64> {
+    fn said(self, default: Self) -> Option<T> {
         (self != default).then_some(self)
     }
 }
 
-impl Resolved for Option<f64> {
-    fn of(field: Option<f64>, _: Self) -> Self {
+/// A field without a default of its own.
+impl<T> Resolved<Option<T>> for Option<T> {
+    fn of(field: Option<T>, _: Self) -> Self {
         field
     }
 
-    fn said(self, _: Self) -> Option<f64> {
+    fn said(self, _: Self) -> Option<T> {
         self
     }
 }
@@ -186,7 +204,7 @@ options! {
         sampler: Option<SamplerChoice> { kind: Name(sampler_names), default: "the model's", infotext: Always(labels::SAMPLER) }
         /// The spacing of the noise levels.
         scheduler: SigmaSchedule {
-            kind: Name(schedule_names), default: "default, which is the model's", infotext: Always(labels::SCHEDULE_TYPE),
+            kind: Name(schedule_names), default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE),
         }
         /// Strength of classifier-free guidance. 1 turns it off and halves the time of a step.
         cfg_scale: Option<f64> {
@@ -260,7 +278,8 @@ options! {
         /// Power of the schedules karras and polyexponential.
         rho: Option<f64> { kind: Number { min: RHO.0, max: RHO.1 }, default: "7 for karras, 1 for polyexponential", infotext: Changed("Schedule rho") }
     }
-    guidance {
+    /// Guidance beside its strength. The default changes nothing.
+    group GuidanceOptions {
         /// How far the standard deviation of the guided prediction is restored to that of the conditional one; 0.7 is usual
         /// (arXiv 2305.08891, section 3.4).
         guidance_rescale as rescale: f64 = 0.0; Option<f64> { kind: PART, default: "0", infotext: Changed("CFG Rescale") }

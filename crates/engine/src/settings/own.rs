@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::conditioning::Prompts;
 use crate::lora::{LoraName, LoraUse, beside_tags};
-use crate::options::{Request, find_option, set_guidance, set_sampling};
+use crate::options::{OptionSet, Request, find_option, set_sampling};
 use crate::resolved::Job;
 
 /// The key in a PNG.
@@ -238,7 +238,7 @@ impl Job {
             ..Request::default() // it makes this image alone, and its lists have been read
         };
         set_sampling(&mut request, &self.sampling);
-        set_guidance(&mut request, &self.guidance);
+        self.guidance.write(&mut request);
         request
     }
 }
