@@ -16,10 +16,10 @@ use crate::values::parse_count;
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, max_term_width = 110)]
 pub struct Args {
-    /// Says what is done; twice, in every detail.
+    /// Verbose output; twice (-vv) for debugging.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// How lines on the error stream are written: text, or json, an object a line.
+    /// Format of the messages on standard error: text, or json, one object in a line.
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
     /// What to do.
@@ -30,23 +30,23 @@ pub struct Args {
 /// What Kiln can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Makes pictures from a prompt.
+    /// Generates images from a prompt.
     Txt2img(Box<Txt2img>),
-    /// Makes the pictures of a file of jobs; what was made before stays.
+    /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
-    /// Fetches a model from the Hugging Face Hub, or brings it up to date.
+    /// Downloads a model from the Hugging Face Hub, or updates it.
     Pull(PullArgs),
-    /// Tells what this machine has, and what Kiln would do with it.
+    /// Lists the devices of this machine, and those that Kiln would use.
     Devices(DevicesArgs),
-    /// Tells what is in a model folder, a checkpoint file or a picture. Reads no weights.
+    /// Shows what is in a model folder, a checkpoint file or an image, without reading weights.
     Inspect(InspectArgs),
-    /// Writes a model in another layout: a folder, a .safetensors or a .gguf file.
+    /// Converts a model to another layout: a folder, a .safetensors or a .gguf file.
     Convert(ConvertArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
-    /// Tells how much memory a run takes in every mode, on this card or another. Reads no weights.
+    /// Shows how much memory a run takes in every mode, on this GPU or another, without reading weights.
     Plan(PlanArgs),
-    /// Plays traces of memory back under other rules, or draws them.
+    /// Replays or plots memory traces.
     Memory {
         /// What to do with them.
         #[command(subcommand)]
@@ -70,11 +70,11 @@ pub struct PullArgs {
     /// Files and folders of the repository. Default: what a model needs, its weights in one type.
     #[arg(value_name = "FILE")]
     pub files: Vec<String>,
-    /// The type in which the model is to run: for f32 weights of full size are fetched, else those of 16 bits where
-    /// there are such.
+    /// The type in which the model is to run. For f32, weights in f32 are downloaded, else weights of 16 bits where the
+    /// repository has them.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DTypeChoice,
-    /// Asks nobody: tells whether all is in the cache, and where.
+    /// Does not access the network: shows whether the model is in the cache, and where.
     #[arg(long)]
     pub offline: bool,
 }
@@ -90,11 +90,11 @@ pub struct DevicesArgs {
 /// `kiln inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct InspectArgs {
-    /// A model folder in the diffusers layout, a name in KILN_MODELS, a checkpoint file of any format, or a picture with
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, a checkpoint file of any format, or an image with
     /// settings: PNG, JPEG, WebP or AVIF.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// The type for which the segments' sizes are told: f32, bf16 or f16; auto is what the processor would run.
+    /// The type for which the sizes of segments are shown: f32, bf16 or f16; auto is the CPU's.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DTypeChoice,
     /// Prints JSON.
@@ -115,10 +115,10 @@ pub struct ConvertArgs {
     /// q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub weight_type: WeightType,
-    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    /// For a model in one file: a folder with configurations and tokenizers, instead of those inferred from tensor shapes.
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
-    /// Replaces what is there.
+    /// Replaces an existing output.
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -133,7 +133,7 @@ pub struct PlanArgs {
     /// with Kiln.
     #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
-    /// With TAESD in the place of the VAE. A safetensors file, or a folder.
+    /// With TAESD instead of the VAE. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     taesd: Option<PathBuf>,
     /// Width in pixels, a multiple of 8. Default: the model's.
@@ -142,13 +142,13 @@ pub struct PlanArgs {
     /// Height in pixels, a multiple of 8. Default: the model's.
     #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     height: Option<usize>,
-    /// How many pictures at once; auto is as many as are fastest.
+    /// Number of images in a batch; auto selects the fastest number.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub batch_size: BatchSize,
-    /// Steps of the sampler: they weigh copies that are made once against those of every step. Default: 20.
+    /// Number of sampling steps, to weigh copies that are made once against copies in every step. Default: 20.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     pub steps: Option<usize>,
-    /// The memory that may be used, such as 6G or 512M. Default: what is free.
+    /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,
     #[command(flatten)]
@@ -180,7 +180,7 @@ impl PlanArgs {
 /// `kiln memory`.
 #[derive(Debug, Subcommand)]
 pub enum MemoryCommand {
-    /// Tells what other rules for memory would make of a trace: calls of the driver, and peaks.
+    /// Replays traces under other allocation rules, and shows driver calls and peaks.
     Replay {
         /// Files that --memory-trace wrote.
         #[arg(value_name = "FILE", required = true)]
@@ -189,12 +189,12 @@ pub enum MemoryCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Draws memory over time, by stage and by what it is for.
+    /// Plots memory over time, by stage and category.
     Plot {
         /// A file that --memory-trace wrote.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The drawing, an .svg file. Replaced if it exists.
+        /// The plot, an .svg file. Replaced if it exists.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },

@@ -8,6 +8,7 @@ use kiln_engine::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFi
 use serde_json::json;
 
 use crate::batch_args::BatchArgs;
+use crate::flags::in_job;
 use crate::interrupt;
 use crate::output::print;
 use crate::progress::summary;
@@ -75,7 +76,7 @@ impl Shown {
                     bar.set_message(stage.doing());
                 }
             }
-            BatchEvent::Warning(text) => self.above(|| tell!("{text}")),
+            BatchEvent::Warning(text) => self.above(|| tell!("{}", in_job(&text))),
             BatchEvent::Made { number, file, seed, seconds, progress } => {
                 self.above(|| print(&format!("{} (seed {seed})\n", file.display())));
                 if is_json() {
@@ -92,7 +93,7 @@ impl Shown {
                         "event": "failed", "number": number, "line": line, "error": error, "progress": progress,
                     }));
                 } else {
-                    self.above(|| tell!("picture {number} (line {line}) failed: {error}"));
+                    self.above(|| tell!("picture {number} (line {line}) failed: {}", in_job(error)));
                 }
                 self.progress(&progress);
             }

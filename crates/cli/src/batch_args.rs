@@ -15,39 +15,39 @@ pub struct BatchArgs {
     /// prompt, negative, seed, steps, cfg_scale, width, height, sampler, scheduler, lora; model; and output, a name.
     #[arg(value_name = "JOBS", required_unless_present_any = ["set", "grid"])]
     pub jobs: Option<PathBuf>,
-    /// The folder for the pictures, the journal and the index. Made where it is missing.
+    /// The folder for the images, the journal and the index. Created if it does not exist.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// How jobs are written: jsonl, csv or text. Default: what the name of the file or its first letter says.
+    /// Format of the jobs: jsonl, csv or text. Default: by the file's name, else by its first character.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<JobFormat>,
-    /// A field of every job, whatever the file says: steps=30. In any number.
+    /// Sets a field of every job, whatever the file has: steps=30. Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true)]
     pub set: Vec<Assignment>,
-    /// A field with several values: every job is made with each. seed=1..4, steps=10..30:10, cfg=3,7. In any number: all
-    /// combinations. The last one is across on the contact sheet.
+    /// A field with several values, each of which is used for every job: seed=1..4, steps=10..30:10, cfg=3,7. Can be
+    /// repeated for all combinations. The last one runs across the contact sheet.
     #[arg(long, value_name = "KEY=VALUES", allow_hyphen_values = true)]
     pub grid: Vec<Axis>,
-    /// A part of the set, for one of several machines: 2/8 is the second of eight.
+    /// A part of the set, to divide it between machines: 2/8 is the second of eight.
     #[arg(long, value_name = "I/N", allow_hyphen_values = true)]
     pub shard: Option<Shard>,
-    /// Tries again what failed before.
+    /// Retries images that failed before.
     #[arg(long)]
     retry: bool,
-    /// Replaces files that are there and were not made by this set.
+    /// Replaces existing files that are not of this set.
     #[arg(long)]
     overwrite: bool,
-    /// How many pictures at once, of jobs that differ in texts and seeds alone; auto is as many as are fastest.
+    /// Number of images in a batch, of jobs that differ only in prompts and seeds; auto selects the fastest number.
     #[arg(long, value_name = "N", default_value = "auto", allow_negative_numbers = true)]
     batch_size: BatchSize,
-    /// One picture at a time: on a card its bits then do not depend on the others. On the processor they never do.
+    /// Generates one image at a time, so that its bits do not depend on the others on a GPU. On the CPU they never do.
     #[arg(long)]
     deterministic: bool,
-    /// Writes all pictures, small and labelled, into one .png file, which is replaced if it exists. Default with --grid:
+    /// Writes all images, small and labeled, into one .png file, which is replaced if it exists. Default with --grid:
     /// contact-sheet.png in the folder.
     #[arg(long, value_name = "FILE")]
     contact_sheet: Option<PathBuf>,
-    /// The longest side of a picture on the contact sheet, 24 to 1024.
+    /// The longest side of an image on the contact sheet, 24 to 1024.
     #[arg(long, value_name = "PIXELS", default_value = "256", allow_negative_numbers = true, value_parser = parse_count)]
     thumbnail: usize,
 

@@ -6,49 +6,49 @@ use clap::Args;
 use kiln_engine::{BenchPlan, BenchStage, Preset, StreamPlan};
 
 use crate::place_args::PlaceArgs;
-use crate::values::parse_size;
+use crate::values::{parse_as, parse_size};
 
 /// `kiln bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// What is measured: emoji, sd15-512, sdxl-1024, in any number. Default: emoji.
-    #[arg(value_name = "MODEL", conflicts_with = "config")]
+    /// Models: emoji, sd15-512, sdxl-1024. Can be repeated. Default: emoji.
+    #[arg(value_name = "MODEL", conflicts_with = "config", value_parser = parse_as::<Preset>)]
     models: Vec<Preset>,
     /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Size of the pictures in pixels, multiples of 8. Default: the model's.
+    /// Size of the images in pixels, multiples of 8. Default: the model's.
     #[arg(long, value_name = "WxH", value_parser = parse_size)]
     size: Option<(usize, usize)>,
-    /// Pictures that a step or a call makes at once.
+    /// Number of images in a batch.
     #[arg(long, value_name = "N", default_value = "1")]
     batch: usize,
-    /// Steps of a call.
+    /// Number of sampling steps of a call.
     #[arg(long, value_name = "N", default_value = "20")]
     steps: usize,
-    /// The stages: step (one guided step), vae (latents to a picture), text (a text of 77 tokens), call (both prompts
+    /// The stages: step (one guided step), vae (latents to an image), text (a text of 77 tokens), call (both prompts
     /// to PNG files in memory, once the model is loaded).
     #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
     stages: Vec<BenchStage>,
-    /// How often a stage is measured.
+    /// Number of measured runs of a stage.
     #[arg(long, value_name = "N", default_value = "5")]
     runs: usize,
-    /// How often a stage runs before it is measured.
+    /// Number of runs before the measured ones.
     #[arg(long, value_name = "N", default_value = "1")]
     warmup: usize,
-    /// Writes JSON to a file, which is replaced if it exists; - prints it in the table's place.
+    /// Writes JSON to a file, which is replaced if it exists; - prints it instead of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Writes one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
+    /// Writes a trace of one step of each model by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Streams the weights through a small ring on the device.
     #[arg(long)]
     lowvram: bool,
-    /// Streams weights beyond so many MiB of them, which stay on the device.
+    /// Keeps this many MiB of weights on the device, and streams the others.
     #[arg(long, value_name = "N")]
     resident_mib: Option<usize>,
-    /// The ring's size in MiB. Default: the least that does not slow steps down.
+    /// The ring's size in MiB. Default: the smallest that does not slow steps down.
     #[arg(long, value_name = "N", conflicts_with = "resident_mib")]
     ring_mib: Option<usize>,
     /// Writes every allocation of the run, for kiln memory. A .jsonl file, replaced if it exists.

@@ -4,21 +4,26 @@ use kiln_engine::Error;
 use kiln_files::Error as FileError;
 use kiln_models::{ComponentKind, Error as ModelError};
 
+use crate::flags;
+
 /// The message of an error, with flags where a library has fields.
 pub fn message(error: &Error) -> String {
     match error {
         Error::Files(error) => of_files(error),
         Error::Models(ModelError::Files(error)) => of_files(error),
         Error::Models(error) => of_models(error),
-        other => other.to_string(),
+        other => other.message(&flags::spell),
     }
 }
 
 fn of_files(error: &FileError) -> String {
     match error {
-        FileError::Value { field, found, expected } => refused(&flag(field), found, expected),
+        FileError::Value { field, found, expected } => refused(&format!("--{}", flags::flag(field)), found, expected),
         FileError::Exists(path) => {
             format!("{} exists already; choose another name, or add --overwrite", path.display())
+        }
+        FileError::NotFound { path, looked_for } => {
+            format!("{}: not found; looked for {}", path.display(), flags::with_flags(looked_for))
         }
         other => other.to_string(),
     }
@@ -28,7 +33,7 @@ fn of_models(error: &ModelError) -> String {
     match error {
         // The one positional argument among them.
         ModelError::Value { field: "output", found, expected } => refused("OUT", found, expected),
-        ModelError::Value { field, found, expected } => refused(&flag(field), found, expected),
+        ModelError::Value { field, found, expected } => refused(&format!("--{}", flags::flag(field)), found, expected),
         ModelError::NoComponent { path, component } => format!(
             "{}: not found; looked for {}, a checkpoint file or a component's folder",
             path.display(),
@@ -37,7 +42,8 @@ fn of_models(error: &ModelError) -> String {
         ModelError::Incomplete { path, missing, found, is_known } => {
             format!("{}: {}", path.display(), incomplete(missing, found, *is_known))
         }
-        other => other.to_string(),
+        ModelError::Model { .. } => error.to_string(),
+        other => flags::with_flags(&other.to_string()),
     }
 }
 
@@ -64,11 +70,6 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
 
 fn refused(flag: &str, found: &str, expected: &str) -> String {
     format!("{flag} is {found}, expected {expected}")
-}
-
-/// The flag of a field: `latents_out` is `--latents-out`.
-fn flag(field: &str) -> String {
-    format!("--{}", field.replace('_', "-"))
 }
 
 fn component_flag(component: ComponentKind) -> &'static str {

@@ -153,7 +153,7 @@ fn own_settings(own: &OwnSettings) -> String {
     };
     text += &format!("model: {}\n", file(&own.model));
     for part in &own.files {
-        text += &format!("{}: {}\n", plain(part.flag.trim_start_matches('-')), file(&part.file));
+        text += &format!("{}: {}\n", part.component.id().replace('_', "-"), file(&part.file));
     }
     for lora in &own.loras {
         text += &format!("LoRA: {}\n", file(lora));

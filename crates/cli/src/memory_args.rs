@@ -7,39 +7,39 @@ use crate::values::parse_count;
 
 /// What a user may say of memory. Without any of it Kiln takes the fastest mode that fits.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Memory (no flag is needed; no flag changes the picture)")]
+#[command(next_help_heading = "Memory (no flag is needed; no flag changes the image)")]
 pub struct MemoryArgs {
-    /// One of text encoders, U-Net and VAE in memory at a time.
+    /// Keeps one of text encoders, U-Net and VAE in memory at a time.
     #[arg(long)]
     medvram: bool,
-    /// Of each network only what runs next: the least memory.
+    /// Keeps only the layers that run next in memory: the lowest peak.
     #[arg(long, conflicts_with = "medvram")]
     lowvram: bool,
-    /// All networks stay in memory.
+    /// Keeps all networks in memory.
     #[arg(long, conflicts_with_all = ["medvram", "lowvram"])]
     highvram: bool,
-    /// The most memory that Kiln may take, of the card, or of the processor's where it runs there: 6G, 512M, 64K.
+    /// The most memory that Kiln may use, of the GPU, or of the CPU where it runs there: 6G, 512M, 64K.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     vram_budget: Option<ByteSize>,
-    /// Decodes one picture of a batch at a time. Kiln always does; the flag is taken for what others know.
+    /// Decodes one image of a batch at a time. Kiln always does; the flag is accepted for compatibility.
     #[arg(long)]
     #[allow(dead_code, reason = "taken, so that command lines written for other programs work")]
     vae_slicing: bool,
     /// Decodes in strips of rows, without seams.
     #[arg(long)]
     vae_tiling: bool,
-    /// Rows of a strip, in pixels of the picture. Default: what there is room for.
+    /// Height of a strip, in pixels of the image. Default: as much as fits.
     #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = parse_count)]
     vae_tile_size: Option<usize>,
-    /// Keeps the card's memory for the next allocation: on or off.
+    /// Caches freed GPU memory for the next allocation: on or off.
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",
           default_missing_value = "on", value_parser = parse_switch)]
     cuda_malloc: Switch,
-    /// Copies weights to the card while it computes: on or off.
+    /// Copies weights to the GPU while it computes: on or off.
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",
           default_missing_value = "on", value_parser = parse_switch)]
     cuda_stream: Switch,
-    /// Keeps weights that wait in page-locked memory: on or off.
+    /// Keeps offloaded weights in pinned (page-locked) memory: on or off.
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",
           default_missing_value = "on", value_parser = parse_switch)]
     pin_shared_memory: Switch,

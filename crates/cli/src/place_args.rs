@@ -8,17 +8,17 @@ use crate::values::parse_count;
 /// What a user may say of where a model runs.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct PlaceArgs {
-    /// Where to run: auto, cpu, cuda or cuda:N.
+    /// Device: auto, cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DTypeChoice,
-    /// Keeps linear layers in another type than --dtype, which costs time and saves memory: auto (no), f32, f16, bf16, f8,
-    /// q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
+    /// Keeps the weights of linear layers in another type than --dtype, which saves memory and costs time: auto (no), f32,
+    /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     weight_type: MatrixChoice,
-    /// Threads of the CPU, at most four for each CPU. Default: one for each CPU that the process may use.
+    /// Number of CPU threads, at most four for each CPU. Default: one for each CPU that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
 }

@@ -1,10 +1,14 @@
-//! `docs/cli.md`: every command and flag, from the definitions that parse them.
+//! `docs/cli.md` and `docs/options.md`: every command and flag, from the definitions that parse them, and every option of a
+//! request, from its row.
 
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
+use kiln_engine::{InfotextKey, OPTIONS, OptionGroup, OptionRow};
+
 use crate::args::Args;
+use crate::flags::spell;
 
 /// The page, in Markdown.
 pub fn page() -> String {
@@ -18,6 +22,44 @@ pub fn page() -> String {
         section(&mut page, subcommand, "kiln", 2);
     }
     page
+}
+
+/// The page of options, in Markdown.
+pub fn options() -> String {
+    let mut page = String::from(
+        "# Options of a request\n\nThis page is made from the table of options (`crates/engine/src/options/table.rs`). An \
+         option has its field's name in batch files, in the JSON of images and in the library, a flag of `kiln txt2img`, and a \
+         key in the infotext of images, as AUTOMATIC1111 has it. All fields but `prompt` may be left out.\n",
+    );
+    for (group, title) in [
+        (OptionGroup::Prompt, "Prompt"),
+        (OptionGroup::Image, "Image"),
+        (OptionGroup::Sampling, "Sampler, guidance and noise"),
+        (OptionGroup::Internal, "Written by Kiln into the settings of images"),
+    ] {
+        let _ = write!(page, "\n## {title}\n\n| Field | Flag | Infotext key | Type | Default | Meaning |\n");
+        page += "| --- | --- | --- | --- | --- | --- |\n";
+        for row in OPTIONS.iter().filter(|row| row.group == group) {
+            page += &option(row);
+        }
+    }
+    page
+}
+
+/// The row of an option.
+fn option(row: &OptionRow) -> String {
+    let code = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let names: Vec<&str> = row.names().collect();
+    let flag = spell(row.name).filter(|_| row.group != OptionGroup::Internal);
+    let flag = flag.map(|flag| format!("`{flag}`")).unwrap_or_default();
+    let keys: Vec<&str> = row.infotext_keys().collect();
+    let infotext = match row.infotext {
+        InfotextKey::Text => "the text".into(),
+        InfotextKey::Within(key) => format!("in `{key}`"),
+        _ => code(&keys),
+    };
+    let cells = [&code(&names), &flag, &infotext, &row.kind.described(), row.default, &row.help()];
+    format!("| {} |\n", cells.map(cell).join(" | "))
 }
 
 /// A command, then its own commands.
@@ -78,25 +120,49 @@ fn spelling(arg: &Arg) -> String {
 
 /// A text on one line, with the table's own sign escaped.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace("__", "\\_\\_")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `KILN_UPDATE_DOCS=1 cargo test --release -p kiln-cli reference` writes the page.
-    #[test]
-    fn the_committed_page_is_what_the_program_takes() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    /// `KILN_UPDATE_DOCS=1 cargo test --release -p kiln-cli reference` writes the pages.
+    fn check(name: &str, new: &str) {
+        let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("KILN_UPDATE_DOCS").is_some_and(|value| value == "1") {
-            std::fs::write(path, page()).unwrap();
+            std::fs::write(&path, new).unwrap();
         }
         let committed = std::fs::read_to_string(path).unwrap_or_default().replace('\r', "");
-        let (old, new): (Vec<&str>, String) = (committed.lines().collect(), page());
+        let old: Vec<&str> = committed.lines().collect();
         let changed = new.lines().enumerate().find(|(i, line)| old.get(*i) != Some(line));
         let same = changed.is_none() && old.len() == new.lines().count();
-        assert!(same, "docs/cli.md is not up to date at {changed:?}; set KILN_UPDATE_DOCS=1 and run this test again");
+        assert!(same, "docs/{name} is not up to date at {changed:?}; set KILN_UPDATE_DOCS=1 and run this test again");
+    }
+
+    #[test]
+    fn the_committed_page_is_what_the_program_takes() {
+        check("cli.md", &page());
+    }
+
+    #[test]
+    fn the_committed_options_are_the_tables() {
+        check("options.md", &options());
+    }
+
+    /// A row for every option, and a flag for every one that is not Kiln's own.
+    #[test]
+    fn every_option_has_a_row() {
+        let page = options();
+        for row in OPTIONS {
+            let line = page.lines().find(|line| line.starts_with(&format!("| `{}`", row.name))).unwrap();
+            assert_eq!(line.contains("| `--"), row.group != OptionGroup::Internal, "{line}");
+        }
     }
 
     #[test]

@@ -14,38 +14,38 @@ use crate::values::parse_count;
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), a name in KILN_MODELS,
-    /// or hf:OWNER/NAME[@REVISION][/FILE] on the Hugging Face Hub, which is fetched once.
+    /// or hf:OWNER/NAME[@REVISION][/FILE] on the Hugging Face Hub, which is downloaded once.
     /// Default: the model that comes with Kiln.
     #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
-    /// For a model in one file: a folder with configurations and tokenizers in the place of those that its shapes tell.
+    /// For a model in one file: a folder with configurations and tokenizers, instead of those inferred from tensor shapes.
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
-    /// Fetches nothing: of what is named on the Hub the cache is used.
+    /// Does not access the network; uses cached files only.
     #[arg(long)]
     offline: bool,
-    /// What the denoiser predicts: epsilon or v. Default: what the model says, or its tensors tell.
+    /// What the denoiser predicts: epsilon or v. Default: by the model's configuration, else by its tensors.
     #[arg(long, value_name = "NAME")]
     prediction: Option<Prediction>,
-    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
     #[arg(long, value_name = "FILE")]
     unet: Option<PathBuf>,
-    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    /// An autoencoder (VAE) that replaces the model's: a checkpoint file, or a component's folder.
     #[arg(long, value_name = "FILE")]
     vae: Option<PathBuf>,
-    /// A text encoder in the place of the model's that is as wide: a checkpoint file. Can be repeated.
+    /// A text encoder of the same width that replaces the model's: a checkpoint file. Can be repeated.
     #[arg(long, value_name = "FILE")]
     text_encoder: Vec<PathBuf>,
     /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE")]
     taesd: Option<PathBuf>,
-    /// Where the LoRA files are that a prompt names: <lora:name:0.8>.
+    /// Folder of the LoRA files that a prompt names: <lora:name:0.8>.
     #[arg(long, value_name = "DIR", env = "KILN_LORAS")]
     lora_dir: Option<PathBuf>,
-    /// Where the embeddings (textual inversion) are that a prompt names by their files' names.
+    /// Folder of the embeddings (textual inversion) that a prompt names by their files' names.
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     embeddings_dir: Option<PathBuf>,
-    /// How many encoded texts are kept for the next pictures. Default: 32.
+    /// Number of encoded prompts that are kept for the next images. Default: 32.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     prompt_cache: Option<usize>,
 

@@ -5,6 +5,7 @@ use kiln_engine::{
     TraceFile, locate_model, number_text,
 };
 
+use crate::flags::with_flags;
 use crate::interrupt;
 use crate::progress::{Progress, summary};
 use crate::txt2img_args::Txt2img;
@@ -32,7 +33,7 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     let mut job = request.resolve(&model)?;
     setup.check()?;
     for warning in like.iter_mut().flat_map(Like::take_warnings) {
-        tell!("warning: {warning}");
+        tell!("warning: {}", with_flags(&warning));
     }
     if args.batch_size == Some(BatchSize::Auto) {
         request.batch_size = Some(Planner::auto_batch_size(&model, &job, &setup)?);
@@ -93,7 +94,7 @@ pub fn run(mut args: Txt2img) -> Result<()> {
                 let path = interrupt::whole(output.is_stream(), || output.save(&picture))?;
                 // Of all pictures the same: the first one tells.
                 for difference in like.take().iter().flat_map(|like| like.differences(&picture, &files)) {
-                    progress.warn(&format!("warning: {difference}"));
+                    progress.warn(&format!("warning: {}", with_flags(&difference)));
                 }
                 let line = format!("{} (seed {})", path.display(), picture.seed);
                 if stdout_is_taken {

@@ -1,29 +1,12 @@
-//! Values of flags: what is a number, a seed, a size.
+//! Values of flags: numbers, sizes, names.
+
+use std::str::FromStr;
+
+use crate::flags::with_flags;
 
 /// A number of things; its bounds are the request's to check, which knows the model.
 pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
-}
-
-/// A whole number that may be negative.
-pub(crate) fn parse_offset(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "expected a whole number".into())
-}
-
-pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| "expected a number".into())
-}
-
-/// A seed, or none for a random one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seed(pub(crate) Option<u64>);
-
-pub(crate) fn parse_seed(text: &str) -> Result<Seed, String> {
-    match text.parse::<i128>() {
-        Ok(seed) if seed < 0 => Ok(Seed(None)),
-        Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
-        _ => Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
-    }
 }
 
 pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
@@ -31,25 +14,7 @@ pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
     size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())
 }
 
-/// `on` or `off`.
-pub(crate) fn parse_switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" | "true" => Ok(true),
-        "off" | "false" => Ok(false),
-        _ => Err("expected on or off".into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seeds_are_whole_numbers() {
-        assert_eq!(parse_seed("42"), Ok(Seed(Some(42))));
-        assert_eq!(parse_seed("-1"), Ok(Seed(None)));
-        assert_eq!(parse_seed("18446744073709551615"), Ok(Seed(Some(u64::MAX))));
-        assert!(parse_seed("18446744073709551616").is_err());
-        assert!(parse_seed("1.5").is_err());
-    }
+/// A value of the engine, whose messages name fields; here they name flags.
+pub(crate) fn parse_as<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| with_flags(&error.to_string()))
 }

@@ -25,14 +25,14 @@ pub struct Devices {
     pub cards: Vec<CardInfo>,
     /// What the cards run on, or why there are none.
     pub cuda: String,
-    /// What `--device auto --dtype auto` means here.
+    /// The device and the type that are used here where both are `auto`.
     pub auto: AutoChoice,
 }
 
 /// A CUDA card, as data.
 #[derive(Debug, Clone, Serialize)]
 pub struct CardInfo {
-    /// The number that `--device cuda:N` takes.
+    /// Its number, as in `cuda:N`.
     pub ordinal: usize,
     /// The maker's name for it.
     pub name: String,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kiln_files::ByteSize;
 
+use crate::options::{find_option, respell, shown};
 use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
@@ -11,9 +12,9 @@ use crate::room::Room;
 #[non_exhaustive]
 pub enum Error {
     /// A value of the request is impossible.
-    #[error("{name} is {found}, expected {expected}")]
+    #[error("{} is {found}, expected {expected}", shown(name))]
     Value {
-        /// The flag or field.
+        /// The option's name, or what else the value is in words.
         name: &'static str,
         /// Its value.
         found: String,
@@ -38,7 +39,7 @@ pub enum Error {
     },
     /// Some of a set's pictures could not be made.
     #[error(
-        "{failed} of {all} pictures failed; {} tells why, and --retry tries them again", journal.display()
+        "{failed} of {all} pictures failed; {} tells why, and `retry` tries them again", journal.display()
     )]
     JobsFailed {
         /// How many failed.
@@ -64,7 +65,7 @@ pub enum Error {
     Device(String),
     /// A measurement does not fit into memory.
     #[error(
-        "{what} needs {} of memory, {} are available; try a smaller size, --dtype bf16, or end other programs",
+        "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
         gib(*needed), gib(*available)
     )]
     Memory {
@@ -78,7 +79,7 @@ pub enum Error {
     /// Nothing fits into the memory that there is.
     #[error(
         "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
-         at once, a 16-bit --dtype or --taesd"
+         at once, a 16-bit `dtype` or `taesd`"
     )]
     Budget {
         /// Pictures and their size.
@@ -151,6 +152,27 @@ impl Error {
             Self::Files(error) => error.is_usage(),
             Self::Models(error) => error.is_usage(),
             _ => false,
+        }
+    }
+
+    /// The message with each option's name between backticks replaced by what `spell` gives for it, as a front end calls
+    /// it. A model folder's problem names fields of its file, which stay, as do a job's options in the problem of a batch
+    /// file.
+    pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
+        match self {
+            Self::Models(kiln_models::Error::Model { .. }) => self.to_string(),
+            Self::Job { file, line, problem } => {
+                let of_run = |name: &str| if find_option(name).is_some() { None } else { spell(name) };
+                format!("{file}:{line}: {}", respell(problem, &of_run))
+            }
+            Self::Value { name, found, expected } => {
+                format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
+            }
+            Self::Files(kiln_files::Error::NotFound { path, looked_for }) => {
+                format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
+            }
+            Self::Files(kiln_files::Error::Read { .. } | kiln_files::Error::Write { .. }) => self.to_string(),
+            other => respell(&other.to_string(), spell),
         }
     }
 

@@ -36,6 +36,7 @@ mod matrices;
 mod memory;
 mod memory_trace;
 mod mode;
+mod options;
 mod output;
 mod parameters;
 mod part;
@@ -85,19 +86,23 @@ pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
+pub use options::{
+    GuidanceOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request, find_option,
+    request_schema, respell,
+};
 pub use output::Output;
 pub use picture::Picture;
 pub use pipeline::event::{Event, Stage, Timings};
-pub use pipeline::guidance::{GuidanceOptions, Threshold};
+
 pub use pipeline::init::{Init, InitImage, InitLatents, Mask};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
-pub use request::{Request, Rng};
+pub use request::Rng;
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
-pub use settings::{ImageReport, Like, NamedFile, OwnSettings, PartFile};
+pub use settings::{ComponentKind, ImageReport, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Setup};
 
 /// The example of `docs/library.md`, which has to compile.

@@ -10,11 +10,11 @@ pub enum ModeChoice {
     /// The fastest that fits into the budget, or into the memory that is free.
     #[default]
     Auto,
-    /// `--highvram`: everything stays.
+    /// All networks stay in memory.
     Full,
-    /// `--medvram`: one network at a time.
+    /// One network in memory at a time.
     Medvram,
-    /// `--lowvram`: of a network what runs next.
+    /// Of each network only what runs next is in memory.
     Lowvram,
 }
 

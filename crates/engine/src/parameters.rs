@@ -1,79 +1,39 @@
 //! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
-use kiln_clip::Emphasis;
 use kiln_media::quoted;
-use kiln_scheduler::{Convention, InitialNoise, number_text as number};
 
 use crate::lora::with_tags;
-use crate::pipeline::guidance::GuidanceOptions;
-use crate::request::Rng;
+use crate::options::{InfotextKey, OPTIONS, OptionRow, Request};
 use crate::resolved::Job;
 use crate::settings::{Files, labels as l};
 
-/// The infotext of picture `index` of `job`: its prompts as they were typed, but with choices made.
+/// The infotext of image `index` of `job`: its prompts as they were typed, but with choices made.
 pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
-    let seed = job.seed_of(index);
     let parsed = job.prompts(index);
     let (prompt, negative_prompt) = (&parsed.prompt, &parsed.negative_prompt);
     let (template, negative_template) = (job.prompt != *prompt, job.negative_prompt != *negative_prompt);
-    let weighed = [Some(prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains(['(', '[']));
-    let rng = match job.rng {
-        Rng::Cpu => l::RNG_CPU,
-        Rng::Cuda => l::RNG_CUDA,
-    };
-    let (sampling, guidance, seeds) = (&job.sampling, &job.guidance, &job.seeds);
-    let default = GuidanceOptions::default();
-    let said = |value: Option<f64>| value.map(number);
-    let unlike = |value: f64, default: f64| (value != default).then(|| number(value));
-    let sigmas =
-        sampling.sigmas.as_ref().map(|all| all.iter().map(|&level| number(level)).collect::<Vec<_>>().join(","));
-    // Python's words for truth, which AUTOMATIC1111 writes.
-    let truth = |value: bool| if value { "True" } else { "False" }.to_string();
-    let varied = (seeds.subseed_strength > 0.0).then_some(seeds);
+    let texts = [Some(prompt), negative_prompt.as_ref()];
+    let request = job.request_of(index);
+    let mut fields: Vec<(&str, Option<String>)> = Vec::new();
+    for row in OPTIONS {
+        if row.name == "mimic_scale" {
+            fields.push((l::THRESHOLDING, request.dynamic_thresholding.map(|_| "True".into())));
+        }
+        if let InfotextKey::Always(key) | InfotextKey::Changed(key) = row.infotext {
+            fields.push((key, option(row, &request, texts)));
+        }
+        if row.name == "height" {
+            fields.push((l::MODEL_HASH, files.model_hash.clone()));
+            fields.push((l::MODEL, Some(quoted(&files.model))));
+        }
+    }
     let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
-    let always = |value: &dyn ToString| Some(value.to_string());
-    let fields = [
-        (l::STEPS, always(&job.steps)),
-        (l::SAMPLER, always(&job.sampler.label())),
-        (l::SCHEDULE_TYPE, always(&job.scheduler.label())),
-        (l::CFG_SCALE, Some(number(job.cfg_scale))),
-        (l::SEED, always(&seed)),
-        (l::SIZE, Some(format!("{}x{}", job.width, job.height))),
-        (l::MODEL_HASH, files.model_hash.clone()),
-        (l::MODEL, Some(quoted(&files.model))),
-        (l::SIGMAS, sigmas.map(|sigmas| quoted(&sigmas))),
-        (l::CONVENTION, (sampling.convention != Convention::Diffusers).then(|| sampling.convention.to_string())),
-        (l::SIGMA_RANGE, sampling.sigma_range.map(|range| range.to_string())),
-        (l::SIGMA_MIN, said(sampling.sigma_min)),
-        (l::SIGMA_MAX, said(sampling.sigma_max)),
-        (l::DISCARD, sampling.discard_penultimate_sigma.map(truth)),
-        (l::SGM_NOISE, sampling.initial_noise.map(|noise| truth(noise == InitialNoise::Variance))),
-        (l::UNIPC_VARIANT, sampling.unipc_variant.map(|variant| variant.to_string())),
-        (l::ETA, said(sampling.eta)),
-        (l::S_CHURN, said(sampling.s_churn)),
-        (l::S_TMIN, said(sampling.s_tmin)),
-        (l::S_TMAX, said(sampling.s_tmax)),
-        (l::S_NOISE, said(sampling.s_noise)),
-        (l::RHO, said(sampling.rho)),
-        (l::GUIDANCE_RESCALE, unlike(guidance.rescale, default.rescale)),
-        (l::GUIDANCE_START, unlike(guidance.start, default.start)),
-        (l::GUIDANCE_END, unlike(guidance.end, default.end)),
-        (l::THRESHOLDING, guidance.threshold.map(|_| "True".to_string())),
-        (l::MIMIC_SCALE, said(guidance.threshold.map(|threshold| threshold.mimic_scale))),
-        (l::PERCENTILE, said(guidance.threshold.map(|threshold| threshold.percentile))),
-        (l::SUBSEED, varied.map(|seeds| seeds.subseed.wrapping_add(index as u64).to_string())),
-        (l::SUBSEED_STRENGTH, said(varied.map(|seeds| seeds.subseed_strength))),
-        (l::RESIZE_FROM, seeds.resize_from.map(|(width, height)| format!("{width}x{height}"))),
-        (l::CLIP_SKIP, job.clip_skip.filter(|&skip| skip > 1).map(|skip| skip.to_string())),
-        (l::ENSD, (seeds.eta_seed_delta != 0).then(|| seeds.eta_seed_delta.to_string())),
-        (l::RNG, always(&rng)),
-        (l::EMPHASIS, (weighed && job.emphasis != Emphasis::Original).then(|| job.emphasis.label().into())),
-        (l::PAD_CONDS, pad_conds(job, [Some(prompt), negative_prompt.as_ref()]).map(String::from)),
+    fields.extend([
         (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
         (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
         (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
         (l::VERSION, Some(format!("{}{}", l::KILN, env!("CARGO_PKG_VERSION")))),
-    ];
+    ]);
     let mut text = with_tags(&job.prompt, prompt, &job.loras);
     if let Some(negative) = negative_prompt.as_ref().filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
@@ -83,12 +43,31 @@ pub(crate) fn parameters(job: &Job, files: &Files, index: usize) -> String {
     format!("{text}\n{}", fields.join(", "))
 }
 
-/// What is said of texts of unequal length. AUTOMATIC1111 says it where it has padded any, and takes none for its default,
-/// which is not ours. A text of so few bytes, each of which is at most a token, has one chunk.
-fn pad_conds(job: &Job, texts: [Option<&String>; 2]) -> Option<&'static str> {
+/// The value under an option's key; `None` where the key is left out. By the row, but for what AUTOMATIC1111 writes by rules
+/// of its own.
+fn option(row: &OptionRow, request: &Request, texts: [Option<&String>; 2]) -> Option<String> {
+    let mut all = texts.into_iter().flatten();
+    match row.name {
+        // It is the size.
+        "width" => Some(format!("{}x{}", request.width?, request.height?)),
+        "clip_skip" if request.clip_skip == Some(1) => None,
+        // Without weights it does nothing.
+        "emphasis" if !all.any(|text| text.contains(['(', '['])) => None,
+        "pad_conds" => pad_conds(request, texts).map(String::from),
+        _ => {
+            let value = row.value(request);
+            let is_written = matches!(row.infotext, InfotextKey::Always(_)) || !value.is_default();
+            value.infotext().filter(|_| is_written)
+        }
+    }
+}
+
+/// Whether texts of unequal length are padded. AUTOMATIC1111 writes the key where it has padded any, and a missing key means
+/// its default, which is not Kiln's. A text of so few bytes, each of which is at most a token, has one chunk.
+fn pad_conds(request: &Request, texts: [Option<&String>; 2]) -> Option<&'static str> {
     const BYTES: usize = 75;
     let may_be_long = |text: &String| text.len() > BYTES || text.contains("BREAK");
-    match job.pad_conds {
+    match request.pad_conds.unwrap_or(true) {
         false => Some("False"),
         true => texts.into_iter().flatten().any(may_be_long).then_some("True"),
     }
@@ -96,10 +75,13 @@ fn pad_conds(job: &Job, texts: [Option<&String>; 2]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_clip::Emphasis;
     use kiln_clip::prompt::ChunkCut;
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     use super::*;
+    use crate::options::GuidanceOptions;
+    use crate::request::Rng;
     use crate::seeds::SeedOptions;
 
     fn made_by(model: &str) -> Files {

@@ -130,11 +130,11 @@ impl Setup {
     /// [`Error::Value`] for a number of threads or texts that no machine has, [`Error::Files`] where there is no such
     /// TAESD, or no such folder.
     pub fn check(&self) -> Result<()> {
-        self.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()?;
-        in_range("--prompt-cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
+        self.threads.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;
+        in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
         for (folder, looked_for) in [
-            (&self.lora_dir, "--lora-dir, a folder with LoRA files"),
-            (&self.embeddings_dir, "--embeddings-dir, a folder with embeddings"),
+            (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
+            (&self.embeddings_dir, "`embeddings_dir`, a folder with embeddings"),
         ] {
             folder.as_deref().map_or(Ok(()), |path| check_folder(path, looked_for))?;
         }
@@ -142,7 +142,7 @@ impl Setup {
             None => Ok(()),
             Some(path) => Err(Error::not_found(
                 path.to_path_buf(),
-                "--taesd, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny".into(),
+                "`taesd`, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny".into(),
             )),
         }
     }
@@ -169,7 +169,7 @@ impl Setup {
                 Device::Cpu
             }),
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
-                .map_err(|error| Error::Device(format!("--device cuda:{number}: {error}")))?,
+                .map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?,
         };
         let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {

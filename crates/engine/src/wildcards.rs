@@ -20,7 +20,7 @@ impl Wildcards {
     /// # Errors
     /// [`Error::Files`] where there is no such folder, [`Error::Files`] where a list cannot be read.
     pub(crate) fn read(folder: &Path, prompts: &[&str]) -> Result<Self> {
-        check_folder(folder, "--wildcards-dir, a folder with lists of texts (name.txt, a text a line)")?;
+        check_folder(folder, "`wildcards_dir`, a folder with lists of texts (name.txt, a text a line)")?;
         let mut lists = BTreeMap::new();
         let mut texts: Vec<String> = prompts.iter().map(|prompt| prompt.to_string()).collect();
         while let Some(text) = texts.pop() {
@@ -77,6 +77,6 @@ mod tests {
         assert_eq!(wildcards.get("deep/bird").unwrap(), ["owl"]);
         assert_eq!(wildcards.lists.len(), 2);
         let error = Wildcards::read(&folder.path().join("nowhere"), &[]).unwrap_err();
-        assert!(error.to_string().contains("--wildcards-dir"), "{error}");
+        assert!(error.to_string().contains("`wildcards_dir`"), "{error}");
     }
 }

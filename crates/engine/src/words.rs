@@ -1,6 +1,6 @@
 //! Textual inversion: the words of a prompt that have vectors of their own.
 //!
-//! They come from `--embeddings-dir`, by the name of the file or the word inside it, and from LoRA files that bring
+//! They come from `Setup::embeddings_dir`, by the name of the file or the word inside it, and from LoRA files that bring
 //! words along. Of a word that a prompt names, every text encoder of the model needs vectors, and of the same number:
 //! otherwise the encoders would not see the same text in the same places.
 

@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The cache does not have the files, and connections are not allowed or were not wanted.
     #[error(
-        "{what}: {problem} (the cache is {}); kiln pull {what} downloads it, unless --offline or HF_HUB_OFFLINE \
+        "{what}: {problem} (the cache is {}); kiln pull {what} downloads it, unless `offline` or HF_HUB_OFFLINE \
          forbids connections",
         cache.display()
     )]

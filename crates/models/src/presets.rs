@@ -52,7 +52,7 @@ impl std::str::FromStr for Preset {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let found = Self::ALL.into_iter().find(|preset| preset.id() == text);
-        found.ok_or_else(|| format!("expected {}", Self::ALL.map(Self::id).join(", ")))
+        found.ok_or_else(|| format!("expected {}; another model by `config`", Self::ALL.map(Self::id).join(", ")))
     }
 }
 

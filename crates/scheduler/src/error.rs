@@ -43,9 +43,9 @@ pub enum Error {
     },
 
     /// An option has an impossible value, or no effect on the sampler.
-    #[error("--{option} is {value}, expected {expected}")]
+    #[error("`{option}` is {value}, expected {expected}")]
     Option {
-        /// The option, as on the command line.
+        /// The option's name, as in [`crate::SamplerOptions`].
         option: &'static str,
         /// Its value.
         value: String,

@@ -67,9 +67,9 @@ pub use convention::Convention;
 pub use denoiser::{Denoised, Denoiser, MimicCfg, ModelOutput, Prediction, ThresholdMode};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
-pub use names::number_text;
+pub use names::{closest, number_text};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
-pub use options::{Churn, SamplerOptions};
+pub use options::{Churn, SamplerOptions, limits};
 pub use point::Point;
 pub use resolved::{
     BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale, Variance,

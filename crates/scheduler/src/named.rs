@@ -40,9 +40,9 @@ named!(
     (Self::Automatic1111, "a1111", "automatic1111"),
     (Self::ComfyUi, "comfyui", "comfy")
 );
-named!(SigmaRange, "sigma-range", (Self::Table, "table"), (Self::Spacing, "spacing"));
-named!(InitialNoise, "initial-noise", (Self::Sigma, "sigma"), (Self::Variance, "variance"));
-named!(UniPcScale, "unipc-variant", (Self::Bh1, "bh1"), (Self::Bh2, "bh2"));
+named!(SigmaRange, "sigma_range", (Self::Table, "table"), (Self::Spacing, "spacing"));
+named!(InitialNoise, "initial_noise", (Self::Sigma, "sigma"), (Self::Variance, "variance"));
+named!(UniPcScale, "unipc_variant", (Self::Bh1, "bh1"), (Self::Bh2, "bh2"));
 
 #[cfg(test)]
 mod tests {
@@ -55,6 +55,6 @@ mod tests {
         }
         assert_eq!("AUTOMATIC1111".parse::<Convention>().unwrap(), Convention::Automatic1111);
         let message = "all".parse::<SigmaRange>().unwrap_err().to_string();
-        assert_eq!(message, "--sigma-range is all, expected table or spacing");
+        assert_eq!(message, "`sigma_range` is all, expected table or spacing");
     }
 }

@@ -19,7 +19,7 @@ pub fn number_text(value: f64) -> String {
 }
 
 /// The three known names with the smallest edit distance to `name`, for a message. Each comes with the name to show.
-pub(crate) fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
+pub fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {
     let wanted = plain(name);
     let mut by_distance: Vec<_> =
         known.map(|(spelled, shown)| (strsim::levenshtein(&wanted, &plain(spelled)), shown)).collect();

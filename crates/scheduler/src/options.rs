@@ -82,11 +82,23 @@ impl Churn {
     }
 }
 
+/// The least and the largest values of options, for front ends.
+pub mod limits {
+    /// Of `eta`. Samplers on timesteps allow 1 at most: above it there is no posterior to sample from.
+    pub const ETA: (f64, f64) = (0.0, 100.0);
+    /// Of `s_churn`, `s_tmin` and `s_tmax`.
+    pub const CHURN: (f64, f64) = (0.0, 1e6);
+    /// Of `s_noise`.
+    pub const S_NOISE: (f64, f64) = (0.0, 100.0);
+    /// Of `rho`.
+    pub const RHO: (f64, f64) = (0.01, 100.0);
+    /// Of noise levels. Models are trained between 0.01 and 5000, and f32 has too few digits for an image under noise that
+    /// is a million times as strong.
+    pub const SIGMA: (f64, f64) = (1e-5, 1e5);
+}
+
 /// A list with more levels than any model has timesteps is a mistake.
 const MAX_SIGMAS: usize = 10_000;
-/// Noise levels outside of this range are mistakes. Models are trained between 0.01 and 5000, and f32 has too few
-/// digits for an image under noise that is a million times as strong.
-const LEVELS: (f64, f64) = (1e-5, 1e5);
 
 impl Resolved {
     /// Applies a user's options.
@@ -112,43 +124,43 @@ impl Resolved {
             Ok(value)
         };
         if let Some(eta) = options.eta {
-            // Above 1 there is no posterior to sample from. k-diffusion's samplers step down further then.
-            let most = if sampler.frame() == Frame::Timesteps { 1.0 } else { 100.0 };
+            // Above 1 k-diffusion's samplers step down further.
+            let most = if sampler.frame() == Frame::Timesteps { 1.0 } else { limits::ETA.1 };
             let otherwise = || kinds(&|kind| kind.default_eta().is_some());
-            self.eta = checked("eta", eta, (0.0, most), sampler.default_eta().is_some(), &otherwise)?;
+            self.eta = checked("eta", eta, (limits::ETA.0, most), sampler.default_eta().is_some(), &otherwise)?;
         }
         let churn = [
-            ("s-churn", options.s_churn, &mut self.churn.amount),
-            ("s-tmin", options.s_tmin, &mut self.churn.min),
-            ("s-tmax", options.s_tmax, &mut self.churn.max),
+            ("s_churn", options.s_churn, &mut self.churn.amount),
+            ("s_tmin", options.s_tmin, &mut self.churn.min),
+            ("s_tmax", options.s_tmax, &mut self.churn.max),
         ];
         for (option, value, place) in churn {
             if let Some(value) = value {
                 let otherwise = || kinds(&SamplerKind::has_churn);
-                *place = checked(option, value, (0.0, 1e6), sampler.has_churn(), &otherwise)?;
+                *place = checked(option, value, limits::CHURN, sampler.has_churn(), &otherwise)?;
             }
         }
         if let Some(s_noise) = options.s_noise {
             let otherwise = || kinds(&SamplerKind::has_s_noise);
-            self.s_noise = checked("s-noise", s_noise, (0.0, 100.0), sampler.has_s_noise(), &otherwise)?;
+            self.s_noise = checked("s_noise", s_noise, limits::S_NOISE, sampler.has_s_noise(), &otherwise)?;
         }
         if let Some(rho) = options.rho {
             let has_rho = self.sigmas.schedule().is_some_and(SigmaSchedule::has_rho);
             let otherwise = || format!("none but with the sigma schedules {} and {}", S::Karras, S::Polyexponential);
-            self.rho = Some(checked("rho", rho, (0.01, 100.0), has_rho, &otherwise)?);
+            self.rho = Some(checked("rho", rho, limits::RHO, has_rho, &otherwise)?);
         }
         self.take_range(options, &checked)?;
         if let Some(initial_noise) = options.initial_noise {
             if sampler.frame() == Frame::Timesteps {
                 let expected = kinds(&|kind| kind.frame() != Frame::Timesteps);
-                return Err(Error::Option { option: "initial-noise", value: initial_noise.to_string(), expected });
+                return Err(Error::Option { option: "initial_noise", value: initial_noise.to_string(), expected });
             }
             self.initial_noise = initial_noise;
         }
         if let Some(variant) = options.unipc_variant {
             if sampler != SamplerKind::UniPc {
                 let expected = kinds(&|kind| kind == SamplerKind::UniPc);
-                return Err(Error::Option { option: "unipc-variant", value: variant.to_string(), expected });
+                return Err(Error::Option { option: "unipc_variant", value: variant.to_string(), expected });
             }
             self.solver.scale = variant;
         }
@@ -170,28 +182,28 @@ impl Resolved {
         if let Some(range) = options.sigma_range {
             if !schedule.is_some_and(S::has_range) {
                 let (value, expected) = (range.to_string(), with(S::has_range));
-                return Err(Error::Option { option: "sigma-range", value, expected });
+                return Err(Error::Option { option: "sigma_range", value, expected });
             }
             self.sigma_range = range;
         }
         let has_bounds = schedule.is_some_and(S::has_bounds);
         let otherwise = || with(S::has_bounds);
         let bound = |option, value: Option<f64>| {
-            value.map(|value| checked(option, value, LEVELS, has_bounds, &otherwise)).transpose()
+            value.map(|value| checked(option, value, limits::SIGMA, has_bounds, &otherwise)).transpose()
         };
         (self.sigma_min, self.sigma_max) =
-            (bound("sigma-min", options.sigma_min)?, bound("sigma-max", options.sigma_max)?);
+            (bound("sigma_min", options.sigma_min)?, bound("sigma_max", options.sigma_max)?);
         if let (Some(min), Some(max)) = (self.sigma_min, self.sigma_max)
             && min >= max
         {
-            let expected = format!("less than --sigma-max, which is {max}");
-            return Err(Error::Option { option: "sigma-min", value: min.to_string(), expected });
+            let expected = format!("less than `sigma_max`, which is {max}");
+            return Err(Error::Option { option: "sigma_min", value: min.to_string(), expected });
         }
         if let Some(discard) = options.discard_penultimate_sigma {
             let on_timesteps = self.sampler.frame() == Frame::Timesteps && self.sigmas == SigmaGrid::Training;
             if discard && (on_timesteps || options.sigmas.is_some()) {
                 let expected = "none without a sigma schedule, which makes the noise levels".into();
-                return Err(Error::Option { option: "discard-penultimate-sigma", value: "true".into(), expected });
+                return Err(Error::Option { option: "discard_penultimate_sigma", value: "true".into(), expected });
             }
             self.discards_penultimate = discard;
         }
@@ -212,7 +224,7 @@ fn custom(sigmas: &[f64]) -> Result<Vec<f64>> {
         levels => levels,
     };
     let falls = levels.windows(2).all(|pair| pair[0] > pair[1]);
-    let possible = levels.iter().all(|level| (LEVELS.0..=LEVELS.1).contains(level));
+    let possible = levels.iter().all(|level| (limits::SIGMA.0..=limits::SIGMA.1).contains(level));
     if falls && possible && (1..=MAX_SIGMAS).contains(&levels.len()) {
         return Ok(levels.to_vec());
     }
@@ -255,15 +267,15 @@ mod tests {
         let message = apply(S::Simple, table).unwrap_err().to_string();
         assert_eq!(
             message,
-            "--sigma-range is table, expected none but with the sigma schedules karras, exponential, polyexponential, \
+            "`sigma_range` is table, expected none but with the sigma schedules karras, exponential, polyexponential, \
              beta_sigmas"
         );
         let bounds = |min, max| SamplerOptions { sigma_min: Some(min), sigma_max: Some(max), ..Default::default() };
         assert!(apply(S::Normal, bounds(0.1, 10.0)).is_ok());
         let message = |schedule, bounds| apply(schedule, bounds).unwrap_err().to_string();
-        assert!(message(S::Gits, bounds(0.1, 10.0)).contains("--sigma-min is 0.1, expected none but with"));
-        assert!(message(S::Karras, bounds(10.0, 0.1)).contains("less than --sigma-max, which is 0.1"));
-        assert!(message(S::Karras, bounds(0.1, 1e308)).contains("--sigma-max is 1e308, expected a number from"));
+        assert!(message(S::Gits, bounds(0.1, 10.0)).contains("`sigma_min` is 0.1, expected none but with"));
+        assert!(message(S::Karras, bounds(10.0, 0.1)).contains("less than `sigma_max`, which is 0.1"));
+        assert!(message(S::Karras, bounds(0.1, 1e308)).contains("`sigma_max` is 1e308, expected a number from"));
     }
 
     /// An option overrides the rules of a program.

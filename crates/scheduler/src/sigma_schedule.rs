@@ -53,7 +53,7 @@ const TABLE: [Row; 16] = [
     (S::Default,            "default",               "Automatic",        &[],                           "the schedule of the model's configuration"),
     (S::Karras,             "karras",                "Karras",           &["ka"],                       "more steps at low noise"),
     (S::Exponential,        "exponential",           "Exponential",      &["exp"],                      "even in the logarithm of the noise"),
-    (S::Polyexponential,    "polyexponential",       "Polyexponential",  &[],                           "as exponential, with --rho as power"),
+    (S::Polyexponential,    "polyexponential",       "Polyexponential",  &[],                           "as exponential, with `rho` as power"),
     (S::Normal,             "normal",                "Uniform",          &["Discrete"],                 "even in timesteps, both ends included"),
     (S::SgmUniform,         "sgm_uniform",           "SGM Uniform",      &[],                           "even in timesteps, without the last"),
     (S::Simple,             "simple",                "Simple",           &[],                           "training noise levels, from the noisiest down"),

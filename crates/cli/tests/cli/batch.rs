@@ -118,8 +118,8 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
         ("\"prompt\": \"b\", \"lora\": \"nowhere.safetensors\"", "nowhere.safetensors: not found"),
         ("\"prompt\": \"a <lora:ink:1>\"", "--lora-dir"),
         ("\"prompt\": \"b\", \"model\": \"nowhere\"", "nowhere: not found"),
-        ("\"prompt\": \"b\", \"clip_skip\": 99", "--clip-skip is 99"),
-        ("\"prompt\": \"b\", \"cfg\": -1", "--cfg-scale is -1"),
+        ("\"prompt\": \"b\", \"clip_skip\": 99", "`clip_skip` is 99"),
+        ("\"prompt\": \"b\", \"cfg\": -1", "`cfg_scale` is -1"),
         ("\"prompt\": null", "the job has no prompt"),
         ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` is there twice"),
         ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is no name below the output folder"),
@@ -127,7 +127,7 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
         write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
         batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", told]);
     }
-    for (field, told) in [("steps=0", "--steps is 0"), ("width=65", "--width is 65"), ("height=0", "--height is 0")] {
+    for (field, told) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")] {
         write(&sandbox, "jobs.txt", "a\nb\n");
         batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", told, "; 2 images of this file"]);
     }
@@ -154,11 +154,11 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
 fn wrong_files_are_refused_before_anything_is_done() {
     let sandbox = Sandbox::new();
     for (text, args, told) in [
-        ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: there is no field `promt`"][..]),
+        ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: unknown field `promt`"][..]),
         ("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"steps\": \"x\"}", &[], &["jobs.jsonl:2: steps: \"x\" is not"]),
         ("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[], &["jobs.jsonl:1: output: '../a.png' is no name below"]),
         ("{\"seed\": 1}", &[], &["jobs.jsonl:1: the job has no prompt"]),
-        ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: there is no field `a`"]),
+        ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: unknown field `a`"]),
         ("{\"prompt\": \"a\"}", &["--grid", "seed=1,2", "--grid", "seed=3"], &["two axes of seed"]),
     ] {
         write(&sandbox, "jobs.jsonl", text);

@@ -364,7 +364,9 @@ fn flags() -> Vec<Flag> {
         let long = long.trim_end_matches('.').to_string(); // `--verbose...` may be repeated
         long.starts_with("--").then_some(Flag { short, long, value })
     };
-    let flags: Vec<Flag> = help.lines().filter(|line| line.trim_start().starts_with('-')).filter_map(flag).collect();
+    // Lines that go on are indented further.
+    let is_flag = |line: &&str| line.trim_start().starts_with('-') && line.find('-') <= Some(6);
+    let flags: Vec<Flag> = help.lines().filter(is_flag).filter_map(flag).collect();
     assert!(flags.len() >= 20, "{help}");
     flags
 }

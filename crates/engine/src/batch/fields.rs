@@ -1,32 +1,20 @@
-//! What a job may say: the request's fields by their names, short ones among them, and `model` and `output`.
-//!
-//! The request itself is the list: a field that it gets is a field of jobs.
+//! The fields of a job: the options of a request by any of their names, and `model` and `output`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
 use crate::lora::LoraUse;
-use crate::request::Request;
+use crate::options::{OPTIONS, OptionKind, Request, find_option, nearest};
 use kiln_scheduler::ScheduleChoice;
 
-/// Short names, and those of the command line.
-const SHORT: [(&str, &str); 6] = [
-    ("negative", "negative_prompt"),
-    ("cfg", "cfg_scale"),
-    ("lora", "loras"),
-    ("variation_seed", "subseed"),
-    ("variation_strength", "subseed_strength"),
-    ("eta_noise_seed_delta", "ensd"),
-];
 /// The fields beside the request's.
 const MODEL: &str = "model";
 const OUTPUT: &str = "output";
-/// What is text whatever it looks like.
-const TEXTS: [&str; 5] = ["prompt", "negative_prompt", "wildcards_dir", MODEL, OUTPUT];
+/// Their names.
+const BESIDE: [&str; 2] = [MODEL, OUTPUT];
 
 /// Fields with their values, by their long names.
 pub(crate) type Fields = Map<String, Value>;
@@ -39,13 +27,6 @@ pub(crate) struct Spec {
     /// A pattern for the file's name.
     pub(crate) output: Option<String>,
 }
-
-/// All long names.
-static KNOWN: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-    let request = serde_json::to_value(Request::default()).unwrap_or_default();
-    let fields = request.as_object().into_iter().flat_map(Map::keys).cloned();
-    fields.chain([MODEL, OUTPUT].map(String::from)).collect()
-});
 
 /// `key=value`: a field for every job.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,55 +48,58 @@ impl FromStr for Assignment {
 
 /// The long name of a field.
 pub(crate) fn long_name(name: &str) -> Result<String, String> {
-    let plain = name.trim().to_ascii_lowercase().replace('-', "_");
-    let long = SHORT.iter().find(|(short, _)| *short == plain).map_or(&*plain, |(_, long)| long);
-    if KNOWN.contains(long) {
+    let plain = name.trim().to_ascii_lowercase();
+    if let Some(long) = find_option(&plain).map(|row| row.name).or(BESIDE.into_iter().find(|own| *own == plain)) {
         return Ok(long.to_string());
     }
-    let known: Vec<&str> = KNOWN.iter().map(String::as_str).chain(SHORT.map(|(short, _)| short)).collect();
-    Err(format!("there is no field `{}`; the fields are {}", name.trim(), known.join(", ")))
+    let known: BTreeSet<&str> = OPTIONS.iter().map(|row| row.name).chain(BESIDE).collect();
+    let short: Vec<&str> = OPTIONS.iter().flat_map(|row| row.names().skip(1)).collect();
+    let known: Vec<&str> = known.into_iter().chain(short).collect();
+    let (name, nearest) = (name.trim(), nearest(name, &BESIDE));
+    Err(format!("unknown field `{name}`, did you mean {nearest}? The fields are {}", known.join(", ")))
 }
 
-/// The value of a field as JSON has it. `Null` is nothing said.
+/// The type of a field.
+fn kind(field: &str) -> OptionKind {
+    find_option(field).map_or(OptionKind::Text, |row| row.kind) // a model and an output are texts
+}
+
+/// The value of a field as JSON has it. `Null` leaves it to its default.
 pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
-    match (field, value) {
+    match (kind(field), value) {
         (_, Value::Null) => Ok(Value::Null),
-        (field, Value::String(text)) => of_text(field, &text),
-        (field, _) if TEXTS.contains(&field) => Err("expected a text".into()),
-        ("seed" | "subseed", value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
-        ("loras", Value::Array(all)) => {
+        (_, Value::String(text)) => of_text(field, &text),
+        (OptionKind::Text | OptionKind::Folder, _) => Err("expected a string".into()),
+        (OptionKind::Seed, value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
+        (OptionKind::Loras, Value::Array(all)) => {
             let one = |value: Value| match value {
                 Value::String(text) => lora(&text),
                 other => Ok(other),
             };
             checked(field, all.into_iter().map(one).collect::<Result<Vec<_>, _>>()?.into())
         }
-        (field, value) => checked(field, value),
+        (_, value) => checked(field, value),
     }
 }
 
 /// The value of a field that somebody wrote as text.
 pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
-    if TEXTS.contains(&field) {
-        return Ok(text.into());
-    }
-    let text = text.trim();
-    match field {
-        "loras" => {
-            let all = text.split(';').map(str::trim).filter(|text| !text.is_empty());
-            return Ok(all.map(lora).collect::<Result<Vec<_>, _>>()?.into());
+    match kind(field) {
+        OptionKind::Text | OptionKind::Folder => return Ok(text.into()),
+        OptionKind::Seed if text.trim().parse::<i128>().is_ok_and(|seed| seed < 0) => return Ok(Value::Null),
+        OptionKind::Flag | OptionKind::Switch if ["on", "off"].contains(&text.trim()) => {
+            return Ok((text.trim() == "on").into());
         }
-        "seed" | "subseed" if text.parse::<i128>().is_ok_and(|seed| seed < 0) => return Ok(Value::Null),
-        "seed_resize_from" => {
-            let size = text.split_once('x').and_then(|(w, h)| Some(vec![w.parse::<usize>().ok()?, h.parse().ok()?]));
-            return size.map(Value::from).ok_or_else(|| "expected width and height in pixels, as in 512x768".into());
-        }
-        "sigmas" => {
-            let all: Result<Vec<f64>, _> = text.split(',').map(|level| level.trim().parse()).collect();
-            return all.map(Value::from).map_err(|_| "expected noise levels, as in 14.6,6.5,2.7,1,0.4,0".into());
+        OptionKind::Loras | OptionKind::Size | OptionKind::Numbers => {
+            let mut request = Request::default();
+            let row = find_option(field).ok_or("expected a field of a request")?;
+            row.value_mut(&mut request).read(text.trim())?;
+            let value = serde_json::to_value(request).map_err(|error| error.to_string())?;
+            return Ok(value.get(row.name).cloned().unwrap_or_default());
         }
         _ => {}
     }
+    let text = text.trim();
     // A number is a number where the field takes one; names of samplers and the like are text.
     if let Some(value) = text.parse::<Value>().ok().filter(|value| check(field, value).is_ok()) {
         return Ok(value);
@@ -183,6 +167,7 @@ pub(crate) fn said(request: &Request) -> Fields {
 mod tests {
     use super::*;
     use crate::Rng;
+    use crate::options::samples;
     use kiln_scheduler::{Convention, InitialNoise, SigmaRange};
 
     fn spec(fields: &[(&str, &str)]) -> Spec {
@@ -221,6 +206,22 @@ mod tests {
         assert_eq!(spec(&[("prompt", ""), ("seed", "-1")]).request, Request::default());
     }
 
+    /// Every option can be a field of a job, as text and as JSON.
+    #[test]
+    fn every_option_is_a_field() {
+        for row in OPTIONS {
+            for text in samples::samples(row) {
+                let expected = samples::request(row, &text);
+                let value = of_text(row.name, &text).unwrap_or_else(|problem| panic!("{}: {problem}", row.name));
+                let json = serde_json::to_value(&expected).unwrap()[row.name].clone();
+                for value in [value, of_json(row.name, json).unwrap()] {
+                    let fields = Fields::from_iter([(row.name.to_string(), value)]);
+                    assert_eq!(serde_json::from_value::<Request>(fields.into()).unwrap(), expected, "{}", row.name);
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_schedules_name_tells_its_range() {
         let range = |fields: &[(&str, &str)]| spec(&[&[("prompt", "a")], fields].concat()).request.sigma_range;
@@ -239,10 +240,11 @@ mod tests {
         assert_eq!(problem("steps", "many".into()), "\"many\" is not a whole number");
         assert_eq!(problem("steps", Value::from(2.5)), "2.5 is not a whole number");
         assert_eq!(problem("cfg_scale", true.into()), "true is not a number");
-        assert_eq!(problem("prompt", 5.into()), "expected a text");
+        assert_eq!(problem("prompt", 5.into()), "expected a string");
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
-        assert!(long_name("promt").unwrap_err().starts_with("there is no field `promt`; the fields are batch_count,"));
+        assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
+        assert!(long_name("promt").unwrap_err().contains("The fields are batch_count,"));
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
             assert!(Spec::new(none).unwrap_err().contains("no prompt"));
         }

@@ -114,7 +114,7 @@ mod tests {
         for (text, told) in [
             ("seed", "as in seed=1..4"),
             ("seed=", "as in seed=1..4"),
-            ("sed=1", "there is no field `sed`"),
+            ("sed=1", "unknown field `sed`"),
             ("steps=few", "steps: \"few\" is not a whole number"),
             ("seed=4..1", "has no values"),
             ("seed=1..4:0", "has no values"),

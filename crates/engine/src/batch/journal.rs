@@ -6,7 +6,7 @@
 //! {"kiln":"batch journal","version":1}
 //! {"plan":"5d3f0a...","number":1,"file":"00001-42.png","seed":42}
 //! {"made":"5d3f0a...","bytes":61234,"seconds":{"encode":0.1,"denoise":1.2,"decode":0.1,"save":0.02}}
-//! {"failed":"77ab12...","error":"--width is 100, expected ..."}
+//! {"failed":"77ab12...","error":"`width` is 100, expected ..."}
 //! ```
 //!
 //! Pictures go by what they are known by, so that a job that moved in its file is still the same. `plan` fixes the name

@@ -84,7 +84,7 @@ impl BatchRun {
     /// [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
         if let BatchSize::Of(size) = options.batch_size {
-            in_range("--batch-size", size, 1, MAX_PICTURES)?;
+            in_range("batch_size", size, 1, MAX_PICTURES)?;
         }
         let folder = &options.folder;
         let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;

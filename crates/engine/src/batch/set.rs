@@ -52,7 +52,7 @@ impl JobSet {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {
                 let expected = "one axis for each field".into();
-                return Err(Error::Value { name: "--grid", found: format!("two axes of {}", axis.field), expected });
+                return Err(Error::Value { name: "grid", found: format!("two axes of {}", axis.field), expected });
             }
         }
         let mut this = Self { name: file.name.clone(), tasks: Vec::new(), axes };
@@ -190,7 +190,7 @@ mod tests {
         let message = |text: &str, axes: &[&str]| set(text, &[], axes).unwrap_err().to_string();
         let job = "{\"prompt\": \"a\"}";
         assert!(message("{\"steps\": 1}", &[]).contains("jobs.jsonl:1: the job has no prompt"));
-        assert!(message(job, &["seed=1,2", "seed=3"]).contains("--grid is two axes of seed"));
+        assert!(message(job, &["seed=1,2", "seed=3"]).contains("`grid` is two axes of seed"));
         assert!(message(job, &["seed=1..1000", "steps=1..101"]).contains("at most 100000 pictures"));
         assert!(message("{\"prompt\": \"a\", \"batch_count\": 0}", &[]).contains("batch_count times batch_size is 0"));
         assert!(message("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[]).contains(":1: output: "));

@@ -53,9 +53,9 @@ impl ContactSheet {
     /// Refuses what cannot be, before pictures are made. Whether its folder takes files is not looked at.
     ///
     /// # Errors
-    /// [`Error::Value`] with the flag.
+    /// [`Error::Value`] with the option.
     pub(crate) fn plan(&self) -> Result<PlannedFile> {
-        in_range("--thumbnail", self.side, SMALLEST, LARGEST)?;
+        in_range("thumbnail", self.side, SMALLEST, LARGEST)?;
         let what = "the contact sheet";
         let rules = FileRules { field: "contact_sheet", what, extensions: &["png"], overwrite: true };
         let file = PlannedFile::named(&self.file, rules)?;
@@ -69,7 +69,7 @@ impl ContactSheet {
 /// Refuses a sheet that would replace an image of its set.
 ///
 /// # Errors
-/// [`Error::Value`] with the flag.
+/// [`Error::Value`] with the option.
 pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
     // Files of one name in one folder are one file, however the folder is written.
     let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_os_string()));
@@ -79,7 +79,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
         None => Ok(()),
         Some(image) => {
             let expected = format!("another name; {} is an image of the set", image.display());
-            Err(Error::Value { name: "--contact-sheet", found: format!("'{}'", path.display()), expected })
+            Err(Error::Value { name: "contact_sheet", found: format!("'{}'", path.display()), expected })
         }
     }
 }
@@ -177,7 +177,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
     let side = wanted.min(room(MAX_SIDE, left, columns, 0)).min(room(MAX_SIDE, top, rows, below));
     if side < SMALLEST {
         let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
-        return Err(Error::Value { name: "--contact-sheet", found, expected });
+        return Err(Error::Value { name: "contact_sheet", found, expected });
     }
     // Small pictures get small cells, in which a few letters have room.
     let mut largest = 2 * SMALLEST;

@@ -83,7 +83,7 @@ impl JobFile {
 
     /// One job that says nothing, for sets that are made of axes alone.
     pub fn nothing() -> Self {
-        Self { name: "--grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
+        Self { name: "grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
     }
 
     /// The same from the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first
@@ -230,12 +230,12 @@ mod tests {
         for (format, text, told) in [
             (None, "{\"prompt\": \"a\"}\n{\"prompt\": ", "jobs:2: is no JSON object in one line: EOF"),
             (None, "{\"prompt\": \"a\"}\n[1]", "jobs:2: expected an object"),
-            (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: there is no field `promt`"),
+            (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: unknown field `promt`"),
             (None, "{\"prompt\": \"a\", \"steps\": \"x\"}", "jobs:1: steps: \"x\" is not a whole number"),
             (None, "{\"prompt\": \"a\", \"prompt\": \"b\"}", "jobs:1: is no JSON object in one line: the key `prompt`"),
             (None, "{\"prompt\": \"a\", \"cfg\": 1, \"cfg_scale\": 2}", "jobs:1: cfg_scale is said twice"),
             (None, "\n# nothing\n", "jobs:1: there are no jobs"),
-            (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: there is no field `cgf`"),
+            (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: unknown field `cgf`"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c,2\n", "jobs:3: has 3 cells, expected 2"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c\n", "jobs:3: cfg_scale: \"c\" is not a number"),
             (Some(JobFormat::Csv), "prompt,cfg,cfg-scale\na,1,1\n", "jobs:1: there are two columns of cfg_scale"),

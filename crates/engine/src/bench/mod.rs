@@ -124,15 +124,13 @@ pub struct BenchEvent<'a> {
 const MAX_RUNS: usize = 100_000;
 /// More pictures at once than fit anywhere are mistakes.
 const MAX_BATCH: usize = 1024;
-/// As many as the networks are trained with.
-const MAX_STEPS: usize = 1000;
 
 impl BenchPlan {
     /// Measures `models`, one stage's networks in memory at a time. `watch` is told of every run, and may stop the measurement
     /// between runs.
     ///
     /// # Errors
-    /// [`Error::Value`] names a flag that cannot be met, [`Error::Memory`] a stage that would not fit; both before
+    /// [`Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
     /// its weights are made. [`Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
@@ -174,22 +172,22 @@ impl BenchPlan {
 
     /// Checks every value, and gives the model with the size that was asked for.
     fn sized(&self, model: &BenchModel) -> Result<BenchModel> {
-        in_range("--runs", self.runs, 1, MAX_RUNS)?;
-        in_range("--warmup", self.warmup, 0, MAX_RUNS)?;
-        in_range("--batch", self.batch, 1, MAX_BATCH)?;
-        in_range("--steps", self.steps, 1, MAX_STEPS)?;
+        in_range("runs", self.runs, 1, MAX_RUNS)?;
+        in_range("warmup", self.warmup, 0, MAX_RUNS)?;
+        in_range("batch", self.batch, 1, MAX_BATCH)?;
+        in_range("steps", self.steps, 1, kiln_models::limits::MAX_STEPS)?;
         if self.stages.is_empty() {
             let expected = "at least one of step, vae, text and call".into();
-            return Err(Error::Value { name: "--stages", found: "empty".into(), expected });
+            return Err(Error::Value { name: "stages", found: "empty".into(), expected });
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
-            let (found, expected) = ("given without a step".into(), "step among the --stages".into());
-            return Err(Error::Value { name: "--trace", found, expected });
+            let (found, expected) = ("given without a step".into(), "step among the `stages`".into());
+            return Err(Error::Value { name: "trace", found, expected });
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
         let multiple = model.vae.downscale().max(8);
-        side("--size", width, multiple)?;
-        side("--size", height, multiple)?;
+        side("size", width, multiple)?;
+        side("size", height, multiple)?;
         Ok(BenchModel { width, height, ..model.clone() })
     }
 }
@@ -275,12 +273,12 @@ mod tests {
             assert!(error.is_usage(), "{error}");
             error.to_string()
         };
-        assert!(message(BenchPlan { runs: 0, ..plan() }).starts_with("--runs is 0"));
-        assert!(message(BenchPlan { steps: 0, ..plan() }).starts_with("--steps is 0"));
-        assert!(message(BenchPlan { batch: 0, ..plan() }).starts_with("--batch is 0"));
+        assert!(message(BenchPlan { runs: 0, ..plan() }).starts_with("`runs` is 0"));
+        assert!(message(BenchPlan { steps: 0, ..plan() }).starts_with("`steps` is 0"));
+        assert!(message(BenchPlan { batch: 0, ..plan() }).starts_with("`batch` is 0"));
         assert!(message(BenchPlan { size: Some((60, 64)), ..plan() }).contains("the nearest is 64"));
-        assert!(message(BenchPlan { stages: Vec::new(), ..plan() }).starts_with("--stages is empty"));
+        assert!(message(BenchPlan { stages: Vec::new(), ..plan() }).starts_with("`stages` is empty"));
         let stages = vec![BenchStage::Vae];
-        assert!(message(BenchPlan { stages, trace: true, ..plan() }).starts_with("--trace is given without a step"));
+        assert!(message(BenchPlan { stages, trace: true, ..plan() }).starts_with("`trace` is given without a step"));
     }
 }

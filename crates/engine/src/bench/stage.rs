@@ -312,6 +312,6 @@ mod tests {
     fn what_does_not_fit_is_refused_with_the_numbers() {
         let message = check_memory("the U-Net", 1 << 60, &Device::Cpu).unwrap_err().to_string();
         assert!(message.starts_with("loading the U-Net needs 1073741824.0 GiB of memory"), "{message}");
-        assert!(message.contains("--dtype bf16"), "{message}");
+        assert!(message.contains("`dtype` bf16"), "{message}");
     }
 }

@@ -65,12 +65,12 @@ pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
             if let Some(path) = cached(path)? {
                 return Ok(path);
             }
-            let looked_for = "--lora, a .safetensors file, with strengths behind it as in FILE:0.8".into();
+            let looked_for = "`loras`, a .safetensors file, with strengths behind it as in FILE:0.8".into();
             Err(Error::not_found(path, looked_for))
         }
         LoraName::Named(name) => {
             let Some(folder) = folder else {
-                let looked_for = format!("<lora:{name}>, in the folder of LoRAs; say which one it is with --lora-dir");
+                let looked_for = format!("<lora:{name}>, in the folder of LoRAs; say which one it is with `lora_dir`");
                 return Err(Error::not_found(name, looked_for));
             };
             let files = files(folder, &ENDINGS)?;
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_folder_says_which_flag_is_missing() {
+    fn a_name_without_a_folder_says_which_option_is_missing() {
         let message = find(&LoraName::Named("ink".into()), None).unwrap_err().to_string();
-        assert!(message.contains("--lora-dir"), "{message}");
+        assert!(message.contains("`lora_dir`"), "{message}");
     }
 }

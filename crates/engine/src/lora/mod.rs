@@ -1,6 +1,6 @@
 //! LoRA files of a job: which, how strongly, and into which networks.
 //!
-//! A job names files by path (`--lora`) or by name (`<lora:name:0.8>` in the prompt, `--lora-dir`). What differs from
+//! A job names files by path (`Request::loras`) or by name (`<lora:name:0.8>` in the prompt, `Setup::lora_dir`). What differs from
 //! the job before is read again, segment by segment; everything else stays where it is.
 
 mod applied;

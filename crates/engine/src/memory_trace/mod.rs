@@ -160,7 +160,7 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
                         format!("version {version} of the format, expected {VERSION}; take a newer Kiln"),
                     ));
                 }
-                _ => return Err(wrong(i, "no trace of memory; make one with kiln txt2img --memory-trace".into())),
+                _ => return Err(wrong(i, "no trace of memory; make one with `memory_trace` of kiln txt2img".into())),
             }
             continue;
         }

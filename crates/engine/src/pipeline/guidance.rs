@@ -5,68 +5,40 @@
 
 use candle_core::{D, Tensor};
 use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
-use serde::Serialize;
 
 use crate::error::{Error, Result};
+pub use crate::options::GuidanceOptions;
 use crate::pipeline::conditioning::Conditions;
 use crate::resolved::Job;
 
-/// Guidance beside its strength. The default changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct GuidanceOptions {
-    /// How far the guided answer gets the deviation of the conditional one, 0 to 1: arXiv 2305.08891, section 3.4.
-    pub rescale: f64,
-    /// Dynamic thresholding.
-    pub threshold: Option<Threshold>,
-    /// The part of the steps before which there is no guidance, 0 to 1: arXiv 2404.07724.
-    pub start: f64,
-    /// The part of the steps after which there is none.
-    pub end: f64,
-}
-
 /// Dynamic thresholding for latents: the range of weaker guidance.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Threshold {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Threshold {
     /// The share of the values that is not clipped, 0 to 1.
-    pub percentile: f64,
+    pub(crate) percentile: f64,
     /// The strength of the guidance whose range the image gets.
-    pub mimic_scale: f64,
+    pub(crate) mimic_scale: f64,
 }
 
-impl Default for GuidanceOptions {
-    fn default() -> Self {
-        Self { rescale: 0.0, threshold: None, start: 0.0, end: 1.0 }
-    }
-}
-
-/// The mimicked strength when nothing is said: what both extensions have.
-pub(crate) const MIMIC_SCALE: f64 = 7.0;
+/// The mimicked strength where none is set: the default of both extensions that have it.
+const MIMIC_SCALE: f64 = 7.0;
 
 impl GuidanceOptions {
-    /// Checks what a user said.
-    pub(crate) fn check(self) -> Result<Self> {
-        let part = |name, value: f64| in_part(name, value).map(drop);
-        part("--guidance-rescale", self.rescale)?;
-        part("--guidance-start", self.start)?;
-        part("--guidance-end", self.end)?;
-        if let Some(Threshold { percentile, mimic_scale }) = self.threshold {
-            part("--dynamic-thresholding", percentile)?;
-            crate::request::guidance("--mimic-scale", mimic_scale)?;
-        }
+    /// Checks values that depend on each other, and fills in the mimicked strength.
+    pub(crate) fn check(mut self) -> Result<Self> {
         if self.start > self.end {
-            let expected = format!("at most --guidance-end, which is {}", self.end);
-            return Err(Error::Value { name: "--guidance-start", found: self.start.to_string(), expected });
+            let expected = format!("at most `guidance_end`, which is {}", self.end);
+            return Err(Error::Value { name: "guidance_start", found: self.start.to_string(), expected });
         }
+        self.mimic_scale = self.percentile.map(|_| self.mimic_scale.unwrap_or(MIMIC_SCALE));
         Ok(self)
     }
-}
 
-/// Refuses what is no part of a whole.
-pub(crate) fn in_part(name: &'static str, value: f64) -> Result<f64> {
-    if (0.0..=1.0).contains(&value) {
-        return Ok(value);
+    /// Dynamic thresholding, where it is on.
+    pub(crate) fn threshold(&self) -> Option<Threshold> {
+        let threshold = |percentile| Threshold { percentile, mimic_scale: self.mimic_scale.unwrap_or(MIMIC_SCALE) };
+        self.percentile.map(threshold)
     }
-    Err(Error::Value { name, found: format!("{value:?}"), expected: "a number from 0 to 1".into() })
 }
 
 /// The guidance of a job.
@@ -119,7 +91,7 @@ impl Guidance {
 
     /// The strength that the step itself applies; `None` where it gives both halves, or one.
     pub(crate) fn scale_within_step(&self, on: bool) -> Option<f64> {
-        let plain = !self.both && self.options.rescale == 0.0 && self.options.threshold.is_none();
+        let plain = !self.both && self.options.rescale == 0.0 && self.options.percentile.is_none();
         let scale = if on { self.scale } else { 1.0 };
         (plain && (on || self.composed)).then_some(scale)
     }
@@ -148,7 +120,7 @@ impl Guidance {
             }
             rescaled(&guided, &conditional, self.options.rescale)
         };
-        let mimic = match self.options.threshold {
+        let mimic = match self.options.threshold() {
             Some(Threshold { percentile, mimic_scale }) => Some(MimicCfg { output: guided(mimic_scale)?, percentile }),
             None => None,
         };
@@ -225,8 +197,8 @@ mod tests {
         let answer = guide(GuidanceOptions::default(), true).answer(halves(), true)?;
         assert_eq!(values(&answer.output), [3.0, -2.0, 8.0, 16.0]);
         assert_eq!(answer.unconditional.map(|u| values(&u)), Some(vec![0.0, 1.0, 2.0, 4.0]));
-        let threshold = Some(Threshold { percentile: 1.0, mimic_scale: 1.0 });
-        let answer = guide(GuidanceOptions { threshold, ..Default::default() }, false).answer(halves(), true)?;
+        let options = GuidanceOptions { percentile: Some(1.0), mimic_scale: Some(1.0), ..Default::default() };
+        let answer = guide(options, false).answer(halves(), true)?;
         assert_eq!(answer.mimic.map(|mimic| values(&mimic.output)), Some(vec![1.0, 0.0, 4.0, 8.0]));
         assert!(answer.unconditional.is_none());
         let off = guide(GuidanceOptions::default(), true).answer(halves(), false)?;
@@ -255,7 +227,6 @@ mod tests {
     fn impossible_values_are_named() {
         let message = |options: GuidanceOptions| options.check().unwrap_err().to_string();
         let default = GuidanceOptions::default();
-        assert!(message(GuidanceOptions { rescale: 1.5, ..default }).contains("--guidance-rescale is 1.5"));
-        assert!(message(GuidanceOptions { start: 0.8, end: 0.5, ..default }).contains("at most --guidance-end"));
+        assert!(message(GuidanceOptions { start: 0.8, end: 0.5, ..default }).contains("at most `guidance_end`"));
     }
 }

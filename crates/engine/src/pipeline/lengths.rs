@@ -141,7 +141,7 @@ fn common_multiple(rows: &[RowLength], longest: usize) -> Result<usize> {
                 "on: these prompts have {} chunks of 75 tokens, which do not go together",
                 lengths.join(" and ")
             );
-            return Err(Error::Value { name: "--pad-conds", found: "off".into(), expected });
+            return Err(Error::Value { name: "pad_conds", found: "off".into(), expected });
         }
         common = multiple;
     }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(Lengths::of(&plan(&[&[0], &[1]]), 1, &[22, 23], false).unwrap().total(), 506);
         let message = Lengths::of(&plan(&[&[0], &[1]]), 1, &[4001, 4000], false).unwrap_err().to_string();
         assert!(
-            message.starts_with("--pad-conds is off, expected on: these prompts have 4000 and 4001 chunks"),
+            message.starts_with("`pad_conds` is off, expected on: these prompts have 4000 and 4001 chunks"),
             "{message}"
         );
         assert!(Lengths::of(&plan(&[&[0], &[1]]), 1, &[4001, 4000], true).is_ok());

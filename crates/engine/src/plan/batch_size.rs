@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// What `--batch-size` says.
+/// How many images are generated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
     /// The batch with the most pictures a second that fits ([`super::Planner::batch_size`]).

@@ -139,15 +139,15 @@ impl Planner {
     /// one chunk of text.
     ///
     /// # Errors
-    /// [`crate::Error::Value`] names the flag.
+    /// [`crate::Error::Value`] names the option.
     pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Work> {
         let Architecture { width, height, vae, .. } = &self.model;
         let multiple = vae.downscale().max(8);
         Ok(Work {
-            width: side("--width", size[0].unwrap_or(*width), multiple)?,
-            height: side("--height", size[1].unwrap_or(*height), multiple)?,
-            batch_size: in_range("--batch-size", batch_size, 1, MAX_PICTURES)?,
-            steps: in_range("--steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
+            width: side("width", size[0].unwrap_or(*width), multiple)?,
+            height: side("height", size[1].unwrap_or(*height), multiple)?,
+            batch_size: in_range("batch_size", batch_size, 1, MAX_PICTURES)?,
+            steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             guided: true,
             parts: 1,
             chunks: 1,

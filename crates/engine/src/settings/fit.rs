@@ -1,12 +1,11 @@
 //! Options that a sampler has no use for.
 
-use crate::request::Request;
-use crate::settings::labels;
+use crate::options::{OPTIONS, Request};
 use kiln_scheduler::{Convention, SamplerKind, SigmaSchedule};
 
 impl Request {
-    /// Takes out what the request's sampler and sigma schedule have no choice of, which would be refused. Gives their names
-    /// and values: for settings that come from a picture and meet another sampler.
+    /// Removes options that the request's sampler and sigma schedule do not have, which would be refused. Returns their
+    /// infotext keys and values. For settings that come from an image and meet another sampler.
     pub fn drop_unfit(&mut self) -> Vec<(&'static str, f64)> {
         let Some(sampler) = self.sampler else { return Vec::new() };
         let kind = sampler.kind;
@@ -29,20 +28,27 @@ impl Request {
         if kind != SamplerKind::UniPc {
             self.unipc_variant = None;
         }
-        // What the default is, the model says.
+        // The model decides what the default schedule is.
         let has_rho = schedule.has_rho() || schedule == SigmaSchedule::Default;
         let options = [
-            (labels::ETA, &mut self.eta, kind.default_eta().is_some()),
-            (labels::S_CHURN, &mut self.s_churn, kind.has_churn()),
-            (labels::S_TMIN, &mut self.s_tmin, kind.has_churn()),
-            (labels::S_TMAX, &mut self.s_tmax, kind.has_churn()),
-            (labels::S_NOISE, &mut self.s_noise, kind.has_s_noise()),
-            (labels::RHO, &mut self.rho, has_rho),
-            (labels::SIGMA_MIN, &mut self.sigma_min, schedule.has_bounds()),
-            (labels::SIGMA_MAX, &mut self.sigma_max, schedule.has_bounds()),
+            ("eta", kind.default_eta().is_some()),
+            ("s_churn", kind.has_churn()),
+            ("s_tmin", kind.has_churn()),
+            ("s_tmax", kind.has_churn()),
+            ("s_noise", kind.has_s_noise()),
+            ("rho", has_rho),
+            ("sigma_min", schedule.has_bounds()),
+            ("sigma_max", schedule.has_bounds()),
         ];
-        let unfit = options.into_iter().filter(|(.., fits)| !fits);
-        unfit.filter_map(|(name, value, _)| Some((name, value.take()?))).collect()
+        let mut removed = Vec::new();
+        for row in OPTIONS {
+            let is_unfit = options.contains(&(row.name, false));
+            if let Some(value) = row.value(self).number().filter(|_| is_unfit) {
+                removed.extend(row.infotext_keys().next().map(|key| (key, value)));
+                row.copy(&Request::default(), self);
+            }
+        }
+        removed
     }
 }
 

@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use kiln_clip::Emphasis;
 use kiln_media::Infotext;
 use kiln_models::Family;
-use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaSchedule};
+use kiln_scheduler::{Convention, SamplerChoice, SamplerKind, SigmaSchedule};
 
 use super::{labels as l, programs};
-use crate::request::{Request, Rng};
+use crate::options::{OPTIONS, OptionRow, Request};
+use crate::request::Rng;
 
 /// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
 /// files, which [`super::like`] looks at.
@@ -43,6 +43,9 @@ const SILENT: [&str; 23] = [
     "Wildcard negative prompt",
 ];
 
+/// Options that are read by rules of their own, and not by their rows alone.
+const BY_RULES: [&str; 6] = ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding"];
+
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
 pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
     let mut fields = Fields { info, used: BTreeSet::from(SILENT), warnings: Vec::new() };
@@ -55,48 +58,24 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
         literal_prompt: true,
         literal_negative_prompt: true,
         keep_comments: true, // they were removed before the text was written
-        pad_conds: fields.read(l::PAD_CONDS, programs::truth).or((!by_kiln).then_some(false)),
-        steps: fields.parsed(l::STEPS),
-        cfg_scale: fields.parsed(l::CFG_SCALE),
-        seed: fields.parsed(l::SEED),
-        eta: fields.parsed(l::ETA).or_else(|| fields.parsed(l::ETA_DDIM)),
-        sigma_range: fields.parsed(l::SIGMA_RANGE),
-        sigma_min: fields.bound(l::SIGMA_MIN),
-        sigma_max: fields.bound(l::SIGMA_MAX),
-        discard_penultimate_sigma: fields.read(l::DISCARD, programs::truth),
-        initial_noise: fields
-            .read(l::SGM_NOISE, programs::truth)
-            .map(|is_variance| if is_variance { InitialNoise::Variance } else { InitialNoise::Sigma }),
-        unipc_variant: fields.parsed(l::UNIPC_VARIANT),
-        s_churn: fields.parsed(l::S_CHURN),
-        s_tmin: fields.parsed(l::S_TMIN),
-        s_tmax: fields.parsed(l::S_TMAX),
-        s_noise: fields.parsed(l::S_NOISE),
-        rho: fields.parsed(l::RHO),
-        guidance_rescale: fields.parsed(l::GUIDANCE_RESCALE),
-        guidance_start: fields.parsed(l::GUIDANCE_START).or_else(|| fields.parsed("Skip Early CFG")),
-        guidance_end: fields.parsed(l::GUIDANCE_END),
-        ensd: fields.parsed(l::ENSD),
-        subseed: fields.parsed(l::SUBSEED),
-        subseed_strength: fields.parsed(l::SUBSEED_STRENGTH),
-        seed_resize_from: fields.read(l::RESIZE_FROM, size),
-        emphasis: fields.read(l::EMPHASIS, emphasis).unwrap_or_default(),
         ..Request::default()
     };
+    for row in OPTIONS.iter().filter(|row| !BY_RULES.contains(&row.name)) {
+        fields.option(row, &mut request);
+    }
+    request.pad_conds = request.pad_conds.or((!by_kiln).then_some(false));
+    for bound in [&mut request.sigma_min, &mut request.sigma_max] {
+        *bound = bound.filter(|&level| level != 0.0); // 0 is none
+    }
     if let Some((width, height)) = fields.read(l::SIZE, size) {
         (request.width, request.height) = (Some(width), Some(height));
     }
-    let levels = |text: &str| text.split(',').map(|level| level.trim().parse().ok()).collect();
-    request.sigmas = fields.read(l::SIGMAS, levels);
-    request.rng = match info.get(l::RNG) {
-        // AUTOMATIC1111 names its own default, the card's generator, by naming none.
-        None if by_kiln => Rng::Cpu,
-        None => Rng::Cuda,
-        Some(_) => fields.read(l::RNG, rng).unwrap_or_default(),
-    };
+    if info.get(l::RNG).is_none() && !by_kiln {
+        request.rng = Rng::Cuda; // AUTOMATIC1111 names no generator where it is its default, the GPU's
+    }
     sampler(&mut request, &mut fields, by_kiln);
     thresholding(&mut request, &mut fields);
-    request.clip_skip = fields.parsed::<usize>(l::CLIP_SKIP).filter(|&skip| skip > 0);
+    request.clip_skip = request.clip_skip.filter(|&skip| skip > 0);
     if family == Family::Sdxl && !by_kiln && request.clip_skip.is_some() {
         request.clip_skip = None; // it does nothing there
     }
@@ -212,9 +191,14 @@ impl<'a> Fields<'a> {
         self.read(name, |text| text.parse().ok())
     }
 
-    /// A noise level; 0 is none.
-    fn bound(&mut self, name: &'a str) -> Option<f64> {
-        self.parsed(name).filter(|&level: &f64| level != 0.0)
+    /// Reads an option from the first of its keys that has a value.
+    fn option(&mut self, row: &OptionRow, request: &mut Request) {
+        for key in row.infotext_keys() {
+            let value = row.value_mut(request);
+            if self.read(key, |text| value.read_infotext(text).then_some(())).is_some() {
+                return;
+            }
+        }
     }
 
     fn skip(&mut self, name: &'a str) {
@@ -234,21 +218,13 @@ fn size(text: &str) -> Option<(usize, usize)> {
     Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
 }
 
-fn emphasis(text: &str) -> Option<Emphasis> {
-    Emphasis::ALL.into_iter().find(|emphasis| emphasis.label().eq_ignore_ascii_case(text))
-}
-
-fn rng(text: &str) -> Option<Rng> {
-    match text {
-        l::RNG_CPU => Some(Rng::Cpu),
-        l::RNG_CUDA | "GPU" => Some(Rng::Cuda),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use kiln_clip::Emphasis;
+    use kiln_scheduler::InitialNoise;
+
     use super::*;
+    use crate::options::samples;
 
     fn read(fields: &str) -> (Request, Vec<String>) {
         let info = Infotext::parse(&format!("a cat\nNegative prompt: dog\n{fields}")).unwrap();
@@ -290,6 +266,25 @@ mod tests {
             ..Request::default()
         };
         assert_eq!((found, warnings), (expected, vec![]));
+    }
+
+    /// Every option with a key is read as it is written.
+    #[test]
+    fn every_row_is_read_back() {
+        let mut count = 0;
+        for row in OPTIONS.iter().filter(|row| !BY_RULES.contains(&row.name)) {
+            for (key, text) in
+                row.infotext_keys().flat_map(|key| samples::samples(row).into_iter().map(move |text| (key, text)))
+            {
+                let expected = samples::request(row, &text);
+                let written = row.value(&expected).infotext().unwrap();
+                let (found, warnings) = read(&format!("Model: m, {key}: {written}, Version: Kiln 0.1.0, Parser: x"));
+                assert_eq!(row.value(&found).shown(), row.value(&expected).shown(), "{key}: {written}");
+                assert!(warnings.is_empty(), "{warnings:?}");
+                count += 1;
+            }
+        }
+        assert!(count > 50, "{count}");
     }
 
     #[test]

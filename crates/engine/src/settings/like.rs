@@ -8,8 +8,7 @@ use kiln_models::{DTypeChoice, Hashes, ModelFolder, ModelOptions, Scope, locate_
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
 use super::formats::{self, Taken, Unknown};
-use super::origin::TAESD;
-use super::own::{NamedFile, OwnSettings, PartFile, is_hash};
+use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile, is_hash};
 use super::{ImageReport, from_infotext, labels, programs};
 use crate::error::{Error, Result};
 use crate::lora::{LoraName, find, stem};
@@ -43,7 +42,7 @@ impl Like {
     /// Those of [`ImageReport::read`], and [`Error::NoSettings`] with what is there instead.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
-            let looked_for = "--like, a picture with settings".into();
+            let looked_for = "`like`, a picture with settings".into();
             return Err(Error::not_found(path, looked_for));
         }
         let ImageReport { kiln, unknown, parameters, others, texts, .. } = ImageReport::read(path)?;
@@ -111,11 +110,11 @@ impl Like {
         match name {
             None => Err(Error::NoSettings {
                 path: self.path.clone(),
-                found: format!("it does not name its model{hash}; say which one with --model"),
+                found: format!("it does not name its model{hash}; say which one with `model`"),
             }),
             Some(name) => {
                 let tried = locate_model(Some(name)).err().map(|error| format!("; {error}")).unwrap_or_default();
-                let looked_for = format!("the model that made {by}{hash}; say where it is with --model{tried}");
+                let looked_for = format!("the model that made {by}{hash}; say where it is with `model`{tried}");
                 Err(Error::not_found(name.to_path_buf(), looked_for))
             }
         }
@@ -137,22 +136,29 @@ impl Like {
                 options.prediction =
                     options.prediction.or(own.prediction.as_deref().and_then(|name| name.parse().ok()));
                 let had_text = !options.text_encoders.is_empty();
-                for PartFile { flag, file } in &own.files {
-                    let place = match flag.as_str() {
-                        "--unet" => &mut options.unet,
-                        "--vae" => &mut options.vae,
-                        "--config" => &mut options.config,
-                        TAESD => &mut setup.taesd,
-                        _ => &mut None,
+                for PartFile { component, file } in &own.files {
+                    let is_text = *component == ComponentKind::TextEncoder;
+                    let place = match component {
+                        ComponentKind::Unet => &mut options.unet,
+                        ComponentKind::Vae => &mut options.vae,
+                        ComponentKind::Config => &mut options.config,
+                        ComponentKind::Taesd => &mut setup.taesd,
+                        ComponentKind::TextEncoder | ComponentKind::Unknown => &mut None,
                     };
-                    if place.is_some() || (flag == "--text-encoder" && had_text) {
+                    if place.is_some() || (is_text && had_text) {
                         continue;
                     }
                     let found = file.sha256.as_deref().and_then(|hash| by_hash(hash, cache.as_deref(), Scope::Whole));
+                    let name = &file.name;
                     match found {
-                        Some(path) if flag == "--text-encoder" => options.text_encoders.push(path),
+                        Some(path) if is_text => options.text_encoders.push(path),
                         Some(path) => *place = Some(path),
-                        None => self.warnings.push(format!("was made with {flag} {}; say where it is", file.name)),
+                        None if *component == ComponentKind::Unknown => {
+                            self.warnings.push(format!("was made with {name}; this version of Kiln has no use for it"))
+                        }
+                        None => {
+                            self.warnings.push(format!("was made with `{}` {name}; say where it is", component.id()))
+                        }
                     }
                 }
             }
@@ -161,13 +167,13 @@ impl Like {
                 if let Some(name) = name.filter(|_| options.vae.is_none()) {
                     options.vae = text.get("VAE hash").and_then(|hash| by_hash(hash, cache.as_deref(), Scope::Whole));
                     if options.vae.is_none() {
-                        self.warnings.push(format!("was made with the VAE {name}; say where it is with --vae"));
+                        self.warnings.push(format!("was made with the VAE {name}; say where it is with `vae`"));
                     }
                 }
             }
             Source::Program(taken) => {
                 if let Some(name) = taken.vae.as_deref().filter(|_| options.vae.is_none()) {
-                    self.warnings.push(format!("was made with the VAE {name}; say where it is with --vae"));
+                    self.warnings.push(format!("was made with the VAE {name}; say where it is with `vae`"));
                 }
             }
         }
@@ -189,7 +195,7 @@ impl Like {
         };
         for (is_schedule, field, name) in names {
             // A schedule of a sampler that Kiln does not have means nothing.
-            let (flag, given) = if is_schedule { ("--scheduler", schedule || sampler) } else { ("--sampler", sampler) };
+            let (option, given) = if is_schedule { ("scheduler", schedule || sampler) } else { ("sampler", sampler) };
             if !given {
                 let found = format!("{}, with {field}: {name}", self.path.display());
                 let unknown = match is_schedule {
@@ -197,8 +203,8 @@ impl Like {
                     false => SamplerChoice::from_str(&name).err(),
                 };
                 let why = unknown.map(|error| format!(" ({error})")).unwrap_or_default();
-                let expected = format!("settings that Kiln has, or {flag} too{why}");
-                return Err(Error::Value { name: "--like", found, expected });
+                let expected = format!("settings that Kiln has, or `{option}` too{why}");
+                return Err(Error::Value { name: "like", found, expected });
             }
         }
         Ok(())
@@ -272,7 +278,7 @@ impl Like {
             let missing: Vec<_> =
                 own.embeddings.iter().filter(|word| !now.embeddings.contains(word)).cloned().collect();
             if !missing.is_empty() {
-                all.push(format!("these words had vectors of their own (--embeddings-dir): {}", missing.join(", ")));
+                all.push(format!("these words had vectors of their own (`embeddings_dir`): {}", missing.join(", ")));
             }
         }
         let path = self.path.display();

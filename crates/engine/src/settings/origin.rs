@@ -9,14 +9,11 @@ use kiln_clip::mentions;
 use kiln_models::{Hashed, Hashes, ModelFolder};
 use kiln_weights::MatrixType;
 
-use super::own::{NamedFile, OwnSettings, PartFile};
+use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile};
 use crate::lora::{LoraName, LoraUse, find, stem};
 use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;
-
-/// The flag of TAESD among the parts' flags.
-pub(super) const TAESD: &str = "--taesd";
 
 /// The model and its files. Their digests are computed from the beginning, on a thread of their own.
 pub(crate) struct Origin {
@@ -25,7 +22,7 @@ pub(crate) struct Origin {
     base: OwnSettings,
     model: Option<Hashed>,
     is_single_file: bool,
-    parts: Vec<(&'static str, PathBuf)>,
+    parts: Vec<(ComponentKind, PathBuf)>,
     vae_config: PathBuf,
     lora_dir: Option<PathBuf>,
     loras: Mutex<HashMap<LoraName, Option<Hashed>>>,
@@ -101,9 +98,9 @@ impl Origin {
             name,
             sha256: hashed.and_then(|hashed| self.hashes.get(&hashed)),
         };
-        let file = |(flag, path): &(&'static str, PathBuf)| {
+        let file = |(component, path): &(ComponentKind, PathBuf)| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            PartFile { flag: flag.to_string(), file: named(name, Hashed::component(path)) }
+            PartFile { component: *component, file: named(name, Hashed::component(path)) }
         };
         let parsed = job.prompts(index);
         let texts = [Some(&parsed.prompt), parsed.negative_prompt.as_ref()];
@@ -131,17 +128,17 @@ impl Origin {
     }
 }
 
-/// What is in the place of parts of `model`, by the flags that name it.
-pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(&'static str, PathBuf)> {
+/// The files that replace components of `model`.
+pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(ComponentKind, PathBuf)> {
     let options = model.options();
     let one = [
-        ("--config", options.config.as_deref()),
-        ("--unet", options.unet.as_deref()),
-        ("--vae", options.vae.as_deref()),
-        (TAESD, taesd),
+        (ComponentKind::Config, options.config.as_deref()),
+        (ComponentKind::Unet, options.unet.as_deref()),
+        (ComponentKind::Vae, options.vae.as_deref()),
+        (ComponentKind::Taesd, taesd),
     ];
-    let text = options.text_encoders.iter().map(|path| ("--text-encoder", Some(path.as_path())));
-    one.into_iter().chain(text).filter_map(|(flag, path)| Some((flag, path?.to_path_buf()))).collect()
+    let text = options.text_encoders.iter().map(|path| (ComponentKind::TextEncoder, Some(path.as_path())));
+    one.into_iter().chain(text).filter_map(|(component, path)| Some((component, path?.to_path_buf()))).collect()
 }
 
 impl OwnSettings {

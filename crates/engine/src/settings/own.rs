@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lora::{LoraName, LoraUse, beside_tags};
-use crate::pipeline::guidance::GuidanceOptions;
-use crate::request::Request;
+use crate::options::{OptionSet, Request, find_option, set_sampling};
 use crate::resolved::Job;
 
 /// The key in a PNG.
@@ -52,15 +51,56 @@ pub struct NamedFile {
     pub sha256: Option<String>,
 }
 
-/// A file in the place of a part of a model.
+/// A file that replaces a component of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartFile {
-    /// The flag that named it.
-    pub flag: String,
+    /// The component.
+    #[serde(alias = "flag")]
+    pub component: ComponentKind,
     /// The file.
     #[serde(flatten)]
     pub file: NamedFile,
+}
+
+/// A component of a model that a file of its own may replace. Kiln 0.1 named them by flags, which are read as aliases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ComponentKind {
+    /// The folder with configurations and tokenizers of a model in one file.
+    #[serde(alias = "--config")]
+    Config,
+    /// The denoiser.
+    #[serde(alias = "--unet")]
+    Unet,
+    /// The autoencoder.
+    #[serde(alias = "--vae")]
+    Vae,
+    /// The small autoencoder that decodes in the place of the model's.
+    #[serde(alias = "--taesd")]
+    Taesd,
+    /// A text encoder.
+    #[serde(alias = "--text-encoder")]
+    TextEncoder,
+    /// A component of another version of Kiln.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl ComponentKind {
+    /// The name of the option that selects its file.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Unet => "unet",
+            Self::Vae => "vae",
+            Self::Taesd => "taesd",
+            Self::TextEncoder => "text_encoder",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 impl OwnSettings {
@@ -87,10 +127,15 @@ impl OwnSettings {
         let mut value = Value::Object(serde_json::from_str(text)?);
         let mut unknown = Vec::new();
         if let Some(request) = value.get_mut("request") {
-            let known = serde_json::to_value(Request::default()).unwrap_or_default();
-            if let (Some(request), Some(known)) = (request.as_object_mut(), known.as_object()) {
-                unknown = request.keys().filter(|key| !known.contains_key(*key)).cloned().collect();
-                request.retain(|key, _| known.contains_key(key));
+            if let Some(fields) = request.as_object_mut() {
+                for (name, value) in std::mem::take(fields) {
+                    match find_option(&name) {
+                        // An alias is what another version calls the option; of two the option's own name wins.
+                        Some(row) if row.name == name => drop(fields.insert(name, value)),
+                        Some(row) => drop(fields.entry(row.name).or_insert(value)),
+                        None => unknown.push(name),
+                    }
+                }
             }
         }
         let mut settings: Self = serde_json::from_value(value)?;
@@ -123,12 +168,10 @@ impl Job {
         let parsed = self.prompts(index);
         let negative_prompt = parsed.negative_prompt.clone();
         let (prompt, loras) = beside_tags(&self.prompt, &parsed.prompt, &self.loras);
-        let guidance = GuidanceOptions::default();
-        let unlike = |value: f64, default: f64| (value != default).then_some(value);
         let varied = self.seeds.subseed_strength > 0.0;
         let has_number_sign =
             [Some(&prompt), negative_prompt.as_ref()].into_iter().flatten().any(|text| text.contains('#'));
-        Request {
+        let mut request = Request {
             // Comments were removed; what is left, from a list or because it was asked for, is text.
             keep_comments: has_number_sign,
             literal_prompt: self.literal_prompt || prompt.contains('{') || prompt.contains("__"),
@@ -143,40 +186,22 @@ impl Job {
             seed: Some(self.seed_of(index)),
             sampler: Some(self.sampler.into()),
             scheduler: self.scheduler,
-            sigmas: self.sampling.sigmas.clone(),
-            convention: self.sampling.convention,
-            sigma_range: self.sampling.sigma_range,
-            sigma_min: self.sampling.sigma_min,
-            sigma_max: self.sampling.sigma_max,
-            discard_penultimate_sigma: self.sampling.discard_penultimate_sigma,
-            initial_noise: self.sampling.initial_noise,
-            unipc_variant: self.sampling.unipc_variant,
-            eta: self.sampling.eta,
-            s_churn: self.sampling.s_churn,
-            s_tmin: self.sampling.s_tmin,
-            s_tmax: self.sampling.s_tmax,
-            s_noise: self.sampling.s_noise,
-            rho: self.sampling.rho,
-            guidance_rescale: unlike(self.guidance.rescale, guidance.rescale),
-            guidance_start: unlike(self.guidance.start, guidance.start),
-            guidance_end: unlike(self.guidance.end, guidance.end),
-            dynamic_thresholding: self.guidance.threshold.map(|threshold| threshold.percentile),
-            mimic_scale: self.guidance.threshold.map(|threshold| threshold.mimic_scale),
             ensd: Some(self.seeds.eta_seed_delta).filter(|&delta| delta != 0),
             subseed: varied.then(|| self.seeds.subseed.wrapping_add(index as u64)),
             subseed_strength: varied.then_some(self.seeds.subseed_strength),
             seed_resize_from: self.seeds.resize_from,
             rng: self.rng,
             loras: loras.iter().cloned().map(without_folder).collect(),
-            batch_count: None,
-            batch_size: None,
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
             chunk_cut: self.chunk_cut,
             pad_conds: (!self.pad_conds).then_some(false),
-            wildcards_dir: None,
-        }
+            ..Request::default() // it makes this image alone, and its lists have been read
+        };
+        set_sampling(&mut request, &self.sampling);
+        self.guidance.write(&mut request);
+        request
     }
 }
 
@@ -210,7 +235,7 @@ mod tests {
                 ..Request::default()
             },
             model: NamedFile { name: "emoji".into(), sha256: Some("ab".repeat(32)) },
-            files: vec![PartFile { flag: "--vae".into(), file: NamedFile::default() }],
+            files: vec![PartFile { component: ComponentKind::Vae, file: NamedFile::default() }],
             ..OwnSettings::default()
         };
         let json = settings.to_json();
@@ -249,6 +274,30 @@ mod tests {
         assert_eq!((found.model.sha256, found.files[0].file.sha256.as_ref()), (None, None));
         let hashes: Vec<_> = found.loras.iter().map(|lora| lora.sha256.as_deref()).collect();
         assert_eq!(hashes, [None, Some("00ffAB")]);
+    }
+
+    /// Kiln 0.1 wrote a flag where there is the component's name now.
+    #[test]
+    fn files_of_older_versions_are_read() {
+        let names = ["config", "unet", "vae", "taesd", "text-encoder"];
+        let part = |flag: &str| format!("{{\"flag\": \"--{flag}\", \"name\": \"a\", \"sha256\": \"00ff\"}}");
+        let json = format!("{{\"files\": [{}, {}]}}", names.map(part).join(", "), part("controlnet"));
+        let (found, unknown) = OwnSettings::from_json(&json).unwrap();
+        let kinds: Vec<&str> = found.files.iter().map(|part| part.component.id()).collect();
+        assert_eq!(kinds, ["config", "unet", "vae", "taesd", "text_encoder", "unknown"]);
+        assert!(found.files.iter().all(|part| part.file.name == "a" && part.file.sha256.as_deref() == Some("00ff")));
+        assert!(unknown.is_empty());
+        let written = found.to_json();
+        assert!(written.contains("\"component\":\"text_encoder\"") && !written.contains("--"), "{written}");
+        assert_eq!(OwnSettings::from_json(&written).unwrap().0, found);
+    }
+
+    #[test]
+    fn aliases_of_options_are_read() {
+        let json = "{\"request\": {\"variation_seed\": 5, \"cfg\": 3.0, \"cfg_scale\": 4.0}}";
+        let (found, unknown) = OwnSettings::from_json(json).unwrap();
+        assert_eq!((found.request.subseed, found.request.cfg_scale), (Some(5), Some(4.0)));
+        assert!(unknown.is_empty());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn comfyui_sampler(request: &mut Request, sampler: &str) -> Result<Ve
         || matches!(kind, SamplerKind::Ddpm | SamplerKind::Lcm)
     {
         warnings.push(format!(
-            "{sampler} draws the noise of its steps on the GPU there, and here as --rng says: the image will differ"
+            "{sampler} draws the noise of its steps on the GPU there, and here as `rng` selects: the image will differ"
         ));
     }
     if kind == SamplerKind::UniPc {

@@ -285,7 +285,7 @@ impl Schedule {
         if !is_range {
             let expected =
                 format!("noise levels between which a schedule has room; without it they are {max} and less");
-            let (option, value) = if config.sigma_min.is_some() { ("sigma-min", min) } else { ("sigma-max", max) };
+            let (option, value) = if config.sigma_min.is_some() { ("sigma_min", min) } else { ("sigma_max", max) };
             return Err(Error::Option { option, value: value.to_string(), expected });
         }
         let (steps, convention) = (self.level_count(), config.convention);

@@ -1,0 +1,67 @@
+//! Range checks, by the rows of the table.
+
+use super::row::{OptionKind, OptionRow};
+use super::table::{OPTIONS, Request};
+use crate::error::{Error, Result};
+
+/// Refuses values out of their rows' ranges. What depends on the model or on other options is checked elsewhere.
+///
+/// # Errors
+/// [`Error::Value`] with the first such option.
+pub(crate) fn check(request: &Request) -> Result<()> {
+    for row in OPTIONS {
+        let value = row.value(request);
+        if let Some(number) = value.number()
+            && let Some(expected) = refusal(row, number)
+        {
+            return Err(Error::Value { name: row.name, found: value.shown(), expected });
+        }
+    }
+    Ok(())
+}
+
+/// What is expected in the place of `value`; `None` where it is in range.
+fn refusal(row: &OptionRow, value: f64) -> Option<String> {
+    let (in_range, min, max) = match row.kind {
+        OptionKind::Whole { min, max } => {
+            ((min as f64..=max as f64).contains(&value), min.to_string(), max.to_string())
+        }
+        OptionKind::Number { min, max } => ((min..=max).contains(&value), min.to_string(), max.to_string()),
+        _ => return None,
+    };
+    let usual = if row.usual.is_empty() { String::new() } else { format!(" (usual: {})", row.usual) };
+    (!in_range).then(|| format!("a number from {min} to {max}{usual}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_range_is_checked_at_both_ends() {
+        for row in OPTIONS {
+            let (below, above) = match row.kind {
+                OptionKind::Whole { min, max } => (min.checked_sub(1).map(|n| n as f64), max as f64 + 1.0),
+                OptionKind::Number { min, max } => (Some(min - 1e-9), max * 1.001 + 0.1),
+                _ => continue,
+            };
+            for value in below.into_iter().chain((above < 1e15).then_some(above)) {
+                let mut request = Request::default();
+                row.value_mut(&mut request).read(&value.to_string()).unwrap();
+                let message = check(&request).unwrap_err().to_string();
+                let begin = format!("`{}` is {}, expected a number from ", row.name, row.value(&request).shown());
+                assert!(message.starts_with(&begin), "{message}");
+            }
+        }
+        assert!(check(&Request::default()).is_ok());
+        let nan = Request { eta: Some(f64::NAN), ..Request::default() };
+        assert_eq!(check(&nan).unwrap_err().to_string(), "`eta` is NaN, expected a number from 0 to 100");
+    }
+
+    #[test]
+    fn usual_values_are_named() {
+        let request = Request { cfg_scale: Some(1e300), ..Request::default() };
+        let message = check(&request).unwrap_err().to_string();
+        assert_eq!(message, "`cfg_scale` is 1e300, expected a number from 0 to 1000 (usual: 3 to 12)");
+    }
+}

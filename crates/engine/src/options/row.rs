@@ -1,0 +1,184 @@
+//! A row of the table of options.
+
+use std::fmt;
+
+use super::table::Request;
+use super::value::OptionValue;
+
+/// One option of a request.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct OptionRow {
+    /// The field's name in JSON, batch files and Python.
+    pub name: &'static str,
+    /// What it does, as written in the table: lines of a doc comment.
+    pub(super) doc: &'static str,
+    /// Its type and range.
+    pub kind: OptionKind,
+    /// The default in words; empty where there is nothing to say.
+    pub default: &'static str,
+    /// Usual values in words, for the message about a value out of range.
+    pub(super) usual: &'static str,
+    /// How the infotext of an image has it.
+    pub infotext: InfotextKey,
+    /// Other keys that are read from an infotext.
+    pub infotext_aliases: &'static [&'static str],
+    /// Other names that all front ends read.
+    pub aliases: &'static [&'static str],
+    /// Short names that batch files read.
+    pub short_names: &'static [&'static str],
+    /// What it belongs to, for lists.
+    pub group: OptionGroup,
+    pub(super) get: fn(&Request) -> &dyn OptionValue,
+    pub(super) get_mut: fn(&mut Request) -> &mut dyn OptionValue,
+    pub(super) copy: fn(&Request, &mut Request),
+}
+
+/// Type and range of an option. Bounds are included.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum OptionKind {
+    /// Any text.
+    Text,
+    /// A switch that is off by default.
+    Flag,
+    /// A switch that is on, off, or left to its default.
+    Switch,
+    /// A whole number.
+    Whole {
+        /// The least.
+        min: usize,
+        /// The largest.
+        max: usize,
+    },
+    /// A number.
+    Number {
+        /// The least.
+        min: f64,
+        /// The largest.
+        max: f64,
+    },
+    /// A side of an image in pixels. The model says of what it is a multiple.
+    Side {
+        /// The largest.
+        max: usize,
+    },
+    /// Width and height in pixels.
+    Size,
+    /// An unsigned number of 64 bits; in texts, a negative one stands for a random one.
+    Seed,
+    /// A signed number of 64 bits.
+    Offset,
+    /// One of these names.
+    Choice(fn() -> Vec<&'static str>),
+    /// One of these names, or another program's name for one of them.
+    Name(fn() -> Vec<&'static str>),
+    /// Numbers.
+    Numbers,
+    /// A path of a folder.
+    Folder,
+    /// LoRA files with their strengths.
+    Loras,
+}
+
+/// How the infotext of an image has an option: under AUTOMATIC1111's key, where that program or an extension has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InfotextKey {
+    /// Not at all.
+    None,
+    /// It is the text before the keys.
+    Text,
+    /// Under this key in every image.
+    Always(&'static str),
+    /// Under this key where it is not the default.
+    Changed(&'static str),
+    /// As a part of the value that another option has under this key.
+    Within(&'static str),
+}
+
+/// What an option belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OptionGroup {
+    /// The prompts and how they are read.
+    Prompt,
+    /// What is made: size, steps, seeds, counts.
+    Image,
+    /// The sampler, guidance and noise.
+    Sampling,
+    /// State that Kiln writes into the settings of images, and that no user types.
+    Internal,
+}
+
+impl fmt::Debug for OptionRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl OptionRow {
+    /// What it does, in one or a few sentences.
+    pub fn help(&self) -> String {
+        self.doc.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// All names under which batch files have it; the first is [`Self::name`].
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.name].into_iter().chain(self.aliases.iter().copied()).chain(self.short_names.iter().copied())
+    }
+
+    /// The keys under which an infotext has it; the first is the one that is written.
+    pub fn infotext_keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let first = match self.infotext {
+            InfotextKey::Always(key) | InfotextKey::Changed(key) => Some(key),
+            InfotextKey::None | InfotextKey::Text | InfotextKey::Within(_) => None,
+        };
+        first.into_iter().chain(self.infotext_aliases.iter().copied())
+    }
+
+    /// Its value in `request`.
+    pub fn value<'a>(&self, request: &'a Request) -> &'a dyn OptionValue {
+        (self.get)(request)
+    }
+
+    /// The same, to be changed.
+    pub fn value_mut<'a>(&self, request: &'a mut Request) -> &'a mut dyn OptionValue {
+        (self.get_mut)(request)
+    }
+
+    /// Copies its value.
+    pub fn copy(&self, from: &Request, to: &mut Request) {
+        (self.copy)(from, to);
+    }
+}
+
+impl OptionKind {
+    /// The names that a user may choose from.
+    pub fn names(&self) -> Vec<&'static str> {
+        match self {
+            Self::Choice(names) | Self::Name(names) => names(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The type in words, with its range.
+    pub fn described(&self) -> String {
+        match *self {
+            Self::Text => "text".into(),
+            Self::Flag | Self::Switch => "true or false".into(),
+            Self::Whole { min, max: usize::MAX } => format!("whole number from {min}"),
+            Self::Whole { min, max } => format!("whole number from {min} to {max}"),
+            Self::Number { min, max } => format!("number from {min} to {max}"),
+            Self::Side { max } => format!("pixels, up to {max}"),
+            Self::Size => "width and height in pixels".into(),
+            Self::Seed => "whole number from 0 to 2^64 - 1".into(),
+            Self::Offset => "whole number".into(),
+            Self::Choice(names) => names().join(", "),
+            Self::Name(_) => "name".into(),
+            Self::Numbers => "list of numbers".into(),
+            Self::Folder => "path".into(),
+            Self::Loras => "list of LoRAs".into(),
+        }
+    }
+}
