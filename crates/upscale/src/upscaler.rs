@@ -28,8 +28,8 @@ pub struct Upscaler {
 }
 
 enum Network {
-    Rrdb(Rrdb),
-    Compact(Compact),
+    Rrdb(Box<Rrdb>),
+    Compact(Box<Compact>),
 }
 
 impl Upscaler {
@@ -50,8 +50,8 @@ impl Upscaler {
     pub fn from_source(source: impl ParamSource + 'static, activation: Option<CompactActivation>) -> Result<Self> {
         let (config, names) = recognize(&source, activation)?;
         let network = match &config {
-            NetworkConfig::Rrdb(config) => Network::Rrdb(Rrdb::new(config)),
-            NetworkConfig::Compact(config) => Network::Compact(Compact::new(config)),
+            NetworkConfig::Rrdb(config) => Network::Rrdb(Box::new(Rrdb::new(config))),
+            NetworkConfig::Compact(config) => Network::Compact(Box::new(Compact::new(config))),
         };
         let segments = match &network {
             Network::Rrdb(network) => network.segments(),

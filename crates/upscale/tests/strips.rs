@@ -24,8 +24,8 @@ const COMPACT: CompactConfig =
     CompactConfig { channels: 3, features: 32, convolutions: 4, scale: 3, activation: CompactActivation::PRelu };
 
 enum Network {
-    Rrdb(Rrdb),
-    Compact(Compact),
+    Rrdb(Box<Rrdb>),
+    Compact(Box<Compact>),
 }
 
 impl Network {
@@ -45,7 +45,11 @@ impl Network {
 }
 
 fn networks() -> [Network; 3] {
-    [Network::Rrdb(Rrdb::new(&WIDE)), Network::Rrdb(Rrdb::new(&ODD)), Network::Compact(Compact::new(&COMPACT))]
+    [
+        Network::Rrdb(Box::new(Rrdb::new(&WIDE))),
+        Network::Rrdb(Box::new(Rrdb::new(&ODD))),
+        Network::Compact(Box::new(Compact::new(&COMPACT))),
+    ]
 }
 
 fn fill(segments: &Segments, target: &Target) {
