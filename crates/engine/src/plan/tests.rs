@@ -146,6 +146,9 @@ fn initial_images_are_a_stage_of_the_plan() {
                     Mode::Full => assert!(found.weights > stage.weights && found.ring == stage.ring, "{mode}"),
                     _ => assert_eq!((found.weights, found.ring), (stage.weights, stage.ring), "{mode}"),
                 }
+                if stage.stage == Stage::Decode && mode == Mode::LOWVRAM {
+                    continue; // its strips are as large as the stages before it allow
+                }
                 let sizes = [stage, found].map(|stage| (stage.activations, stage.workspace, stage.conditions));
                 assert_eq!(sizes[0], sizes[1], "{mode}: {:?}", stage.stage);
             }
