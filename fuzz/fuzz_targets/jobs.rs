@@ -1,7 +1,7 @@
 //! A file of jobs, and the texts of `--set` and `--grid`. The first byte selects the type.
 #![no_main]
 
-use kiln_engine::{Assignment, Axis, JobFile, JobFormat, JobSet};
+use kiln_batch::{Assignment, Axis, JobFile, JobFormat, JobSet};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -204,7 +204,8 @@ pub enum MemoryCommand {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use kiln_engine::{BenchStage, SamplerKind, SigmaSchedule};
+    use kiln_bench::BenchStage;
+    use kiln_engine::{SamplerKind, SigmaSchedule};
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln_engine::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFile, JobSet, Result};
+use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFile, JobSet};
 use serde_json::json;
 
 use crate::batch_args::BatchArgs;
+use crate::failure::Result;
 use crate::flags::in_job;
 use crate::interrupt;
 use crate::output::print;
@@ -46,8 +47,8 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     let report = report?;
     tell_report(&report);
     match report {
-        BatchReport { interrupted: true, .. } => Err(Error::Interrupted),
-        BatchReport { failed, all, .. } if failed > 0 => Err(Error::JobsFailed { failed, all, journal }),
+        BatchReport { interrupted: true, .. } => Err(kiln_engine::Error::Interrupted.into()),
+        BatchReport { failed, all, .. } if failed > 0 => Err(Error::JobsFailed { failed, all, journal }.into()),
         _ => Ok(()),
     }
 }

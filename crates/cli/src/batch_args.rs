@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{Assignment, Axis, BatchOptions, BatchSize, Beside, ContactSheet, JobFormat, Setup, Shard};
+use kiln_batch::{Assignment, Axis, BatchOptions, ContactSheet, JobFormat, Shard};
+use kiln_engine::{BatchSize, Beside, Setup};
 
 use crate::run_args::RunArgs;
 use crate::values::parse_count;

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use kiln_engine::{
-    Architecture, BenchEvent, BenchReport, BenchStage, MemoryTraceFile, ModelFolder, ReportFile, Result, StreamStage,
-    TraceFile, locate_model,
-};
+use kiln_bench::{BenchEvent, BenchReport, BenchStage, MemoryTraceFile, ReportFile, StreamStage};
+use kiln_engine::{Architecture, ModelFolder, TraceFile, locate_model};
 
 use crate::bench_args::BenchArgs;
+use crate::failure::Result;
 use crate::interrupt;
 use crate::output::{print, print_json};
 use crate::table::{size, table, thousands};
@@ -39,7 +38,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     file.map_or(Ok(()), |file| interrupt::whole(file.file().is_stream(), || file.write(&report)))?;
     let steps = report.models.iter().filter_map(|model| model.trace.as_ref());
-    trace.map_or(Ok(()), |file| interrupt::whole(file.file().is_stream(), || file.write(steps)))
+    trace.map_or(Ok(()), |file| interrupt::whole(file.file().is_stream(), || file.write(steps)))?;
+    Ok(())
 }
 
 /// A line for every stage, on the error stream.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{BenchPlan, BenchStage, Preset, StreamPlan};
+use kiln_bench::{BenchPlan, BenchStage, StreamPlan};
+use kiln_engine::Preset;
 
 use crate::place_args::PlaceArgs;
 use crate::values::{parse_as, parse_size};

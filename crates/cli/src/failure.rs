@@ -1,4 +1,6 @@
-//! What an error is called on the command line: libraries name fields, the user knows flags.
+//! Errors of commands, and their messages: libraries name fields, the user knows flags.
+
+use std::process::ExitCode;
 
 use kiln_engine::Error;
 use kiln_files::Error as FileError;
@@ -6,7 +8,79 @@ use kiln_models::{ComponentKind, Error as ModelError};
 
 use crate::flags;
 
-/// The message of an error, with flags where a library has fields.
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// An error of the engine, also one that another crate passes on.
+    Engine(Error),
+    /// An error of an image set.
+    Batch(kiln_batch::Error),
+    /// An error of a measurement or of a trace of memory.
+    Bench(kiln_bench::Error),
+}
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The message, with flags where a library has fields.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Engine(error) => message(error),
+            Self::Batch(error) => error.message(&flags::spell),
+            Self::Bench(error) => flags::with_flags(&error.to_string()),
+        }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> ExitCode {
+        let is_usage = match self {
+            Self::Engine(Error::Interrupted) => return ExitCode::from(130),
+            Self::Engine(error) => error.is_usage(),
+            Self::Batch(error) => error.is_usage(),
+            Self::Bench(error) => error.is_usage(),
+        };
+        if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
+    }
+}
+
+impl From<kiln_batch::Error> for Failure {
+    fn from(error: kiln_batch::Error) -> Self {
+        match error {
+            kiln_batch::Error::Engine(error) => Self::Engine(error),
+            other => Self::Batch(other),
+        }
+    }
+}
+
+impl From<kiln_bench::Error> for Failure {
+    fn from(error: kiln_bench::Error) -> Self {
+        match error {
+            kiln_bench::Error::Engine(error) => Self::Engine(error),
+            other => Self::Bench(other),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+/// The message of an error of the engine, with flags where a library has fields.
 pub fn message(error: &Error) -> String {
     match error {
         Error::Files(error) => of_files(error),

@@ -49,7 +49,7 @@ mod tests {
     use kiln_engine::Error;
 
     use super::*;
-    use crate::failure::message;
+    use crate::failure::{Failure, message};
 
     #[test]
     fn errors_name_flags() {
@@ -60,9 +60,9 @@ mod tests {
         assert_eq!(message(&exists.into()), "`steps`.png exists already; choose another name, or add --overwrite");
         assert_eq!(in_job("`steps` and `dtype`"), "`steps` and --dtype");
         assert_eq!(with_flags("`loras`, `nothing` and `text_encoder`"), "--lora, `nothing` and --text-encoder");
-        let job = Error::Job { file: "a".into(), line: 1, problem: "`width` is 7".into() };
-        assert_eq!(message(&job), "a:1: `width` is 7");
-        let job = Error::Job { file: "a".into(), line: 1, problem: "no folder; see `lora_dir`".into() };
-        assert_eq!(message(&job), "a:1: no folder; see --lora-dir");
+        let job = kiln_batch::Error::Job { file: "a".into(), line: 1, problem: "`width` is 7".into() };
+        assert_eq!(Failure::from(job).message(), "a:1: `width` is 7");
+        let job = kiln_batch::Error::Job { file: "a".into(), line: 1, problem: "no folder; see `lora_dir`".into() };
+        assert_eq!(Failure::from(job).message(), "a:1: no folder; see --lora-dir");
     }
 }

@@ -45,6 +45,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Args, Command};
+use crate::failure::Failure;
 
 /// `kiln`: runs the command that the process was started with, or lets a `kiln-cuda` beside it do so.
 pub fn main_or_handover() -> ExitCode {
@@ -80,24 +81,20 @@ fn run(args: Args) -> ExitCode {
             papers::completions(shell);
             Ok(())
         }
-        Command::Man => papers::man().map_err(kiln_engine::Error::output),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Convert(args) => convert::run(&args),
-        Command::Pull(args) => pull::run(&args),
+        Command::Man => papers::man().map_err(|error| kiln_engine::Error::output(error).into()),
+        Command::Inspect(args) => inspect::run(&args).map_err(Failure::from),
+        Command::Convert(args) => convert::run(&args).map_err(Failure::from),
+        Command::Pull(args) => pull::run(&args).map_err(Failure::from),
         Command::Bench(args) => bench::run(&args),
-        Command::Plan(args) => plan::run(&args),
+        Command::Plan(args) => plan::run(&args).map_err(Failure::from),
         Command::Memory { command } => memory::run(&command),
     };
-    let printed = || output::failure().map_or(Ok(()), |error| Err(kiln_engine::Error::output(error)));
+    let printed = || output::failure().map_or(Ok(()), |error| Err(kiln_engine::Error::output(error).into()));
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {}", failure::message(&error));
-            match error {
-                kiln_engine::Error::Interrupted => ExitCode::from(130),
-                error if error.is_usage() => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
+            tell!("error: {}", error.message());
+            error.status()
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `kiln memory`: traces of memory, played back and drawn.
 
-use kiln_engine::{Result, plot_memory, replay_memory};
+use kiln_bench::{plot_memory, replay_memory};
 
 use crate::args::MemoryCommand;
+use crate::failure::Result;
 use crate::output::{print, print_json};
 use crate::table::{size, table, thousands};
 

@@ -1,10 +1,12 @@
 //! `kiln txt2img`: a prompt becomes pictures.
 
+use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
-    BatchSize, Engine, Event, LatentsFile, Like, MemoryTraceFile, ModelFolder, Output, PlannedFile, Planner, Result,
-    TraceFile, locate_model, number_text,
+    BatchSize, Engine, Event, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, TraceFile, locate_model,
+    number_text,
 };
 
+use crate::failure::Result;
 use crate::flags::with_flags;
 use crate::interrupt;
 use crate::progress::{Progress, summary};

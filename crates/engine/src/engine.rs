@@ -122,7 +122,7 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`Self::load_with`].
-    pub(crate) fn load_expecting(
+    pub fn load_expecting(
         model: ModelFolder,
         setup: &Setup,
         job: &Job,
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// What its images are made with.
-    pub(crate) fn origin(&self) -> Arc<Origin> {
+    pub fn origin(&self) -> Arc<Origin> {
         self.origin.clone()
     }
 
@@ -288,24 +288,24 @@ impl Engine {
     }
 
     /// The text encoders and the decoder, where they may run while steps run.
-    pub(crate) fn overlapped(&self) -> Option<OverlappedNetworks> {
+    pub fn overlapped(&self) -> Option<OverlappedNetworks> {
         OverlappedNetworks::of(self)
     }
 
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
-    pub(crate) fn shape_of(&self, job: &Job) -> Result<Shape> {
+    pub fn shape_of(&self, job: &Job) -> Result<Shape> {
         Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
     }
 
     /// Has the texts of images that come later encoded with the next ones that are new, since weights of text encoders that
     /// do not stay are read once for them all; or while steps run, where that is done.
-    pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
+    pub fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
         let overlapped = self.overlapped().is_some();
         self.text().foresee(jobs, overlapped);
     }
 
     /// Bytes of the GPU's memory that are in use, where there is a GPU.
-    pub(crate) fn gpu_memory(&self) -> Option<u64> {
+    pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()
     }
 

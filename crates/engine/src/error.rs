@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kiln_files::ByteSize;
 
-use crate::options::{find_option, respell, shown};
+use crate::options::{respell, shown};
 use crate::room::Room;
 
 /// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
@@ -27,31 +27,6 @@ pub enum Error {
     /// A model, or a file of one, is not what it should be.
     #[error(transparent)]
     Models(kiln_models::Error),
-    /// A line of a file of jobs cannot be what it is.
-    #[error("{file}:{line}: {problem}")]
-    Job {
-        /// The file.
-        file: String,
-        /// Its line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// Some of a set's pictures could not be made.
-    #[error(
-        "{failed} of {all} pictures failed; {} tells why, and `retry` tries them again", journal.display()
-    )]
-    JobsFailed {
-        /// How many failed.
-        failed: usize,
-        /// How many there are.
-        all: usize,
-        /// The journal.
-        journal: PathBuf,
-    },
-    /// Another process makes the set.
-    #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
-    Busy(PathBuf),
     /// A picture has no settings that can be taken.
     #[error("{}: no settings to make the picture again: {found}", path.display())]
     NoSettings {
@@ -63,19 +38,6 @@ pub enum Error {
     /// The device that was asked for is not there.
     #[error("{0}")]
     Device(String),
-    /// A measurement does not fit into memory.
-    #[error(
-        "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
-        gib(*needed), gib(*available)
-    )]
-    Memory {
-        /// What is measured.
-        what: String,
-        /// What it takes, in bytes.
-        needed: u64,
-        /// What could be had, in bytes.
-        available: u64,
-    },
     /// Nothing fits into the memory that there is.
     #[error(
         "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
@@ -137,10 +99,6 @@ pub enum Error {
     Candle(#[from] candle_core::Error),
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
-}
-
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -148,7 +106,7 @@ impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) | Self::Job { .. } => true,
+            Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) => true,
             Self::Files(error) => error.is_usage(),
             Self::Models(error) => error.is_usage(),
             _ => false,
@@ -156,15 +114,10 @@ impl Error {
     }
 
     /// The message with each option's name between backticks replaced by what `spell` gives for it, as a front end calls
-    /// it. A model folder's problem names fields of its file, which stay, as do a job's options in the problem of a batch
-    /// file.
+    /// it. A model folder's problem names fields of its file, which stay.
     pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
         match self {
             Self::Models(kiln_models::Error::Model { .. }) => self.to_string(),
-            Self::Job { file, line, problem } => {
-                let of_run = |name: &str| if find_option(name).is_some() { None } else { spell(name) };
-                format!("{file}:{line}: {}", respell(problem, &of_run))
-            }
             Self::Value { name, found, expected } => {
                 format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
             }

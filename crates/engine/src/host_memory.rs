@@ -6,22 +6,22 @@ use kiln_mempool::{DevicePool, HostPool, PageFaults, ProcessMemory};
 
 /// Page faults and calls of the host pool since some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub struct SystemRequests {
     /// Pages that were not in memory; 0 where the system does not tell.
-    pub(crate) faults: u64,
+    pub faults: u64,
     /// Calls of the kernel that the host pool made.
-    pub(crate) calls: u64,
+    pub calls: u64,
 }
 
-impl Asked {
+impl SystemRequests {
     /// Since the process began.
-    pub(crate) fn so_far() -> Self {
+    pub fn so_far() -> Self {
         let faults = PageFaults::now().map_or(0, |faults| faults.minor + faults.major);
         Self { faults, calls: HostPool::statistics().system_calls }
     }
 
     /// Since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
+    pub fn since(self, earlier: Self) -> Self {
         Self { faults: self.faults - earlier.faults, calls: self.calls - earlier.calls }
     }
 }
@@ -118,9 +118,9 @@ pub(crate) fn log(stage: &str) {
 }
 
 /// Logs what `steps` steps, all but the first, asked the system for.
-pub(crate) fn log_steps(steps: usize, asked: Asked) {
+pub(crate) fn log_steps(steps: usize, asked: SystemRequests) {
     if steps > 0 {
-        let Asked { faults, calls } = asked;
+        let SystemRequests { faults, calls } = asked;
         tracing::info!("{steps} steps after the first: {faults} page faults, {calls} calls of the kernel for memory");
     }
 }

@@ -23,25 +23,24 @@
 #![forbid(unsafe_code)]
 
 mod arrangement;
-mod batch;
-mod bench;
 mod devices;
 mod engine;
 mod error;
 mod host_memory;
 mod inspect;
 mod latents_file;
+pub mod limits;
 mod lora;
+mod machine;
 mod matrices;
 mod memory;
-mod memory_trace;
 mod mode;
 mod options;
 mod output;
 mod parameters;
 mod part;
 mod picture;
-mod pipeline;
+pub mod pipeline;
 mod plan;
 mod request;
 mod residency;
@@ -54,14 +53,6 @@ mod threads;
 mod wildcards;
 mod words;
 
-pub use batch::{
-    Assignment, Axis, BatchEvent, BatchOptions, BatchProgress, BatchReport, BatchRun, ContactSheet, JobFile, JobFormat,
-    JobSet, Seconds, Shard,
-};
-pub use bench::{
-    BenchEvent, BenchPlan, BenchReport, BenchStage, CardMemory, Machine, ModelReport, ReportFile, StageReport,
-    StreamPlan, StreamStage, Summary,
-};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
@@ -81,14 +72,14 @@ pub use kiln_scheduler::{
     UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
-pub use lora::{LoraName, LoraUse};
+pub use lora::{LoraName, LoraUse, find_lora};
+pub use machine::Machine;
 pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
-pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
 pub use options::{
     GuidanceOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request, find_option,
-    request_schema, respell,
+    nearest_option, request_schema, respell,
 };
 pub use output::Output;
 pub use picture::Picture;
@@ -103,7 +94,7 @@ pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, Like, NamedFile, OwnSettings, PartFile};
-pub use setup::{Beside, DeviceChoice, Setup};
+pub use setup::{Beside, DeviceChoice, Place, Setup};
 
 /// The example of `docs/library.md`, which has to compile.
 #[cfg(doctest)]

@@ -32,7 +32,7 @@ impl Copies {
 }
 
 /// Page-locked memory for copies to `device`, as far as half of what is free goes; `None` for the processor.
-pub(crate) fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
+pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     let DeviceLocation::Cuda { gpu_id } = device.location() else { return Ok(None) };
     let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
     let cap = usize::try_from(free).unwrap_or(usize::MAX);

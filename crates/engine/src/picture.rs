@@ -1,12 +1,13 @@
 //! A picture that is ready to be saved.
 
 use candle_core::{DType, Tensor};
+use kiln_media::{EncodingError, encode_png};
 use kiln_nn::{MetaTensor, TensorLike};
 
 use crate::error::{Error, Result};
 use crate::parameters::parameters;
 use crate::resolved::Job;
-use crate::settings::Origin;
+use crate::settings::{KEY, Origin};
 
 /// A picture with all that is known of it.
 #[derive(Debug, Clone)]
@@ -32,16 +33,34 @@ pub struct Picture {
 impl Picture {
     /// From an image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory; what lies outside is clamped.
     pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
-        let (_, channels, height, width) = image.dims4()?;
+        let channels = image.dim(1)?;
         if channels != 3 {
             let problem = format!("gives pictures of {channels} channels, expected 3");
             return Err(Error::model(origin.vae_config(), problem));
         }
-        let rgb = to_rgb(image)?;
-        let seed = job.seed_of(index);
         let settings = origin.settings(job, index);
         let parameters = parameters(job, &origin.files(&settings), index);
-        Ok(Self { index, seed, width, height, rgb, parameters, settings: settings.to_json(), latents })
+        let plain = Self::without_settings(index, job.seed_of(index), image, latents)?;
+        Ok(Self { parameters, settings: settings.to_json(), ..plain })
+    }
+
+    /// An image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory that no job asked for, as a measurement makes it.
+    ///
+    /// # Errors
+    /// [`Error::Candle`] where the image has another shape.
+    pub fn without_settings(index: usize, seed: u64, image: &Tensor, latents: Tensor) -> Result<Self> {
+        let (_, _, height, width) = image.dims4()?;
+        let rgb = to_rgb(image)?;
+        Ok(Self { index, seed, width, height, rgb, parameters: String::new(), settings: String::new(), latents })
+    }
+
+    /// The bytes of a PNG file with the settings.
+    ///
+    /// # Errors
+    /// Those of the encoder.
+    pub fn png(&self) -> std::result::Result<Vec<u8>, EncodingError> {
+        let texts = [("parameters", self.parameters.as_str()), (KEY, self.settings.as_str())];
+        encode_png((self.width, self.height), &self.rgb, &texts)
     }
 }
 

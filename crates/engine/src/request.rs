@@ -2,13 +2,12 @@
 
 use kiln_clip::prompt::{COMMA_BACKTRACK, without_comments};
 use kiln_models::ModelFolder;
-use kiln_models::limits;
 use kiln_scheduler::{Convention, SamplerOptions, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::limits::{MAX_PICTURES, in_range, random_seed, side};
 use crate::lora::tagged;
-pub(crate) use crate::options::MAX_PICTURES;
 pub use crate::options::{GuidanceOptions, Request};
 use crate::options::{OptionSet, check, sampling};
 use crate::pipeline::init::Init;
@@ -146,35 +145,5 @@ impl Request {
         let drawn = || if subseed_strength > 0.0 { random_seed() } else { 0 };
         let subseed = self.subseed.unwrap_or_else(drawn);
         Ok(SeedOptions { eta_seed_delta: self.ensd.unwrap_or(0), subseed, subseed_strength, resize_from })
-    }
-}
-
-/// Refuses a number outside of its bounds.
-pub(crate) fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<usize> {
-    limits::in_range(value, min, max).map_err(|error| Error::out_of_range(name, error))
-}
-
-/// A side of an image: a multiple of what one latent covers.
-pub(crate) fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> {
-    limits::side(value, multiple).map_err(|error| Error::out_of_range(name, error))
-}
-
-/// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.
-pub(crate) fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish() & 0xffff_ffff
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wrong_side_names_the_nearest() {
-        let message = |value| side("width", value, 8).unwrap_err().to_string();
-        assert_eq!(message(100), "`width` is 100, expected a multiple of 8 from 8 to 16384; the nearest is 104");
-        assert!(message(0).ends_with("the nearest is 8"));
-        assert!(message(99_999_999).ends_with("the nearest is 16384"));
-        assert_eq!(side("width", 512, 8).unwrap(), 512);
     }
 }

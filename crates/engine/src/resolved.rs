@@ -7,6 +7,7 @@ use kiln_clip::prompt::ChunkCut;
 use kiln_models::{Family, ModelFolder};
 use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::error::{Error, Result};
 use crate::lora::LoraUse;
@@ -108,7 +109,7 @@ impl Job {
     }
 
     /// The noise levels that are visited, by diffusers' `from_config` on the folder's own configuration, made once.
-    pub(crate) fn schedule(&self, model: &ModelFolder) -> Result<Arc<Schedule>> {
+    pub fn schedule(&self, model: &ModelFolder) -> Result<Arc<Schedule>> {
         self.parsed.schedule(|| {
             let blame = |error| Error::from(model.scheduler_error(error));
             let scheduler = match (self.scheduler, model.family()) {
@@ -123,6 +124,17 @@ impl Job {
                 Some(strength) => schedule.starting_at(schedule.start_for_strength(strength)).map_err(blame),
             }
         })
+    }
+
+    /// What a schedule is made from, as text: jobs of one model with equal keys have equal schedules.
+    pub fn schedule_key(&self) -> String {
+        json!([self.sampler, self.scheduler, self.sampling, self.steps, self.init]).to_string()
+    }
+
+    /// Has the job use a schedule of another job of its model with the same [`Self::schedule_key`]: many jobs share one,
+    /// which takes some tens of KiB.
+    pub fn share_schedule(&mut self, schedule: Arc<Schedule>) {
+        self.parsed.set_schedule(schedule);
     }
 
     /// The same job whose images begin with `init`.

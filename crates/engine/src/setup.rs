@@ -10,9 +10,9 @@ use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::limits::in_range;
 use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
-use crate::request::in_range;
 use crate::threads;
 
 /// Where to run.
@@ -99,13 +99,15 @@ pub struct Setup {
 }
 
 /// Where a model runs.
-pub(crate) struct Place {
-    pub(crate) device: Device,
-    pub(crate) dtype: DType,
+pub struct Place {
+    /// The device.
+    pub device: Device,
+    /// The type of weights and activations.
+    pub dtype: DType,
     /// The type of linear layers' matrices, where it is another one.
-    pub(crate) matrices: Option<MatrixType>,
+    pub matrices: Option<MatrixType>,
     /// A card's memory. It outlives what is on the card.
-    pub(crate) pool: Option<DevicePool>,
+    pub pool: Option<DevicePool>,
 }
 
 /// More threads than any processor runs at once are mistakes.
@@ -159,7 +161,10 @@ impl Setup {
     }
 
     /// Starts the threads and opens the device.
-    pub(crate) fn resolve(&self) -> Result<Place> {
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is not there or no thread can be started, and those of [`Self::check`].
+    pub fn resolve(&self) -> Result<Place> {
         self.check()?;
         threads::start(self.threads)?;
         let device = match self.device {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use kiln_weights::{Lora, Network, Patch, Targets};
 
-use super::{LoraUse, find};
+use super::{LoraUse, find_lora};
 use crate::error::{Error, Result};
 use crate::part::Part;
 
@@ -78,7 +78,7 @@ impl AppliedLoras {
     }
 
     fn open(&self, wanted: &LoraUse) -> Result<Applied> {
-        let path = find(&wanted.lora, self.folder.as_deref())?;
+        let path = find_lora(&wanted.lora, self.folder.as_deref())?;
         let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
         let (file, &LoraUse { text, unet, .. }) = (File { path, modified }, wanted);
         if let Some(known) = self.current.iter().find(|known| known.file == file) {

@@ -58,7 +58,7 @@ fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathB
 ///
 /// # Errors
 /// [`Error::Files`] says where it was looked for.
-pub(crate) fn find(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
+pub fn find_lora(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
     match name {
         LoraName::File(path) if path.is_file() => Ok(path.clone()),
         LoraName::File(path) => {
@@ -95,7 +95,7 @@ mod tests {
         for name in ["ink.safetensors", "styles/Wash.safetensors", "styles/notes.txt"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let find = |name: &str| find(&LoraName::Named(name.into()), Some(folder.path()));
+        let find = |name: &str| find_lora(&LoraName::Named(name.into()), Some(folder.path()));
         assert!(find("ink").unwrap().ends_with("ink.safetensors"));
         assert!(find("wash").unwrap().ends_with("styles/Wash.safetensors"));
         let message = find("oil").unwrap_err().to_string();
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_name_without_a_folder_says_which_option_is_missing() {
-        let message = find(&LoraName::Named("ink".into()), None).unwrap_err().to_string();
+        let message = find_lora(&LoraName::Named("ink".into()), None).unwrap_err().to_string();
         assert!(message.contains("`lora_dir`"), "{message}");
     }
 }

@@ -13,7 +13,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use applied::{AppliedLoras, Changed};
-pub(crate) use locate::{files, find};
+pub(crate) use locate::files;
+pub use locate::find_lora;
 pub(crate) use tag::{beside_tags, tagged, with_tags};
 
 /// A LoRA that a request asks for.

@@ -29,8 +29,9 @@ pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub(crate) use spelling::shown;
+pub use table::MAX_PICTURES;
 pub use table::{GuidanceOptions, OPTIONS, Request};
-pub(crate) use table::{MAX_PICTURES, OptionSet, sampling, set_sampling};
+pub(crate) use table::{OptionSet, sampling, set_sampling};
 pub use value::OptionValue;
 
 /// The row of the option with this name or alias. Case and hyphens do not matter.
@@ -39,8 +40,8 @@ pub fn find_option(name: &str) -> Option<&'static OptionRow> {
     OPTIONS.iter().find(|row| row.names().any(|known| known == plain))
 }
 
-/// The names that are nearest to an unknown one, with `more` names beside the options'.
-pub(crate) fn nearest(name: &str, more: &[&'static str]) -> String {
+/// The names of options that are nearest to an unknown one, as a list for a message; `more` has names beside the options'.
+pub fn nearest_option(name: &str, more: &[&'static str]) -> String {
     let options = OPTIONS.iter().flat_map(|row| row.names().map(|known| (known, row.name)));
     closest(name, options.chain(more.iter().map(|name| (*name, *name))))
 }
@@ -73,8 +74,8 @@ mod tests {
         }
         assert_eq!(find_option("variation-seed").map(|row| row.name), Some("subseed"));
         assert!(find_option("tiling").is_none());
-        assert!(nearest("promt", &["model"]).starts_with("prompt"));
-        assert!(nearest("modle", &["model"]).starts_with("model"));
+        assert!(nearest_option("promt", &["model"]).starts_with("prompt"));
+        assert!(nearest_option("modle", &["model"]).starts_with("model"));
     }
 
     /// A help is a sentence with a full stop; what the range and the default are is said elsewhere.

@@ -154,6 +154,24 @@ impl OptionRow {
 }
 
 impl OptionKind {
+    /// Texts that a user may type for it: the ends of its range, or all its names. Tests that hold for every option
+    /// iterate over them.
+    pub fn samples(&self) -> Vec<String> {
+        match *self {
+            Self::Text | Self::Folder => vec!["a".into()],
+            Self::Flag | Self::Switch => vec!["on".into(), "false".into()],
+            Self::Whole { min, max } => vec![min.to_string(), max.min(1 << 53).to_string()],
+            Self::Number { min, max } => vec![min.to_string(), max.to_string()],
+            Self::Side { max } => vec![max.to_string()],
+            Self::Size => vec!["512x768".into()],
+            Self::Seed => vec!["0".into(), u64::MAX.to_string()],
+            Self::Offset => vec![i64::MIN.to_string(), "0".into()],
+            Self::Choice(names) | Self::Name(names) => names().into_iter().map(String::from).collect(),
+            Self::Numbers => vec!["3,2,1".into()],
+            Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
+        }
+    }
+
     /// The names that a user may choose from.
     pub fn names(&self) -> Vec<&'static str> {
         match self {

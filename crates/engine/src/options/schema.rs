@@ -114,7 +114,7 @@ mod tests {
         let schema = request_schema();
         assert!(allows(&schema, &to_value(Request::default()).unwrap()));
         for row in OPTIONS {
-            for text in samples::samples(row) {
+            for text in row.kind.samples() {
                 let request = samples::request(row, &text);
                 let value = to_value(&request).unwrap();
                 assert!(allows(&schema, &value), "{}: {text}: {}", row.name, value[row.name]);

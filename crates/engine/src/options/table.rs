@@ -22,7 +22,7 @@ use crate::request::Rng;
 use crate::settings::labels;
 
 /// The most images of one call.
-pub(crate) const MAX_PICTURES: usize = 100_000;
+pub const MAX_PICTURES: usize = 100_000;
 /// Tokens of a chunk's text.
 const MAX_BACKTRACK: usize = 75;
 

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kiln_files::{FileRules, PlannedFile, check_writable};
-use kiln_media::{EncodingError, encode_png};
 
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
-use crate::settings::KEY;
 
 /// The pattern of the files' names when none is given.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
@@ -98,7 +96,7 @@ impl Output {
     /// [`Error::Files`] where somebody else made the file in the meantime.
     pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
         let first = self.path(picture.index, picture.seed);
-        let bytes = png(picture).map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
+        let bytes = picture.png().map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
         loop {
             let planned = match &self.stream {
                 Some(stream) => Ok(stream.clone()),
@@ -150,12 +148,6 @@ fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
         }
     }
     found.filter(|_| name.is_empty())
-}
-
-/// The image as a PNG with its settings.
-pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, EncodingError> {
-    let texts = [("parameters", picture.parameters.as_str()), (KEY, picture.settings.as_str())];
-    encode_png((picture.width, picture.height), &picture.rgb, &texts)
 }
 
 #[cfg(test)]

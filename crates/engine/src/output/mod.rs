@@ -6,4 +6,3 @@
 mod images;
 
 pub use images::Output;
-pub(crate) use images::png;

@@ -13,36 +13,36 @@ use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
 
 /// One batch. Every image has its own noise, its own prompts and its own first image; all else is the first job's.
-pub(crate) struct Batch<'a>(Vec<(&'a Job, usize)>);
+pub struct Batch<'a>(Vec<(&'a Job, usize)>);
 
 impl<'a> Batch<'a> {
     /// One batch of the images of `job`, from number `first` on.
-    pub(crate) fn of_job(job: &'a Job, first: usize) -> Self {
+    pub fn of_job(job: &'a Job, first: usize) -> Self {
         Self((first..first + job.batch_size).map(|index| (job, index)).collect())
     }
 
     /// The first image of each of `jobs`, whose [`Job::shared`] are equal.
-    pub(crate) fn of_jobs(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
+    pub fn of_jobs(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
         Self(jobs.into_iter().map(|job| (job, 0)).collect())
     }
 
     /// The job whose settings hold for all images of the batch.
-    pub(crate) fn job(&self) -> &'a Job {
+    pub fn job(&self) -> &'a Job {
         self.0[0].0
     }
 
     /// How many images.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The job of image `i`, and the image's number in it.
-    pub(crate) fn image(&self, i: usize) -> (&'a Job, usize) {
+    pub fn image(&self, i: usize) -> (&'a Job, usize) {
         self.0[i]
     }
 
     /// The images: each one's job, and its number in it.
-    pub(crate) fn images(&self) -> impl Iterator<Item = (&'a Job, usize)> + '_ {
+    pub fn images(&self) -> impl Iterator<Item = (&'a Job, usize)> + '_ {
         self.0.iter().copied()
     }
 
@@ -60,7 +60,7 @@ impl<'a> Batch<'a> {
 impl Job {
     /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
     /// still need batches of their own, where their texts have other lengths or other numbers of parts.
-    pub(crate) fn shared(&self) -> Self {
+    pub fn shared(&self) -> Self {
         Self {
             prompt: String::new(),
             negative_prompt: None,

@@ -13,9 +13,9 @@ use crate::pipeline::text_cache::Encoded;
 
 /// The texts of a batch, and which text conditions which row of the denoiser's batch at which step.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ConditioningPlan {
+pub struct ConditioningPlan {
     /// All different.
-    pub(crate) texts: Vec<String>,
+    pub texts: Vec<String>,
     /// The unconditional rows `(n)` where there is guidance, then the conditional ones `(k n)`: the first part of every
     /// image, the second of every image.
     pub(crate) rows: Vec<Row>,
@@ -66,7 +66,7 @@ impl ConditioningPlan {
     }
 
     /// `n` images with one text for all conditional rows, and, where there is guidance, one for all unconditional rows.
-    pub(crate) fn plain(n: usize, prompt: &str, negative_prompt: Option<&str>) -> Self {
+    pub fn plain(n: usize, prompt: &str, negative_prompt: Option<&str>) -> Self {
         let mut plan = Self { guided: negative_prompt.is_some(), ..Self::default() };
         for text in negative_prompt.into_iter().chain([prompt]) {
             let row = plan.row(&PromptSchedule::new(text, 1));
@@ -97,7 +97,7 @@ impl ConditioningPlan {
 
 /// The conditions that all rows of a batch have in common, besides their texts.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SharedConditions {
+pub struct SharedConditions {
     /// SDXL's sizes, `(1, 6)` in f32: original height and width, crop top and left, target height and width.
     time_ids: Option<Tensor>,
     /// What a distilled network takes as the strength of the guidance, `(1)` in f32.
@@ -109,7 +109,7 @@ pub(crate) struct SharedConditions {
 impl SharedConditions {
     /// Those of images of this width and height, for a network that takes sizes where `with_sizes` says so, and the strength
     /// of the guidance where one is given.
-    pub(crate) fn new(
+    pub fn new(
         with_sizes: bool,
         (width, height): (usize, usize),
         guidance: Option<f64>,
@@ -124,11 +124,7 @@ impl SharedConditions {
 
     /// The conditions of rows with these texts: `context` `(b, s, d)` and pooled texts `(b, d)`, which only networks with
     /// sizes take.
-    pub(crate) fn conditioning(
-        &self,
-        context: Tensor,
-        pooled: impl FnOnce() -> Result<Tensor>,
-    ) -> Result<Conditioning> {
+    pub fn conditioning(&self, context: Tensor, pooled: impl FnOnce() -> Result<Tensor>) -> Result<Conditioning> {
         let rows = context.dim(0)?;
         let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
             let time_ids = time_ids.repeat((rows, 1))?; // (b, 6)
@@ -143,7 +139,7 @@ impl SharedConditions {
 }
 
 /// A batch's plan with its texts encoded.
-pub(crate) struct Conditions {
+pub struct Conditions {
     plan: ConditioningPlan,
     /// By a text's number. All of one length.
     encoded: Vec<Encoded>,
@@ -156,7 +152,7 @@ pub(crate) struct Conditions {
 
 impl Conditions {
     /// `encoded` are the plan's texts, all of one length.
-    pub(crate) fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
+    pub fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
         let nothing = |like: &Encoded| -> Result<_> {
             Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })
         };

@@ -26,7 +26,7 @@ pub(crate) struct Decoder {
 }
 
 /// A decoder's network.
-pub(crate) enum Network {
+pub enum Network {
     /// An `AutoencoderKL`.
     Kl(VaeConfig, Box<kiln_vae::Decoder>),
     /// A TAESD.
@@ -35,9 +35,11 @@ pub(crate) enum Network {
 
 /// Numbers overflowed the first type; the second one is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UpcastRetry {
-    pub(crate) from: DType,
-    pub(crate) to: DType,
+pub struct UpcastRetry {
+    /// The type that overflowed.
+    pub from: DType,
+    /// The type that is used from now on.
+    pub to: DType,
 }
 
 /// The next type with more range or digits.
@@ -125,21 +127,26 @@ pub(crate) fn in_a_type_that_holds(
 
 impl Network {
     /// The decoder that `config` describes.
-    pub(crate) fn kl(config: VaeConfig) -> Self {
+    pub fn kl(config: VaeConfig) -> Self {
         let decoder = Box::new(kiln_vae::Decoder::new(&config));
         Self::Kl(config, decoder)
     }
 
-    pub(crate) fn segments(&self) -> &Segments {
+    /// Its segments, whose weights are in place when it runs.
+    pub fn segments(&self) -> &Segments {
         match self {
             Self::Kl(_, decoder) => decoder.segments(),
             Self::Tiny(_, decoder) => decoder.segments(),
         }
     }
 
-    /// As [`Decoder::decode`], in `dtype`, the slabs' type, and on the latents' device. Nothing is checked. A TAESD, whose
-    /// maps are small, is never tiled.
-    pub(crate) fn decode<T: TensorLike>(&self, latents: &T, dtype: DType, tiling: Tiling) -> Result<T> {
+    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32, to images `(n, 3, f h, f w)` of about -1 to 1 in f32, on the
+    /// latents' device. Weights and feature maps are in `dtype`. The values may be infinite or NaN. A TAESD, whose maps are
+    /// small, is never tiled.
+    ///
+    /// # Errors
+    /// Those of the network.
+    pub fn decode<T: TensorLike>(&self, latents: &T, dtype: DType, tiling: Tiling) -> Result<T> {
         let unscaled = match self {
             Self::Kl(config, _) => config.unscale(latents)?,
             Self::Tiny(config, _) => config.unscale(latents)?,

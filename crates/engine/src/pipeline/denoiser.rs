@@ -11,7 +11,7 @@ use crate::error::Result;
 ///
 /// It runs with tensors in a run and with shapes in a plan, from one `forward`. A recorded step on a GPU replays it, so it
 /// reads nothing back from the device and takes nothing from the host but its inputs.
-pub(crate) trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
+pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// The network's segments, whose weights are in place when it runs.
     fn segments(&self) -> &Segments;
 
@@ -30,7 +30,7 @@ pub(crate) trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
 }
 
 /// A denoiser's prediction with one type of tensor.
-pub(crate) trait Forward<T> {
+pub trait Forward<T> {
     /// The prediction `(b, c, h, w)` for scaled latents `x` `(b, c, h, w)` in the network's type, at the `timesteps` `(1)` or
     /// `(b)` in f32.
     ///

@@ -42,7 +42,7 @@ impl GuidanceOptions {
 }
 
 /// The guidance of a job.
-pub(crate) struct Guidance {
+pub struct Guidance {
     scale: f64,
     options: GuidanceOptions,
     /// Whether the sampler needs the unconditional prediction too.
@@ -60,7 +60,7 @@ pub(crate) struct Guidance {
 
 impl Guidance {
     /// Of strength `scale` at every one of `evaluations`, where `guided`.
-    pub(crate) fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
+    pub fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
         let options = GuidanceOptions::default();
         Self { scale, options, both: false, guided, composed: false, evaluations, counted: None }
     }

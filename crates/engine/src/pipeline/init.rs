@@ -194,7 +194,7 @@ impl Serialize for Init {
 }
 
 /// Where a walk begins, and what is put back between its steps.
-pub(crate) struct Start {
+pub struct Start {
     /// `(n, c, h, w)` in f32 on the denoiser's device, at the schedule's start.
     pub(crate) latents: Tensor,
     pub(crate) kept: Option<Kept>,
@@ -211,6 +211,12 @@ pub(crate) struct Kept {
 }
 
 impl Start {
+    /// The start of images that begin with noise alone: `latents` `(n, c, h, w)` in f32 on the denoiser's device, scaled for
+    /// the schedule's start.
+    pub fn of_noise(latents: Tensor) -> Self {
+        Self { latents, kept: None }
+    }
+
     /// The start of images whose job begins with `init`, on `device`; `image` are the latents of their images `(n, c, h, w)`
     /// where there are any. A latent `(c, h, w)` covers `f` by `f` pixels.
     ///

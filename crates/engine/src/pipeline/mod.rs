@@ -1,8 +1,12 @@
 //! The pipeline: from a batch of a job's images to their pixels.
 //!
-//! A run is a list of stages over a batch ([`event::Stage`]): the texts are encoded ([`text`]), an initial image is
-//! encoded where there is one ([`image_encoder`]), the denoiser runs ([`running`]), the latents are decoded ([`decoder`]).
-//! [`run::run_batch`] runs them, for single calls and for image sets.
+//! A run is a list of stages over a batch ([`crate::Stage`]): the texts are encoded (`text`), an initial image is
+//! encoded where there is one (`image_encoder`), the denoiser runs (`running`), the latents are decoded (`decoder`).
+//! [`run_batch`] runs them, for single calls and for image sets.
+//!
+//! A program that makes images needs [`crate::Engine`] and nothing of this module. It is public for the crates above the
+//! engine: image sets hand batches to [`run_batch`] and take latents and images from a [`BatchSink`], and measurements run
+//! the guided step ([`GuidedStep`]), groups of a [`crate::RunningBatch`] and networks by themselves.
 
 pub(crate) mod batch;
 pub(crate) mod conditioning;
@@ -26,3 +30,21 @@ pub(crate) mod text_plan;
 mod throttle;
 mod tokens;
 pub(crate) mod trace;
+
+pub use crate::host_memory::SystemRequests;
+pub use crate::part::pinned_pool;
+pub use crate::plan::{decoder_flop, text_flop, unet_flop};
+pub use crate::settings::Origin;
+pub use batch::Batch;
+pub use conditioning::{ConditioningPlan, Conditions, SharedConditions};
+pub use decoder::{Network as DecoderNetwork, UpcastRetry};
+pub use denoiser::{Denoiser, Forward};
+pub use guidance::Guidance;
+pub use init::Start;
+pub use overlap::OverlappedNetworks;
+pub use run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch};
+pub use running::Group;
+pub use step::{GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, count_not_finite};
+pub use text::hidden_layer;
+pub use text_cache::Encoded;
+pub use text_plan::Shape;

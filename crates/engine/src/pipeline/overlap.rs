@@ -15,7 +15,7 @@ use crate::pipeline::text::TextEncoders;
 
 /// The networks that another thread runs while steps run. A lock gives each to one thread at a time.
 #[derive(Clone)]
-pub(crate) struct OverlappedNetworks {
+pub struct OverlappedNetworks {
     text: Arc<Mutex<TextEncoders>>,
     decoder: Arc<Mutex<Decoder>>,
     tiling: Tiling,
@@ -33,11 +33,7 @@ impl OverlappedNetworks {
     ///
     /// # Errors
     /// Those of the decoder: where memory is out, nothing smaller is tried.
-    pub(crate) fn decode(
-        &self,
-        latents: &Latents,
-        upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
-    ) -> Result<DecodedImage> {
+    pub fn decode(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let image = decoder.decode(&latents.latents, &Keep::Whole, self.tiling, upcast)?;
@@ -48,7 +44,7 @@ impl OverlappedNetworks {
     ///
     /// # Errors
     /// Those of the text encoders. The text is encoded when it is needed.
-    pub(crate) fn encode_next(&self) -> Result<bool> {
+    pub fn encode_next(&self) -> Result<bool> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).encode_next()
     }
 }

@@ -9,8 +9,9 @@ use kiln_weights::StreamReport;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::host_memory::{self, Asked};
+use crate::host_memory::{self, SystemRequests};
 use crate::lora::LoraUse;
+use crate::picture::Picture;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::decoder::UpcastRetry;
@@ -21,37 +22,41 @@ use crate::pipeline::init::{Init, InitImage, Start};
 use crate::pipeline::running::{Group, RunningBatch};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
-use crate::pipeline::text_plan::TextPlan;
+use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 use crate::plan::Work;
+use crate::resolved::Job;
+use crate::settings::Origin;
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]
-pub(crate) struct Latents {
+pub struct Latents {
     /// `(1, c, h, w)` in f32, in the host's memory.
-    pub(crate) latents: Tensor,
+    pub latents: Tensor,
     /// The image's number in its job, from 0.
-    pub(crate) index: usize,
+    pub index: usize,
     /// The image's seed.
-    pub(crate) seed: u64,
+    pub seed: u64,
 }
 
 /// The pixels of one image.
-pub(crate) struct DecodedImage {
+pub struct DecodedImage {
     /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
-    pub(crate) image: Tensor,
+    pub image: Tensor,
     /// What was decoded, as [`Latents`] has it.
-    pub(crate) latents: Tensor,
+    pub latents: Tensor,
     /// How long decoding took.
-    pub(crate) decode: Duration,
+    pub decode: Duration,
 }
 
 /// How long a batch took before it was decoded.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct BatchTimes {
-    pub(crate) encode: Duration,
-    pub(crate) denoise: Duration,
+pub struct BatchTimes {
+    /// Encoding texts and images.
+    pub encode: Duration,
+    /// All evaluations of the denoiser.
+    pub denoise: Duration,
 }
 
 /// Where a batch stands in its run: evaluations of batches before it, and of all batches.
@@ -68,7 +73,7 @@ impl Progress {
 }
 
 /// What a batch is run with, besides its jobs.
-pub(crate) struct BatchRequest {
+pub struct BatchRequest {
     /// Its texts.
     pub(crate) texts: TextPlan,
     /// The work that memory is planned for.
@@ -76,8 +81,23 @@ pub(crate) struct BatchRequest {
     pub(crate) progress: Progress,
 }
 
+impl BatchRequest {
+    /// What a batch of an image set is run with. `shape` is that of its images' texts; memory is planned for `n` images, so
+    /// that a last batch that is smaller is not planned anew.
+    ///
+    /// # Errors
+    /// Those of the text encoders' tokenizers and of the schedule.
+    pub fn of_set(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<Self> {
+        let texts = engine.text().plan(batch)?;
+        let work = shape.work(batch.job(), n, texts.texts());
+        let schedule = batch.job().schedule(&engine.model)?;
+        let total = schedule.points().len() - schedule.start();
+        Ok(Self { texts, work, progress: Progress { before: 0, total } })
+    }
+}
+
 /// Takes the results of a batch as they come.
-pub(crate) trait BatchSink {
+pub trait BatchSink {
     /// News of the run. An error stops it.
     fn event(&mut self, event: Event) -> Result<()>;
 
@@ -95,6 +115,16 @@ pub(crate) trait BatchSink {
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()>;
 }
 
+impl DecodedImage {
+    /// The image with its settings: number `index` of `job`, made with `origin`.
+    ///
+    /// # Errors
+    /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
+    pub fn picture(self, job: &Job, origin: &Origin, index: usize) -> Result<Picture> {
+        Picture::new(job, origin, index, &self.image, self.latents)
+    }
+}
+
 impl Latents {
     /// Those of the image at `place` of a batch with the latents `all` `(n, c, h, w)`.
     pub(crate) fn of(batch: &Batch<'_>, all: &Tensor, place: usize) -> Result<Self> {
@@ -103,7 +133,7 @@ impl Latents {
     }
 
     /// Says that the image is decoded again.
-    pub(crate) fn again(&self, UpcastRetry { from, to }: UpcastRetry) -> Event {
+    pub fn again(&self, UpcastRetry { from, to }: UpcastRetry) -> Event {
         Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
     }
 }
@@ -113,7 +143,7 @@ impl Latents {
 ///
 /// # Errors
 /// As [`Engine::txt2img`], and those of `sink`.
-pub(crate) fn run_batch(
+pub fn run_batch(
     engine: &mut Engine,
     batch: &Batch<'_>,
     request: BatchRequest,
@@ -242,7 +272,7 @@ fn denoise(
     let calls = group.evaluations();
     let mut running = RunningBatch::new();
     let id = running.join(group, None);
-    let mut warm = Asked::default();
+    let mut warm = SystemRequests::default();
     let device = engine.device.clone();
     let (mut throttle, mut told) = (StepThrottle::new(&device), 0);
     let trace_at = engine.trace.as_ref().map(|_| 1.min(calls.saturating_sub(1)));
@@ -252,7 +282,7 @@ fn denoise(
         engine.advance(&mut running, trace.as_mut())?;
         traced = trace.or(traced);
         if call == 0 {
-            warm = Asked::so_far();
+            warm = SystemRequests::so_far();
         }
         told = throttle.started(call + 1)?;
         if told > 0 {
@@ -262,7 +292,7 @@ fn denoise(
     if let Some(streamed) = engine.unet_part.streamed()? {
         log_streamed(&streamed, calls);
     }
-    host_memory::log_steps(calls.saturating_sub(1), Asked::so_far().since(warm));
+    host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
     let latents = finished(&running.finish(id)?)?;
     if told < calls {
         tell(progress.event(calls))?; // the values were read, so that the GPU is done
@@ -293,14 +323,17 @@ pub(crate) fn finished(group: &Group) -> Result<Tensor> {
     }
 }
 
-/// Makes room for decoding the latents of a batch.
-pub(crate) fn begin_decoding(engine: &mut Engine) {
+/// Frees memory before the latents of a batch are decoded.
+pub fn begin_decoding(engine: &mut Engine) {
     host_memory::trim(Stage::Decode.id());
     engine.make_room_for(Stage::Decode);
 }
 
-/// The stage decode: the latents of one image to its pixels.
-pub(crate) fn decode(
+/// The stage decode: the latents of one image to its pixels. `tell` gets the stage, a change of the mode, and a wider type.
+///
+/// # Errors
+/// Those of the decoder and of `tell`.
+pub fn decode(
     engine: &mut Engine,
     latents: &Latents,
     tell: &mut dyn FnMut(Event) -> Result<()>,
@@ -336,8 +369,11 @@ impl Engine {
         }
     }
 
-    /// [`Engine::set_loras`], in a smaller mode where memory is out.
-    pub(crate) fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+    /// [`Engine::set_loras`], in a smaller mode where memory is out. `tell` gets a change of the mode.
+    ///
+    /// # Errors
+    /// Those of [`Engine::set_loras`] and of `tell`.
+    pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
     }
 }

@@ -21,7 +21,7 @@ use crate::plan::Work;
 pub struct GroupId(u64);
 
 /// Images at one place of one schedule: those of one batch. They come and go together.
-pub(crate) struct Group {
+pub struct Group {
     stepper: Stepper<Arc<Schedule>>,
     kept: Option<Kept>,
     /// `(n, c, h, w)` in f32 on the denoiser's device.
@@ -41,7 +41,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// Images that begin with `start` and draw from `noise` from now on, for the steps of `schedule` from its start.
-    pub(crate) fn new(
+    pub fn new(
         schedule: Arc<Schedule>,
         start: Start,
         noise: Box<dyn NoiseSource + Send>,
@@ -73,7 +73,7 @@ impl Group {
     }
 
     /// The latents as they are now, `(n, c, h, w)` in f32.
-    pub(crate) fn latents(&self) -> &Tensor {
+    pub fn latents(&self) -> &Tensor {
         &self.latents
     }
 
@@ -169,7 +169,7 @@ impl RunningBatch {
     }
 
     /// Adds a group, which takes part from the next evaluation on, with the work that memory is planned for.
-    pub(crate) fn join(&mut self, group: Group, work: Option<Work>) -> GroupId {
+    pub fn join(&mut self, group: Group, work: Option<Work>) -> GroupId {
         self.joined += 1;
         let id = GroupId(self.joined);
         self.groups.push((id, group));
@@ -199,7 +199,7 @@ impl RunningBatch {
     ///
     /// # Errors
     /// [`Error::Value`] where it has left, or never was there.
-    pub(crate) fn finish(&mut self, id: GroupId) -> Result<Group> {
+    pub fn finish(&mut self, id: GroupId) -> Result<Group> {
         self.take(id).ok_or_else(|| {
             let (name, found) = ("group", id.0.to_string());
             Error::Value { name, found, expected: "a group of this running batch".into() }
@@ -215,7 +215,7 @@ impl RunningBatch {
     ///
     /// # Errors
     /// Those of the denoiser and of the samplers.
-    pub(crate) fn step(
+    pub fn step(
         &mut self,
         denoiser: &dyn Denoiser,
         mut recorded: Option<&mut RecordedStep>,

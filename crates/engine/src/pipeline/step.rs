@@ -13,14 +13,14 @@ use crate::pipeline::denoiser::{Denoiser, Forward};
 
 /// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the
 /// second one is recorded.
-pub(crate) const RUNS_UNTIL_RECORDED: usize = 2;
+pub const RUNS_UNTIL_RECORDED: usize = 2;
 
 /// Replays before a step is traced. They keep the GPU busy while the host launches one step operator by operator, which
 /// takes the host longer than the GPU needs for the step. Otherwise the trace would show a GPU that waits.
 const REPLAYS_AHEAD: usize = 4;
 
 /// The guided step of a batch: a denoiser's prediction under one set of conditions and one guidance.
-pub(crate) struct GuidedStep {
+pub struct GuidedStep {
     constants: Constants,
     /// Tells these constants from all others: a recorded step that holds this has their values.
     version: Arc<()>,
@@ -49,7 +49,7 @@ struct Inputs {
 
 /// The step of one size and one set of weights as it was recorded on a GPU. Another size takes its place.
 #[derive(Default)]
-pub(crate) struct RecordedStep(Option<Recorded>);
+pub struct RecordedStep(Option<Recorded>);
 
 struct Recorded {
     /// The tensors that the recorded launches read.
@@ -73,7 +73,7 @@ enum State {
 impl GuidedStep {
     /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. Without `cfg_scale` the
     /// step gives both halves, or the one that there is.
-    pub(crate) fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
+    pub fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
         Ok(Self { constants: Constants::new(conditioning, cfg_scale, dtype)?, version: Arc::default(), dtype })
     }
 
@@ -88,7 +88,7 @@ impl GuidedStep {
     /// in f32: `(2 n, ..)` where there are conditions for both halves and no strength. `recorded` belongs to this denoiser
     /// with these weights; without it nothing is recorded. `trace` gets how long each operator took: on a GPU operators
     /// are launched one by one then, even where a step is recorded.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         denoiser: &dyn Denoiser,
         recorded: Option<&mut RecordedStep>,
@@ -149,7 +149,7 @@ impl GuidedStep {
 impl RecordedStep {
     /// Does `run`, which has nothing to do with the step, with the step's memory, which nothing else uses between two
     /// steps. `run` frees what it allocates on the GPU.
-    pub(crate) fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(Recorded { state: State::Replayed(graph), .. }) => graph.with_arena(run),
             _ => run(),
@@ -295,7 +295,7 @@ fn compose<T: TensorLike>(all: &T, weights: &T) -> Result<T> {
 }
 
 /// How many values of a tensor are infinite or no numbers.
-pub(crate) fn count_not_finite(tensor: &Tensor) -> Result<usize> {
+pub fn count_not_finite(tensor: &Tensor) -> Result<usize> {
     let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     Ok(values.iter().filter(|value| !value.is_finite()).count())
 }

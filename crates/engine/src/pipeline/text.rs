@@ -280,7 +280,7 @@ impl TextEncoders {
 }
 
 /// The layer whose result conditions the denoiser: the family's own, or that which `clip_skip` counts from the end.
-pub(crate) fn hidden_layer(family: Family, clip_skip: Option<usize>) -> HiddenLayer {
+pub fn hidden_layer(family: Family, clip_skip: Option<usize>) -> HiddenLayer {
     match (family, clip_skip) {
         (Family::Sd, None) => HiddenLayer::LAST,
         (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,

@@ -20,11 +20,11 @@ pub(crate) struct Key {
 
 /// One text, encoded.
 #[derive(Debug, Clone)]
-pub(crate) struct Encoded {
+pub struct Encoded {
     /// `(1, chunks * 77, d)`.
-    pub(crate) context: Tensor,
+    pub context: Tensor,
     /// `(1, d)`: the last encoder's pooled output of the first chunk.
-    pub(crate) pooled: Tensor,
+    pub pooled: Tensor,
 }
 
 impl Encoded {

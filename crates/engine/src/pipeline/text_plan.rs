@@ -13,7 +13,7 @@ use crate::resolved::Job;
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
+pub struct Shape {
     pub(crate) guided: bool,
     /// Whether parts are combined by weights.
     composed: bool,

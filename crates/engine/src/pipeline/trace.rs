@@ -12,8 +12,8 @@ use kiln_files::{FileRules, PlannedFile};
 use kiln_ops::trace::{Operator, Trace};
 use serde_json::{Map, Value, json};
 
-use crate::bench::Machine;
 use crate::error::Result;
+use crate::machine::Machine;
 
 /// Operators that the log names.
 const MOST: usize = 5;
@@ -35,8 +35,9 @@ pub struct StepTrace {
 }
 
 impl StepTrace {
-    /// `step` is the number of steps before it.
-    pub(crate) fn new(title: String, device: &Device, dtype: DType, step: usize, trace: Trace) -> Self {
+    /// A trace with a title, of a step on `device` in `dtype`; `step` is the number of steps before it. Its slowest operators
+    /// are logged.
+    pub fn new(title: String, device: &Device, dtype: DType, step: usize, trace: Trace) -> Self {
         let mut how = match step {
             0 => "the first step: libraries and memory were not warm".to_string(),
             _ => "a warm step".to_string(),

@@ -71,7 +71,7 @@ impl Planner {
     }
 
     /// The same for at most `most` pictures.
-    pub(crate) fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
+    pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let planner = Self::new(model, setup.taesd.as_deref())?;
         let (on, room) = RunsOn::of(setup);
         let work = Work { vae: setup.memory.vae, ..Work::of(job) };

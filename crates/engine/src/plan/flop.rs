@@ -17,7 +17,7 @@ const DTYPE: DType = DType::F16;
 
 /// Operations of each of the U-Net's segments, in one call for `images` latents of `(height, width)` with `tokens` tokens
 /// of text each.
-pub(crate) fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usize) -> Result<Vec<f64>> {
+pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usize) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let x = device.tensor(&[images, unet.config().latent_channels(), h, w], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
@@ -26,14 +26,14 @@ pub(crate) fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), toke
 }
 
 /// Operations of decoding one image from latents of `(height, width)`.
-pub(crate) fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
+pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     decoder.decode(&device.tensor(&[1, decoder.latent_channels(), h, w], DType::F32), DTYPE, Tiling::Whole)?;
     Ok(device.take_flop().total())
 }
 
 /// Operations of encoding one text of `tokens` tokens.
-pub(crate) fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
+pub fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let (layer, words) = (HiddenLayer::LAST, TokenEmbeddings::default());
     encoder.forward::<kiln_nn::MetaTensor>(&[vec![0; tokens]], None, layer, &device, &words, &mut |_, _| ())?;

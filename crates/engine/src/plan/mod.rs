@@ -25,7 +25,7 @@ use crate::resolved::Job;
 use kiln_files::ByteSize;
 
 pub use batch_size::BatchSize;
-pub(crate) use flop::{decoder_flop, text_flop, unet_flop};
+pub use flop::{decoder_flop, text_flop, unet_flop};
 pub use planner::Planner;
 pub use runs_on::RunsOn;
 pub use time::Rates;

@@ -12,14 +12,13 @@ use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
 use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
-use crate::bench::BenchModel;
 use crate::error::Result;
+use crate::limits::{MAX_PICTURES, in_range, side};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::decoder::{Network, tiny};
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
-use crate::request::{MAX_PICTURES, in_range, side};
 use crate::residency::{Share, on_device, planned, residency};
 
 /// Steps where nothing is said.
@@ -112,7 +111,7 @@ impl Planner {
     /// # Errors
     /// Those of its configurations.
     pub fn new(model: &ModelFolder, taesd: Option<&Path>) -> Result<Self> {
-        let networks = Self::of_configurations(&BenchModel::from_folder(model))?;
+        let networks = Self::of_configurations(&Architecture::from_folder(model))?;
         match taesd.map(|path| tiny(model, path)).transpose()? {
             Some(decoder) => Ok(Self { encoder: image_encoder::Network::of(&decoder), decoder, ..networks }),
             None => Ok(networks),

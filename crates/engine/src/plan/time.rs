@@ -50,7 +50,7 @@ impl Rates {
     }
 
     /// For streaming a network whose segments have so many operations.
-    pub(crate) fn estimate(&self, flop: &[f64]) -> Estimate {
+    pub fn estimate(&self, flop: &[f64]) -> Estimate {
         Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), bytes_per_second: self.copy }
     }
 

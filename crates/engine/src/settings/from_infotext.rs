@@ -274,7 +274,7 @@ mod tests {
         let mut count = 0;
         for row in OPTIONS.iter().filter(|row| !BY_RULES.contains(&row.name)) {
             for (key, text) in
-                row.infotext_keys().flat_map(|key| samples::samples(row).into_iter().map(move |text| (key, text)))
+                row.infotext_keys().flat_map(|key| row.kind.samples().into_iter().map(move |text| (key, text)))
             {
                 let expected = samples::request(row, &text);
                 let written = row.value(&expected).infotext().unwrap();

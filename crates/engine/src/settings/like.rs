@@ -11,7 +11,7 @@ use super::formats::{self, Taken, Unknown};
 use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile, is_hash};
 use super::{ImageReport, from_infotext, labels, programs};
 use crate::error::{Error, Result};
-use crate::lora::{LoraName, find, stem};
+use crate::lora::{LoraName, find_lora, stem};
 use crate::matrices::MatrixChoice;
 use crate::picture::Picture;
 use crate::request::Request;
@@ -323,7 +323,7 @@ fn found_lora(path: &Path, own: &OwnSettings, setup: &Setup) -> LoraName {
         return LoraName::File(path);
     }
     // Where there is none, loading says so.
-    let in_folder = || find(&LoraName::Named(stem(path)), setup.lora_dir.as_deref()).ok();
+    let in_folder = || find_lora(&LoraName::Named(stem(path)), setup.lora_dir.as_deref()).ok();
     let beside = path.is_file().then(|| path.to_path_buf());
     LoraName::File(beside.or_else(in_folder).unwrap_or_else(|| path.to_path_buf()))
 }

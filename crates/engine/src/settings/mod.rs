@@ -21,6 +21,7 @@ mod round_trip;
 
 pub use image::ImageReport;
 pub use like::Like;
-pub(crate) use origin::{Files, Origin};
+pub(crate) use origin::Files;
+pub use origin::Origin;
 pub(crate) use own::KEY;
 pub use own::{ComponentKind, NamedFile, OwnSettings, PartFile};

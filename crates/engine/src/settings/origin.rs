@@ -10,13 +10,13 @@ use kiln_models::{Hashed, Hashes, ModelFolder};
 use kiln_weights::MatrixType;
 
 use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile};
-use crate::lora::{LoraName, LoraUse, find, stem};
+use crate::lora::{LoraName, LoraUse, find_lora, stem};
 use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;
 
 /// The model and its files. Their digests are computed from the beginning, on a thread of their own.
-pub(crate) struct Origin {
+pub struct Origin {
     hashes: Hashes,
     /// The settings without what differs from picture to picture.
     base: OwnSettings,
@@ -88,7 +88,7 @@ impl Origin {
 
     fn lora(&self, name: &LoraName) -> Option<Hashed> {
         let mut known = self.loras.lock().unwrap_or_else(PoisonError::into_inner);
-        let find = || find(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
+        let find = || find_lora(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
         known.entry(name.clone()).or_insert_with(find).clone()
     }
 

@@ -1,10 +1,12 @@
-//! Image sets: files of jobs become folders of pictures.
+//! Floor 7: image sets. Files of jobs become folders of images.
 //!
 //! [`JobFile`] reads jobs, [`JobSet`] numbers their pictures in all combinations of some axes, [`BatchRun::plan`] looks
 //! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
 //! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
+#![forbid(unsafe_code)]
 
 mod drawing;
+mod error;
 mod events;
 mod fields;
 mod grid;
@@ -25,6 +27,7 @@ mod sheet;
 mod source;
 mod unique;
 
+pub use error::{Error, Result};
 pub use events::{BatchEvent, BatchProgress, BatchReport};
 pub use fields::Assignment;
 pub use grid::Axis;

@@ -14,10 +14,11 @@ use super::set::{JobSet, Task};
 use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
-use crate::plan::BatchSize;
-use crate::request::{MAX_PICTURES, Request, in_range, random_seed};
-use crate::settings::ImageReport;
-use crate::setup::Setup;
+use kiln_engine::BatchSize;
+use kiln_engine::ImageReport;
+use kiln_engine::Request;
+use kiln_engine::Setup;
+use kiln_engine::limits::{MAX_PICTURES, in_range, random_seed};
 
 /// How a set is made.
 #[derive(Debug, Clone)]
@@ -240,7 +241,7 @@ fn check_regular(path: &Path) -> Result<()> {
         Ok(found) if !found.is_file() => {
             let found = format!("'{}'", path.display());
             let expected = "the name of a regular file; there is a folder or a device of that name".into();
-            Err(Error::Value { name: "output", found, expected })
+            Err(Error::value("output", found, expected))
         }
         _ => Ok(()),
     }
@@ -267,7 +268,7 @@ fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) 
             if let Some(line) = above.to_str().and_then(|above| taken.get(above)) {
                 let found = format!("'{}' in line {}", todo.planned.file, todo.task.line);
                 let expected = format!("another folder; {} is an image, in line {line}", above.display());
-                return Err(Error::Value { name: "output", found, expected });
+                return Err(Error::value("output", found, expected));
             }
             match check_folder(&folder.join(above), "a folder for images") {
                 Err(kiln_files::Error::NotFound { .. }) => {} // it will be made
@@ -292,7 +293,7 @@ fn plan_one(task: &Task, taken: &mut HashMap<String, usize>) -> Result<Planned> 
         if pattern.is_some_and(is_fixed) {
             let found = format!("'{file}' in line {line}, and in line {other}");
             let expected = "a name for each job; {index} and {seed} may be in it".into();
-            return Err(Error::Value { name: "output", found, expected });
+            return Err(Error::value("output", found, expected));
         }
         file = with_suffix(&name, &format!("-{i}"));
     }

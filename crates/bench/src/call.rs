@@ -20,20 +20,20 @@ use kiln_weights::Segments;
 
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, encode, shared_conditions, texts_flop};
-use super::{BenchModel, BenchStage};
-use crate::error::{Error, Result};
-use crate::output::png;
-use crate::picture::{Picture, to_rgb};
-use crate::pipeline::conditioning::{ConditioningPlan, Conditions};
-use crate::pipeline::decoder::Network;
-use crate::pipeline::denoiser::{Denoiser, Forward};
-use crate::pipeline::event::Stage;
-use crate::pipeline::guidance::Guidance;
-use crate::pipeline::init::Start;
-use crate::pipeline::running::{Group, RunningBatch};
-use crate::pipeline::step::{RecordedStep, count_not_finite};
-use crate::pipeline::text_cache::Encoded;
-use crate::plan::{decoder_flop, unet_flop};
+use super::{Architecture, BenchStage};
+use crate::error::Result;
+use kiln_engine::Picture;
+use kiln_engine::RunningBatch;
+use kiln_engine::Stage;
+use kiln_engine::pipeline::DecoderNetwork as Network;
+use kiln_engine::pipeline::Encoded;
+use kiln_engine::pipeline::Group;
+use kiln_engine::pipeline::Guidance;
+use kiln_engine::pipeline::Start;
+use kiln_engine::pipeline::{ConditioningPlan, Conditions};
+use kiln_engine::pipeline::{Denoiser, Forward};
+use kiln_engine::pipeline::{RecordedStep, count_not_finite};
+use kiln_engine::pipeline::{decoder_flop, unet_flop};
 
 /// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is small next to the U-Net's.
 const SCHEDULE: &str = r#"{
@@ -43,7 +43,7 @@ const SCHEDULE: &str = r#"{
 
 /// A call that can be made again and again.
 struct Call<'a> {
-    model: &'a BenchModel,
+    model: &'a Architecture,
     /// Images of a call.
     n: usize,
     device: &'a Device,
@@ -96,7 +96,7 @@ impl Call<'_> {
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
         let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;
-        let start = Start { latents: (latents * self.schedule.init_noise_sigma())?, kept: None };
+        let start = Start::of_noise((latents * self.schedule.init_noise_sigma())?);
         let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
         let guidance = Guidance::plain(CFG_SCALE, true, calls);
         let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;
@@ -122,7 +122,7 @@ impl Call<'_> {
             Ok(Encoded { context, pooled })
         };
         let encoded = (0..plan.texts.len()).map(encoded).collect::<Result<_>>()?;
-        Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)
+        Ok(Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)?)
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
@@ -132,18 +132,9 @@ impl Call<'_> {
             Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
         })?;
         count_not_finite(&image)?;
-        let picture = Picture {
-            index,
-            seed: SEED,
-            width: self.model.width,
-            height: self.model.height,
-            rgb: to_rgb(&image)?,
-            parameters: String::new(),
-            settings: String::new(),
-            latents: latents.to_device(&Device::Cpu)?,
-        };
-        let failed = |error| Error::write(Path::new("a PNG file in memory"))(io::Error::other(error));
-        png(&picture).map(drop).map_err(failed)
+        let picture = Picture::without_settings(index, SEED, &image, latents.to_device(&Device::Cpu)?)?;
+        let failed = |error| kiln_files::write_error(Path::new("a PNG file in memory"))(io::Error::other(error));
+        Ok(picture.png().map(drop).map_err(failed)?)
     }
 }
 
@@ -151,7 +142,7 @@ impl Call<'_> {
 struct Echo<'a>(&'a Unet);
 
 impl<T: TensorLike> Forward<T> for Echo<'_> {
-    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
+    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> kiln_engine::Result<T> {
         Forward::forward(self.0, x, timesteps, conditioning)?;
         Ok(x.clone())
     }

@@ -10,17 +10,17 @@ use super::journal::Seconds;
 use super::overlap_worker::OverlapWorker;
 use super::plan::BatchOptions;
 use super::run_state::RunState;
-use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::pipeline::batch::Batch;
-use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::overlap::OverlappedNetworks;
-use crate::pipeline::run::{
-    BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, begin_decoding, decode, run_batch,
+use kiln_engine::Engine;
+use kiln_engine::Job;
+use kiln_engine::pipeline::Batch;
+use kiln_engine::pipeline::OverlappedNetworks;
+use kiln_engine::pipeline::Shape;
+use kiln_engine::pipeline::{
+    BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch,
 };
-use crate::pipeline::text_plan::Shape;
-use crate::plan::{BatchSize, Planner};
-use crate::resolved::Job;
+use kiln_engine::{BatchSize, Planner};
+use kiln_engine::{Error, Result};
+use kiln_engine::{Event, Stage};
 use kiln_models::ModelFolder;
 
 /// Batches whose texts are looked at before they are run.
@@ -83,8 +83,8 @@ impl RunState<'_, '_> {
         }
         let batch = Batch::of_jobs(images.iter().map(|(_, job)| &**job));
         let mut sink = SetImages { state: self, images, overlapped, times: BatchTimes::default(), given: 0 };
-        let result =
-            request(engine, &batch, shape, n).and_then(|request| run_batch(engine, &batch, request, &mut sink));
+        let result = BatchRequest::of_set(engine, &batch, shape, n)
+            .and_then(|request| run_batch(engine, &batch, request, &mut sink));
         let given = sink.given;
         match result.and_then(|()| self.decode_the_rest(engine)) {
             Ok(()) => Ok(()),
@@ -118,15 +118,6 @@ impl RunState<'_, '_> {
         let told = self.take(worker.finish());
         told.and(self.decode_the_rest(engine))
     }
-}
-
-/// What a batch is run with. A last batch that is smaller than `n` is not planned anew.
-fn request(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<BatchRequest> {
-    let texts = engine.text().plan(batch)?;
-    let work = shape.work(batch.job(), n, texts.texts());
-    let schedule = batch.job().schedule(&engine.model)?;
-    let total = schedule.points().len() - schedule.start();
-    Ok(BatchRequest { texts, work, progress: Progress { before: 0, total } })
 }
 
 /// Takes the images of one batch of a set.

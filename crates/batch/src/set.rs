@@ -11,7 +11,8 @@ use super::grid::{Axis, combinations, count};
 use super::names::{check_pattern, with_index};
 use super::source::JobFile;
 use crate::error::{Error, Result};
-use crate::request::{MAX_PICTURES, Request};
+use kiln_engine::Request;
+use kiln_engine::limits::MAX_PICTURES;
 
 /// The pictures of a file of jobs, in all combinations of some axes.
 #[derive(Debug, Clone)]
@@ -52,7 +53,7 @@ impl JobSet {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {
                 let expected = "one axis for each field".into();
-                return Err(Error::Value { name: "grid", found: format!("two axes of {}", axis.field), expected });
+                return Err(Error::value("grid", format!("two axes of {}", axis.field), expected));
             }
         }
         let mut this = Self { name: file.name.clone(), tasks: Vec::new(), axes };
@@ -69,7 +70,7 @@ impl JobSet {
                 if this.tasks.len() > MAX_PICTURES {
                     let expected = format!("at most {MAX_PICTURES} pictures in all");
                     let found = format!("{} jobs in {} combinations", file.entries.len(), count(&this.axes));
-                    return Err(Error::Value { name: "the set", found, expected });
+                    return Err(Error::value("the set", found, expected));
                 }
             }
         }

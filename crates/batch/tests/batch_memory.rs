@@ -2,10 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use kiln_engine::{
-    BatchEvent, BatchOptions, BatchRun, BatchSize, DTypeChoice, DeviceChoice, HostPool, JobFile, JobSet, ModelOptions,
-    Setup,
-};
+use kiln_batch::{BatchEvent, BatchOptions, BatchRun, JobFile, JobSet};
+use kiln_engine::{BatchSize, DTypeChoice, DeviceChoice, HostPool, ModelOptions, Setup};
 use kiln_testkit::fixtures;
 
 #[global_allocator]

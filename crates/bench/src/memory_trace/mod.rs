@@ -96,7 +96,7 @@ impl MemoryTraceFile {
     /// Begins to record, the whole process.
     ///
     /// # Errors
-    /// [`Error::Pool`] where a trace is recorded already.
+    /// [`kiln_engine::Error::Pool`] where a trace is recorded already.
     pub fn start(self) -> Result<MemoryRecording> {
         Ok(MemoryRecording { file: self.0, recorder: MemoryRecorder::start(EVENTS)? })
     }
@@ -111,7 +111,7 @@ impl MemoryRecording {
     /// Ends the recording and writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Files`].
+    /// [`kiln_engine::Error::Files`].
     pub fn write(self) -> Result<()> {
         let trace = self.recorder.finish();
         if trace.lost > 0 {
@@ -146,8 +146,10 @@ fn write_trace(trace: &MemoryTrace, mut to: impl Write) -> std::io::Result<()> {
 }
 
 fn read_trace(path: &Path) -> Result<MemoryTrace> {
-    let text = read_small_text(path, MAX_BYTES).map_err(Error::read(path))?;
-    let wrong = |line: usize, problem: String| Error::model(path, format!("line {}: {problem}", line + 1));
+    let text = read_small_text(path, MAX_BYTES).map_err(kiln_files::read_error(path))?;
+    let wrong = |line: usize, problem: String| {
+        Error::from(kiln_models::Error::model(path, format!("line {}: {problem}", line + 1)))
+    };
     let mut trace = MemoryTrace::default();
     for (i, line) in text.lines().enumerate() {
         let parsed = serde_json::from_str(line).map_err(|error| wrong(i, error.to_string()))?;
@@ -213,7 +215,7 @@ pub struct ReplayRow {
 /// Plays the traces in files back under every policy, each pool that has something for itself.
 ///
 /// # Errors
-/// [`Error::Files`] and [`Error::Models`] name the file.
+/// [`kiln_engine::Error::Files`] and [`kiln_engine::Error::Models`] name the file.
 pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
     let mut rows = Vec::new();
     for file in files {
@@ -245,7 +247,7 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
-/// [`Error::Models`] names the trace, [`Error::Files`] the trace or the drawing; [`Error::Value`] where the drawing
+/// [`kiln_engine::Error::Models`] names the trace, [`kiln_engine::Error::Files`] the trace or the drawing; [`kiln_engine::Error::Value`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
     let rules = FileRules { field: "output", what: "the drawing", extensions: &["svg"], overwrite: true };

@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use kiln_models::{ModelFolder, locate_model};
 use kiln_scheduler::Schedule;
-use serde_json::json;
 
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
-use crate::lora::{self, LoraName, LoraUse};
-use crate::resolved::Job;
+use kiln_engine::Job;
+use kiln_engine::{LoraName, LoraUse, find_lora};
 
 /// The pictures of one model, ready to be drawn.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ struct Resolver<'a> {
     /// LoRA files that were looked for: why there is none, if so.
     loras: HashMap<LoraName, Option<String>>,
     /// The schedules of the jobs so far, by all that they are made from.
-    schedules: HashMap<String, Arc<Schedule>>,
+    schedules: HashMap<(usize, String), Arc<Schedule>>,
 }
 
 impl Resolver<'_> {
@@ -80,8 +79,8 @@ impl Resolver<'_> {
     /// tens of KiB.
     fn share_schedule(&mut self, model: usize, job: &mut Job) -> Result<()> {
         let schedule = job.schedule(&self.models[model].1.model)?;
-        let key = json!([model, job.sampler, job.scheduler, job.sampling, job.steps, job.init]).to_string();
-        job.parsed.set_schedule(self.schedules.entry(key).or_insert(schedule).clone());
+        let key = (model, job.schedule_key());
+        job.share_schedule(self.schedules.entry(key).or_insert(schedule).clone());
         Ok(())
     }
 
@@ -110,7 +109,7 @@ impl Resolver<'_> {
 
     fn find(&mut self, lora: &LoraUse) -> std::result::Result<(), String> {
         let folder = self.options.setup.lora_dir.as_deref();
-        let look = || lora::find(&lora.lora, folder).err().map(|error| error.to_string());
+        let look = || find_lora(&lora.lora, folder).err().map(|error| error.to_string());
         self.loras.entry(lora.lora.clone()).or_insert_with(look).clone().map_or(Ok(()), Err)
     }
 }

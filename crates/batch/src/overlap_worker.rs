@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::image_task::ImageTask;
-use crate::error::{Error, Result};
-use crate::pipeline::event::Event;
-use crate::pipeline::overlap::OverlappedNetworks;
-use crate::pipeline::run::{DecodedImage, Latents};
+use kiln_engine::Event;
+use kiln_engine::pipeline::OverlappedNetworks;
+use kiln_engine::pipeline::{DecodedImage, Latents};
+use kiln_engine::{Error, Result};
 
 /// Images that may wait: those of some batches. The denoiser waits where there are more, since decoding is the slower part
 /// then.

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use kiln_engine::{
-    BatchEvent, BatchOptions, BatchReport, BatchRun, BatchSize, Beside, DTypeChoice, DeviceChoice, HostPool, JobFile,
-    JobSet, ModelOptions, Setup, Stage,
-};
+use kiln_batch::{BatchEvent, BatchOptions, BatchReport, BatchRun, JobFile, JobSet};
+use kiln_engine::{BatchSize, Beside, DTypeChoice, DeviceChoice, HostPool, ModelOptions, Setup, Stage};
 use kiln_mempool::Faults;
 use kiln_testkit::{Target, fixtures};
 

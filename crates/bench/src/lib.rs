@@ -1,11 +1,14 @@
-//! Measuring the stages of a model: one guided step, decoding a picture, encoding a text, or a whole call.
+//! Floor 7: measurements. The stages of a model are timed: one guided step, decoding a picture, encoding a text, or a whole call.
 //!
 //! Networks are filled with random weights ([`kiln_weights::RandomSource`]): their speed does not depend on what they
 //! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured
 //! apart.
+#![forbid(unsafe_code)]
 
 mod call;
+mod error;
 mod fits;
+mod memory_trace;
 mod report;
 mod stage;
 mod streamed;
@@ -14,17 +17,18 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_mempool::{ProcessMemory, SystemMemory};
-pub use kiln_models::Architecture as BenchModel;
+use kiln_models::Architecture;
 use kiln_ops::Target;
 use serde::Serialize;
 
-pub use report::{BenchReport, CardMemory, Machine, ModelReport, ReportFile, StageReport, Summary};
+pub use error::{Error, Result};
+pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
+pub use report::{BenchReport, CardMemory, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};
 
-use crate::error::{Error, Result};
-use crate::plan::RunsOn;
-use crate::request::{in_range, side};
-use crate::setup::{Place, Setup};
+use kiln_engine::limits::{in_range, side};
+use kiln_engine::{Machine, RunsOn};
+use kiln_engine::{Place, Setup};
 use stage::Meter;
 
 /// What can be measured.
@@ -134,7 +138,7 @@ impl BenchPlan {
     /// its weights are made. [`Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
-        models: &[BenchModel],
+        models: &[Architecture],
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
@@ -171,24 +175,24 @@ impl BenchPlan {
     }
 
     /// Checks every value, and gives the model with the size that was asked for.
-    fn sized(&self, model: &BenchModel) -> Result<BenchModel> {
+    fn sized(&self, model: &Architecture) -> Result<Architecture> {
         in_range("runs", self.runs, 1, MAX_RUNS)?;
         in_range("warmup", self.warmup, 0, MAX_RUNS)?;
         in_range("batch", self.batch, 1, MAX_BATCH)?;
         in_range("steps", self.steps, 1, kiln_models::limits::MAX_STEPS)?;
         if self.stages.is_empty() {
             let expected = "at least one of step, vae, text and call".into();
-            return Err(Error::Value { name: "stages", found: "empty".into(), expected });
+            return Err(kiln_engine::Error::Value { name: "stages", found: "empty".into(), expected }.into());
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
             let (found, expected) = ("given without a step".into(), "step among the `stages`".into());
-            return Err(Error::Value { name: "trace", found, expected });
+            return Err(kiln_engine::Error::Value { name: "trace", found, expected }.into());
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
         let multiple = model.vae.downscale().max(8);
         side("size", width, multiple)?;
         side("size", height, multiple)?;
-        Ok(BenchModel { width, height, ..model.clone() })
+        Ok(Architecture { width, height, ..model.clone() })
     }
 }
 
@@ -197,10 +201,10 @@ mod tests {
     use kiln_testkit::fixtures;
 
     use super::*;
-    use crate::{DTypeChoice, DeviceChoice, ModelFolder};
+    use kiln_engine::{DTypeChoice, DeviceChoice, ModelFolder};
 
-    fn tiny(name: &str) -> BenchModel {
-        BenchModel::from_folder(&ModelFolder::open(&fixtures("models").join(name)).unwrap())
+    fn tiny(name: &str) -> Architecture {
+        Architecture::from_folder(&ModelFolder::open(&fixtures("models").join(name)).unwrap())
     }
 
     fn plan() -> BenchPlan {
@@ -263,7 +267,10 @@ mod tests {
             Some(2) => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         };
-        assert!(matches!(plan().run(&[tiny("sd1")], &mut { stop }), Err(Error::Interrupted)));
+        assert!(matches!(
+            plan().run(&[tiny("sd1")], &mut { stop }),
+            Err(Error::Engine(kiln_engine::Error::Interrupted))
+        ));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::stage::SEED;
-use crate::error::{Error, Result};
-use crate::part::pinned_pool;
-use crate::plan::Rates;
+use crate::error::Result;
+use kiln_engine::Rates;
+use kiln_engine::pipeline::pinned_pool;
 
 /// How the weights of a measurement are streamed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Streamed {
         let (source, file): (Arc<dyn ParamSource>, _) = match placement.device {
             Device::Cpu => {
                 let folder = std::env::temp_dir();
-                let file = NamedTempFile::new_in(&folder).map_err(Error::write(&folder))?;
+                let file = NamedTempFile::new_in(&folder).map_err(kiln_files::write_error(&folder))?;
                 random.save(file.path())?;
                 (Arc::new(SafetensorsFile::open(file.path())?), Some(file))
             }

@@ -17,10 +17,11 @@ use super::resolve::OfModel;
 use super::run_state::{RunState, Watch};
 use super::saver::Savers;
 use super::sheet::write_sheet;
-use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::lora::LoraUse;
-use crate::resolved::Job;
+use crate::error::Result;
+use kiln_engine::Engine;
+use kiln_engine::Error;
+use kiln_engine::Job;
+use kiln_engine::LoraUse;
 
 impl BatchRun {
     /// Makes the images that are missing. `watch` gets the events, and may stop the run between steps: what is
@@ -51,7 +52,7 @@ impl BatchRun {
         report.interrupted = matches!(result, Err(Error::Interrupted)) || matches!(recorded, Err(Error::Interrupted));
         match result.and(recorded) {
             Ok(()) | Err(Error::Interrupted) => written?,
-            error => return error.map(|()| report),
+            Err(error) => return Err(error.into()),
         }
         (report.made, report.timings.save) = (state.made, state.saved);
         report.failed = state.failed;
@@ -69,7 +70,12 @@ impl BatchRun {
 
 impl RunState<'_, '_> {
     /// Makes all that is pending, model by model.
-    fn make(&mut self, models: Vec<OfModel>, options: &BatchOptions, report: &mut BatchReport) -> Result<()> {
+    fn make(
+        &mut self,
+        models: Vec<OfModel>,
+        options: &BatchOptions,
+        report: &mut BatchReport,
+    ) -> kiln_engine::Result<()> {
         let only_one = models.len() == 1;
         for OfModel { model, jobs } in models {
             self.tell(BatchEvent::Model(&model.name()))?;
@@ -106,7 +112,7 @@ impl RunState<'_, '_> {
     }
 
     /// Loads a model with the first job's LoRAs, or without where they are at fault: then that job will say so.
-    fn load(&mut self, model: &ModelFolder, options: &BatchOptions, first: &Job) -> Result<Engine> {
+    fn load(&mut self, model: &ModelFolder, options: &BatchOptions, first: &Job) -> kiln_engine::Result<Engine> {
         let mut load = |loras: &[LoraUse]| {
             let mut failure = None;
             let mut watch = |event| match self.event(event) {

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use serde_json::json;
 
-use crate::resolved::Job;
+use kiln_engine::Job;
 
 /// Pictures of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
 /// weights change as seldom as they can. Each group has its pictures in their order, by their place in `jobs`.
@@ -45,7 +45,7 @@ pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LoraUse, ModelFolder, Request};
+    use kiln_engine::{LoraUse, ModelFolder, Request};
 
     #[test]
     fn texts_seeds_and_generators_may_differ() {
@@ -58,7 +58,7 @@ mod tests {
             Request { prompt: "b".into(), negative_prompt: Some("c".into()), ensd: Some(3), ..default.clone() },
             Request { steps: Some(7), ..default.clone() },
             Request { loras: vec![lora("a")], cfg_scale: Some(2.0), ..default.clone() },
-            Request { subseed_strength: Some(0.5), rng: crate::Rng::Cuda, ..default.clone() },
+            Request { subseed_strength: Some(0.5), rng: kiln_engine::Rng::Cuda, ..default.clone() },
         ];
         let jobs = jobs.map(|request| request.resolve(&model).unwrap());
         assert_eq!(groups(jobs.iter()), [vec![0, 2, 5], vec![3], vec![1], vec![4]]);

@@ -12,9 +12,6 @@ use kiln_files::{persist, persist_new, temporary_beside};
 use super::image_task::{ImageTask, Unsaved};
 use super::journal::{Journal, Line, Made};
 use crate::error::{Error, Result};
-use crate::output::png;
-use crate::picture::Picture;
-use crate::pipeline::run::DecodedImage;
 
 /// Threads that save: compressing an image takes a small part of the time that making it takes.
 const THREADS: usize = 2;
@@ -97,10 +94,9 @@ fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journ
 fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
     let start = Instant::now();
     let ImageTask { job, origin, mut seconds, content, .. } = task;
-    let Unsaved { image: DecodedImage { image, latents, .. }, key, path, replace } = content;
-    let picture = Picture::new(&job, &origin, 0, &image, latents)?;
-    drop(image);
-    let bytes = png(&picture).map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
+    let Unsaved { image, key, path, replace } = content;
+    let picture = image.picture(&job, &origin, 0)?;
+    let bytes = picture.png().map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
     let journal = || journal.lock().unwrap_or_else(PoisonError::into_inner);
     let of_set = {
         let journal = journal();

@@ -3,7 +3,8 @@
 
 use std::ops::ControlFlow;
 
-use kiln_engine::{Architecture, BenchPlan, BenchStage, DTypeChoice, DeviceChoice, HostPool, Preset, Setup};
+use kiln_bench::{BenchPlan, BenchStage};
+use kiln_engine::{Architecture, DTypeChoice, DeviceChoice, HostPool, Preset, Setup};
 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;

@@ -12,9 +12,10 @@ use super::journal::{Journal, Line};
 use super::overlap_worker::{Decoded, Done, OverlapWorker};
 use super::plan::{State, Todo};
 use super::saver::{Saved, Savers};
-use crate::error::{Error, Result};
-use crate::pipeline::event::Event;
-use crate::pipeline::run::{DecodedImage, Latents};
+use crate::error::Error as BatchError;
+use kiln_engine::pipeline::{DecodedImage, Latents};
+use kiln_engine::{Error, Result};
+use kiln_engine::{Event, Stage};
 
 /// Who listens, and may stop the run.
 pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
@@ -46,7 +47,7 @@ pub(super) struct RunState<'a, 'w> {
     pub(super) gpu_memory: Option<u64>,
     /// The error that ended the run though it is no job's fault, such as a full disk. Callers get
     /// [`Error::Interrupted`], which no job is blamed for.
-    pub(super) stopped_by: Option<Error>,
+    pub(super) stopped_by: Option<BatchError>,
 }
 
 impl<'a, 'w> RunState<'a, 'w> {
@@ -79,9 +80,9 @@ impl<'a, 'w> RunState<'a, 'w> {
     }
 
     /// Ends the run with an error of its own.
-    pub(super) fn stop(&mut self, error: Error) -> Error {
+    pub(super) fn stop(&mut self, error: BatchError) -> Error {
         match error {
-            Error::Interrupted => {}
+            BatchError::Engine(Error::Interrupted) => {}
             error => drop(self.stopped_by.get_or_insert(error)),
         }
         Error::Interrupted
@@ -102,7 +103,7 @@ impl<'a, 'w> RunState<'a, 'w> {
             ))),
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
-            Event::Text { .. } => self.tell(BatchEvent::Begin(crate::pipeline::event::Stage::Encode)),
+            Event::Text { .. } => self.tell(BatchEvent::Begin(Stage::Encode)),
             Event::Picture(_) => Ok(()),
         }
     }
@@ -221,10 +222,10 @@ impl<'a, 'w> RunState<'a, 'w> {
 
 /// Whether an image that could not be saved is at fault itself. A full disk or a folder that is gone is not of its
 /// making: the next image would meet it too, and later, when there is room, this one can be made.
-fn is_of_the_job(error: &Error) -> bool {
+fn is_of_the_job(error: &BatchError) -> bool {
     use std::io::ErrorKind::{AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied};
     match error {
-        Error::Files(kiln_files::Error::Write { source, .. }) => {
+        BatchError::Engine(Error::Files(kiln_files::Error::Write { source, .. })) => {
             matches!(source.kind(), AlreadyExists | InvalidFilename | IsADirectory | NotADirectory | PermissionDenied)
         }
         _ => true,
@@ -239,14 +240,17 @@ mod tests {
 
     #[test]
     fn trouble_of_the_disk_is_no_job_s_fault() {
-        let write = |kind: ErrorKind| Error::write("a.png".as_ref())(kind.into());
+        let write = |kind: ErrorKind| BatchError::write("a.png".as_ref())(kind.into());
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge, ErrorKind::NotFound] {
             assert!(!is_of_the_job(&write(kind)), "{kind:?}");
         }
         // No space, a read-only file system, an error of the device, a stale handle of a network file system.
         for number in [28, 30, 5, 116] {
             let error = std::io::Error::from_raw_os_error(number);
-            assert!(!is_of_the_job(&Error::write("a.png".as_ref())(error)) || !cfg!(target_os = "linux"), "{number}");
+            assert!(
+                !is_of_the_job(&BatchError::write("a.png".as_ref())(error)) || !cfg!(target_os = "linux"),
+                "{number}"
+            );
         }
         assert!(
             is_of_the_job(&write(ErrorKind::PermissionDenied))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::journal::Seconds;
-use crate::pipeline::event::{Stage, Timings};
+use kiln_engine::{Stage, Timings};
 
 /// News of a set.
 #[derive(Debug)]

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::journal::Seconds;
-use crate::pipeline::run::DecodedImage;
-use crate::resolved::Job;
-use crate::settings::Origin;
+use kiln_engine::Job;
+use kiln_engine::pipeline::DecodedImage;
+use kiln_engine::pipeline::Origin;
 
-/// An image of a set with what there is of it so far, `S`: its latents ([`crate::pipeline::run::Latents`]), its pixels
+/// An image of a set with what there is of it so far, `S`: its latents ([`kiln_engine::pipeline::Latents`]), its pixels
 /// ([`DecodedImage`]), or its pixels with the file that they become ([`Unsaved`]).
 pub(crate) struct ImageTask<S> {
     /// The image's place in the list of the set's images.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-use crate::lora::LoraUse;
-use crate::options::{OPTIONS, OptionKind, Request, find_option, nearest};
+use kiln_engine::LoraUse;
+use kiln_engine::{OPTIONS, OptionKind, Request, find_option, nearest_option};
 use kiln_scheduler::ScheduleChoice;
 
 /// The fields beside the request's.
@@ -55,7 +55,7 @@ pub(crate) fn long_name(name: &str) -> Result<String, String> {
     let known: BTreeSet<&str> = OPTIONS.iter().map(|row| row.name).chain(BESIDE).collect();
     let short: Vec<&str> = OPTIONS.iter().flat_map(|row| row.names().skip(1)).collect();
     let known: Vec<&str> = known.into_iter().chain(short).collect();
-    let (name, nearest) = (name.trim(), nearest(name, &BESIDE));
+    let (name, nearest) = (name.trim(), nearest_option(name, &BESIDE));
     Err(format!("unknown field `{name}`, did you mean {nearest}? The fields are {}", known.join(", ")))
 }
 
@@ -166,8 +166,7 @@ pub(crate) fn said(request: &Request) -> Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rng;
-    use crate::options::samples;
+    use kiln_engine::Rng;
     use kiln_scheduler::{Convention, InitialNoise, SigmaRange};
 
     fn spec(fields: &[(&str, &str)]) -> Spec {
@@ -210,8 +209,9 @@ mod tests {
     #[test]
     fn every_option_is_a_field() {
         for row in OPTIONS {
-            for text in samples::samples(row) {
-                let expected = samples::request(row, &text);
+            for text in row.kind.samples() {
+                let mut expected = Request::default();
+                row.value_mut(&mut expected).read(&text).unwrap();
                 let value = of_text(row.name, &text).unwrap_or_else(|problem| panic!("{}: {problem}", row.name));
                 let json = serde_json::to_value(&expected).unwrap()[row.name].clone();
                 for value in [value, of_json(row.name, json).unwrap()] {

@@ -14,15 +14,15 @@ use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
-use super::{BenchEvent, BenchModel, BenchPlan, BenchStage};
+use super::{Architecture, BenchEvent, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
-use crate::host_memory::Asked;
-use crate::pipeline::conditioning::SharedConditions;
-use crate::pipeline::decoder::Network;
-use crate::pipeline::step::{GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep};
-use crate::pipeline::text::hidden_layer;
-use crate::pipeline::trace::StepTrace;
-use crate::plan::{decoder_flop, text_flop, unet_flop};
+use kiln_engine::StepTrace;
+use kiln_engine::pipeline::DecoderNetwork as Network;
+use kiln_engine::pipeline::SharedConditions;
+use kiln_engine::pipeline::SystemRequests;
+use kiln_engine::pipeline::hidden_layer;
+use kiln_engine::pipeline::{GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep};
+use kiln_engine::pipeline::{decoder_flop, text_flop, unet_flop};
 use kiln_models::Family;
 
 /// Tokens of a text: one chunk.
@@ -37,7 +37,7 @@ pub(super) const SEED: u64 = 0;
 /// Measures the stages of one model.
 pub(crate) struct Meter<'a, 'w> {
     pub(crate) plan: &'a BenchPlan,
-    pub(crate) model: &'a BenchModel,
+    pub(crate) model: &'a Architecture,
     pub(crate) device: &'a Device,
     pub(crate) dtype: DType,
     /// The type of linear layers' matrices, where it is another one.
@@ -90,7 +90,10 @@ impl Meter<'_, '_> {
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
         let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
-        let mut guided = |trace| step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace);
+        let mut guided = |trace| -> Result<()> {
+            step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
+            Ok(())
+        };
         // A step is measured as it runs for nearly all of a run.
         for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
             guided(None)?;
@@ -98,7 +101,7 @@ impl Meter<'_, '_> {
         let before = loaded.streams.first().map(Streamed::report).transpose()?;
         // Segments are timed from here on: the first runs are slower.
         loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?;
-        let mut run = || guided(None).map(drop);
+        let mut run = || guided(None);
         let mut report = self.time(BenchStage::Step, &loaded, flop.iter().sum(), &mut run)?;
         let streamed = loaded.streams.pop(); // for as long as there are steps
         if let (Some(streamed), Some(before)) = (&streamed, before) {
@@ -106,9 +109,11 @@ impl Meter<'_, '_> {
             let (counted, computed) = (streamed.report()?.since(&before), streamed.take_compute_seconds()?);
             let resident = Unet::new(model.unet.clone());
             load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
-            let alone = || step.run(&resident, None, &latents, &[TIMESTEP], None);
-            let seconds =
-                self.in_turns([&mut || guided(None).map(drop), &mut || streamed.pass(), &mut || alone().map(drop)])?;
+            let mut alone = || -> Result<()> {
+                step.run(&resident, None, &latents, &[TIMESTEP], None)?;
+                Ok(())
+            };
+            let seconds = self.in_turns([&mut || guided(None), &mut || streamed.pass(), &mut alone])?;
             report.stream = Some(Streamed::stage(streamed.residency(), counted, runs, seconds, &flop, computed));
         }
         if self.plan.trace {
@@ -146,7 +151,10 @@ impl Meter<'_, '_> {
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
         let flop = decoder_flop(&decoder, (h, w))?;
-        self.time(BenchStage::Vae, &loaded, flop, &mut || decoder.decode(&latents, dtype, Tiling::Whole).map(drop))
+        self.time(BenchStage::Vae, &loaded, flop, &mut || {
+            decoder.decode(&latents, dtype, Tiling::Whole)?;
+            Ok(())
+        })
     }
 
     fn text(&mut self) -> Result<StageReport> {
@@ -203,12 +211,12 @@ impl Meter<'_, '_> {
     ) -> Result<StageReport> {
         let (mut runs, mut faults, mut pool_calls, mut card_calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for i in 0..self.plan.warmup + self.plan.runs {
-            let (before, calls, start) = (Asked::so_far(), DevicePool::calls().driver, Instant::now());
+            let (before, calls, start) = (SystemRequests::so_far(), DevicePool::calls().driver, Instant::now());
             run()?;
             self.device.synchronize()?; // a GPU still works when the call returns
             if i >= self.plan.warmup {
                 runs.push(start.elapsed().as_secs_f64());
-                let asked = Asked::so_far().since(before);
+                let asked = SystemRequests::so_far().since(before);
                 faults.push(asked.faults);
                 pool_calls.push(asked.calls);
                 card_calls.push(DevicePool::calls().driver - calls);
@@ -242,7 +250,7 @@ impl Meter<'_, '_> {
         let total = self.plan.warmup + self.plan.runs;
         match (self.watch)(BenchEvent { model: &self.model.name, stage, done, total }) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
+            ControlFlow::Break(()) => Err(kiln_engine::Error::Interrupted.into()),
         }
     }
 
@@ -250,8 +258,8 @@ impl Meter<'_, '_> {
     fn conditioning(&self, n: usize) -> Result<Conditioning> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
-        let pooled = || Ok(self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?);
-        shared_conditions(self.model, self.device)?.conditioning(context, pooled)
+        let pooled = self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?;
+        Ok(shared_conditions(self.model, self.device)?.conditioning(context, || Ok(pooled))?)
     }
 
     /// Normal values `(n, ..)`, drawn as an image's noise is.
@@ -262,14 +270,14 @@ impl Meter<'_, '_> {
 
 /// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
 /// strength of guidance.
-pub(super) fn shared_conditions(model: &BenchModel, device: &Device) -> Result<SharedConditions> {
+pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result<SharedConditions> {
     let strength = model.unet.time_cond_proj_dim.map(|_| kiln_models::LCM_GUIDANCE);
-    SharedConditions::new(model.unet.pooled_dim().is_some(), (model.width, model.height), strength, device)
+    Ok(SharedConditions::new(model.unet.pooled_dim().is_some(), (model.width, model.height), strength, device)?)
 }
 
 /// Floating-point operations of one text through all encoders.
 pub(super) fn texts_flop(encoders: &[TextEncoder]) -> Result<f64> {
-    encoders.iter().map(|encoder| text_flop(encoder, tokens(encoder))).sum()
+    encoders.iter().map(|encoder| Ok(text_flop(encoder, tokens(encoder))?)).sum()
 }
 
 /// Tokens of a text.

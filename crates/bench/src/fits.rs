@@ -2,22 +2,22 @@
 
 use kiln_mempool::SystemMemory;
 
-use super::{BenchModel, BenchPlan, BenchStage};
+use super::{Architecture, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
-use crate::memory::VaeMemory;
-use crate::mode::Mode;
-use crate::pipeline::event::Stage;
-use crate::plan::{Plan, Planner, RunsOn, StagePlan, Work};
+use kiln_engine::Mode;
+use kiln_engine::Stage;
+use kiln_engine::VaeMemory;
+use kiln_engine::{Plan, Planner, RunsOn, StagePlan, Work};
 
 /// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
 /// memory. Text encoders are held to their weights when these are made.
 ///
 /// # Errors
 /// [`Error::Memory`] with the numbers.
-pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Option<SystemMemory>) -> Result<()> {
+pub(super) fn check(plan: &BenchPlan, model: &Architecture, on: RunsOn, memory: Option<SystemMemory>) -> Result<()> {
     let Some(memory) = memory.filter(|_| !on.target.is_gpu()) else { return Ok(()) };
     let planner = Planner::of_configurations(model)?;
-    let BenchModel { name, width, height, .. } = model;
+    let Architecture { name, width, height, .. } = model;
     let work = Work {
         width: *width,
         height: *height,
@@ -62,7 +62,7 @@ mod tests {
     fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {
         let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         let check = |side: usize, stages: &[BenchStage], target| {
-            let model = BenchModel { width: side, height: side, ..BenchModel::preset(Preset::Emoji).unwrap() };
+            let model = Architecture { width: side, height: side, ..Architecture::preset(Preset::Emoji).unwrap() };
             let plan = BenchPlan { stages: stages.to_vec(), ..BenchPlan::default() };
             let memory = SystemMemory { total: 4 << 30, available: 2 << 30, physical: 4 << 30 };
             check(&plan, &model, RunsOn { target, ..on }, Some(memory))

@@ -2,16 +2,14 @@
 
 use std::path::Path;
 
-use candle_core::Device;
 use kiln_files::{FileRules, PlannedFile};
 use kiln_mempool::DeviceMemory;
 use serde::Serialize;
 
 use super::BenchStage;
 use super::streamed::StreamStage;
-use crate::devices::devices;
 use crate::error::Result;
-use crate::pipeline::trace::StepTrace;
+use kiln_engine::{Machine, StepTrace};
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
 #[derive(Debug, Clone, Serialize)]
@@ -37,30 +35,6 @@ pub struct BenchReport {
     pub peak_resident_bytes: Option<u64>,
     /// The models.
     pub models: Vec<ModelReport>,
-}
-
-/// A machine, as far as it matters to speed.
-#[derive(Debug, Clone, Serialize)]
-pub struct Machine {
-    /// The processor's name.
-    pub processor: String,
-    /// Threads that were used.
-    pub threads: usize,
-    /// `cpu`, or the card's name.
-    pub device: String,
-}
-
-impl Machine {
-    pub(crate) fn new(device: &Device) -> Self {
-        let found = devices();
-        let card = || match device.location() {
-            candle_core::DeviceLocation::Cuda { gpu_id } => found.cards.iter().find(|card| card.ordinal == gpu_id),
-            _ => None,
-        };
-        let device =
-            if device.is_cpu() { "cpu".into() } else { card().map_or("card".into(), |card| card.name.clone()) };
-        Self { processor: found.processor, threads: rayon::current_num_threads(), device }
-    }
 }
 
 /// The stages of one model.
@@ -178,7 +152,7 @@ impl ReportFile {
     /// Writes the file; it appears whole or not at all.
     ///
     /// # Errors
-    /// [`crate::Error::Files`].
+    /// [`kiln_engine::Error::Files`].
     pub fn write(self, report: &BenchReport) -> Result<()> {
         let written = self.0.write(|to| {
             serde_json::to_writer_pretty(&mut *to, report)?;

@@ -15,7 +15,7 @@ use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};
 use crate::error::{Error, Result};
-use crate::request::in_range;
+use kiln_engine::limits::in_range;
 
 /// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
 const MAX_SIDE: usize = 8192;
@@ -79,7 +79,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
         None => Ok(()),
         Some(image) => {
             let expected = format!("another name; {} is an image of the set", image.display());
-            Err(Error::Value { name: "contact_sheet", found: format!("'{}'", path.display()), expected })
+            Err(Error::value("contact_sheet", format!("'{}'", path.display()), expected))
         }
     }
 }
@@ -177,7 +177,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
     let side = wanted.min(room(MAX_SIDE, left, columns, 0)).min(room(MAX_SIDE, top, rows, below));
     if side < SMALLEST {
         let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
-        return Err(Error::Value { name: "contact_sheet", found, expected });
+        return Err(Error::value("contact_sheet", found, expected));
     }
     // Small pictures get small cells, in which a few letters have room.
     let mut largest = 2 * SMALLEST;

@@ -1,0 +1,92 @@
+//! What can go wrong with an image set.
+
+use std::path::{Path, PathBuf};
+
+use kiln_engine::{find_option, respell};
+
+/// Why a set cannot be planned or made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What the engine reports: a value, a file, a model, a device.
+    #[error(transparent)]
+    Engine(#[from] kiln_engine::Error),
+    /// A line of a job file or a journal is wrong.
+    #[error("{file}:{line}: {problem}")]
+    Job {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Some of a set's images could not be made.
+    #[error(
+        "{failed} of {all} pictures failed; {} tells why, and `retry` tries them again", journal.display()
+    )]
+    JobsFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many there are.
+        all: usize,
+        /// The journal.
+        journal: PathBuf,
+    },
+    /// Another process makes the set.
+    #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
+    Busy(PathBuf),
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_usage(),
+            Self::Job { .. } => true,
+            Self::JobsFailed { .. } | Self::Busy(_) => false,
+        }
+    }
+
+    /// The message with each option's name between backticks replaced by what `spell` gives for it, as a front end calls
+    /// it. Options in a problem of a job stay: they are fields of its file.
+    pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
+        match self {
+            Self::Engine(error) => error.message(spell),
+            Self::Job { file, line, problem } => {
+                let of_run = |name: &str| if find_option(name).is_some() { None } else { spell(name) };
+                format!("{file}:{line}: {}", respell(problem, &of_run))
+            }
+            other => respell(&other.to_string(), spell),
+        }
+    }
+
+    pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let error = kiln_files::read_error(path);
+        |source| error(source).into()
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let error = kiln_files::write_error(path);
+        |source| error(source).into()
+    }
+
+    pub(crate) fn value(name: &'static str, found: String, expected: String) -> Self {
+        Self::Engine(kiln_engine::Error::Value { name, found, expected })
+    }
+}
+
+macro_rules! from_engine {
+    ($($error:ty),+ $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::Engine(error.into())
+            }
+        }
+    )+};
+}
+
+from_engine!(kiln_files::Error, kiln_models::Error);

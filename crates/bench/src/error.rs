@@ -1,0 +1,57 @@
+//! What can go wrong with a measurement.
+
+/// Why a measurement, or a trace of memory, failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What the engine reports: a value, a file, a device, a network.
+    #[error(transparent)]
+    Engine(#[from] kiln_engine::Error),
+    /// A measurement does not fit into memory.
+    #[error(
+        "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
+        gib(*needed), gib(*available)
+    )]
+    Memory {
+        /// What is measured.
+        what: String,
+        /// What it takes, in bytes.
+        needed: u64,
+        /// What could be had, in bytes.
+        available: u64,
+    },
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_usage())
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+macro_rules! from_engine {
+    ($($error:ty),+ $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::Engine(error.into())
+            }
+        }
+    )+};
+}
+
+from_engine!(
+    candle_core::Error,
+    kiln_clip::Error,
+    kiln_files::Error,
+    kiln_mempool::Error,
+    kiln_models::Error,
+    kiln_scheduler::Error,
+    kiln_weights::Error,
+);
