@@ -4,24 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kiln_engine::pipeline::{
+    Batch, BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, OverlappedNetworks, Shape, begin_decoding,
+    decode, run_batch,
+};
+use kiln_engine::{BatchSize, Engine, Error, Event, Job, Planner, Result, Stage};
+use kiln_models::ModelFolder;
+
 use super::groups::batches;
 use super::image_task::ImageTask;
 use super::journal::Seconds;
 use super::overlap_worker::OverlapWorker;
 use super::plan::BatchOptions;
 use super::run_state::RunState;
-use kiln_engine::Engine;
-use kiln_engine::Job;
-use kiln_engine::pipeline::Batch;
-use kiln_engine::pipeline::OverlappedNetworks;
-use kiln_engine::pipeline::Shape;
-use kiln_engine::pipeline::{
-    BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch,
-};
-use kiln_engine::{BatchSize, Planner};
-use kiln_engine::{Error, Result};
-use kiln_engine::{Event, Stage};
-use kiln_models::ModelFolder;
 
 /// Batches whose texts are looked at before they are run.
 const LOOK_AHEAD: usize = 64;

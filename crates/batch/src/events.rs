@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use kiln_engine::{Stage, Timings};
 use serde::Serialize;
 
 use super::journal::Seconds;
-use kiln_engine::{Stage, Timings};
 
 /// News of a set.
 #[derive(Debug)]

@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde_json::{Map, Value};
-
-use kiln_engine::LoraUse;
-use kiln_engine::{OPTIONS, OptionKind, Request, find_option, nearest_option};
+use kiln_engine::{LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
 use kiln_scheduler::ScheduleChoice;
+use serde_json::{Map, Value};
 
 /// The fields beside the request's.
 const MODEL: &str = "model";

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use serde_json::json;
-
 use kiln_engine::Job;
+use serde_json::json;
 
 /// Pictures of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
 /// weights change as seldom as they can. Each group has its pictures in their order, by their place in `jobs`.

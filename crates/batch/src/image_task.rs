@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::journal::Seconds;
 use kiln_engine::Job;
-use kiln_engine::pipeline::DecodedImage;
-use kiln_engine::pipeline::Origin;
+use kiln_engine::pipeline::{DecodedImage, Origin};
+
+use super::journal::Seconds;
 
 /// An image of a set with what there is of it so far, `S`: its latents ([`kiln_engine::pipeline::Latents`]), its pixels
 /// ([`DecodedImage`]), or its pixels with the file that they become ([`Unsaved`]).

@@ -110,8 +110,8 @@ impl Journal {
     /// Opens the journal at `path`, or begins it, and reads what it has. A file that is no journal stays as it is.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process writes to it, [`Error::Job`] where it is none, [`Error::Files`] and
-    /// [`Error::Files`].
+    /// [`Error::Busy`] where another process writes to it, [`Error::Job`] where it is none, [`kiln_engine::Error::Files`] and
+    /// [`kiln_engine::Error::Files`].
     pub(crate) fn open(path: &Path) -> Result<(Self, Records)> {
         match path.metadata() {
             Ok(found) if !found.is_file() => {
@@ -164,7 +164,7 @@ impl Journal {
     /// Whether another process is writing to a journal. False where the file system has no locks.
     ///
     /// # Errors
-    /// [`Error::Files`].
+    /// [`kiln_engine::Error::Files`].
     pub(crate) fn is_written(path: &Path) -> Result<bool> {
         let file = open_regular(path).map_err(Error::read(path))?;
         Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -174,7 +174,7 @@ impl Journal {
     /// on would be known to nobody.
     ///
     /// # Errors
-    /// [`Error::Files`].
+    /// [`kiln_engine::Error::Files`].
     pub(crate) fn check_place(&self) -> Result<()> {
         let (named, open) = (self.path.metadata(), self.file.metadata());
         let is_there = match (named, open) {
@@ -194,7 +194,7 @@ impl Journal {
     /// Adds lines, which are on the disk when this returns.
     ///
     /// # Errors
-    /// [`Error::Files`].
+    /// [`kiln_engine::Error::Files`].
     pub(crate) fn append(&mut self, lines: &[Line]) -> Result<()> {
         let bytes = bytes_of(lines).map_err(Error::write(&self.path))?;
         self.append_bytes(&bytes)

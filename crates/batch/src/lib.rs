@@ -1,8 +1,37 @@
 //! Floor 7: image sets. Files of jobs become folders of images.
 //!
-//! [`JobFile`] reads jobs, [`JobSet`] numbers their pictures in all combinations of some axes, [`BatchRun::plan`] looks
+//! [`JobFile`] reads jobs, [`JobSet`] numbers their images in all combinations of some axes, [`BatchRun::plan`] looks
 //! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
-//! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
+//! missing: each model is loaded once, and images that differ only in texts and noise share batches. The crate knows no
+//! arguments and no networks: batches run in [`kiln_engine::pipeline::run_batch`].
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use kiln_batch::{BatchEvent, BatchOptions, BatchRun, JobFile, JobSet};
+//! use kiln_engine::{BatchSize, ModelOptions, Setup};
+//!
+//! let jobs = JobFile::read("jobs.jsonl".as_ref(), None)?;
+//! let set = JobSet::new(&jobs, &[], vec!["seed=1..4".parse().unwrap()], Some("models/emoji".as_ref()))?;
+//! let options = BatchOptions {
+//!     folder: "images".into(),
+//!     shard: None,
+//!     retry: false,
+//!     overwrite: false,
+//!     batch_size: BatchSize::Auto,
+//!     deterministic: false,
+//!     model_options: ModelOptions::default(),
+//!     setup: Setup::default(),
+//!     sheet: None,
+//! };
+//! let report = BatchRun::plan(set, options)?.run(&mut |event| {
+//!     if let BatchEvent::Made { file, .. } = event {
+//!         println!("{}", file.display());
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! println!("{} of {} images", report.known + report.made, report.all);
+//! # Ok::<(), kiln_batch::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod drawing;

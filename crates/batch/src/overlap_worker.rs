@@ -5,11 +5,10 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kiln_engine::pipeline::{DecodedImage, Latents, OverlappedNetworks};
+use kiln_engine::{Error, Event, Result};
+
 use super::image_task::ImageTask;
-use kiln_engine::Event;
-use kiln_engine::pipeline::OverlappedNetworks;
-use kiln_engine::pipeline::{DecodedImage, Latents};
-use kiln_engine::{Error, Result};
 
 /// Images that may wait: those of some batches. The denoiser waits where there are more, since decoding is the slower part
 /// then.
@@ -48,7 +47,7 @@ impl OverlapWorker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// [`Error::Device`] where the system gives no thread.
+    /// [`kiln_engine::Error::Device`] where the system gives no thread.
     pub(crate) fn start() -> Result<Self> {
         let (tasks, queue) = sync_channel(WAITING);
         let (tell, done) = channel();
@@ -60,7 +59,7 @@ impl OverlapWorker {
     /// Has an image decoded; waits while too many wait.
     ///
     /// # Errors
-    /// [`Error::Device`] where the thread has ended.
+    /// [`kiln_engine::Error::Device`] where the thread has ended.
     pub(crate) fn decode(&self, task: ImageTask<Latents>, networks: OverlappedNetworks) -> Result<()> {
         let ended = |_| Error::Device("the thread that decodes has ended".into());
         self.tasks.send((Task::Decode(Box::new(task)), networks)).map_err(ended)

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use kiln_engine::limits::{MAX_PICTURES, in_range, random_seed};
+use kiln_engine::{BatchSize, ImageReport, Request, Setup};
 use kiln_files::{PlannedFile, check_folder};
 use kiln_models::ModelOptions;
 
@@ -14,11 +16,6 @@ use super::set::{JobSet, Task};
 use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
-use kiln_engine::BatchSize;
-use kiln_engine::ImageReport;
-use kiln_engine::Request;
-use kiln_engine::Setup;
-use kiln_engine::limits::{MAX_PICTURES, in_range, random_seed};
 
 /// How a set is made.
 #[derive(Debug, Clone)]
@@ -80,9 +77,9 @@ impl BatchRun {
     /// planned.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process is at work on the same pictures, [`Error::Files`] where a file would be
+    /// [`Error::Busy`] where another process is at work on the same pictures, [`kiln_engine::Error::Files`] where a file would be
     /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
-    /// [`Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
+    /// [`kiln_engine::Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
         if let BatchSize::Of(size) = options.batch_size {
             in_range("batch_size", size, 1, MAX_PICTURES)?;

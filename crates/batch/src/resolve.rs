@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kiln_engine::{Job, LoraName, LoraUse, find_lora};
 use kiln_models::{ModelFolder, locate_model};
 use kiln_scheduler::Schedule;
 
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
-use kiln_engine::Job;
-use kiln_engine::{LoraName, LoraUse, find_lora};
 
 /// The pictures of one model, ready to be drawn.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub(super) struct OfModel {
 ///
 /// # Errors
 /// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
-/// LoRA file that is missing. [`Error::Value`] and [`Error::Files`] for what is said for all jobs.
+/// LoRA file that is missing. [`kiln_engine::Error::Value`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
 pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
     options.setup.check()?;
     let mut resolver = Resolver {

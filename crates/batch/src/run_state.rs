@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use kiln_engine::pipeline::{DecodedImage, Latents};
+use kiln_engine::{Error, Event, Result, Stage};
 use kiln_mempool::ProcessMemory;
 
 use super::events::{BatchEvent, BatchProgress};
@@ -13,9 +15,6 @@ use super::overlap_worker::{Decoded, Done, OverlapWorker};
 use super::plan::{State, Todo};
 use super::saver::{Saved, Savers};
 use crate::error::Error as BatchError;
-use kiln_engine::pipeline::{DecodedImage, Latents};
-use kiln_engine::{Error, Result};
-use kiln_engine::{Event, Stage};
 
 /// Who listens, and may stop the run.
 pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
@@ -46,7 +45,7 @@ pub(super) struct RunState<'a, 'w> {
     pub(super) failed: usize,
     pub(super) gpu_memory: Option<u64>,
     /// The error that ended the run though it is no job's fault, such as a full disk. Callers get
-    /// [`Error::Interrupted`], which no job is blamed for.
+    /// [`kiln_engine::Error::Interrupted`], which no job is blamed for.
     pub(super) stopped_by: Option<BatchError>,
 }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use kiln_engine::{Engine, Error, Job, LoraUse};
 use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
@@ -18,17 +19,13 @@ use super::run_state::{RunState, Watch};
 use super::saver::Savers;
 use super::sheet::write_sheet;
 use crate::error::Result;
-use kiln_engine::Engine;
-use kiln_engine::Error;
-use kiln_engine::Job;
-use kiln_engine::LoraUse;
 
 impl BatchRun {
     /// Makes the images that are missing. `watch` gets the events, and may stop the run between steps: what is
     /// made by then is saved. An image that cannot be made is recorded, and the others go on.
     ///
     /// # Errors
-    /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`Error::Files`] where
+    /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`kiln_engine::Error::Files`] where
     /// the folder takes no more files: then the run stops, and nothing is recorded of what is missing. All else is
     /// counted in the report.
     pub fn run(self, watch: &mut Watch<'_>) -> Result<BatchReport> {

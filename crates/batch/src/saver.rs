@@ -35,7 +35,7 @@ impl Savers {
     /// Starts the threads. Files are written under temporary names in the folders where they belong.
     ///
     /// # Errors
-    /// [`Error::Write`] where the system gives no thread.
+    /// [`kiln_engine::Error::Files`] where the system gives no thread.
     pub(crate) fn start(journal: &Arc<Mutex<Journal>>) -> Result<Self> {
         let (tasks, queue) = sync_channel(WAITING);
         let (tell, saved) = channel();

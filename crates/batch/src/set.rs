@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use kiln_engine::Request;
+use kiln_engine::limits::MAX_PICTURES;
 use kiln_files::sha256;
 use serde_json::{Value, json};
 
@@ -11,8 +13,6 @@ use super::grid::{Axis, combinations, count};
 use super::names::{check_pattern, with_index};
 use super::source::JobFile;
 use crate::error::{Error, Result};
-use kiln_engine::Request;
-use kiln_engine::limits::MAX_PICTURES;
 
 /// The pictures of a file of jobs, in all combinations of some axes.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl JobSet {
     /// combinations. Jobs that name no model get `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] with the line of a job that cannot be, [`Error::Value`] where there are too many pictures or two axes
+    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Value`] where there are too many pictures or two axes
     /// of one field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use kiln_engine::limits::in_range;
 use kiln_files::{FileRules, PlannedFile, folder_of};
 use kiln_media::{Canvas, LETTER, LINE, Thumbnail, size_of};
 use serde_json::Value;
@@ -15,7 +16,6 @@ use super::fields::{Fields, said};
 use super::grid::Axis;
 use super::plan::{State, Todo};
 use crate::error::{Error, Result};
-use kiln_engine::limits::in_range;
 
 /// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
 const MAX_SIDE: usize = 8192;
@@ -53,7 +53,7 @@ impl ContactSheet {
     /// Refuses what cannot be, before pictures are made. Whether its folder takes files is not looked at.
     ///
     /// # Errors
-    /// [`Error::Value`] with the option.
+    /// [`kiln_engine::Error::Value`] with the option.
     pub(crate) fn plan(&self) -> Result<PlannedFile> {
         in_range("thumbnail", self.side, SMALLEST, LARGEST)?;
         let what = "the contact sheet";
@@ -69,7 +69,7 @@ impl ContactSheet {
 /// Refuses a sheet that would replace an image of its set.
 ///
 /// # Errors
-/// [`Error::Value`] with the option.
+/// [`kiln_engine::Error::Value`] with the option.
 pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
     // Files of one name in one folder are one file, however the folder is written.
     let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_os_string()));
@@ -87,7 +87,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet; the file appears whole. The longest side of an image on it is `side` pixels at most.
 ///
 /// # Errors
-/// [`Error::Value`] where there are too many pictures, [`Error::Files`] where a file cannot be read or written.
+/// [`kiln_engine::Error::Value`] where there are too many pictures, [`kiln_engine::Error::Files`] where a file cannot be read or written.
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;

@@ -61,7 +61,7 @@ impl JobFile {
     /// none that is known is JSON Lines where it begins with a brace, else text.
     ///
     /// # Errors
-    /// [`Error::Files`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
+    /// [`kiln_engine::Error::Files`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
     pub fn read(path: &Path, format: Option<JobFormat>) -> Result<Self> {
         let (name, bytes) = if path == Path::new(STANDARD_INPUT) {
             let name = "the standard input".to_string();

@@ -11,6 +11,11 @@ use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
+use kiln_engine::pipeline::{
+    ConditioningPlan, Conditions, DecoderNetwork as Network, Denoiser, Encoded, Forward, Group, Guidance, RecordedStep,
+    Start, count_not_finite, decoder_flop, unet_flop,
+};
+use kiln_engine::{Picture, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
@@ -22,18 +27,6 @@ use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, encode, shared_conditions, texts_flop};
 use super::{Architecture, BenchStage};
 use crate::error::Result;
-use kiln_engine::Picture;
-use kiln_engine::RunningBatch;
-use kiln_engine::Stage;
-use kiln_engine::pipeline::DecoderNetwork as Network;
-use kiln_engine::pipeline::Encoded;
-use kiln_engine::pipeline::Group;
-use kiln_engine::pipeline::Guidance;
-use kiln_engine::pipeline::Start;
-use kiln_engine::pipeline::{ConditioningPlan, Conditions};
-use kiln_engine::pipeline::{Denoiser, Forward};
-use kiln_engine::pipeline::{RecordedStep, count_not_finite};
-use kiln_engine::pipeline::{decoder_flop, unet_flop};
 
 /// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is small next to the U-Net's.
 const SCHEDULE: &str = r#"{

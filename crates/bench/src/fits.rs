@@ -1,13 +1,10 @@
 //! Whether a measurement fits into the memory of the CPU. The system would end the process without a word.
 
+use kiln_engine::{Mode, Plan, Planner, RunsOn, Stage, StagePlan, VaeMemory, Work};
 use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
-use kiln_engine::Mode;
-use kiln_engine::Stage;
-use kiln_engine::VaeMemory;
-use kiln_engine::{Plan, Planner, RunsOn, StagePlan, Work};
 
 /// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
 /// memory. Text encoders are held to their weights when these are made.

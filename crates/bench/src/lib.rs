@@ -1,8 +1,21 @@
-//! Floor 7: measurements. The stages of a model are timed: one guided step, decoding a picture, encoding a text, or a whole call.
+//! Floor 7: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
+//! or a whole call. A [`MemoryTraceFile`] records the memory of a process; [`replay_memory`] replays such a trace under other
+//! policies of a pool, and [`plot_memory`] plots it.
 //!
-//! Networks are filled with random weights ([`kiln_weights::RandomSource`]): their speed does not depend on what they
-//! learned, so nobody needs a checkpoint. A stage runs through the same code as in a pipeline; loading is measured
-//! apart.
+//! Networks have random weights ([`kiln_weights::RandomSource`]): their speed does not depend on the values, so a measurement
+//! needs no checkpoint. A stage runs the code of a pipeline ([`kiln_engine::pipeline`]); loading is measured separately. The
+//! crate knows no arguments.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use kiln_bench::{BenchPlan, BenchStage};
+//! use kiln_engine::{Architecture, Preset};
+//!
+//! let plan = BenchPlan { stages: vec![BenchStage::Step], ..BenchPlan::default() };
+//! let report = plan.run(&[Architecture::preset(Preset::Emoji)?], &mut |_| ControlFlow::Continue(()))?;
+//! println!("{:.4} s a step", report.models[0].stages[0].seconds.median);
+//! # Ok::<(), kiln_bench::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod call;
@@ -16,6 +29,8 @@ mod streamed;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
+use kiln_engine::limits::{in_range, side};
+use kiln_engine::{Machine, Place, RunsOn, Setup};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -26,9 +41,6 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use report::{BenchReport, CardMemory, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};
 
-use kiln_engine::limits::{in_range, side};
-use kiln_engine::{Machine, RunsOn};
-use kiln_engine::{Place, Setup};
 use stage::Meter;
 
 /// What can be measured.
@@ -134,8 +146,8 @@ impl BenchPlan {
     /// between runs.
     ///
     /// # Errors
-    /// [`Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
-    /// its weights are made. [`Error::Interrupted`] where `watch` stopped.
+    /// [`kiln_engine::Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
+    /// its weights are made. [`kiln_engine::Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
         models: &[Architecture],

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kiln_engine::{Machine, StepTrace};
 use kiln_files::{FileRules, PlannedFile};
 use kiln_mempool::DeviceMemory;
 use serde::Serialize;
@@ -9,7 +10,6 @@ use serde::Serialize;
 use super::BenchStage;
 use super::streamed::StreamStage;
 use crate::error::Result;
-use kiln_engine::{Machine, StepTrace};
 
 /// A whole measurement. `benches/peers` writes the same form for other engines.
 #[derive(Debug, Clone, Serialize)]

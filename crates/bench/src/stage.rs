@@ -5,7 +5,13 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextOutput};
+use kiln_engine::StepTrace;
+use kiln_engine::pipeline::{
+    DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
+    decoder_flop, hidden_layer, text_flop, unet_flop,
+};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
+use kiln_models::Family;
 use kiln_ops::trace::Trace;
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{Conditioning, Unet};
@@ -16,14 +22,6 @@ use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
 use super::{Architecture, BenchEvent, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
-use kiln_engine::StepTrace;
-use kiln_engine::pipeline::DecoderNetwork as Network;
-use kiln_engine::pipeline::SharedConditions;
-use kiln_engine::pipeline::SystemRequests;
-use kiln_engine::pipeline::hidden_layer;
-use kiln_engine::pipeline::{GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep};
-use kiln_engine::pipeline::{decoder_flop, text_flop, unet_flop};
-use kiln_models::Family;
 
 /// Tokens of a text: one chunk.
 pub(super) const TOKENS: usize = 77;

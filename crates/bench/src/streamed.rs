@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use candle_core::Device;
+use kiln_engine::Rates;
+use kiln_engine::pipeline::pinned_pool;
 use kiln_ops::Target;
 use kiln_weights::{
     Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
@@ -13,8 +15,6 @@ use tempfile::NamedTempFile;
 
 use super::stage::SEED;
 use crate::error::Result;
-use kiln_engine::Rates;
-use kiln_engine::pipeline::pinned_pool;
 
 /// How the weights of a measurement are streamed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

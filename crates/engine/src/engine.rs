@@ -221,7 +221,7 @@ impl Engine {
         &self.model
     }
 
-    /// What its images are made with.
+    /// The models, files and types that images are made with, for their settings.
     pub fn origin(&self) -> Arc<Origin> {
         self.origin.clone()
     }
@@ -293,12 +293,15 @@ impl Engine {
     }
 
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
+    ///
+    /// # Errors
+    /// Those of the tokenizers, and [`Error::Value`] for texts of extreme lengths.
     pub fn shape_of(&self, job: &Job) -> Result<Shape> {
         Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
     }
 
-    /// Has the texts of images that come later encoded with the next ones that are new, since weights of text encoders that
-    /// do not stay are read once for them all; or while steps run, where that is done.
+    /// Announces later jobs. Their texts are encoded together with the next new text, so that weights of text encoders that
+    /// do not stay in memory are read once for all; or while steps run, if [`Self::overlapped`] has networks.
     pub fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
         let overlapped = self.overlapped().is_some();
         self.text().foresee(jobs, overlapped);

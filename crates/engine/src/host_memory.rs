@@ -14,13 +14,13 @@ pub struct SystemRequests {
 }
 
 impl SystemRequests {
-    /// Since the process began.
+    /// The counts since the start of the process.
     pub fn so_far() -> Self {
         let faults = PageFaults::now().map_or(0, |faults| faults.minor + faults.major);
         Self { faults, calls: HostPool::statistics().system_calls }
     }
 
-    /// Since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self { faults: self.faults - earlier.faults, calls: self.calls - earlier.calls }
     }

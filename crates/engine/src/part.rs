@@ -31,7 +31,10 @@ impl Copies {
     }
 }
 
-/// Page-locked memory for copies to `device`, as far as half of what is free goes; `None` for the processor.
+/// Page-locked memory for copies to `device`, up to half of the free memory; `None` for the CPU.
+///
+/// # Errors
+/// [`Error::Pool`] where the driver refuses.
 pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     let DeviceLocation::Cuda { gpu_id } = device.location() else { return Ok(None) };
     let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);

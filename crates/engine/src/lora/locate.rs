@@ -54,7 +54,7 @@ fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathB
     Ok(found)
 }
 
-/// The file of a LoRA.
+/// The file of a LoRA: a path, or a name in `folder`.
 ///
 /// # Errors
 /// [`Error::Files`] says where it was looked for.

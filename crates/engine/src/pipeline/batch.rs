@@ -17,32 +17,32 @@ pub struct Batch<'a>(Vec<(&'a Job, usize)>);
 
 impl<'a> Batch<'a> {
     /// One batch of the images of `job`, from number `first` on.
-    pub fn of_job(job: &'a Job, first: usize) -> Self {
+    pub(crate) fn of_job(job: &'a Job, first: usize) -> Self {
         Self((first..first + job.batch_size).map(|index| (job, index)).collect())
     }
 
-    /// The first image of each of `jobs`, whose [`Job::shared`] are equal.
+    /// The first image of each of `jobs`, of which there is at least one, and whose [`Job::shared`] are equal.
     pub fn of_jobs(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
         Self(jobs.into_iter().map(|job| (job, 0)).collect())
     }
 
     /// The job whose settings hold for all images of the batch.
-    pub fn job(&self) -> &'a Job {
+    pub(crate) fn job(&self) -> &'a Job {
         self.0[0].0
     }
 
     /// How many images.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The job of image `i`, and the image's number in it.
-    pub fn image(&self, i: usize) -> (&'a Job, usize) {
+    pub(crate) fn image(&self, i: usize) -> (&'a Job, usize) {
         self.0[i]
     }
 
     /// The images: each one's job, and its number in it.
-    pub fn images(&self) -> impl Iterator<Item = (&'a Job, usize)> + '_ {
+    pub(crate) fn images(&self) -> impl Iterator<Item = (&'a Job, usize)> + '_ {
         self.0.iter().copied()
     }
 

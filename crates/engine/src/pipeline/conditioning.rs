@@ -11,10 +11,10 @@ use crate::pipeline::batch::Batch;
 use crate::pipeline::prompts::ParsedPrompt;
 use crate::pipeline::text_cache::Encoded;
 
-/// The texts of a batch, and which text conditions which row of the denoiser's batch at which step.
+/// The texts of a batch, and for each row of the denoiser's batch the text at each step.
 #[derive(Debug, Clone, Default)]
 pub struct ConditioningPlan {
-    /// All different.
+    /// The texts, each once.
     pub texts: Vec<String>,
     /// The unconditional rows `(n)` where there is guidance, then the conditional ones `(k n)`: the first part of every
     /// image, the second of every image.
@@ -109,6 +109,9 @@ pub struct SharedConditions {
 impl SharedConditions {
     /// Those of images of this width and height, for a network that takes sizes where `with_sizes` says so, and the strength
     /// of the guidance where one is given.
+    ///
+    /// # Errors
+    /// [`crate::Error::Candle`] where the device has no memory.
     pub fn new(
         with_sizes: bool,
         (width, height): (usize, usize),
@@ -124,6 +127,9 @@ impl SharedConditions {
 
     /// The conditions of rows with these texts: `context` `(b, s, d)` and pooled texts `(b, d)`, which only networks with
     /// sizes take.
+    ///
+    /// # Errors
+    /// Those of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
     pub fn conditioning(&self, context: Tensor, pooled: impl FnOnce() -> Result<Tensor>) -> Result<Conditioning> {
         let rows = context.dim(0)?;
         let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
@@ -151,7 +157,10 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// `encoded` are the plan's texts, all of one length.
+    /// The conditions of a plan with its texts in the plan's order, all of one length.
+    ///
+    /// # Errors
+    /// [`crate::Error::Candle`] where the device has no memory.
     pub fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
         let nothing = |like: &Encoded| -> Result<_> {
             Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })

@@ -59,7 +59,7 @@ pub struct Guidance {
 }
 
 impl Guidance {
-    /// Of strength `scale` at every one of `evaluations`, where `guided`.
+    /// Guidance of strength `scale` at each of `evaluations` evaluations; none where `guided` is false.
     pub fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
         let options = GuidanceOptions::default();
         Self { scale, options, both: false, guided, composed: false, evaluations, counted: None }

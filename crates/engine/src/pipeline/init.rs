@@ -26,7 +26,7 @@ pub enum Init {
     Masked {
         /// The image.
         image: InitImage,
-        /// Where the image is made anew.
+        /// Where the image is generated again.
         mask: Mask,
         /// The part of the steps that is made, from the end, more than 0 and at most 1.
         strength: f64,
@@ -77,14 +77,14 @@ impl PartialEq for InitImage {
     }
 }
 
-/// Where an image is made anew.
+/// Where an image is generated again.
 #[derive(Debug, Clone)]
 pub struct Mask {
     pixels: Tensor,
 }
 
 impl Mask {
-    /// From values of 0, where the image stays, to 1, where it is made anew, `(1, 1, h, w)` for an image of `h` by `w`
+    /// From values of 0, where the image stays, to 1, where it is generated again, `(1, 1, h, w)` for an image of `h` by `w`
     /// pixels. A latent has the value of its upper left pixel. diffusers has nothing between 0 and 1: it takes 0.5 and
     /// more for 1.
     ///
@@ -193,18 +193,18 @@ impl Serialize for Init {
     }
 }
 
-/// Where a walk begins, and what is put back between its steps.
+/// The latents at the start of a schedule, and the part of the images that is put back after each step.
 pub struct Start {
     /// `(n, c, h, w)` in f32 on the denoiser's device, at the schedule's start.
     pub(crate) latents: Tensor,
     pub(crate) kept: Option<Kept>,
 }
 
-/// The part of images that stays while the rest is made anew. All tensors are `(n, c, h, w)` in f32.
+/// The part of images that stays while the rest is generated again. All tensors are `(n, c, h, w)` in f32.
 pub(crate) struct Kept {
     image: Tensor,
     noise: Tensor,
-    /// 1 where latents are made anew.
+    /// 1 where latents are generated again.
     mask: Tensor,
     /// 1 where they stay.
     inverse: Tensor,

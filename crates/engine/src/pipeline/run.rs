@@ -83,7 +83,7 @@ pub struct BatchRequest {
 
 impl BatchRequest {
     /// What a batch of an image set is run with. `shape` is that of its images' texts; memory is planned for `n` images, so
-    /// that a last batch that is smaller is not planned anew.
+    /// that a last batch that is smaller is not planned again.
     ///
     /// # Errors
     /// Those of the text encoders' tokenizers and of the schedule.
@@ -96,13 +96,19 @@ impl BatchRequest {
     }
 }
 
-/// Takes the results of a batch as they come.
+/// Receives the results of a batch as they are computed. An error of a method stops the run, and is its error.
 pub trait BatchSink {
-    /// News of the run. An error stops it.
+    /// An event of the run.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] to stop the run.
     fn event(&mut self, event: Event) -> Result<()>;
 
-    /// The latents of image `place` of the batch. They come back where the engine decodes them now; otherwise somebody else
-    /// does.
+    /// The latents of image `place` of the batch. The engine decodes what is returned; `None` means that the caller decodes
+    /// the latents itself ([`OverlappedNetworks::decode`](crate::pipeline::OverlappedNetworks::decode)).
+    ///
+    /// # Errors
+    /// Those of the implementation.
     fn latents(
         &mut self,
         engine: &Engine,
@@ -112,6 +118,9 @@ pub trait BatchSink {
     ) -> Result<Option<Latents>>;
 
     /// The pixels of image `place` of the batch.
+    ///
+    /// # Errors
+    /// Those of the implementation.
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()>;
 }
 

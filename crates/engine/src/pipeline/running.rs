@@ -41,6 +41,9 @@ pub struct Group {
 
 impl Group {
     /// Images that begin with `start` and draw from `noise` from now on, for the steps of `schedule` from its start.
+    ///
+    /// # Errors
+    /// [`Error::Candle`] where the latents have another rank.
     pub fn new(
         schedule: Arc<Schedule>,
         start: Start,
@@ -246,7 +249,7 @@ impl RunningBatch {
         Ok(())
     }
 
-    /// Puts the groups into calls, and makes the conditions of those calls anew that change.
+    /// Assigns the groups to calls, and computes the conditions of the calls that change.
     fn arrange(&mut self, dtype: DType) -> Result<()> {
         let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
         for (id, group) in self.groups.iter().filter(|(_, group)| group.stepper.remaining() > 0) {

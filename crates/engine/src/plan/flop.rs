@@ -17,6 +17,9 @@ const DTYPE: DType = DType::F16;
 
 /// Operations of each of the U-Net's segments, in one call for `images` latents of `(height, width)` with `tokens` tokens
 /// of text each.
+///
+/// # Errors
+/// Those of the network for impossible sizes.
 pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usize) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let x = device.tensor(&[images, unet.config().latent_channels(), h, w], DTYPE);
@@ -26,6 +29,9 @@ pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usi
 }
 
 /// Operations of decoding one image from latents of `(height, width)`.
+///
+/// # Errors
+/// Those of the network for impossible sizes.
 pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     decoder.decode(&device.tensor(&[1, decoder.latent_channels(), h, w], DType::F32), DTYPE, Tiling::Whole)?;
@@ -33,6 +39,9 @@ pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
 }
 
 /// Operations of encoding one text of `tokens` tokens.
+///
+/// # Errors
+/// Those of the network for impossible sizes.
 pub fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let (layer, words) = (HiddenLayer::LAST, TokenEmbeddings::default());

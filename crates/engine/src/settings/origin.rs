@@ -15,7 +15,8 @@ use crate::resolved::Job;
 use crate::setup::Setup;
 use crate::words::embedding_names;
 
-/// The model and its files. Their digests are computed from the beginning, on a thread of their own.
+/// What the settings of an image name: the model and its files. Their checksums are computed on a separate thread from the
+/// start.
 pub struct Origin {
     hashes: Hashes,
     /// The settings without what differs from picture to picture.
