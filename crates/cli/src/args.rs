@@ -10,6 +10,7 @@ use crate::bench_args::BenchArgs;
 use crate::place_args::PlaceArgs;
 use crate::tell::LogFormat;
 use crate::txt2img_args::Txt2img;
+use crate::upscale_args::UpscaleArgs;
 use crate::values::parse_count;
 
 /// Stable Diffusion, natively.
@@ -34,6 +35,8 @@ pub enum Command {
     Txt2img(Box<Txt2img>),
     /// Makes the pictures of a file of jobs; what was made before stays.
     Batch(Box<BatchArgs>),
+    /// Enlarges images, with a network or a filter.
+    Upscale(Box<UpscaleArgs>),
     /// Fetches a model from the Hugging Face Hub, or brings it up to date.
     Pull(PullArgs),
     /// Tells what this machine has, and what Kiln would do with it.

@@ -10,6 +10,7 @@ pub fn message(error: &Error) -> String {
         Error::Files(error) => of_files(error),
         Error::Models(ModelError::Files(error)) => of_files(error),
         Error::Models(error) => of_models(error),
+        Error::Value { name: "scale", found, expected } => refused(&flag("scale"), found, expected),
         other => other.to_string(),
     }
 }

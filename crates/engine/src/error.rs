@@ -48,6 +48,14 @@ pub enum Error {
         /// The journal.
         journal: PathBuf,
     },
+    /// Some of the images could not be upscaled; the events of the run have the reasons.
+    #[error("{failed} of {all} images failed")]
+    ImagesFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many there are.
+        all: usize,
+    },
     /// Another process makes the set.
     #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
     Busy(PathBuf),
@@ -116,6 +124,12 @@ pub enum Error {
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
+    /// An image cannot be read, changed or written.
+    #[error(transparent)]
+    Media(#[from] kiln_media::Error),
+    /// A file is no upscaler, or the upscaler failed.
+    #[error(transparent)]
+    Upscale(kiln_upscale::Error),
     /// A layer, or an operator of a run, failed.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),
@@ -165,6 +179,7 @@ impl Error {
             Self::Clip(error) => error.is_out_of_memory(),
             Self::Unet(error) => error.is_out_of_memory(),
             Self::Vae(error) => error.is_out_of_memory(),
+            Self::Upscale(error) => error.is_out_of_memory(),
             Self::Nn(error) => error.is_out_of_memory(),
             Self::Ops(error) => error.is_out_of_memory(),
             Self::Pool(error) => error.is_out_of_memory(),
@@ -205,6 +220,16 @@ impl From<kiln_scheduler::Error> for Error {
             // A sampler's arithmetic, which may have no memory on a card: nothing that a user asked for is wrong.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
             other => Self::Scheduler(other),
+        }
+    }
+}
+
+impl From<kiln_upscale::Error> for Error {
+    fn from(error: kiln_upscale::Error) -> Self {
+        match error {
+            kiln_upscale::Error::Interrupted => Self::Interrupted,
+            kiln_upscale::Error::Weights(error) => Self::Weights(error),
+            other => Self::Upscale(other),
         }
     }
 }

@@ -60,6 +60,7 @@ mod text;
 mod threads;
 mod together;
 mod trace;
+mod upscaling;
 mod wildcards;
 mod words;
 
@@ -107,6 +108,10 @@ pub use seeds::SeedOptions;
 pub use settings::{ImageReport, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Setup};
 pub use trace::{StepTrace, TraceFile};
+pub use upscaling::{
+    Enlarger, EnlargerEvent, ImageSource, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,
+    UpscaleRun, UpscalerChoice,
+};
 
 /// The example of `docs/library.md`, which has to compile.
 #[cfg(doctest)]
