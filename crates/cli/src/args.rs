@@ -10,6 +10,7 @@ use crate::bench_args::BenchArgs;
 use crate::place_args::PlaceArgs;
 use crate::tell::LogFormat;
 use crate::txt2img_args::Txt2img;
+use crate::upscale_args::UpscaleArgs;
 use crate::values::parse_count;
 
 /// Stable Diffusion, natively.
@@ -34,6 +35,8 @@ pub enum Command {
     Txt2img(Box<Txt2img>),
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
+    /// Enlarges images, with a network or a filter.
+    Upscale(Box<UpscaleArgs>),
     /// Downloads a model from the Hugging Face Hub, or updates it.
     Pull(PullArgs),
     /// Lists the devices of this machine, and those that Kiln would use.

@@ -56,6 +56,7 @@ impl Args {
         let device = match &self.command {
             Subcommand::Txt2img(args) => args.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
+            Subcommand::Upscale(args) => args.device(),
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Plan(args) => args.setup().device,
             Subcommand::Devices(_) => DeviceChoice::Auto,

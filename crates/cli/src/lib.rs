@@ -36,6 +36,8 @@ mod table;
 mod terminal;
 mod txt2img;
 mod txt2img_args;
+mod upscale;
+mod upscale_args;
 mod usage;
 mod values;
 
@@ -73,6 +75,7 @@ fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::Txt2img(args) => txt2img::run(*args),
         Command::Batch(args) => batch::run(*args),
+        Command::Upscale(args) => upscale::run(*args),
         Command::Devices(args) => {
             devices::run(&args);
             Ok(())

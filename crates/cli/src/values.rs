@@ -9,6 +9,10 @@ pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, not negative".into())
 }
 
+pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "expected a number".into())
+}
+
 pub(crate) fn parse_size(text: &str) -> Result<(usize, usize), String> {
     let size = text.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
     size.ok_or_else(|| "expected width and height in pixels, as in 512x768".into())

@@ -27,6 +27,26 @@ pub enum Error {
     /// A model, or a file of one, is not what it should be.
     #[error(transparent)]
     Models(kiln_models::Error),
+    /// An image does not fit into the memory that is available.
+    #[error(
+        "{what} needs {needed} of memory, {available} are available; try a smaller image, `dtype` bf16, or end other programs"
+    )]
+    Memory {
+        /// The image and how it would be computed.
+        what: String,
+        /// Its memory.
+        needed: ByteSize,
+        /// The memory that is available.
+        available: ByteSize,
+    },
+    /// Some of the images could not be upscaled; the events of the run have the reasons.
+    #[error("{failed} of {all} images failed")]
+    ImagesFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many there are.
+        all: usize,
+    },
     /// A picture has no settings that can be taken.
     #[error("{}: no settings to make the picture again: {found}", path.display())]
     NoSettings {
@@ -79,6 +99,12 @@ pub enum Error {
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
+    /// An image cannot be read, changed or written.
+    #[error(transparent)]
+    Media(#[from] kiln_media::Error),
+    /// A file is no upscaler, or the upscaler failed.
+    #[error(transparent)]
+    Upscale(kiln_upscale::Error),
     /// A layer, or an operator of a run, failed.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),
@@ -140,6 +166,7 @@ impl Error {
             Self::Clip(error) => error.is_out_of_memory(),
             Self::Unet(error) => error.is_out_of_memory(),
             Self::Vae(error) => error.is_out_of_memory(),
+            Self::Upscale(error) => error.is_out_of_memory(),
             Self::Nn(error) => error.is_out_of_memory(),
             Self::Ops(error) => error.is_out_of_memory(),
             Self::Pool(error) => error.is_out_of_memory(),
@@ -180,6 +207,16 @@ impl From<kiln_scheduler::Error> for Error {
             // A sampler's arithmetic, which may have no memory on a card: nothing that a user asked for is wrong.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
             other => Self::Scheduler(other),
+        }
+    }
+}
+
+impl From<kiln_upscale::Error> for Error {
+    fn from(error: kiln_upscale::Error) -> Self {
+        match error {
+            kiln_upscale::Error::Interrupted => Self::Interrupted,
+            kiln_upscale::Error::Weights(error) => Self::Weights(error),
+            other => Self::Upscale(other),
         }
     }
 }

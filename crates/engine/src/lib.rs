@@ -50,6 +50,8 @@ mod seeds;
 mod settings;
 mod setup;
 mod threads;
+mod upscaling;
+
 mod wildcards;
 mod words;
 
@@ -95,6 +97,10 @@ pub use room::Room;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Place, Setup};
+pub use upscaling::{
+    Enlarger, EnlargerEvent, ImageSource, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,
+    UpscaleRun, UpscalerChoice,
+};
 
 /// The example of `docs/library.md`, which has to compile.
 #[cfg(doctest)]

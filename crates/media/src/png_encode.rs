@@ -1,8 +1,16 @@
-//! Images as PNG files in memory, with texts in them.
+//! Images as PNG files with texts in them, in memory or written as they are compressed.
+
+use std::io::Write;
 
 pub use png::EncodingError;
 
+use crate::Image8;
 use crate::png_text::is_latin1;
+
+/// Bytes of a chunk of compressed pixels.
+const CHUNK: usize = 256 << 10;
+/// The most characters of a text's key.
+const LONGEST_KEY: usize = 79;
 
 /// An RGB image of `(width, height)` pixels, row by row in 8 bits, as a PNG. Each text is a key and its value.
 ///
@@ -14,8 +22,51 @@ pub fn encode_png(
     texts: &[(&str, &str)],
 ) -> Result<Vec<u8>, EncodingError> {
     let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, width as u32, height as u32);
-    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = header(&mut bytes, (width, height), png::ColorType::Rgb, texts)?;
+    writer.write_image_data(rgb)?;
+    writer.finish()?;
+    Ok(bytes)
+}
+
+/// Writes an image of 1 (gray), 3 (color) or 4 channels (with alpha) as a PNG with texts. Compressed pixels are written as
+/// they come, so that no second copy of the image is in memory.
+///
+/// # Errors
+/// Those of the writer; where the image has 2 or more than 4 channels, or a key is not [`is_png_key`].
+pub fn write_png<const C: usize>(
+    to: impl Write,
+    image: &Image8<C>,
+    texts: &[(&str, &str)],
+) -> Result<(), EncodingError> {
+    let color = match C {
+        1 => png::ColorType::Grayscale,
+        3 => png::ColorType::Rgb,
+        4 => png::ColorType::Rgba,
+        _ => return Err(std::io::Error::other(format!("a PNG has 1, 3 or 4 channels, not {C}")).into()),
+    };
+    let mut writer = header(to, image.size(), color, texts)?;
+    let mut pixels = writer.stream_writer_with_size(CHUNK)?;
+    pixels.write_all(image.data())?;
+    pixels.finish()?;
+    writer.finish()
+}
+
+/// Whether a text of a PNG can have this key: 1 to 79 characters of Latin-1.
+#[must_use]
+pub fn is_png_key(key: &str) -> bool {
+    (1..=LONGEST_KEY).contains(&key.chars().count()) && key.chars().all(|c| u32::from(c) < 256)
+}
+
+/// The begin of a file: its header and its texts.
+fn header<W: Write>(
+    to: W,
+    (width, height): (usize, usize),
+    color: png::ColorType,
+    texts: &[(&str, &str)],
+) -> Result<png::Writer<W>, EncodingError> {
+    let side = |side: usize| u32::try_from(side).map_err(|_| std::io::Error::other(format!("a side of {side} pixels")));
+    let mut encoder = png::Encoder::new(to, side(width)?, side(height)?);
+    encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
     for &(key, text) in texts {
         // tEXt holds Latin-1 alone. For other texts AUTOMATIC1111 writes iTXt under the same key.
@@ -25,8 +76,50 @@ pub fn encode_png(
             encoder.add_itxt_chunk(key.into(), text.into())?;
         }
     }
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(rgb)?;
-    writer.finish()?;
-    Ok(bytes)
+    encoder.write_header()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::{DecodeOptions, Gray8Image, ImageTexts, Rgb8Image, Rgba8Image, decode};
+
+    #[test]
+    fn images_are_written_with_alpha_and_texts() {
+        let texts = [("parameters", "plain"), ("extras", "ぼ")];
+        let image = Rgba8Image::new(2, 1, vec![1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        let mut bytes = Vec::new();
+        write_png(&mut bytes, &image, &texts).unwrap();
+        assert_eq!(decode(&bytes, "alpha", &DecodeOptions::default()).unwrap().to_rgba(), image);
+        let found = ImageTexts::read_from(&mut Cursor::new(&bytes), |_| true).unwrap().unwrap().texts;
+        let found: Vec<(&str, &str)> = found.iter().map(|text| (&*text.key, &*text.text)).collect();
+        assert_eq!(found, texts);
+
+        // More compressed bytes than a chunk has.
+        let noise = (0..600 * 500 * 3u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let image = Rgb8Image::new(600, 500, noise).unwrap();
+        let mut bytes = Vec::new();
+        write_png(&mut bytes, &image, &[]).unwrap();
+        assert!(bytes.len() > CHUNK);
+        assert_eq!(decode(&bytes, "noise", &DecodeOptions::default()).unwrap().rgb(), &image);
+
+        let gray = Gray8Image::new(1, 2, vec![7, 9]).unwrap();
+        let mut bytes = Vec::new();
+        write_png(&mut bytes, &gray, &[]).unwrap();
+        assert_eq!(decode(&bytes, "gray", &DecodeOptions::default()).unwrap().rgb(), &gray.to_rgb());
+        assert!(write_png(&mut Vec::new(), &Image8::<2>::filled(1, 1, [0; 2]).unwrap(), &[]).is_err());
+    }
+
+    #[test]
+    fn keys_are_short_and_latin1() {
+        let long = "k".repeat(79);
+        for (key, is_one) in [("parameters", true), (&long, true), ("é", true), ("", false), ("ぼ", false)] {
+            assert_eq!(is_png_key(key), is_one, "{key}");
+            let image = Rgb8Image::filled(1, 1, [0; 3]).unwrap();
+            assert_eq!(write_png(&mut Vec::new(), &image, &[(key, "text")]).is_ok(), is_one, "{key}");
+        }
+        assert!(!is_png_key(&(long + "k")));
+    }
 }

@@ -1,5 +1,7 @@
 //! SRVGGNetCompact: the network of Real-ESRGAN's small models.
 
+use std::ops::ControlFlow;
+
 use kiln_nn::ops::Slope;
 use kiln_nn::strips::{Convolved, Prepare, Stored, Strips, size};
 use kiln_nn::{Conv2d, TensorLike};
@@ -9,6 +11,7 @@ use crate::config::{CompactActivation, CompactConfig};
 use crate::error::Result;
 use crate::image;
 use crate::strip_rows::StripRows;
+use crate::watch::{Listener, Watch};
 
 /// The slope of LeakyReLU upstream.
 const LEAKY_SLOPE: f32 = 0.1;
@@ -44,11 +47,22 @@ impl Compact {
     /// # Errors
     /// [`crate::Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
     pub fn forward<T: TensorLike>(&self, image: &T, strips: StripRows) -> Result<T> {
-        image::each(image, self.config.channels, |image| self.one(image, strips))
+        self.forward_watched(image, strips, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same with a listener.
+    pub(crate) fn forward_watched<T: TensorLike>(
+        &self,
+        image: &T,
+        strips: StripRows,
+        listener: &mut Listener<'_>,
+    ) -> Result<T> {
+        let watch = Watch::new(listener);
+        image::each(image, self.config.channels, &watch, |image| self.one(image, strips, &watch))
     }
 
     /// One image.
-    fn one<T: TensorLike>(&self, image: &T, strips: StripRows) -> kiln_nn::Result<T> {
+    fn one<T: TensorLike>(&self, image: &T, strips: StripRows, watch: &Watch<'_>) -> kiln_nn::Result<T> {
         let CompactConfig { channels, scale, activation, .. } = self.config;
         let [_, _, height, width] = image.size4()?;
         let x = image.to_channels_last()?;
@@ -69,6 +83,7 @@ impl Compact {
                 Shuffled { source, image: &x, scale, done: 0 },
                 [channels, scale * height, scale * width],
                 image,
+                (watch, 0.0),
             )
         })
     }

@@ -67,6 +67,9 @@ pub enum Error {
         /// The input's shape.
         found: Vec<usize>,
     },
+    /// The caller stopped the run.
+    #[error("interrupted")]
+    Interrupted,
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] kiln_weights::Error),

@@ -4,21 +4,29 @@ use kiln_nn::strips::{Strips, size};
 use kiln_nn::{Result, TensorLike};
 
 use crate::error::Error;
+use crate::watch::Watch;
 
 /// Runs `f` over the images of `batch` `(b, channels, h, w)`, one after another.
 ///
 /// # Errors
-/// [`Error::Input`] where the batch has another shape or no pixels; what `f` reports.
+/// [`Error::Input`] where the batch has another shape or no pixels, [`Error::Interrupted`] where `watch` stopped the run;
+/// what `f` reports.
 pub(crate) fn each<T: TensorLike>(
     batch: &T,
     channels: usize,
+    watch: &Watch<'_>,
     f: impl Fn(&T) -> Result<T>,
 ) -> std::result::Result<T, Error> {
+    let one = |i, b, image: &T| {
+        watch.image(i, b);
+        let result = f(image)?;
+        if watch.is_stopped() { Err(Error::Interrupted) } else { Ok(result) }
+    };
     match *batch.dims() {
-        [1, c, h, w] if c == channels && h * w > 0 => Ok(f(batch)?),
+        [1, c, h, w] if c == channels && h * w > 0 => one(0, 1, batch),
         [b, c, h, w] if b > 1 && c == channels && h * w > 0 => {
-            let image = |i| f(&batch.narrow(0, i, 1)?);
-            let images = (0..b).map(image).collect::<Result<Vec<_>>>()?;
+            let image = |i| one(i, b, &batch.narrow(0, i, 1)?);
+            let images = (0..b).map(image).collect::<std::result::Result<Vec<_>, Error>>()?;
             Ok(T::cat(&images.iter().collect::<Vec<_>>(), 0)?)
         }
         _ => Err(Error::Input { expected: format!("(b, {channels}, h, w)"), found: batch.dims().to_vec() }),
@@ -50,7 +58,14 @@ fn mirror(i: usize, size: usize) -> usize {
 }
 
 /// All strips as an image `(1, c, h, w)` with values limited to 0..=1. Rows and columns beyond the image are dropped.
-pub(crate) fn collect<T: TensorLike>(mut strips: impl Strips<T>, [c, h, w]: [usize; 3], like: &T) -> Result<T> {
+/// `before` is the part of the work that was done before, from 0 to 1. Where `watch` stops the run, the rest of the image
+/// has no values.
+pub(crate) fn collect<T: TensorLike>(
+    mut strips: impl Strips<T>,
+    [c, h, w]: [usize; 3],
+    like: &T,
+    (watch, before): (&Watch<'_>, f32),
+) -> Result<T> {
     let image = like.new_empty(&[1, c, h, w])?;
     let mut done = 0;
     while let Some(strip) = strips.next()? {
@@ -61,6 +76,9 @@ pub(crate) fn collect<T: TensorLike>(mut strips: impl Strips<T>, [c, h, w]: [usi
             image.slice_set(&strip.to_channels_first()?.clamp(0.0, 1.0)?, 2, done)?;
         }
         done += used;
+        if watch.report(before + (1.0 - before) * done as f32 / h as f32) {
+            break;
+        }
     }
     Ok(image)
 }

@@ -30,6 +30,7 @@ mod recognize;
 mod rrdb;
 mod strip_rows;
 mod upscaler;
+mod watch;
 
 pub use compact::Compact;
 pub use config::{CompactActivation, CompactConfig, NetworkConfig, RrdbConfig};
@@ -38,3 +39,4 @@ pub use kiln_nn::ops::Target;
 pub use rrdb::Rrdb;
 pub use strip_rows::StripRows;
 pub use upscaler::Upscaler;
+pub use watch::Listener;

@@ -1,5 +1,7 @@
 //! RRDBNet: the network of ESRGAN and Real-ESRGAN.
 
+use std::ops::ControlFlow;
+
 use kiln_nn::ops::Slope;
 use kiln_nn::strips::{Convolved, Prepare, Stored, Strips, rows_of_strip};
 use kiln_nn::{Conv2d, TensorLike};
@@ -10,6 +12,7 @@ use crate::dense::{Block, SLOPE};
 use crate::error::Result;
 use crate::image;
 use crate::strip_rows::StripRows;
+use crate::watch::{Listener, Watch};
 
 /// RRDBNet.
 pub struct Rrdb {
@@ -63,11 +66,22 @@ impl Rrdb {
     /// # Errors
     /// [`crate::Error::Input`] where the image does not fit; what a layer reports, with the layer's path.
     pub fn forward<T: TensorLike>(&self, image: &T, strips: StripRows) -> Result<T> {
-        image::each(image, self.config.in_channels, |image| self.one(image, strips))
+        self.forward_watched(image, strips, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same with a listener.
+    pub(crate) fn forward_watched<T: TensorLike>(
+        &self,
+        image: &T,
+        strips: StripRows,
+        listener: &mut Listener<'_>,
+    ) -> Result<T> {
+        let watch = Watch::new(listener);
+        image::each(image, self.config.in_channels, &watch, |image| self.one(image, strips, &watch))
     }
 
     /// One image.
-    fn one<T: TensorLike>(&self, image: &T, strips: StripRows) -> kiln_nn::Result<T> {
+    fn one<T: TensorLike>(&self, image: &T, strips: StripRows, watch: &Watch<'_>) -> kiln_nn::Result<T> {
         let RrdbConfig { out_channels, unshuffle, .. } = self.config;
         let [_, _, image_height, image_width] = image.size4()?;
         let mut x = image.to_channels_last()?;
@@ -78,9 +92,14 @@ impl Rrdb {
         let rows = strips.of(height);
         let shallow = T::run(&self.conv_first, |conv| conv.forward(&x))?;
         x = shallow.copy()?;
-        for block in &self.blocks {
+        let parts = (self.blocks.len() + 1) as f32; // what follows the blocks takes about as long as one or two
+        for (i, block) in self.blocks.iter().enumerate() {
             T::run(block, |block| block.forward_in_place(&x, rows))?;
+            if watch.report((i + 1) as f32 / parts) {
+                return Ok(x);
+            }
         }
+        let before = self.blocks.len() as f32 / parts;
         // Strips of as many pixels in the result as there are in those of the blocks.
         let squares = 1 << (2 * self.config.upsamples);
         let rows = match strips {
@@ -96,7 +115,7 @@ impl Rrdb {
                 strips = Box::new(wide.activated(Slope::Constant(SLOPE)));
             }
             let hr = Convolved::new(strips, Prepare::Keep, &tail.conv_hr).activated(Slope::Constant(SLOPE));
-            image::collect(Convolved::new(hr, Prepare::Keep, &tail.conv_last), size, image)
+            image::collect(Convolved::new(hr, Prepare::Keep, &tail.conv_last), size, image, (watch, before))
         })
     }
 }

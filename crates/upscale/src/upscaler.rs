@@ -15,6 +15,7 @@ use crate::names::Renamed;
 use crate::recognize::{check, recognize};
 use crate::rrdb::Rrdb;
 use crate::strip_rows::StripRows;
+use crate::watch::Listener;
 
 /// A network that enlarges images, and the file that has its weights.
 ///
@@ -109,6 +110,22 @@ impl Upscaler {
         match &self.network {
             Network::Rrdb(network) => network.forward(image, strips),
             Network::Compact(network) => network.forward(image, strips),
+        }
+    }
+
+    /// [`Upscaler::forward`] that tells `listener` how much is done, after each block or strip, and stops where it says so.
+    ///
+    /// # Errors
+    /// As [`Upscaler::forward`], and [`crate::Error::Interrupted`].
+    pub fn forward_watched<T: TensorLike>(
+        &self,
+        image: &T,
+        strips: StripRows,
+        listener: &mut Listener<'_>,
+    ) -> Result<T> {
+        match &self.network {
+            Network::Rrdb(network) => network.forward_watched(image, strips, listener),
+            Network::Compact(network) => network.forward_watched(image, strips, listener),
         }
     }
 

@@ -96,7 +96,7 @@ fn names_that_are_none_are_refused() {
 #[test]
 fn offline_the_cache_has_to_do() {
     let sandbox = Sandbox::new();
-    let told = ["a/b: revision main was never downloaded", "kiln pull a/b fetches it"];
+    let told = ["a/b: revision main was never downloaded", "kiln pull a/b downloads it"];
     sandbox.txt2img(&["an apple", "-m", "hf:a/b", "--offline"]).fails(1, &told);
     sandbox.kiln(&["pull", "a/b", "--offline"]).fails(1, &told);
     sandbox.shell_kiln("HF_HUB_OFFLINE=1 exec \"$@\"", &["pull", "a/b"]).fails(1, &told);

@@ -19,3 +19,4 @@ mod sandbox;
 mod settings;
 mod signals;
 mod traces;
+mod upscale;

@@ -86,7 +86,7 @@ impl Sandbox {
 
     fn start(&self, command: &mut Command) -> Running {
         command.current_dir(self.0.path());
-        for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "RUST_LOG", "COLUMNS"] {
+        for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "KILN_UPSCALERS", "RUST_LOG", "COLUMNS"] {
             command.env_remove(name);
         }
         // Of the user's own settings and cache no test knows: what a test wants of them is below its folder.

@@ -388,8 +388,8 @@ mod tests {
             (found.dynamic_thresholding, found.mimic_scale)
         };
         let enabled = "Dynamic thresholding enabled: True";
-        assert_eq!(found(&format!("{enabled}, MimicCfg scale: 7, Threshold percentile: 99")), (Some(0.99), Some(7.0)));
+        assert_eq!(found(&format!("{enabled}, Mimic scale: 7, Threshold percentile: 99")), (Some(0.99), Some(7.0)));
         assert_eq!(found(&format!("{enabled}, Threshold percentile: 0.995")), (Some(0.995), None));
-        assert_eq!(found("Dynamic thresholding enabled: False, MimicCfg scale: 7"), (None, None));
+        assert_eq!(found("Dynamic thresholding enabled: False, Mimic scale: 7"), (None, None));
     }
 }
