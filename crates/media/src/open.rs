@@ -1,4 +1,4 @@
-//! Reading the bytes of a file or stream, of bounded number.
+//! Reading a limited number of bytes of a file or stream.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,10 +6,11 @@ use std::path::Path;
 
 use crate::{DecodeOptions, DecodedImage, Error, Result, decode};
 
-/// Reads and decodes an image file. The content decides about its format.
+/// Reads and decodes an image file. The content determines its format.
 ///
 /// # Errors
-/// [`Error::Read`] if it is no regular file (a FIFO would wait for a writer) or cannot be read, and those of [`decode`].
+/// [`Error::Read`] if it is not a regular file (a FIFO would wait for a writer) or cannot be read, and those of
+/// [`decode`].
 pub fn open(path: &Path, options: &DecodeOptions) -> Result<DecodedImage> {
     let name = path.display().to_string();
     let failed = |error: std::io::Error| Error::Read { name: name.clone(), problem: error.to_string() };
@@ -26,7 +27,7 @@ pub fn open(path: &Path, options: &DecodeOptions) -> Result<DecodedImage> {
     decode(&read_all(file, &name, options)?, &name, options)
 }
 
-/// All bytes of a stream, for [`decode`]: standard input, say.
+/// All bytes of a stream such as standard input, for [`decode`].
 ///
 /// # Errors
 /// [`Error::Read`] if reading fails, [`Error::TooLarge`] if there are more bytes than [`DecodeOptions::max_file`].

@@ -1,13 +1,14 @@
-//! Images as PNG files in memory, with texts in them.
+//! Encoding of images with text chunks as PNG files in memory.
 
 pub use png::EncodingError;
 
 use crate::png_text::is_latin1;
 
-/// An RGB image of `(width, height)` pixels, row by row in 8 bits, as a PNG. Each text is a key and its value.
+/// Encodes an RGB image of `(width, height)` pixels, 8 bits a sample, row by row, as a PNG. Each text is a key and its
+/// value.
 ///
 /// # Errors
-/// Where the number of bytes is not `width * height * 3`, a side is 0, or a key is empty or longer than 79 characters.
+/// If the number of bytes is not `width * height * 3`, a side is 0, or a key is empty or longer than 79 characters.
 pub fn encode_png(
     (width, height): (usize, usize),
     rgb: &[u8],
@@ -18,7 +19,7 @@ pub fn encode_png(
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     for &(key, text) in texts {
-        // tEXt holds Latin-1 alone. For other texts AUTOMATIC1111 writes iTXt under the same key.
+        // tEXt contains only Latin-1. For other texts AUTOMATIC1111 writes iTXt with the same key.
         if is_latin1(text) {
             encoder.add_text_chunk(key.into(), text.into())?;
         } else {
