@@ -10,7 +10,7 @@ use crate::args::Args;
 pub fn page() -> String {
     let mut command = Args::command();
     command.build();
-    let mut page = String::from("# Commands and flags\n\nThis page is made from the program's own definitions.\n");
+    let mut page = String::from("# Commands and flags\n\nThis page is generated from the program's own definitions.\n");
     let globals: Vec<&Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).collect();
     page += "\nEvery command takes:\n\n";
     flags(&mut page, globals.into_iter());
@@ -20,7 +20,7 @@ pub fn page() -> String {
     page
 }
 
-/// A command, then its own commands.
+/// A command, then its subcommands.
 fn section(page: &mut String, command: &Command, parents: &str, level: usize) {
     let name = format!("{parents} {}", command.get_name());
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
@@ -47,7 +47,7 @@ fn section(page: &mut String, command: &Command, parents: &str, level: usize) {
     }
 }
 
-/// A table with a row for each argument; nothing where there are none.
+/// A table with a row for each argument; empty without arguments.
 fn flags<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
     let mut head = "| Argument | Meaning | Default |\n| --- | --- | --- |\n";
     for arg in args {
@@ -59,7 +59,7 @@ fn flags<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// How an argument is typed: `-s`, `--seed N`.
+/// The names of an argument on the command line: `-s`, `--seed N`.
 fn spelling(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default().iter().map(|name| format!(" {name}")).collect::<String>();
     let values = if matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) { values } else { String::new() };
@@ -76,7 +76,7 @@ fn spelling(arg: &Arg) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A text on one line, with the table's own sign escaped.
+/// A text on one line, with escaped column separators.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
 }
@@ -87,7 +87,7 @@ mod tests {
 
     /// `KILN_UPDATE_DOCS=1 cargo test --release -p kiln-cli reference` writes the page.
     #[test]
-    fn the_committed_page_is_what_the_program_takes() {
+    fn the_committed_page_matches_the_definitions() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
         if std::env::var_os("KILN_UPDATE_DOCS").is_some_and(|value| value == "1") {
             std::fs::write(path, page()).unwrap();

@@ -1,8 +1,8 @@
-//! Values of flags: what is a number, a seed, a size.
+//! Parsers of flag values: numbers, seeds, sizes.
 
-/// A number of things; its bounds are the request's to check, which knows the model.
+/// A count; the request, which knows the model, checks its bounds.
 pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "expected a whole number, not negative".into())
+    text.parse().map_err(|_| "expected a whole number of at least 0".into())
 }
 
 /// A whole number that may be negative.
@@ -14,7 +14,7 @@ pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "expected a number".into())
 }
 
-/// A seed, or none for a random one.
+/// A seed, or `None` for a random one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seed(pub(crate) Option<u64>);
 
@@ -22,7 +22,7 @@ pub(crate) fn parse_seed(text: &str) -> Result<Seed, String> {
     match text.parse::<i128>() {
         Ok(seed) if seed < 0 => Ok(Seed(None)),
         Ok(seed) if seed <= i128::from(u64::MAX) => Ok(Seed(Some(seed as u64))),
-        _ => Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
+        _ => Err(format!("expected a number from 0 to {}, or -1 for a random seed", u64::MAX)),
     }
 }
 
