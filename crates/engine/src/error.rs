@@ -1,4 +1,4 @@
-//! What can go wrong on the way from a request to a picture.
+//! Errors between a request and an image.
 
 use std::path::{Path, PathBuf};
 
@@ -6,60 +6,60 @@ use kiln_files::ByteSize;
 
 use crate::room::Room;
 
-/// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
+/// Why an image was not generated. [`Error::is_usage`] distinguishes invalid requests from failed runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value of the request is impossible.
+    /// A value of the request is invalid.
     #[error("{name} is {found}, expected {expected}")]
     Value {
-        /// The flag or field.
+        /// The field.
         name: &'static str,
         /// Its value.
         found: String,
-        /// What is possible, with the nearest possible value where there is one.
+        /// The allowed values, with the nearest one if it exists.
         expected: String,
     },
     /// A file cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
-    /// A model, or a file of one, is not what it should be.
+    /// A model, or a file of a model, is invalid.
     #[error(transparent)]
     Models(kiln_models::Error),
-    /// A line of a file of jobs cannot be what it is.
+    /// A line of a job file is invalid.
     #[error("{file}:{line}: {problem}")]
     Job {
         /// The file.
         file: String,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// Some of a set's pictures could not be made.
+    /// Some images of a set failed.
     #[error(
-        "{failed} of {all} pictures failed; {} tells why, and --retry tries them again", journal.display()
+        "{failed} of {all} images failed; {} has the reasons, and --retry tries them again", journal.display()
     )]
     JobsFailed {
-        /// How many failed.
+        /// The number of failed images.
         failed: usize,
-        /// How many there are.
+        /// The total number.
         all: usize,
         /// The journal.
         journal: PathBuf,
     },
-    /// Another process makes the set.
-    #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
+    /// Another process is generating the set.
+    #[error("{}: another kiln batch is running there; wait for it, or choose another folder", .0.display())]
     Busy(PathBuf),
-    /// A picture has no settings that can be taken.
-    #[error("{}: no settings to make the picture again: {found}", path.display())]
+    /// An image has no usable settings.
+    #[error("{}: no settings to generate the image again: {found}", path.display())]
     NoSettings {
-        /// The picture.
+        /// The image.
         path: PathBuf,
-        /// What is there.
+        /// The settings that were found.
         found: String,
     },
-    /// The device that was asked for is not there.
+    /// The requested device does not exist.
     #[error("{0}")]
     Device(String),
     /// A measurement does not fit into memory.
@@ -68,43 +68,43 @@ pub enum Error {
         gib(*needed), gib(*available)
     )]
     Memory {
-        /// What is measured.
+        /// The measured stage.
         what: String,
-        /// What it takes, in bytes.
+        /// The required bytes.
         needed: u64,
-        /// What could be had, in bytes.
+        /// The available bytes.
         available: u64,
     },
-    /// Nothing fits into the memory that there is.
+    /// No plan fits into the available memory.
     #[error(
         "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
          at once, a 16-bit --dtype or --taesd"
     )]
     Budget {
-        /// Pictures and their size.
+        /// The number of images and their size.
         what: String,
         /// The mode.
         mode: String,
-        /// The stage that takes the most.
+        /// The stage with the highest memory.
         stage: String,
         /// Its bytes.
         needed: ByteSize,
-        /// What they are.
+        /// The components of these bytes.
         parts: String,
-        /// What there is.
+        /// The available memory.
         room: Room,
     },
-    /// The numbers went wrong.
-    #[error("{stage} gave {count} values that are not numbers; {remedy}")]
+    /// Values are not finite.
+    #[error("{stage} produced {count} NaN or infinite values; {remedy}")]
     NotANumber {
-        /// Where.
+        /// The stage.
         stage: &'static str,
-        /// How many values.
+        /// The number of values.
         count: usize,
-        /// What to do.
+        /// The necessary action.
         remedy: &'static str,
     },
-    /// The user stopped the run.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
     /// Text could not be encoded.
@@ -116,16 +116,16 @@ pub enum Error {
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
-    /// A layer, or an operator of a run, failed.
+    /// A layer or an operator failed.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),
-    /// An operator, or a recorded run, failed.
+    /// An operator or a captured graph failed.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
     /// A memory pool failed.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
-    /// The schedule is impossible.
+    /// The schedule is invalid.
     #[error(transparent)]
     Scheduler(kiln_scheduler::Error),
     /// Weights could not be loaded.
@@ -144,7 +144,7 @@ fn gib(bytes: u64) -> String {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
+    /// Whether the request is at fault (exit status 2) and not a file, a device or the run.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) | Self::Job { .. } => true,
@@ -154,12 +154,12 @@ impl Error {
         }
     }
 
-    /// The standard output could not be written to.
+    /// An error of writing to the standard output.
     pub fn output(source: std::io::Error) -> Self {
         kiln_files::Error::Write { path: "the standard output".into(), source }.into()
     }
 
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory was exhausted: a smaller workload may fit.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Clip(error) => error.is_out_of_memory(),
@@ -202,7 +202,7 @@ impl From<kiln_scheduler::Error> for Error {
     fn from(error: kiln_scheduler::Error) -> Self {
         match error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
-            // A sampler's arithmetic, which may have no memory on a card: nothing that a user asked for is wrong.
+            // A sampler's arithmetic may run out of GPU memory, which is not an error of the request.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
             other => Self::Scheduler(other),
         }

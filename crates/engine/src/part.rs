@@ -13,25 +13,25 @@ use crate::error::{Error, Result};
 use crate::memory::MemoryOptions;
 use crate::residency::{Share, residency};
 
-/// How weights that stream come to a card.
+/// How streamed weights are copied to a GPU.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Copies {
-    /// Page-locked memory in which they wait.
+    /// The pinned memory for offloaded weights.
     pub(crate) pinned: Option<PinnedPool>,
-    /// Whether they are copied while the card computes.
+    /// Whether copies run in parallel with computing.
     pub(crate) copy_stream: bool,
 }
 
 impl Copies {
-    /// As a user wants it. Where memory cannot be locked, weights wait as others do, with a line that says so.
+    /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
     pub(crate) fn new(device: &Device, options: &MemoryOptions) -> Self {
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
-        let refused = |error: &Error| tracing::warn!("weights wait in pageable memory: {error}");
+        let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
         Self { pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
     }
 }
 
-/// Page-locked memory for copies to `device`, as far as half of what is free goes; `None` for the processor.
+/// Pinned memory for copies to `device`, at most half of the free memory; `None` for the CPU.
 pub(crate) fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     let DeviceLocation::Cuda { gpu_id } = device.location() else { return Ok(None) };
     let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
@@ -39,12 +39,12 @@ pub(crate) fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
 }
 
-/// How much of a network's weights is in memory while it runs.
+/// The residency of a network's weights while it runs.
 #[derive(Debug, Clone)]
 pub(crate) enum Keep {
-    /// All.
+    /// All weights are resident.
     Whole,
-    /// What runs next, and what has room besides.
+    /// Weights are streamed, and as many as fit are resident.
     Streamed(Share, Estimate),
 }
 
@@ -81,8 +81,8 @@ impl Part {
         &self.segments
     }
 
-    /// Takes these patches and strengths in the place of those before. Where weights are there, the segments that
-    /// change are read again, and no others; where they stream, they begin anew. Tells whether any parameter changed.
+    /// Takes these patches and strengths instead of those before. Where weights are there, the segments that
+    /// change are read again, and no others; where they stream, they begin again. Reports whether any parameter changed.
     ///
     /// # Errors
     /// Those of [`kiln_weights::load`]. Segments that could not be read have no weights then: [`Self::enter`] reads

@@ -1,4 +1,4 @@
-//! Pictures of a set that are decoded beside the steps of the next ones: the same files, also where memory is out.
+//! Images of a set that are decoded beside the steps of the next ones: the same files, also where memory is out.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use kiln_testkit::{Target, fixtures};
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Pictures of two sizes, some of which share a batch.
+/// Images of two sizes, some of which share a batch.
 const JOBS: &str = "\
 {\"prompt\": \"a pear\", \"seed\": 1, \"width\": 32, \"height\": 32, \"steps\": 2}
 {\"prompt\": \"an apple\", \"seed\": 2, \"width\": 32, \"height\": 32, \"steps\": 2}
@@ -31,7 +31,7 @@ const TRIED: u64 = 25;
 struct Set {
     report: BatchReport,
     files: BTreeMap<String, Vec<u8>>,
-    /// Pictures that were decoded before the next was begun.
+    /// Images that were decoded before the next was begun.
     in_turn: usize,
 }
 
@@ -94,7 +94,7 @@ fn files_are_those_of_decoding_in_turn() {
         assert!(files == expected, "stopped at step {stop}: other files");
     }
 
-    // A request that fails once: the picture is made all the same, or the error is recorded and the others are made.
+    // A request that fails once: the image is made all the same, or the error is recorded and the others are made.
     let mut refused = 0;
     for i in 0..TRIED {
         let n = requests * i / TRIED;

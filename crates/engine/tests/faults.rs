@@ -1,4 +1,4 @@
-//! Every allocation of a run fails once, and from there on: the right picture comes out or a clear error, and all memory
+//! Every allocation of a run fails once, and from there on: the right image comes out or a clear error, and all memory
 //! comes back.
 
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ fn job(model: &ModelFolder) -> Job {
     request.resolve(model).unwrap()
 }
 
-/// The picture, and how often the run went on with less memory.
+/// The image, and how often the run went on with less memory.
 fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
     let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };

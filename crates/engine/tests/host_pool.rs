@@ -1,4 +1,4 @@
-//! After the first step, a step on the processor asks the system for no memory.
+//! After the first step, a step on the CPU asks the system for no memory.
 #![allow(missing_docs)]
 
 use std::ops::ControlFlow;

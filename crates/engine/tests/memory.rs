@@ -19,7 +19,7 @@ fn run() -> Result<Vec<u8>> {
     Ok(images.into_iter().flat_map(|image| image.rgb).collect())
 }
 
-/// Bytes of the card that are not free.
+/// Bytes of the GPU that are not free.
 fn taken() -> usize {
     devices().cards.first().map_or(0, |card| card.memory_total - card.memory_free)
 }

@@ -1,4 +1,4 @@
-//! Plans are held to what whole runs take on the processor, in every mode.
+//! Plans are held to what whole runs take on the CPU, in every mode.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,4 @@
-//! Two hundred pictures in one process, of mixed sizes and in mixed modes: memory is the same after the last as after
+//! Two hundred images in one process, of mixed sizes and in mixed modes: memory is the same after the last as after
 //! the tenth, and all comes back when the engines go.
 
 use kiln_engine::{ByteSize, Engine, HostPool, MemoryOptions, ModeChoice, Setup, VaeMemory};
@@ -9,7 +9,7 @@ mod support;
 static ALLOCATOR: HostPool = HostPool;
 
 fn engine(memory: MemoryOptions) -> Engine {
-    // One thread: of several, one may have its first large task, and get its buffer, at any picture.
+    // One thread: of several, one may have its first large task, and get its buffer, at any image.
     support::tiny("sd1", &Setup { threads: Some(1), memory, ..support::cpu() })
 }
 

@@ -121,8 +121,8 @@ fn impossible_jobs_are_refused_before_anything_is_generated() {
         ("\"prompt\": \"b\", \"clip_skip\": 99", "--clip-skip is 99"),
         ("\"prompt\": \"b\", \"cfg\": -1", "--cfg-scale is -1"),
         ("\"prompt\": null", "the job has no prompt"),
-        ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` is there twice"),
-        ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is no name below the output folder"),
+        ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` occurs twice"),
+        ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is not a name below the output folder"),
     ] {
         write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
         batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", expected]);
@@ -157,7 +157,11 @@ fn wrong_files_are_refused_before_anything_is_done() {
     for (text, args, expected) in [
         ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: there is no field `promt`"][..]),
         ("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"steps\": \"x\"}", &[], &["jobs.jsonl:2: steps: \"x\" is not"]),
-        ("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[], &["jobs.jsonl:1: output: '../a.png' is no name below"]),
+        (
+            "{\"prompt\": \"a\", \"output\": \"../a.png\"}",
+            &[],
+            &["jobs.jsonl:1: output: '../a.png' is not a name below"],
+        ),
         ("{\"seed\": 1}", &[], &["jobs.jsonl:1: the job has no prompt"]),
         ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: there is no field `a`"]),
         ("{\"prompt\": \"a\"}", &["--grid", "seed=1,2", "--grid", "seed=3"], &["two axes of seed"]),
@@ -417,7 +421,7 @@ fn a_journal_cannot_name_files_outside_of_its_folder() {
              {{\"made\":\"{key}\",\"bytes\":3,\"seconds\":{{\"encode\":0,\"denoise\":0,\"decode\":0,\"save\":0}}}}\n"
         );
         write(&sandbox, journal, &text);
-        batch(&sandbox, &["jobs.jsonl", "--overwrite"]).refused(&[journal, ":2: the file ", "is no name below"]);
+        batch(&sandbox, &["jobs.jsonl", "--overwrite"]).refused(&[journal, ":2: the file ", "is not a name below"]);
         assert_eq!(std::fs::read_to_string(sandbox.path(journal)).unwrap(), text);
         std::fs::remove_file(sandbox.path(journal)).unwrap();
     }
@@ -433,7 +437,7 @@ fn a_file_that_is_not_a_journal_is_unchanged() {
     std::fs::create_dir(sandbox.path("out")).unwrap();
     for text in ["my notes, no newline", "line 1\nline 2, no newline", "{\"a\": 1}\n"] {
         write(&sandbox, "out/journal.jsonl", text);
-        batch(&sandbox, &args).refused(&["out/journal.jsonl:1: is no journal of kiln batch"]);
+        batch(&sandbox, &args).refused(&["out/journal.jsonl:1: is not a journal of kiln batch"]);
         assert_eq!(std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap(), text);
     }
     std::fs::remove_file(sandbox.path("out/journal.jsonl")).unwrap();

@@ -196,14 +196,14 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--output",
         &[
-            ("", "a file's name"),
-            ("nowhere/..", "a file's name"),
+            ("", "a file name"),
+            ("nowhere/..", "a file name"),
             ("apple.jpg", "a name that ends in .png"),
             ("apple", "a name that ends in .png"),
-            ("{sed}.png", "no placeholders but {index} and {seed}"),
-            ("{index.png", "no placeholders but {index} and {seed}"),
-            ("}{.png", "no placeholders but {index} and {seed}"),
-            ("{{seed}}.png", "no placeholders but {index} and {seed}"),
+            ("{sed}.png", "only the placeholders {index} and {seed}"),
+            ("{index.png", "only the placeholders {index} and {seed}"),
+            ("}{.png", "only the placeholders {index} and {seed}"),
+            ("{{seed}}.png", "only the placeholders {index} and {seed}"),
         ],
     ),
     (
@@ -425,7 +425,7 @@ fn missing_files_are_named() {
     let file = fixtures("models/sd1/model_index.json").display().to_string();
     for (flag, value, expected) in [
         ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, an image with settings"][..]),
-        ("--like", &file, &["model_index.json: is no PNG, JPEG, WebP or AVIF"]),
+        ("--like", &file, &["model_index.json: is not a PNG, JPEG, WebP or AVIF file"]),
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),

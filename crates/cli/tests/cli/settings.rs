@@ -249,7 +249,7 @@ fn a_simple_comfyui_graph_generates_the_image() {
     let run = sandbox.kiln(&["inspect", "comfy.png"]).succeeds();
     assert!(run.stdout.contains("prompt of 3: an (apple:1.2) [red]\nsampler 3: sampler_name euler,"), "{run}");
     png_with(&sandbox, "img2img.png", "prompt", &GRAPH.replace("EmptyLatentImage", "VAEEncode"));
-    like(&sandbox, "img2img.png", &["-m", &model()]).fails(1, &["node 5 (VAEEncode) is not understood"]);
+    like(&sandbox, "img2img.png", &["-m", &model()]).fails(1, &["node 5 (VAEEncode) is not supported"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which pictures share a batch.
+//! Grouping of images into batches.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +7,9 @@ use serde_json::json;
 
 use crate::resolved::Job;
 
-/// Pictures of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
-/// weights change as seldom as they can. Each group has its pictures in their order, by their place in `jobs`.
+/// Groups the images of one model by the properties that a batch shares, and sorts those with the same LoRAs next to
+/// each other, so that weights change as seldom as possible. Each group has its images in order, as indices into
+/// `jobs`.
 pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     let (mut known, mut loras) = (HashMap::new(), HashMap::new());
@@ -26,7 +27,7 @@ pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>>
     groups.into_iter().map(|(_, pictures)| pictures).collect()
 }
 
-/// Pictures of one group in batches of at most `n` that have one shape: full batches as they fill, then the rest.
+/// Splits the images of one group into batches of at most `n` with equal shapes: full batches in order, then the rest.
 pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
     let (mut batches, mut open): (Vec<Vec<usize>>, HashMap<S, Vec<usize>>) = Default::default();
     for (picture, shape) in pictures {
@@ -37,7 +38,7 @@ pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S
         }
     }
     let mut rest: Vec<Vec<usize>> = open.into_values().filter(|batch| !batch.is_empty()).collect();
-    rest.sort(); // a map has no order
+    rest.sort(); // a hash map is unordered
     batches.extend(rest);
     batches
 }
@@ -48,7 +49,7 @@ mod tests {
     use crate::{LoraUse, ModelFolder, Request};
 
     #[test]
-    fn texts_seeds_and_generators_may_differ() {
+    fn prompts_seeds_and_generators_may_differ() {
         let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
         let lora = |text: &str| text.parse::<LoraUse>().unwrap();
         let default = Request { width: Some(64), height: Some(64), ..Request::default() };

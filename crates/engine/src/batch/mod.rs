@@ -1,8 +1,8 @@
-//! Image sets: files of jobs become folders of pictures.
+//! Image sets: job files become folders of images.
 //!
-//! [`JobFile`] reads jobs, [`JobSet`] numbers their pictures in all combinations of some axes, [`BatchRun::plan`] looks
-//! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
-//! missing: each model is loaded once, and pictures that differ in nothing but texts and noise share batches.
+//! [`JobFile`] reads jobs, [`JobSet`] numbers their images in all combinations of some axes, [`BatchRun::plan`] reads
+//! the folder's journal and fixes names and seeds of new images, and [`BatchRun::run`] generates missing images: each
+//! model is loaded once, and images that differ only in prompts and noise share batches.
 
 mod aside;
 mod desk;

@@ -1,4 +1,4 @@
-//! Every job that is to be made, checked against its model before anything is made.
+//! Checks every pending job against its model before anything is generated.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use crate::error::{Error, Result};
 use crate::lora::{self, LoraName, LoraUse};
 use crate::resolved::Job;
 
-/// The pictures of one model, ready to be drawn.
+/// The images of one model, ready to run.
 #[derive(Debug)]
 pub(super) struct OfModel {
     pub(super) model: Arc<ModelFolder>,
-    /// With their places in the list of todos.
+    /// With their indices into the list of todos.
     pub(super) jobs: Vec<(usize, Job)>,
 }
 
-/// Opens the models and fills in every pending job. No weights are read.
+/// Opens the models and resolves every pending job. No weights are read.
 ///
 /// # Errors
-/// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
-/// LoRA file that is missing. [`Error::Value`] and [`Error::Files`] for what is said for all jobs.
+/// [`Error::Job`] with the first line of `file` that is impossible: a value that its model does not allow, a missing
+/// model or LoRA file. [`Error::Value`] and [`Error::Files`] for values that apply to all jobs.
 pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
     options.setup.check()?;
     let mut resolver = Resolver { options, models: Vec::new(), opened: HashMap::new(), loras: HashMap::new() };
@@ -39,7 +39,7 @@ pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Res
         None => Ok(resolver.models.into_iter().map(|(_, of_model)| of_model).collect()),
         Some((line, mut problem)) => {
             if bad > 1 {
-                problem += &format!("; {bad} images of this file cannot be made, this is the first");
+                problem += &format!("; {bad} images of this file are impossible, this is the first");
             }
             Err(Error::Job { file: file.into(), line, problem })
         }
@@ -49,9 +49,9 @@ pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Res
 struct Resolver<'a> {
     options: &'a BatchOptions,
     models: Vec<(PathBuf, OfModel)>,
-    /// The models by the names that jobs have for them, or why there is none.
+    /// The models by the names in jobs, or their errors.
     opened: HashMap<Option<PathBuf>, std::result::Result<usize, String>>,
-    /// LoRA files that were looked for: why there is none, if so.
+    /// LoRA files that were located, and their errors.
     loras: HashMap<LoraName, Option<String>>,
 }
 
@@ -65,7 +65,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// Where a model is in the list.
+    /// The index of a model in the list.
     fn model(&mut self, name: Option<&PathBuf>) -> std::result::Result<usize, String> {
         let name = name.cloned();
         if let Some(known) = self.opened.get(&name) {
@@ -78,7 +78,7 @@ impl Resolver<'_> {
 
     fn open(&mut self, name: &Option<PathBuf>) -> Result<usize> {
         let path = locate_model(name.as_deref())?;
-        // Under its own name: in the Hub's cache a file is a link to what has none.
+        // By its own name: blobs in the Hub's cache have no extension, so the link's name is used.
         let whole = path.canonicalize().map_err(Error::read(&path))?;
         if let Some(known) = self.models.iter().position(|(other, _)| *other == whole) {
             return Ok(known);

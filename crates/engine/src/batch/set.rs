@@ -1,4 +1,4 @@
-//! All pictures of a set, numbered.
+//! All images of a set with their numbers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,41 +13,41 @@ use super::source::JobFile;
 use crate::error::{Error, Result};
 use crate::request::{MAX_PICTURES, Request};
 
-/// The pictures of a file of jobs, in all combinations of some axes.
+/// The images of a job file in all combinations of some axes.
 #[derive(Debug, Clone)]
 pub struct JobSet {
-    /// What messages call the file of jobs.
+    /// The name of the job file in messages.
     pub(crate) name: String,
     pub(crate) tasks: Vec<Task>,
     pub(crate) axes: Vec<Axis>,
 }
 
-/// One picture to make.
+/// One image to generate.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     /// Its number in the set, from 1.
     pub(crate) number: usize,
-    /// The line of the file that asks for it.
+    /// The line of its job in the file.
     pub(crate) line: usize,
-    /// Asks for one picture. Its seed may be left to chance.
+    /// The request for one image. Its seed may be random.
     pub(crate) request: Request,
-    /// The model that it names.
+    /// The model in the job.
     pub(crate) model: Option<PathBuf>,
-    /// The pattern of its file's name.
+    /// The pattern of its file name.
     pub(crate) output: Option<String>,
-    /// The number of its value on each axis.
+    /// The index of its value on each axis.
     pub(crate) place: Vec<usize>,
-    /// What it is known by.
+    /// Its key, a hash of its content.
     pub(crate) key: String,
 }
 
 impl JobSet {
-    /// The pictures of `file`: `set` says fields of all jobs, whatever the file says, and `axes` more of them, in all
-    /// combinations. Jobs that name no model get `model`.
+    /// The images of `file`: `set` sets fields of all jobs and overrides the file, and `axes` set more of them in all
+    /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] with the line of a job that cannot be, [`Error::Value`] where there are too many pictures or two axes
-    /// of one field.
+    /// [`Error::Job`] with the line of an invalid job, [`Error::Value`] if there are too many images or two axes for
+    /// the same field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {
@@ -67,7 +67,7 @@ impl JobSet {
                 let spec = Spec::new(fields).map_err(problem)?;
                 this.push(entry.line, spec, place, model, &mut seen).map_err(problem)?;
                 if this.tasks.len() > MAX_PICTURES {
-                    let expected = format!("at most {MAX_PICTURES} pictures in all");
+                    let expected = format!("at most {MAX_PICTURES} images in total");
                     let found = format!("{} jobs in {} combinations", file.entries.len(), count(&this.axes));
                     return Err(Error::Value { name: "the set", found, expected });
                 }
@@ -76,22 +76,22 @@ impl JobSet {
         Ok(this)
     }
 
-    /// How many pictures.
+    /// The number of images.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// The models that its pictures name, each once.
+    /// The models of its images without duplicates.
     pub fn models(&self) -> BTreeSet<&Path> {
         self.tasks.iter().filter_map(|task| task.model.as_deref()).collect()
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Adds the pictures of one job.
+    /// Adds the images of a job.
     fn push(
         &mut self,
         line: usize,
@@ -116,7 +116,7 @@ impl JobSet {
         let model = named.or_else(|| model.map(Path::to_path_buf));
         for i in 0..pictures as u64 {
             let mut request = request.clone();
-            // As one request counts: variations have one seed, and differ in the second.
+            // Counted as in a single request: variations have the same seed and differ in the subseed.
             if request.subseed_strength.is_some_and(|strength| strength > 0.0) {
                 request.subseed = request.subseed.map(|seed| seed.wrapping_add(i));
             } else {
@@ -131,7 +131,7 @@ impl JobSet {
     }
 }
 
-/// What a picture is known by, whatever its number: what is asked for, and how often it was asked for before.
+/// The key of an image, independent of its number: a hash of its request and of the number of equal requests before it.
 fn key(said: &Fields, model: Option<&Path>, output: Option<&str>, seen: &mut HashMap<String, usize>) -> String {
     let asked = json!([said, model, output]).to_string();
     let before = seen.entry(asked.clone()).or_insert(0);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_made_in_all_combinations() {
+    fn jobs_run_in_all_combinations() {
         let text = "{\"prompt\": \"a\", \"steps\": 3}\n{\"prompt\": \"b\", \"seed\": 1, \"batch_count\": 2}\n";
         let set = set(text, &["steps=5"], &["cfg=3,7"]).unwrap();
         let told: Vec<_> = set
@@ -176,22 +176,22 @@ mod tests {
     }
 
     #[test]
-    fn keys_follow_what_is_asked_for_and_not_where() {
+    fn keys_depend_on_content_and_not_on_position() {
         let keys = |text: &str| set(text, &[], &[]).unwrap().tasks.into_iter().map(|task| task.key).collect::<Vec<_>>();
         let (a, b) = ("{\"prompt\": \"a\"}", "{\"prompt\": \"b\", \"seed\": 1}");
         let two = keys(&format!("{a}\n{b}\n{a}"));
-        assert!(two[0] != two[1] && two[0] != two[2], "the same job twice is two pictures");
+        assert!(two[0] != two[1] && two[0] != two[2], "the same job twice is two images");
         assert_eq!(keys(&format!("{b}\n{a}\n{a}")), [two[1].clone(), two[0].clone(), two[2].clone()]);
         assert_ne!(keys("{\"prompt\": \"b\", \"seed\": 2}"), two[1..2]);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_sets_are_refused() {
         let message = |text: &str, axes: &[&str]| set(text, &[], axes).unwrap_err().to_string();
         let job = "{\"prompt\": \"a\"}";
         assert!(message("{\"steps\": 1}", &[]).contains("jobs.jsonl:1: the job has no prompt"));
         assert!(message(job, &["seed=1,2", "seed=3"]).contains("--grid is two axes of seed"));
-        assert!(message(job, &["seed=1..1000", "steps=1..101"]).contains("at most 100000 pictures"));
+        assert!(message(job, &["seed=1..1000", "steps=1..101"]).contains("at most 100000 images"));
         assert!(message("{\"prompt\": \"a\", \"batch_count\": 0}", &[]).contains("batch_count times batch_size is 0"));
         assert!(message("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[]).contains(":1: output: "));
     }

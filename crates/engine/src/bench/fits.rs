@@ -1,4 +1,4 @@
-//! Whether a measurement fits into the memory of the CPU. The system would end the process without a word.
+//! Whether a measurement fits into CPU memory. Otherwise the system would kill the process without a message.
 
 use kiln_mempool::SystemMemory;
 
@@ -8,8 +8,8 @@ use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::plan::{Planner, RunsOn, Work};
 
-/// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
-/// memory. Text encoders are held to their weights when these are made.
+/// Fails for stages of `model` that need more memory than is available, according to the plan of a run with all weights
+/// of the stage in memory. Text encoders are checked when their weights are created.
 ///
 /// # Errors
 /// [`Error::Memory`] with the numbers.
@@ -27,7 +27,7 @@ pub(super) fn check(plan: &BenchPlan, model: &BenchModel, on: RunsOn, memory: Op
         chunks: 1,
         context: 1,
         texts: 2,
-        // Pictures are decoded whole.
+        // Images are decoded without tiling.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };
     for &stage in &plan.stages {
@@ -56,7 +56,7 @@ mod tests {
     use kiln_models::Preset;
 
     #[test]
-    fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {
+    fn sizes_that_do_not_fit_are_refused_first() {
         let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         let check = |side: usize, stages: &[BenchStage], target| {
             let model = BenchModel { width: side, height: side, ..BenchModel::preset(Preset::Emoji).unwrap() };

@@ -126,7 +126,7 @@ impl Networks<'_> {
         Ok(latents)
     }
 
-    /// One picture, up to its bytes.
+    /// One image, up to its bytes.
     fn decode(&self, latents: &MetaTensor, tiling: Tiling) -> Result<()> {
         let image = self.decoder.decode(&latents.narrow(0, 0, 1)?, self.decoder_dtype, tiling)?;
         if !image.device().target().is_gpu() {

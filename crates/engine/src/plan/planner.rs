@@ -1,4 +1,4 @@
-//! The networks of a model, without weights, and what they take.
+//! The networks of a model without weights, and their memory.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use crate::mode::Mode;
 use crate::request::{MAX_PICTURES, in_range, side};
 use crate::residency::{Share, on_device, planned, residency};
 
-/// Steps where nothing is said.
+/// The default number of steps.
 const USUAL_STEPS: usize = 20;
 
-/// A pool's classes are at least so close that rounding adds one part in so many.
+/// The inverse of the maximum rounding of a pool's size classes.
 const ROUNDING: usize = 128;
 
 /// Plans the runs of one model.
@@ -34,26 +34,26 @@ pub struct Planner {
     decoder: Network,
 }
 
-/// What is known of a batch before a mode is chosen.
+/// The properties of a batch that do not depend on the mode.
 pub(super) struct Measures {
-    /// Encoding and denoising besides weights.
+    /// Encoding and denoising without weights.
     beside: [StageBytes; 2],
     /// Decoding in every tiling, the fastest first.
     decoding: Vec<(Tiling, StageBytes)>,
-    /// One encoder at a time, where the mode does not keep all.
+    /// One encoder at a time, unless the mode keeps all of them.
     text: Vec<Weights>,
     unet: Weights,
     decoder: Weights,
-    /// Bytes of a feature map of the decoder at the picture's size, with the fewest channels.
+    /// Bytes of a feature map of the decoder at the image's size with the fewest channels.
     map: usize,
-    /// Operations of a step, and of decoding, for one picture.
+    /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
     decode_flop: f64,
     work: Work,
     on: RunsOn,
 }
 
-/// A network's weights on the device.
+/// The device memory of a network's weights.
 struct Weights {
     segments: Vec<Segment>,
     placement: Placement,
@@ -61,7 +61,7 @@ struct Weights {
     rounding: Rounding,
 }
 
-/// What of them is there while they stream.
+/// The part on the device during streaming.
 #[derive(Clone, Copy, Default)]
 struct Streamed {
     resident: usize,
@@ -70,7 +70,7 @@ struct Streamed {
 }
 
 impl Weights {
-    /// `flop` are the operations of each segment in a run, as far as they are known.
+    /// `flop` are the operations of each segment in a run, if known.
     fn of(segments: &Segments, dtype: DType, on: RunsOn, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
@@ -80,12 +80,12 @@ impl Weights {
         }
     }
 
-    /// All of them.
+    /// The sum.
     fn all(&self) -> usize {
         self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
     }
 
-    /// As [`residency`] has it; where not even that has room, the least that streaming needs.
+    /// As in [`residency`]; if that does not fit, the minimum for streaming.
     fn streamed(&self, share: Share) -> Streamed {
         let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
         let Ok(residency) = of(share).or_else(|_| of(Share { resident: 0, room: self.largest() })) else {
@@ -104,7 +104,7 @@ impl Weights {
 }
 
 impl Planner {
-    /// The networks of `model`, whose weights are not read; `taesd`, a file or a folder, decodes where it is given.
+    /// The networks of `model` without reading weights; `taesd`, a file or a folder, replaces the decoder if given.
     ///
     /// # Errors
     /// Those of its configurations.
@@ -114,7 +114,7 @@ impl Planner {
         Ok(Self { decoder: decoder.unwrap_or(networks.decoder), ..networks })
     }
 
-    /// The networks of a model that may have no folder.
+    /// The networks of a model without a folder.
     ///
     /// # Errors
     /// Those of its configurations.
@@ -128,8 +128,7 @@ impl Planner {
         })
     }
 
-    /// A batch of `batch_size` guided pictures, of the model's size where `size` does not say width and height, with
-    /// one chunk of text.
+    /// A batch of `batch_size` guided images with prompts of one chunk; the default `size` is that of the model.
     ///
     /// # Errors
     /// [`crate::Error::Value`] names the flag.
@@ -150,10 +149,10 @@ impl Planner {
         })
     }
 
-    /// What streaming the U-Net goes by.
+    /// The estimate for streaming the U-Net.
     ///
     /// # Errors
-    /// What the network's dry run reports.
+    /// Errors of the network's dry run.
     pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
@@ -165,10 +164,10 @@ impl Planner {
         self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
     }
 
-    /// What a batch takes in every mode.
+    /// The memory of a batch in every mode.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
@@ -227,7 +226,8 @@ impl Measures {
             }
             Mode::Medvram => [(largest(&Weights::all), 0), (unet.all(), 0)],
             Mode::Lowvram { .. } => {
-                // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
+                // If a ring for the largest segment does not fit, that segment stays resident: the encoder with the
+                // highest sum.
                 let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
                 let Streamed { resident, ring, .. } = texts.unwrap_or_default();
                 [(resident, ring), (unet_streams.resident, unet_streams.ring)]
@@ -249,7 +249,7 @@ impl Measures {
         let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
         let (tiling, decoding) = self.tiling(budget, if mode.streams() { before } else { usize::MAX }, decode);
         let n = work.batch_size;
-        // Per step, per picture that is decoded, and once.
+        // Per step, per decoded image, and per batch.
         let decoder_streams = streamed(decoder, 0, StageBytes::default()).copied;
         let (copied_per_step, per_picture, once) = match mode {
             Mode::Full => (0, 0, 0),
@@ -272,15 +272,15 @@ impl Measures {
         }
     }
 
-    /// Decoding where a card has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
+    /// Decoding where a GPU has a recorded step: the decoder's maps use the step's block as far as whole ones fit in.
     fn beside_recorded(&self, decode: StageBytes) -> StageBytes {
         let block = if self.on.target.is_gpu() { self.beside[1].activations } else { 0 };
         let lent = (block / self.map.max(1) * self.map).min(decode.activations);
         StageBytes { activations: block + decode.activations - lent, ..decode }
     }
 
-    /// How a picture is decoded: in the fastest way that fits into a budget, or else the smallest. Without one in the fastest
-    /// that takes no more than `before`, the stages before it, or else in the smallest of those that are cheap.
+    /// The tiling of the decoder: the fastest that fits into a budget, or else the smallest. Without a budget the
+    /// fastest that needs no more than `before`, the stages before it, or else the smallest of the cheap ones.
     fn tiling(&self, budget: usize, before: usize, decode: impl Fn(StageBytes) -> StagePlan) -> (Tiling, StagePlan) {
         let ways: Vec<_> = self.decoding.iter().map(|&(tiling, beside)| (tiling, decode(beside))).collect();
         let within = |most: usize| move |(_, stage): &&(Tiling, StagePlan)| stage.total() <= most;
@@ -294,19 +294,19 @@ impl Measures {
         found.copied().unwrap_or_else(|| (Tiling::Whole, decode(StageBytes::default())))
     }
 
-    /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
+    /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
         let room = self.room(budget, self.beside[1]);
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
     }
 
-    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    /// The part of a budget for weights and ring, less the possible rounding of the pool.
     fn room(&self, budget: usize, beside: StageBytes) -> usize {
         let room = budget.saturating_sub(beside.total());
         room - room / ROUNDING
     }
 
-    /// Bytes of the U-Net that stream where nothing is resident.
+    /// Bytes of the U-Net that stream without resident segments.
     pub(super) fn streamable(&self) -> usize {
         self.unet.all()
     }

@@ -250,7 +250,7 @@ fn a_place_that_is_none_is_refused() {
     };
     assert!(refused(&fifo).contains("expected a regular file"));
     let message = refused(&folder.path().join("no/such/a.gguf"));
-    assert!(message.contains("no/such: not found; looked for a folder for the model; make it first"), "{message}");
+    assert!(message.contains("no/such: not found; looked for a folder for the model; create it first"), "{message}");
     let options = ModelOptions::default();
     let message = convert("/dev/null".as_ref(), &folder.path().join("x"), &options, WeightType::Keep, true, &go);
     let message = message.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The same picture in every mode of memory.
+//! The same image in every mode of memory.
 
 use kiln_engine::{DTypeChoice, Engine, MemoryOptions, ModeChoice, Request, Setup, VaeMemory};
 
@@ -8,7 +8,7 @@ fn engine(model: &str, dtype: DTypeChoice, memory: MemoryOptions) -> Engine {
     tiny(model, &Setup { dtype, memory, ..cpu() })
 }
 
-/// The pixels of two batches of two pictures.
+/// The pixels of two batches of two images.
 fn pictures(engine: &mut Engine) -> Vec<Vec<u8>> {
     let two_batches = Request { batch_count: Some(2), batch_size: Some(2), ..request("a red apple", (72, 64), 2, 7) };
     pixels(engine, &two_batches)

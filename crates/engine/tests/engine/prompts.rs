@@ -1,4 +1,4 @@
-//! What the prompt dialect does to pictures, over the tiny models.
+//! What the prompt dialect does to images, over the tiny models.
 
 use kiln_engine::{Emphasis, Engine, Picture, Request, Setup};
 use kiln_scheduler::SamplerKind;
@@ -30,7 +30,7 @@ fn pixels(engine: &mut Engine, request: &Request) -> Vec<u8> {
     images(engine, request).remove(0).rgb
 }
 
-/// The largest difference of two pictures' bytes.
+/// The largest difference of two images' bytes.
 fn difference(a: &[u8], b: &[u8]) -> u8 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0)
@@ -125,7 +125,7 @@ fn every_picture_makes_its_own_choices() {
         assert!(prompts.len() > 1, "{prompts:?}");
         for picture in &together {
             assert!(!prompt(picture).contains(['{', '_']) && picture.parameters.contains("Template: "));
-            // What is written into the picture makes it again, alone.
+            // What is written into the image makes it again, alone.
             let alone = pixels(engine, &Request { seed: Some(picture.seed), ..request(&prompt(picture)) });
             assert!(difference(&picture.rgb, &alone) <= 1, "{model}: {}", prompt(picture));
         }
@@ -240,7 +240,7 @@ fn words_and_loras_go_with_the_dialect() {
     assert_ne!(of(r"a (cat-toy \(old\):1.4)"), word);
     assert_eq!(of(r"a [cat-toy \(old\):dog:4]"), word);
     assert_ne!(of(r"a [cat-toy \(old\):dog:2]"), word);
-    // A tag anywhere is one for the whole picture, and no text.
+    // A tag anywhere is one for the whole image, and no text.
     let plain = of("a [cat:dog:2]");
     let with = of("a [cat:dog:2]<lora:kohya:0.8>");
     assert_ne!(with, plain);

@@ -14,7 +14,7 @@ use crate::support::{cpu, images, latents, load, tiny};
 /// What was computed when the file was made, for each `{sampler} {schedule}`; see `measure_samplers`.
 const STORED: &str = "crates/engine/tests/engine/samplers.json";
 /// How far a value may be from the stored one, in parts of the mean absolute latent: three steps enlarge the differences in
-/// f32 between processors to less than a tenth of this.
+/// f32 between CPUs to less than a tenth of this.
 const TOLERANCE: f64 = 1e-3;
 
 fn engine() -> Engine {

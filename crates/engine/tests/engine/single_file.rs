@@ -56,7 +56,7 @@ fn latents(picture: &Picture) -> Tensor {
     crate::support::latents(std::slice::from_ref(picture))
 }
 
-/// The latents of `picture` are those of diffusers.
+/// The latents of `image` are those of diffusers.
 fn check(kind: &str, picture: &Picture) {
     let expected = Fixture::open("single/latents.safetensors").tensor(kind);
     let found = deviation(&latents(picture), &expected).error;
@@ -98,7 +98,7 @@ fn parts_of_other_files_take_their_places() {
     let same = picture(open(&single("sd1.gguf"), &parts));
     assert_eq!((bits(&same), same.rgb), (bits(&whole), whole.rgb.clone()));
 
-    // Another autoencoder changes the picture and nothing before it.
+    // Another autoencoder changes the image and nothing before it.
     let other = ModelOptions { vae: Some(single("sdxl.safetensors")), ..options(&config) };
     let other = picture(open(&single("sd1.ckpt"), &other));
     assert_eq!(bits(&other), bits(&whole));
@@ -156,7 +156,7 @@ fn the_prediction_can_be_set() {
 #[test]
 fn a_file_that_is_no_whole_model_says_what_to_do() {
     let message = |name: &str| ModelFolder::open(&single(name)).err().unwrap().to_string();
-    assert!(message("comfy.gguf").contains("is no model of Stable Diffusion in one file"), "{}", message("comfy.gguf"));
+    assert!(message("comfy.gguf").contains("is not a Stable Diffusion model in one file"), "{}", message("comfy.gguf"));
     let vae = message("vae_legacy.pt");
     assert!(
         vae.contains("no U-Net and no text encoder; to use it in another model, open that with this file as its `vae`"),

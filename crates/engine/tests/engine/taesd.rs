@@ -1,4 +1,4 @@
-//! A TAESD in the place of a model's own autoencoder.
+//! A TAESD instead of a model's own autoencoder.
 
 use std::path::{Path, PathBuf};
 

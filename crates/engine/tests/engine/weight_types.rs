@@ -37,7 +37,7 @@ fn setup(dtype: DTypeChoice, weight_type: &str, mode: ModeChoice) -> Setup {
     Setup { device: DeviceChoice::Cpu, dtype, weight_type, memory, ..Setup::default() }
 }
 
-/// The latents' bits, and the picture.
+/// The latents' bits, and the image.
 fn run(model: &Path, setup: &Setup) -> (Vec<u32>, Vec<u8>) {
     run_with(model, &ModelOptions::default(), setup)
 }

@@ -18,7 +18,7 @@ const NEAR: [(&str, &str, &str); 1] = [("sd1", "empty_prompt", "guidance_1")];
 /// same image as their limit, and nearly equal results.
 fn asked(model: &str, case: &Case) -> (String, Option<String>, [u64; 5]) {
     let numbers = [case.cfg_scale.to_bits(), case.seed, case.width as u64, case.height as u64, case.images as u64];
-    // XL alone tells an empty negative prompt from none.
+    // XL alone shows an empty negative prompt from none.
     let negative = case.negative_prompt.clone().or((model != "sdxl").then(String::new));
     (case.prompt.clone(), negative, numbers)
 }

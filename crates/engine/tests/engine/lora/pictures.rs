@@ -26,7 +26,7 @@ fn engine(kind: &str) -> Engine {
     engine_in(kind, ModeChoice::Full, Some(loras(kind)), None)
 }
 
-/// The pixels and the settings of a picture.
+/// The pixels and the settings of an image.
 fn picture(engine: &mut Engine, prompt: &str, loras: &[LoraUse]) -> kiln_engine::Result<(Vec<u8>, String)> {
     let request = Request { loras: loras.to_vec(), ..request(prompt, (64, 64), 2, 7) };
     let image = try_images(engine, &request)?.remove(0);

@@ -87,7 +87,7 @@ fn an_embedding_of_automatic1111_has_its_vectors() {
     assert_eq!(values("embedding.pt"), values("embedding.safetensors"));
 }
 
-/// Seconds of the processor that this process took so far, in all threads: what other programs take does not count.
+/// Seconds of the CPU that this process took so far, in all threads: what other programs take does not count.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
