@@ -74,14 +74,14 @@ pub fn devices() -> Devices {
         }
         Err(error) => (Vec::new(), format!("{error} ({})", driver())),
     };
-    let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda, &processor);
-    let info = |card: kiln_ops::device::Gpu| CardInfo {
-        ordinal: card.ordinal,
-        name: card.name,
-        compute_capability: format!("{}.{}", card.compute_capability.0, card.compute_capability.1),
-        multiprocessors: card.multiprocessors,
-        memory_free: card.memory_free,
-        memory_total: card.memory_total,
+    let auto = auto(cards.first().map(|gpu| gpu.name.as_str()), &cuda, &processor);
+    let info = |gpu: kiln_ops::device::Gpu| CardInfo {
+        ordinal: gpu.ordinal,
+        name: gpu.name,
+        compute_capability: format!("{}.{}", gpu.compute_capability.0, gpu.compute_capability.1),
+        multiprocessors: gpu.multiprocessors,
+        memory_free: gpu.memory_free,
+        memory_total: gpu.memory_total,
     };
     Devices {
         processor: processor.name,
@@ -96,9 +96,9 @@ pub fn devices() -> Devices {
     }
 }
 
-fn auto(card: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
-    let dtype = format!("{:?}", DTypeChoice::Auto.resolve(card.is_some())).to_lowercase();
-    match card {
+fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
+    let dtype = format!("{:?}", DTypeChoice::Auto.resolve(gpu.is_some())).to_lowercase();
+    match gpu {
         Some(name) => AutoChoice {
             device: "cuda:0".into(),
             dtype,

@@ -77,7 +77,7 @@ pub enum Error {
     },
     /// No plan fits into the available memory.
     #[error(
-        "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
+        "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer images \
          at once, a 16-bit --dtype or --taesd"
     )]
     Budget {

@@ -50,7 +50,7 @@ pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) 
         Ok(0) => {}
         Ok(freed) => {
             let before = pool.memory().map_or(0, |after| after.reserved + freed);
-            log_trim("card", before, freed, start, "threshold", stage);
+            log_trim("GPU", before, freed, start, "threshold", stage);
         }
         Err(error) => tracing::warn!("after {stage}: {error}"),
     }
@@ -78,14 +78,14 @@ pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }
-    let Some(Ok(card)) = pool.map(DevicePool::memory) else { return };
+    let Some(Ok(gpu)) = pool.map(DevicePool::memory) else { return };
     let calls = DevicePool::calls();
     tracing::info!(
-        used = mib(card.used),
-        reserved = mib(card.reserved),
-        peak_used = mib(card.peak_used),
-        peak_reserved = mib(card.peak_reserved),
-        driver = mib(card.driver),
+        used = mib(gpu.used),
+        reserved = mib(gpu.reserved),
+        peak_used = mib(gpu.peak_used),
+        peak_reserved = mib(gpu.peak_reserved),
+        driver = mib(gpu.driver),
         requests = calls.requests,
         calls = calls.driver,
         "{stage}: MiB of the GPU's pool"

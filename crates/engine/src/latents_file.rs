@@ -34,8 +34,8 @@ impl LatentsFile {
     }
 
     /// Adds an image's latents.
-    pub fn push(&mut self, picture: &Picture) {
-        self.latents.push(picture.latents.clone());
+    pub fn push(&mut self, image: &Picture) {
+        self.latents.push(image.latents.clone());
     }
 
     /// Writes the file atomically.

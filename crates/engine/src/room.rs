@@ -90,8 +90,8 @@ impl DeviceMemory {
     pub(crate) fn of(device: &Device) -> Option<Self> {
         match device.location() {
             DeviceLocation::Cuda { gpu_id } => {
-                let card = gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == gpu_id)?;
-                Some(Self::of_card(&card))
+                let gpu = gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == gpu_id)?;
+                Some(Self::of_card(&gpu))
             }
             _ => Self::of_processor(),
         }
@@ -108,8 +108,8 @@ impl DeviceMemory {
     }
 
     /// A GPU's memory.
-    pub(crate) fn of_card(card: &Gpu) -> Self {
-        Self::new((card.memory_free as u64).saturating_sub(LIBRARIES), card.memory_total as u64)
+    pub(crate) fn of_card(gpu: &Gpu) -> Self {
+        Self::new((gpu.memory_free as u64).saturating_sub(LIBRARIES), gpu.memory_total as u64)
     }
 
     /// From `free` and `total` in bytes.

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn sizes_are_displayed_in_a_suitable_unit() {
-        let told = [512, 1 << 10, 94 << 20, 5 << 30].map(|bytes| ByteSize(bytes).to_string());
-        assert_eq!(told, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
+        let values = [512, 1 << 10, 94 << 20, 5 << 30].map(|bytes| ByteSize(bytes).to_string());
+        assert_eq!(values, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
     }
 }

@@ -270,7 +270,7 @@ mod tests {
         symlink("loop", path("loop")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(path("socket.json")).unwrap();
         let keep = FileRules { overwrite: false, ..RULES };
-        for (name, rules, told) in [
+        for (name, rules, expected) in [
             ("old.json", keep, "exists already"),
             ("dangling.json", keep, "exists already"),
             ("a.txt", RULES, "a name that ends in .json, the only format that is written"),
@@ -281,7 +281,7 @@ mod tests {
             ("loop/a.json", RULES, "loop: Too many levels of symbolic links"),
         ] {
             let message = PlannedFile::plan(&path(name), rules).unwrap_err().to_string();
-            assert!(message.contains(told), "{name}: {message}");
+            assert!(message.contains(expected), "{name}: {message}");
         }
         // The link itself is replaced, not its target.
         symlink("old.json", path("link.json")).unwrap();

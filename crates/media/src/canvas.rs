@@ -48,11 +48,11 @@ impl Canvas {
     }
 
     /// Draws an image with its upper left corner at `(x, y)`. Pixels outside of the canvas are dropped.
-    pub fn picture(&mut self, picture: &Thumbnail, x: usize, y: usize) {
-        let columns = picture.width.min(self.width.saturating_sub(x));
-        for row in 0..picture.height.min(self.height.saturating_sub(y)) {
-            let (from, to) = (row * picture.width * 3, ((y + row) * self.width + x) * 3);
-            self.rgb[to..to + columns * 3].copy_from_slice(&picture.rgb[from..from + columns * 3]);
+    pub fn draw(&mut self, image: &Thumbnail, x: usize, y: usize) {
+        let columns = image.width.min(self.width.saturating_sub(x));
+        for row in 0..image.height.min(self.height.saturating_sub(y)) {
+            let (from, to) = (row * image.width * 3, ((y + row) * self.width + x) * 3);
+            self.rgb[to..to + columns * 3].copy_from_slice(&image.rgb[from..from + columns * 3]);
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
     fn pixels_outside_are_dropped() {
         let mut canvas = Canvas::new(10, 10);
         canvas.text("WW", 5, 5);
-        canvas.picture(&Thumbnail { width: 4, height: 4, rgb: vec![9; 48] }, 8, 8);
+        canvas.draw(&Thumbnail { width: 4, height: 4, rgb: vec![9; 48] }, 8, 8);
         assert_eq!(canvas.rgb[(9 * 10 + 9) * 3..], [9, 9, 9]);
         assert!(canvas.rgb[..5 * 10 * 3].iter().all(|value| *value == 255));
         assert!(canvas.rgb.contains(&0) && canvas.png().is_ok());

@@ -122,13 +122,13 @@ fn facts(all: &Map<String, Value>) -> Vec<(String, String)> {
 fn nodes(graph: &Graph) -> Vec<(String, String)> {
     let node = |(id, node): NodeAt<'_>| {
         let class = Some(&node.class_type).filter(|class| NODES.iter().any(|part| class.contains(part)))?;
-        let told = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
-        let told: Vec<_> = told.collect();
-        Some((id.parse::<u64>().unwrap_or(u64::MAX), format!("{class} {id}"), told.join(", ")))
+        let values = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+        let values: Vec<_> = values.collect();
+        Some((id.parse::<u64>().unwrap_or(u64::MAX), format!("{class} {id}"), values.join(", ")))
     };
     let mut found: Vec<_> = graph.iter().filter_map(node).collect();
     found.sort();
-    found.into_iter().map(|(_, name, told)| (name, told)).collect()
+    found.into_iter().map(|(_, name, values)| (name, values)).collect()
 }
 
 /// A scalar as text; `None` for a list or an object.
@@ -144,7 +144,7 @@ fn plain(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(all: &[(&str, &str)]) -> Vec<String> {
+    fn values(all: &[(&str, &str)]) -> Vec<String> {
         let text =
             |(key, text): &(&str, &str)| ImageText { place: "tEXt".into(), key: (*key).into(), text: (*text).into() };
         let all: Vec<ImageText> = all.iter().map(text).collect();
@@ -163,7 +163,7 @@ mod tests {
             "3": {"class_type": "KSampler", "inputs": {"seed": 5, "cfg": 8.0, "model": ["4", 0], "positive":
             ["11", 0]}}, "11": {"class_type": "ConditioningSetArea", "inputs": {"conditioning": ["10", 0]}},
             "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}"#;
-        let found = told(&[("prompt", prompt), ("workflow", r#"{"nodes": [1, 2]}"#)]);
+        let found = values(&[("prompt", prompt), ("workflow", r#"{"nodes": [1, 2]}"#)]);
         assert_eq!(
             found[0],
             "ComfyUI prompt: prompt of 3=a cat; sampler 3=cfg 8.0, seed 5; KSampler 3=cfg 8.0, seed 5; CLIPTextEncode \
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn other_programs_are_detected_by_their_keys() {
-        let found = told(&[
+        let found = values(&[
             ("invokeai_metadata", r#"{"positive_prompt": "a", "model": {"name": "b", "hash": 1, "c": [1]}}"#),
             ("Software", "NovelAI"),
             ("Description", "a cat"),
@@ -200,10 +200,10 @@ mod tests {
     fn number_and_length_of_texts_are_limited() {
         let texts: Vec<(String, String)> = (0..20_000).map(|_| ("Comment".into(), "{}".into())).collect();
         let texts: Vec<(&str, &str)> = texts.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
-        assert!(told(&texts).is_empty());
+        assert!(values(&texts).is_empty());
         let long = format!("{{\"a\": [{}1]}}", "1,".repeat(MAX_JSON / 2));
-        assert!(told(&[("invokeai_metadata", &long)]).is_empty());
+        assert!(values(&[("invokeai_metadata", &long)]).is_empty());
         let nodes = format!("{{\"nodes\": [{}1]}}", "[1],".repeat(MAX_JSON / 2));
-        assert_eq!(told(&[("workflow", &nodes)]), [format!("ComfyUI workflow: nodes={}", MAX_JSON / 2 + 1)]);
+        assert_eq!(values(&[("workflow", &nodes)]), [format!("ComfyUI workflow: nodes={}", MAX_JSON / 2 + 1)]);
     }
 }

@@ -79,14 +79,14 @@ fn folders() -> Vec<PathBuf> {
 /// The same for given variables, a binary, and the package that cargo runs or tests. No other folder above the binary
 /// is searched, because anyone may own it.
 fn folders_of(named: Option<PathBuf>, binary: Option<&Path>, manifest: Option<&Path>) -> Vec<PathBuf> {
-    let beside = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
+    let next_to_binary = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
     let built = binary.and_then(|binary| {
         let target = binary.ancestors().skip(1).take(DEEPEST).find(|folder| folder.ends_with("target"));
         target?.parent().filter(|folder| is_sources(folder))
     });
     let run = || manifest.and_then(|package| package.ancestors().take(3).find(|folder| is_sources(folder)));
     let sources = built.or_else(run).map(|sources| sources.join(FOLDER));
-    named.into_iter().chain(beside).chain(sources).collect()
+    named.into_iter().chain(next_to_binary).chain(sources).collect()
 }
 
 /// Whether a folder contains Kiln's sources.

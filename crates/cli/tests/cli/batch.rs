@@ -310,7 +310,7 @@ fn a_set_killed_at_any_time_resumes() {
         }
         let now: Vec<String> = names(&sandbox).into_iter().filter(|name| name.ends_with(".png")).collect();
         now.iter().for_each(|name| drop(images::read(&sandbox.path("out").join(name))));
-        assert!(now.len() >= seen + images, "{images} images were made beside {seen}: {now:?}");
+        assert!(now.len() >= seen + images, "{images} images were generated after {seen}: {now:?}");
         seen = now.len();
     }
     println!("{seen} of 16 images existed after the kills");

@@ -113,7 +113,7 @@ fn models_and_components_are_found_by_hash() {
     let args = ["an apple", "-s", "7", "-m", copy.path(), "--vae", &vae];
     sandbox.txt2img(&[&args[..], &["-o", "first.png"]].concat()).succeeds();
     let settings = images::read(&sandbox.path("first.png")).settings;
-    assert!(!settings.to_string().contains('/'), "folders concern nobody: {settings}");
+    assert!(!settings.to_string().contains('/'), "folders are not stored: {settings}");
     like(&sandbox, "first.png", &["-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"));
     // The same model at another path is accepted; another model is reported.

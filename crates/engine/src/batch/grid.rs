@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn invalid_axes_are_reported() {
-        for (text, told) in [
+        for (text, expected) in [
             ("seed", "as in seed=1..4"),
             ("seed=", "as in seed=1..4"),
             ("sed=1", "there is no field `sed`"),
@@ -122,7 +122,7 @@ mod tests {
             ("steps=1..2:0.5", "steps: \"1.5\" is not a whole number"),
         ] {
             let message = text.parse::<Axis>().unwrap_err();
-            assert!(message.contains(told), "{text}: {message}");
+            assert!(message.contains(expected), "{text}: {message}");
         }
     }
 

@@ -24,15 +24,15 @@ pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>>
         groups[group].1.push(i);
     }
     groups.sort_by_key(|(of_loras, _)| *of_loras);
-    groups.into_iter().map(|(_, pictures)| pictures).collect()
+    groups.into_iter().map(|(_, images)| images).collect()
 }
 
 /// Splits the images of one group into batches of at most `n` with equal shapes: full batches in order, then the rest.
-pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
+pub(crate) fn batches<S: Eq + Hash>(images: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
     let (mut batches, mut open): (Vec<Vec<usize>>, HashMap<S, Vec<usize>>) = Default::default();
-    for (picture, shape) in pictures {
+    for (image, shape) in images {
         let batch = open.entry(shape).or_default();
-        batch.push(picture);
+        batch.push(image);
         if batch.len() >= n.max(1) {
             batches.push(std::mem::take(batch));
         }

@@ -340,7 +340,7 @@ mod tests {
         let path = folder.path().join("journal.jsonl");
         let head = "{\"kiln\":\"batch journal\",\"version\":1}";
         let plan = |file: &str| format!("{head}\n{{\"plan\":\"a\",\"number\":1,\"file\":{file:?},\"seed\":1}}\n");
-        for (text, told) in [
+        for (text, expected) in [
             ("{\"prompt\": \"a\"}\n".to_string(), ":1: is not a journal of kiln batch"),
             ("my notes, no newline".into(), ":1: is not a journal of kiln batch"),
             ("line 1\nline 2, no newline".into(), ":1: is not a journal of kiln batch"),
@@ -355,7 +355,7 @@ mod tests {
         ] {
             std::fs::write(&path, &text).unwrap();
             let message = Journal::open(&path).unwrap_err().to_string();
-            assert!(message.contains(told), "{message}");
+            assert!(message.contains(expected), "{message}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
         std::fs::write(&path, format!("{head}\n{{\"later\":1}}\n")).unwrap();

@@ -102,11 +102,11 @@ impl JobSet {
     ) -> std::result::Result<(), String> {
         let Spec { mut request, model: named, mut output } = spec;
         let (counts, sizes) = (request.batch_count.take(), request.batch_size.take());
-        let pictures = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
-        if !(1..=MAX_PICTURES).contains(&pictures) {
-            return Err(format!("batch_count times batch_size is {pictures}, expected 1 to {MAX_PICTURES}"));
+        let images = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
+        if !(1..=MAX_PICTURES).contains(&images) {
+            return Err(format!("batch_count times batch_size is {images}, expected 1 to {MAX_PICTURES}"));
         }
-        let is_one_of_several = pictures > 1 || count(&self.axes) > 1;
+        let is_one_of_several = images > 1 || count(&self.axes) > 1;
         if let Some(pattern) = &mut output {
             *pattern = check_pattern(pattern)?;
             if is_one_of_several {
@@ -114,7 +114,7 @@ impl JobSet {
             }
         }
         let model = named.or_else(|| model.map(Path::to_path_buf));
-        for i in 0..pictures as u64 {
+        for i in 0..images as u64 {
             let mut request = request.clone();
             // Counted as in a single request: variations have the same seed and differ in the subseed.
             if request.subseed_strength.is_some_and(|strength| strength > 0.0) {
@@ -157,7 +157,7 @@ mod tests {
     fn jobs_run_in_all_combinations() {
         let text = "{\"prompt\": \"a\", \"steps\": 3}\n{\"prompt\": \"b\", \"seed\": 1, \"batch_count\": 2}\n";
         let set = set(text, &["steps=5"], &["cfg=3,7"]).unwrap();
-        let told: Vec<_> = set
+        let jobs: Vec<_> = set
             .tasks
             .iter()
             .map(|task| (task.number, task.line, &*task.request.prompt, task.request.cfg_scale, task.request.seed))
@@ -170,7 +170,7 @@ mod tests {
             (5, 2, "b", Some(7.0), Some(1)),
             (6, 2, "b", Some(7.0), Some(2)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(jobs, expected);
         assert!(set.tasks.iter().all(|task| task.request.steps == Some(5)));
         assert_eq!(set.tasks.iter().map(|task| task.place[0]).collect::<Vec<_>>(), [0, 1, 0, 0, 1, 1]);
     }

@@ -199,7 +199,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
         for (column, todo) in cells.iter().enumerate() {
             let (Some(todo), x) = (todo, left + column * (side + GAP)) else { continue };
             match &todo.state {
-                State::Made(_) => canvas.picture(&Thumbnail::read(&todo.path, side)?, x, y),
+                State::Made(_) => canvas.draw(&Thumbnail::read(&todo.path, side)?, x, y),
                 State::Failed(_) => canvas.text("failed", x, y),
                 State::Pending => {}
             }

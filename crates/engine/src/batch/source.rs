@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_line() {
-        for (format, text, told) in [
+        for (format, text, expected) in [
             (None, "{\"prompt\": \"a\"}\n{\"prompt\": ", "jobs:2: is not a JSON object on one line: EOF"),
             (None, "{\"prompt\": \"a\"}\n[1]", "jobs:2: expected an object"),
             (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: there is no field `promt`"),
@@ -245,7 +245,7 @@ mod tests {
             (Some(JobFormat::Csv), "prompt,cfg,cfg-scale\na,1,1\n", "jobs:1: has two columns for cfg_scale"),
         ] {
             let message = parse(format, text).unwrap_err().to_string();
-            assert!(message.starts_with(told), "{message}");
+            assert!(message.starts_with(expected), "{message}");
         }
         let message = JobFile::read(Path::new("/dev/zero"), None).unwrap_err().to_string();
         assert!(message.contains("/dev/zero: is larger than 256 MiB"), "{message}");

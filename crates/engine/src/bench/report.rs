@@ -52,12 +52,11 @@ pub struct Machine {
 impl Machine {
     pub(crate) fn new(device: &Device) -> Self {
         let found = devices();
-        let card = || match device.location() {
-            candle_core::DeviceLocation::Cuda { gpu_id } => found.cards.iter().find(|card| card.ordinal == gpu_id),
+        let gpu = || match device.location() {
+            candle_core::DeviceLocation::Cuda { gpu_id } => found.cards.iter().find(|gpu| gpu.ordinal == gpu_id),
             _ => None,
         };
-        let device =
-            if device.is_cpu() { "cpu".into() } else { card().map_or("card".into(), |card| card.name.clone()) };
+        let device = if device.is_cpu() { "cpu".into() } else { gpu().map_or("gpu".into(), |gpu| gpu.name.clone()) };
         Self { processor: found.processor, threads: rayon::current_num_threads(), device }
     }
 }

@@ -49,15 +49,15 @@ fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
 pub(crate) fn beside_tags<'a>(template: &str, prompt: &str, uses: &'a [LoraUse]) -> (String, &'a [LoraUse]) {
     let by_tags = tagged(template).unwrap_or_default();
     match uses.strip_suffix(by_tags.as_slice()).filter(|_| tagged(prompt).is_ok_and(|tags| tags == by_tags)) {
-        Some(beside) => (prompt.to_string(), beside),
+        Some(others) => (prompt.to_string(), others),
         None => (take_tags(prompt).0, uses),
     }
 }
 
 /// The prompt of [`beside_tags`] with a tag for every LoRA: it generates the image again.
 pub(crate) fn with_tags(template: &str, prompt: &str, uses: &[LoraUse]) -> String {
-    let (mut text, beside) = beside_tags(template, prompt, uses);
-    for LoraUse { lora, text: te, unet } in beside {
+    let (mut text, others) = beside_tags(template, prompt, uses);
+    for LoraUse { lora, text: te, unet } in others {
         let name = match lora {
             LoraName::File(path) => super::stem(path),
             LoraName::Named(name) => name.clone(),

@@ -95,13 +95,13 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Files`] if another program created the file in the meantime.
-    pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
-        let first = self.path(picture.index, picture.seed);
-        let bytes = png(picture).map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
+    pub fn save(&mut self, image: &Picture) -> Result<PathBuf> {
+        let first = self.path(image.index, image.seed);
+        let bytes = png(image).map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
         loop {
             let planned = match &self.stream {
                 Some(stream) => Ok(stream.clone()),
-                None => PlannedFile::named(&self.path(picture.index, picture.seed), self.rules),
+                None => PlannedFile::named(&self.path(image.index, image.seed), self.rules),
             };
             match planned.and_then(|file| file.write(|to| to.write_all(&bytes)).map(|()| file.path().to_path_buf())) {
                 Ok(path) => return Ok(path),
@@ -152,9 +152,9 @@ fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
 }
 
 /// The image as a PNG with its settings.
-pub(crate) fn png(picture: &Picture) -> std::result::Result<Vec<u8>, EncodingError> {
-    let texts = [("parameters", picture.parameters.as_str()), (KEY, picture.settings.as_str())];
-    encode_png((picture.width, picture.height), &picture.rgb, &texts)
+pub(crate) fn png(image: &Picture) -> std::result::Result<Vec<u8>, EncodingError> {
+    let texts = [("parameters", image.parameters.as_str()), (KEY, image.settings.as_str())];
+    encode_png((image.width, image.height), &image.rgb, &texts)
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Plan {
             ("conditions", conditions),
             ("fragmentation", waiting),
         ];
-        let told: Vec<String> = parts
+        let names: Vec<String> = parts
             .into_iter()
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
@@ -123,7 +123,7 @@ impl Plan {
             },
             stage: format!("{stage:?}").to_lowercase(),
             needed: ByteSize(self.peak()),
-            parts: told.join(", "),
+            parts: names.join(", "),
             room,
         }
     }

@@ -21,13 +21,13 @@ pub(super) struct StageBytes {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
-    /// Kept by the pool between blocks.
+    /// Fragmentation in the pool.
     pub(super) waiting: usize,
 }
 
-/// Tokens of a chunk.
+/// Tokens in a chunk.
 pub(super) const TOKENS: usize = 77;
-/// Latents of a batch that a sampler keeps at most, with its noise: UniPC's and LMS' history.
+/// The maximum number of stored latents of a sampler, including noise: the history of UniPC and LMS.
 const SAMPLER_STATE: usize = 8;
 
 /// The networks of a batch, and in which types they run.
@@ -53,7 +53,7 @@ pub(super) struct DryRun {
 }
 
 impl StageBytes {
-    /// All of it.
+    /// The sum.
     pub(super) fn total(&self) -> usize {
         self.activations + self.workspace + self.conditions + self.waiting
     }
@@ -108,7 +108,7 @@ impl Networks<'_> {
         Ok((self.unet.meta_conditioning(device, work.images(), work.context * TOKENS, self.dtype), scheduled))
     }
 
-    /// One step between the sampler's tensors; gives the latents.
+    /// One step with the sampler's tensors; returns the latents.
     fn denoise(&self, device: &MetaDevice, work: &Work, conditioning: &Conditioning<MetaTensor>) -> Result<MetaTensor> {
         let (h, w) = (work.height / self.downscale, work.width / self.downscale);
         let (n, c) = (work.batch_size, self.unet.config().in_channels);

@@ -51,7 +51,7 @@ impl RunsOn {
     /// The target of `setup` on this machine, and the bytes that a run may use there: those of the setup's budget, else
     /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory.
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
-        let card = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == number) };
+        let gpu = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == number) };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
@@ -62,9 +62,9 @@ impl RunsOn {
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Cuda(number) => (on(Target::Gpu), card(number).map(|card| DeviceMemory::of_card(&card))),
+            DeviceChoice::Cuda(number) => (on(Target::Gpu), gpu(number).map(|gpu| DeviceMemory::of_card(&gpu))),
             DeviceChoice::Auto => {
-                card(0).map_or_else(on_processor, |card| (on(Target::Gpu), Some(DeviceMemory::of_card(&card))))
+                gpu(0).map_or_else(on_processor, |gpu| (on(Target::Gpu), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))

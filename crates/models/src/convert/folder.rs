@@ -28,7 +28,7 @@ pub(super) fn write(
         folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_orphans(&folder.join(name)));
         return write_into(files, parts, folder, weight_type, proceed);
     }
-    let new = NewFolder::beside(folder)?;
+    let new = NewFolder::new_for(folder)?;
     let count = write_into(files, parts, new.path(), weight_type, proceed)?;
     new.finish()?;
     Ok(count)

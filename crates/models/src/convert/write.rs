@@ -65,7 +65,7 @@ pub(super) struct NewFolder {
 
 impl NewFolder {
     /// Creates the empty folder.
-    pub(super) fn beside(place: &Path) -> Result<Self> {
+    pub(super) fn new_for(place: &Path) -> Result<Self> {
         let made = temporary_folder_beside(place)?;
         Ok(Self { made, place: place.to_path_buf() })
     }
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         replace(&path, &|| ControlFlow::Continue(()), write).unwrap();
         assert!(std::fs::read(&path).unwrap() == bytes);
-        drop(NewFolder::beside(&folder.path().join("new")).unwrap());
+        drop(NewFolder::new_for(&folder.path().join("new")).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

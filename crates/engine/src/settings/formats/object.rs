@@ -61,10 +61,10 @@ impl<'a> Object<'a> {
     pub(super) fn finish(mut self) -> Vec<String> {
         let left =
             self.members.iter().filter(|(name, value)| !self.used.contains(name.as_str()) && says_something(value));
-        let told = left
+        let warnings = left
             .map(|(name, value)| format!("{}: {} is ignored: its meaning is unknown", shortened(name), short(value)));
-        let told: Vec<String> = told.collect();
-        self.warnings.extend(told);
+        let warnings: Vec<String> = warnings.collect();
+        self.warnings.extend(warnings);
         self.warnings
     }
 }

@@ -53,10 +53,10 @@ fn fooocus_is_understood() {
     let weighed = read(request.negative_prompt.as_deref().unwrap());
     assert_eq!(weighed[0], ("worst quality, bad art".to_string(), 1.4));
     assert_eq!(warnings.len(), 3, "{warnings:?}");
-    for (warning, told) in
+    for (warning, expected) in
         warnings.iter().zip(["dpmpp_2m_sde_gpu draws", "adm_guidance: (1.5, 0.8, 0.3)", "sharpness: 2"])
     {
-        assert!(warning.starts_with(told), "{warning}");
+        assert!(warning.starts_with(expected), "{warning}");
     }
 }
 
