@@ -1,4 +1,4 @@
-//! What a set tells while it is made, and how it went.
+//! Events and the result of a batch run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,84 +8,84 @@ use serde::Serialize;
 
 use super::journal::Seconds;
 
-/// News of a set.
+/// An event of a batch run.
 #[derive(Debug)]
 pub enum BatchEvent<'a> {
-    /// A model is loaded.
+    /// A model is being loaded.
     Model(&'a str),
     /// A stage begins.
     Begin(Stage),
-    /// The denoiser ran once for the pictures at hand.
+    /// The denoiser ran once for the current batch.
     Step {
         /// Calls that are done.
         done: usize,
-        /// All calls for them.
+        /// Total calls for the batch.
         total: usize,
     },
-    /// Something went otherwise than planned.
+    /// Something did not go as planned.
     Warning(String),
-    /// A picture is on the disk.
+    /// An image was saved.
     Made {
         /// Its number in the set, from 1.
         number: usize,
-        /// Where it is.
+        /// Its path.
         file: &'a Path,
         /// Its seed.
         seed: u64,
-        /// How long it took.
+        /// The times of its stages.
         seconds: Seconds,
-        /// How far the set is.
+        /// The progress of the set.
         progress: BatchProgress,
     },
-    /// A picture could not be made.
+    /// An image failed.
     Failed {
         /// Its number in the set, from 1.
         number: usize,
-        /// The line of the file that asks for it.
+        /// The line of its job in the file.
         line: usize,
-        /// Why.
+        /// The reason.
         error: &'a str,
-        /// How far the set is.
+        /// The progress of the set.
         progress: BatchProgress,
     },
 }
 
-/// How far a set is.
+/// The progress of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BatchProgress {
-    /// Pictures that are on the disk, those of runs before among them.
+    /// Saved images, including those of earlier runs.
     pub done: usize,
-    /// Pictures that failed.
+    /// Images that failed.
     pub failed: usize,
-    /// All pictures.
+    /// All images.
     pub all: usize,
-    /// Pictures a second, in this run.
+    /// Images per second in this run.
     pub images_per_second: f64,
-    /// Seconds that the rest will take at this speed.
+    /// Estimated seconds for the remaining images.
     pub seconds_left: f64,
-    /// Bytes of this process in the processor's memory.
+    /// Physical memory of this process in bytes.
     pub memory: u64,
-    /// Bytes of the card's memory that are in use.
+    /// GPU memory in use, in bytes.
     pub card_memory: Option<u64>,
 }
 
-/// How a set went.
+/// The result of a batch run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BatchReport {
-    /// All pictures of this part of the set.
+    /// All images of this shard.
     pub all: usize,
-    /// Pictures that were made now.
+    /// Images that this run generated.
     pub made: usize,
-    /// Pictures that were there before.
+    /// Images that existed before.
     pub known: usize,
-    /// Pictures that failed, now or before.
+    /// Images that failed, now or before.
     pub failed: usize,
-    /// Whether the run was stopped before its end.
+    /// Whether the run was interrupted.
     pub interrupted: bool,
-    /// How long it took in all.
+    /// The total time.
     pub wall: Duration,
-    /// How long the stages took. What was saved was saved while others were drawn.
+    /// The times of the stages. Images are saved while others are generated.
     pub timings: Timings,
-    /// Bytes of this process in the processor's memory, at the most.
+    /// Peak physical memory of this process in bytes.
     pub peak_memory: u64,
 }

@@ -1,4 +1,4 @@
-//! Axes: fields with several values, whose combinations every job is made in.
+//! Axes: fields with several values. Every job runs with all combinations of them.
 
 use std::str::FromStr;
 
@@ -10,11 +10,11 @@ use super::fields::{long_name, of_text};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     pub(crate) field: String,
-    /// The values as they were written, and what they are.
+    /// The values as text and parsed.
     pub(crate) values: Vec<(String, Value)>,
 }
 
-/// More values than anybody waits for are mistakes.
+/// More values than this are rejected as an error of the user.
 const MAX_VALUES: usize = 100_000;
 
 impl FromStr for Axis {
@@ -40,16 +40,16 @@ impl FromStr for Axis {
     }
 }
 
-/// `FROM..TO`, both of them included, and `FROM..TO:STEP`.
+/// `FROM..TO`, both included, and `FROM..TO:STEP`.
 fn range(text: &str) -> Result<Option<Vec<String>>, String> {
     let Some((from, rest)) = text.split_once("..") else { return Ok(None) };
     let (to, step) = rest.split_once(':').unwrap_or((rest, "1"));
     let numbers: Result<Vec<f64>, _> = [from, to, step].iter().map(|number| number.trim().parse()).collect();
-    let Ok([from, to, step]) = numbers.as_deref() else { return Ok(None) }; // a text with two points in it
+    let Ok([from, to, step]) = numbers.as_deref() else { return Ok(None) }; // a text with two dots
     if !(*step > 0.0 && from <= to && step.is_finite() && to.is_finite()) {
         return Err(format!("{text} has no values; expected FROM..TO or FROM..TO:STEP, upwards"));
     }
-    let count = ((to - from) / step + 1e-9).floor(); // 0.1 is a little more than a tenth
+    let count = ((to - from) / step + 1e-9).floor(); // 0.1 is slightly more than a tenth
     if count >= MAX_VALUES as f64 {
         return Err(format!("{text} has more than {MAX_VALUES} values"));
     }
@@ -58,7 +58,7 @@ fn range(text: &str) -> Result<Option<Vec<String>>, String> {
     Ok(Some((0..=count as usize).map(|i| value(i).to_string()).collect()))
 }
 
-/// Values between commas; those with commas in them are in quotation marks.
+/// Values between commas; values with commas are in quotation marks.
 fn list(text: &str) -> Result<Vec<String>, String> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).trim(csv::Trim::All).from_reader(text.as_bytes());
     match reader.records().next() {
@@ -68,7 +68,7 @@ fn list(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// All combinations: a value's number for each axis, the last axis first.
+/// All combinations: the index of a value for each axis; the last axis changes first.
 pub(crate) fn combinations(axes: &[Axis]) -> impl Iterator<Item = Vec<usize>> + use<> {
     let lengths: Vec<usize> = axes.iter().map(|axis| axis.values.len()).collect();
     (0..count(axes)).map(move |mut number| {
@@ -81,7 +81,7 @@ pub(crate) fn combinations(axes: &[Axis]) -> impl Iterator<Item = Vec<usize>> + 
     })
 }
 
-/// How many combinations there are.
+/// The number of combinations.
 pub(crate) fn count(axes: &[Axis]) -> usize {
     axes.iter().fold(1, |count, axis| count.saturating_mul(axis.values.len()))
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_have_their_ends() {
+    fn ranges_include_both_ends() {
         assert_eq!(values("seed=1..4").unwrap(), ["1", "2", "3", "4"]);
         assert_eq!(values("steps=10..30:10").unwrap(), ["10", "20", "30"]);
         assert_eq!(values("eta=0..0.3:0.1").unwrap(), ["0", "0.1", "0.2", "0.3"]);
@@ -110,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_axis_is_told() {
-        for (text, told) in [
+    fn invalid_axes_are_reported() {
+        for (text, expected) in [
             ("seed", "as in seed=1..4"),
             ("seed=", "as in seed=1..4"),
             ("sed=1", "unknown field `sed`"),
@@ -122,12 +122,12 @@ mod tests {
             ("steps=1..2:0.5", "steps: \"1.5\" is not a whole number"),
         ] {
             let message = text.parse::<Axis>().unwrap_err();
-            assert!(message.contains(told), "{text}: {message}");
+            assert!(message.contains(expected), "{text}: {message}");
         }
     }
 
     #[test]
-    fn the_last_axis_goes_first() {
+    fn the_last_axis_changes_first() {
         let axes = ["cfg=3,7", "seed=1..3"].map(|text| text.parse().unwrap());
         let all: Vec<Vec<usize>> = combinations(&axes).collect();
         assert_eq!(all, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);

@@ -1,4 +1,4 @@
-//! Which pictures share a batch.
+//! Grouping of images into batches.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -22,21 +22,21 @@ pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>>
         groups[group].1.push(i);
     }
     groups.sort_by_key(|(of_loras, _)| *of_loras);
-    groups.into_iter().map(|(_, pictures)| pictures).collect()
+    groups.into_iter().map(|(_, images)| images).collect()
 }
 
-/// Pictures of one group in batches of at most `n` that have one shape: full batches as they fill, then the rest.
-pub(crate) fn batches<S: Eq + Hash>(pictures: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
+/// Splits the images of one group into batches of at most `n` with equal shapes: full batches in order, then the rest.
+pub(crate) fn batches<S: Eq + Hash>(images: impl IntoIterator<Item = (usize, S)>, n: usize) -> Vec<Vec<usize>> {
     let (mut batches, mut open): (Vec<Vec<usize>>, HashMap<S, Vec<usize>>) = Default::default();
-    for (picture, shape) in pictures {
+    for (image, shape) in images {
         let batch = open.entry(shape).or_default();
-        batch.push(picture);
+        batch.push(image);
         if batch.len() >= n.max(1) {
             batches.push(std::mem::take(batch));
         }
     }
     let mut rest: Vec<Vec<usize>> = open.into_values().filter(|batch| !batch.is_empty()).collect();
-    rest.sort(); // a map has no order
+    rest.sort(); // a hash map is unordered
     batches.extend(rest);
     batches
 }
@@ -47,7 +47,7 @@ mod tests {
     use kiln_engine::{LoraUse, ModelFolder, Request};
 
     #[test]
-    fn texts_seeds_and_generators_may_differ() {
+    fn prompts_seeds_and_generators_may_differ() {
         let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
         let lora = |text: &str| text.parse::<LoraUse>().unwrap();
         let default = Request { width: Some(64), height: Some(64), ..Request::default() };

@@ -1,4 +1,4 @@
-//! `index.jsonl`: what pictures there are, for programs.
+//! `index.jsonl`: the images of a set, for programs.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::fields::said;
 use super::plan::{State, Todo};
 use crate::error::Result;
 
-/// Writes an object a line, picture by picture in the set's order: its number, the line that asked for it, the request
-/// with the seeds that were drawn, and its file with the times that it took, or the error. The file appears whole.
+/// Writes one object per line in the set's order: the image's number, the line of its job, the request with all seeds,
+/// and its file with the times, or the error. The file is replaced atomically.
 pub(crate) fn write_index(path: &Path, todos: &[Todo]) -> Result<()> {
     let rules = FileRules { field: "output", what: "the index", extensions: &["jsonl"], overwrite: true };
     let mut text = String::new();

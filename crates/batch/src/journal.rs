@@ -1,6 +1,7 @@
-//! What was planned, made and failed, in a file that survives the process.
+//! The journal: planned, finished and failed images, in a file that survives the process.
 //!
-//! The file is JSON Lines; lines are only ever added, and each is on the disk before what it tells happens or counts:
+//! The file is JSON Lines. Lines are only appended, and each is on disk before the state that it describes takes
+//! effect:
 //!
 //! ```text
 //! {"kiln":"batch journal","version":1}
@@ -9,10 +10,10 @@
 //! {"failed":"77ab12...","error":"`width` is 100, expected ..."}
 //! ```
 //!
-//! Pictures go by what they are known by, so that a job that moved in its file is still the same. `plan` fixes the name
-//! and the seeds, drawn ones too. `made` is written when the picture is on the disk under a temporary name, before it
-//! gets its own: a file with that name and that size is this picture. The last of a picture's `made` and `failed` counts.
-//! A last line that is torn is cut off. What an unknown object says is passed over, so that a later version may say more.
+//! Images are keyed by content, so that a job keeps its images when it moves in its file. `plan` fixes the name and the
+//! seeds, including random ones. `made` is written when the image is on disk under a temporary name, before it is
+//! renamed: a file with that name and size is this image. The last `made` or `failed` of an image is valid. An
+//! incomplete last line is removed. Unknown objects are ignored, so that later versions may add some.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
@@ -27,7 +28,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: &str = "batch journal";
 const VERSION: u32 = 1;
-/// Some hundred bytes for each of a set's 100,000 images, and as much again for each run that failed.
+/// Some hundred bytes for each of a set's 100,000 images, and the same again for each run that failed.
 const MAX_BYTES: u64 = 512 << 20;
 
 /// A line of the file.
@@ -52,22 +53,22 @@ pub(crate) enum Line {
         failed: String,
         error: String,
     },
-    /// Something of a later version.
+    /// An object of a later version.
     Other {},
 }
 
-/// What is fixed of a picture before it is made.
+/// The fixed properties of a planned image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Planned {
     pub(crate) number: usize,
-    /// Below the set's folder.
+    /// Relative to the set's folder.
     pub(crate) file: String,
     pub(crate) seed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) subseed: Option<u64>,
 }
 
-/// A picture that was made.
+/// A finished image.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Made {
     /// The file's size.
@@ -75,10 +76,10 @@ pub(crate) struct Made {
     pub(crate) seconds: Seconds,
 }
 
-/// How long a picture took; where several were made at once, its part.
+/// The times of an image; for a batch, its share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// Encoding prompts, and reading weights for it.
+    /// Encoding prompts, including reading weights.
     pub encode: f64,
     /// All calls of the denoiser.
     pub denoise: f64,
@@ -88,7 +89,7 @@ pub struct Seconds {
     pub save: f64,
 }
 
-/// What is known of a picture.
+/// The state of an image.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Record {
     pub(crate) planned: Option<Planned>,
@@ -96,10 +97,10 @@ pub(crate) struct Record {
     pub(crate) failed: Option<String>,
 }
 
-/// The records of a journal, by what pictures are known by.
+/// The records of a journal by image key.
 pub(crate) type Records = HashMap<String, Record>;
 
-/// A journal that nobody else writes to.
+/// A journal that only this process writes.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -107,7 +108,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or begins it, and reads what it has. A file that is no journal stays as it is.
+    /// Opens or creates the journal at `path` and reads it. A file that is not a journal is not changed.
     ///
     /// # Errors
     /// [`Error::Busy`] where another process writes to it, [`Error::Job`] where it is none, [`kiln_engine::Error::Files`] and
@@ -115,7 +116,7 @@ impl Journal {
     pub(crate) fn open(path: &Path) -> Result<(Self, Records)> {
         match path.metadata() {
             Ok(found) if !found.is_file() => {
-                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "is no regular file");
+                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "is not a regular file");
                 return Err(Error::read(path)(error));
             }
             _ => {}
@@ -128,20 +129,20 @@ impl Journal {
             // Some network file systems have no locks.
             Err(TryLockError::Error(error)) => tracing::warn!("{} is not locked: {error}", path.display()),
         }
-        let mut bytes = Vec::new(); // through this handle: a lock may keep others from reading
+        let mut bytes = Vec::new(); // through this handle: a lock may prevent reading through others
         (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Error::read(path))?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(no_journal(path, 1));
         }
         let whole = whole(&bytes);
         let head = bytes_of(&[Line::Head { kiln: MAGIC.into(), version: VERSION }]).map_err(Error::write(path))?;
-        // Before anything is cut off: what has no whole line must be the beginning of the first one.
+        // Check first, then remove: a file without a complete line must be the start of the first one.
         if whole == 0 && !head.starts_with(&bytes) {
             return Err(no_journal(path, 1));
         }
         let records = whole_lines(path, &bytes[..whole])?;
         if whole < bytes.len() {
-            tracing::warn!("{}: the last line is torn and is cut off", path.display());
+            tracing::warn!("{}: the last line is incomplete and is removed", path.display());
             file.set_len(whole as u64).map_err(Error::write(path))?;
         }
         let mut this = Self { path: path.to_path_buf(), file };
@@ -151,17 +152,17 @@ impl Journal {
         Ok((this, records))
     }
 
-    /// Reads a journal that another process may be writing to.
+    /// Reads a journal that another process may be writing.
     ///
     /// # Errors
-    /// As [`Self::open`], but for locks.
+    /// As [`Self::open`], except for locks.
     pub(crate) fn peek(path: &Path) -> Result<Records> {
         let bytes = read_small(path, MAX_BYTES).map_err(Error::read(path))?;
         let whole = whole(&bytes);
         whole_lines(path, &bytes[..whole])
     }
 
-    /// Whether another process is writing to a journal. False where the file system has no locks.
+    /// Whether another process is writing a journal. `false` if the file system has no locks.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].
@@ -170,8 +171,8 @@ impl Journal {
         Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Refuses to go on where the journal has lost its name: its folder was moved or deleted, and what is made from now
-    /// on would be known to nobody.
+    /// Fails if the journal no longer has its name: its folder was moved or deleted, and images would be lost from now
+    /// on.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].
@@ -191,7 +192,7 @@ impl Journal {
         Err(Error::write(&self.path)(std::io::Error::new(std::io::ErrorKind::NotFound, problem)))
     }
 
-    /// Adds lines, which are on the disk when this returns.
+    /// Appends lines, which are on disk when this returns.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].
@@ -200,8 +201,8 @@ impl Journal {
         self.append_bytes(&bytes)
     }
 
-    /// One call, so that a kill tears one line at the most. Where the disk is full, what was written of it goes again:
-    /// lines that follow must not be glued to half a line.
+    /// One write call, so that a kill leaves at most one incomplete line. On a full disk the written part is removed,
+    /// because the next line would be appended to it.
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.file.metadata().and_then(|before| {
             self.file.write_all(bytes).and_then(|()| self.file.sync_data()).inspect_err(|_| {
@@ -211,13 +212,13 @@ impl Journal {
         written.map_err(Error::write(&self.path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether two are one file.
+/// Whether both are the same file.
 fn is_same(a: &Metadata, b: &Metadata) -> bool {
     #[cfg(unix)]
     {
@@ -226,7 +227,7 @@ fn is_same(a: &Metadata, b: &Metadata) -> bool {
     }
     #[cfg(not(unix))]
     {
-        let _ = (a, b); // that the name is there must do
+        let _ = (a, b); // without inode numbers the name is sufficient
         true
     }
 }
@@ -240,24 +241,24 @@ fn bytes_of(lines: &[Line]) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes of the whole lines.
+/// Bytes of the complete lines.
 fn whole(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
 fn no_journal(path: &Path, line: usize) -> Error {
-    let problem = "is no journal of kiln batch; move the file away, or choose another folder".into();
+    let problem = "is not a journal of kiln batch; move the file, or choose another folder".into();
     Error::Job { file: path.display().to_string(), line, problem }
 }
 
-/// Reads the whole lines of a file.
+/// Parses the complete lines of a file.
 fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
     let mut records = Records::new();
     let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     let mut has_head = false;
     for (i, line) in lines {
         let wrong = |problem: String| {
-            let problem = format!("{problem}; move the journal away to begin anew");
+            let problem = format!("{problem}; move the journal to another folder to start again");
             Error::Job { file: path.display().to_string(), line: i + 1, problem }
         };
         match serde_json::from_slice(line) {
@@ -266,8 +267,8 @@ fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
                 return Err(wrong(format!("is a journal of version {version}, expected {VERSION}")));
             }
             _ if !has_head => return Err(no_journal(path, i + 1)),
-            Err(error) => return Err(wrong(format!("is no line of a journal: {error}"))),
-            // Anybody may have written the file: it must not lead out of the folder.
+            Err(error) => return Err(wrong(format!("is not a line of a journal: {error}"))),
+            // The file is untrusted: it must not name files outside of the folder.
             Ok(Line::Plan { plan, mut planned }) => {
                 planned.file = check_file(&planned.file).map_err(|problem| wrong(format!("the file {problem}")))?;
                 records.entry(plan).or_default().planned = Some(planned);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts_and_a_torn_line_does_not() {
+    fn the_last_entry_is_valid_and_an_incomplete_line_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
         let (mut journal, records) = Journal::open(&path).unwrap();
@@ -321,7 +322,7 @@ mod tests {
         let b = Record { planned, made: None, failed: Some("no".into()) };
         let expected = Records::from([("a".into(), a), ("b".into(), b)]);
         assert_eq!(Journal::open(&path).unwrap().1, expected);
-        // Cut at every byte of the last line, the journal says what it said before that line, and goes on.
+        // Truncated at any byte of the last line, the journal has the state before that line and can be continued.
         let whole = std::fs::read(&path).unwrap();
         let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
         for end in last..whole.len() {
@@ -335,32 +336,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_is_refused_and_stays() {
+    fn other_files_are_refused_and_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
         let head = "{\"kiln\":\"batch journal\",\"version\":1}";
         let plan = |file: &str| format!("{head}\n{{\"plan\":\"a\",\"number\":1,\"file\":{file:?},\"seed\":1}}\n");
-        for (text, told) in [
-            ("{\"prompt\": \"a\"}\n".to_string(), ":1: is no journal of kiln batch"),
-            ("my notes, no newline".into(), ":1: is no journal of kiln batch"),
-            ("line 1\nline 2, no newline".into(), ":1: is no journal of kiln batch"),
-            ("{\"kiln\":\"something\",\"version\":1}\n".into(), ":1: is no journal of kiln batch"),
-            (format!("\n{{\"later\":1}}\n{head}\n"), ":2: is no journal of kiln batch"),
+        for (text, expected) in [
+            ("{\"prompt\": \"a\"}\n".to_string(), ":1: is not a journal of kiln batch"),
+            ("my notes, no newline".into(), ":1: is not a journal of kiln batch"),
+            ("line 1\nline 2, no newline".into(), ":1: is not a journal of kiln batch"),
+            ("{\"kiln\":\"something\",\"version\":1}\n".into(), ":1: is not a journal of kiln batch"),
+            (format!("\n{{\"later\":1}}\n{head}\n"), ":2: is not a journal of kiln batch"),
             (head.replace(":1", ":2") + "\n", ":1: is a journal of version 2, expected 1"),
-            (format!("{head}\nnonsense\ntorn"), ":2: is no line of a journal"),
-            (plan("/tmp/a.png"), ":2: the file '/tmp/a.png' is no name below the output folder"),
-            (plan("../a.png"), ":2: the file '../a.png' is no name below the output folder"),
+            (format!("{head}\nnonsense\ntorn"), ":2: is not a line of a journal"),
+            (plan("/tmp/a.png"), ":2: the file '/tmp/a.png' is not a name below the output folder"),
+            (plan("../a.png"), ":2: the file '../a.png' is not a name below the output folder"),
             (plan("a/../../b.png"), ":2: the file"),
             (plan("evil.desktop"), ":2: the file 'evil.desktop' does not end in .png"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let message = Journal::open(&path).unwrap_err().to_string();
-            assert!(message.contains(told), "{message}");
+            assert!(message.contains(expected), "{message}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
         std::fs::write(&path, format!("{head}\n{{\"later\":1}}\n")).unwrap();
         assert!(Journal::open(&path).unwrap().1.is_empty());
-        // Killed while it began.
+        // Killed during its creation.
         for end in 0..=head.len() {
             std::fs::write(&path, &head[..end]).unwrap();
             assert!(Journal::open(&path).unwrap().1.is_empty());
@@ -370,13 +371,13 @@ mod tests {
         {
             std::fs::remove_file(&path).unwrap();
             assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-            assert!(Journal::open(&path).unwrap_err().to_string().contains("is no regular file"));
+            assert!(Journal::open(&path).unwrap_err().to_string().contains("is not a regular file"));
             assert!(Journal::peek(&path).unwrap_err().to_string().contains("is a FIFO"));
         }
     }
 
     #[test]
-    fn a_journal_that_was_moved_is_noticed() {
+    fn a_moved_journal_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
         let (journal, _) = Journal::open(&path).unwrap();

@@ -1,16 +1,16 @@
-//! Names of the pictures' files, below the set's folder.
+//! Names of image files relative to the set's folder.
 
 use std::path::{Component, Path};
 
 const INDEX: &str = "{index}";
 const SEED: &str = "{seed}";
-/// The pattern where a job says none.
+/// The default pattern.
 const DEFAULT_PATTERN: &str = "{index}-{seed}.png";
 
-/// Bytes of a file's name: what common file systems take.
+/// The maximum bytes of a file name on common file systems.
 const MAX_NAME: usize = 255;
 
-/// Refuses a pattern that names no file below the folder; gives it as it is compared with others: `d//a.png` is
+/// Checks that a pattern names a file below the folder, and returns its normal form for comparisons: `d//a.png` is
 /// `d/a.png`.
 pub(crate) fn check_pattern(pattern: &str) -> Result<String, String> {
     if pattern.replace(INDEX, "").replace(SEED, "").contains(['{', '}']) {
@@ -20,15 +20,15 @@ pub(crate) fn check_pattern(pattern: &str) -> Result<String, String> {
     check_file(pattern).map_err(|problem| format!("output: {problem}"))
 }
 
-/// Refuses a name of a file that is not below the folder, or is no image's; gives it with single separators.
+/// Checks that a name is an image file below the folder, and returns it with single separators.
 pub(crate) fn check_file(name: &str) -> Result<String, String> {
     let (path, shown) = (Path::new(name), name.escape_debug());
     let below = path.components().all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || name.ends_with('/') || !below || name.contains(char::is_control) {
-        return Err(format!("'{shown}' is no name below the output folder, such as cats/{{seed}}.png"));
+        return Err(format!("'{shown}' is not a name below the output folder, such as cats/{{seed}}.png"));
     }
     if !name.to_ascii_lowercase().ends_with(".png") {
-        return Err(format!("'{shown}' does not end in .png, the one format that is written"));
+        return Err(format!("'{shown}' does not end in .png, the only format that is written"));
     }
     let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
     if parts.any(|part| part.len() > MAX_NAME) {
@@ -38,7 +38,7 @@ pub(crate) fn check_file(name: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
-/// The pattern of several pictures: with `-{index}` before its ending, where it has no placeholder.
+/// The pattern for several images: with `-{index}` before the extension if it has no placeholder.
 pub(crate) fn with_index(pattern: &str) -> String {
     match is_fixed(pattern) {
         true => with_suffix(pattern, "-{index}"),
@@ -46,18 +46,18 @@ pub(crate) fn with_index(pattern: &str) -> String {
     }
 }
 
-/// Whether all pictures of the pattern have one name.
+/// Whether all images of the pattern have the same name.
 pub(crate) fn is_fixed(pattern: &str) -> bool {
     !pattern.contains(INDEX) && !pattern.contains(SEED)
 }
 
-/// The name of picture `number` with `seed`.
+/// The name of image `number` with `seed`.
 pub(crate) fn file_name(pattern: Option<&str>, number: usize, seed: u64) -> String {
     let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
     pattern.replace(INDEX, &format!("{number:05}")).replace(SEED, &seed.to_string())
 }
 
-/// A name with `suffix` before its ending.
+/// A name with `suffix` before its extension.
 pub(crate) fn with_suffix(name: &str, suffix: &str) -> String {
     let (stem, ending) = name.split_at(name.len() - ".png".len());
     format!("{stem}{suffix}{ending}")

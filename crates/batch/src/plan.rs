@@ -1,4 +1,4 @@
-//! What of a set is to do: what the journal knows is done, and what is new gets its name and its seeds.
+//! Plans a set: finds finished images in the journal, and fixes names and seeds of new ones.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,49 +17,49 @@ use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
 
-/// How a set is made.
+/// Options of a batch run.
 #[derive(Debug, Clone)]
 pub struct BatchOptions {
-    /// Where the pictures go, with the journal and the index. Made where it is missing.
+    /// The folder for the images, the journal and the index. Created if missing.
     pub folder: PathBuf,
-    /// Which part of the set.
+    /// The shard of the set.
     pub shard: Option<Shard>,
-    /// Makes again what failed in a run before.
+    /// Generates failed images of earlier runs again.
     pub retry: bool,
-    /// Replaces files that are there and are none of the journal's.
+    /// Replaces existing files that are not in the journal.
     pub overwrite: bool,
-    /// How many pictures the denoiser makes at once, at most.
+    /// The maximum batch size of the denoiser.
     pub batch_size: BatchSize,
-    /// One picture at a time, so that on a card too its bits do not depend on the others.
+    /// One image at a time, so that its bits do not depend on the others on a GPU either.
     pub deterministic: bool,
-    /// What of the models is not what their folders or files say.
+    /// Overrides of the models' files.
     pub model_options: ModelOptions,
-    /// How models are run.
+    /// The options for running the models.
     pub setup: Setup,
-    /// A sheet of all pictures.
+    /// A contact sheet of all images.
     pub sheet: Option<ContactSheet>,
 }
 
-/// A set that is ready to be made.
+/// A set that is ready to run.
 #[derive(Debug)]
 pub struct BatchRun {
     pub(super) todos: Vec<Todo>,
     pub(super) axes: Vec<Axis>,
     pub(super) journal: Journal,
-    /// The pending ones, by their models.
+    /// The pending images by model.
     pub(super) models: Vec<OfModel>,
     pub(super) sheet: Option<PlannedFile>,
     pub(super) options: BatchOptions,
 }
 
-/// One picture, and how far it is.
+/// One image and its state.
 #[derive(Debug, Clone)]
 pub(crate) struct Todo {
-    /// With its seeds.
+    /// With all seeds.
     pub(crate) task: Task,
     pub(crate) planned: Planned,
     pub(crate) path: PathBuf,
-    /// Whether a file with its name is its own, or an older self.
+    /// Whether an existing file with its name is its own or an earlier version of it.
     pub(crate) replace: bool,
     pub(crate) state: State,
 }
@@ -72,9 +72,8 @@ pub(crate) enum State {
 }
 
 impl BatchRun {
-    /// Reads the journal of the folder, plans what is missing, and checks every job that is to be made against its model,
-    /// whose weights are not read. Names and seeds are fixed in the journal from here on; where this fails, nothing was
-    /// planned.
+    /// Reads the journal of the folder, plans missing images, and checks every pending job against its model without
+    /// reading weights. On success, names and seeds are fixed in the journal; on failure nothing was planned.
     ///
     /// # Errors
     /// [`Error::Busy`] where another process is at work on the same pictures, [`kiln_engine::Error::Files`] where a file would be
@@ -87,7 +86,7 @@ impl BatchRun {
         let folder = &options.folder;
         let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;
         if !folder.is_dir() {
-            // What stands in the way is told better by looking at it.
+            // The check of the folder has a better error message.
             std::fs::create_dir_all(folder).map_err(|error| match check_folder(folder, "a folder for the images") {
                 Err(problem @ kiln_files::Error::Read { .. }) => problem.into(),
                 _ => Error::write(folder)(error),
@@ -106,42 +105,42 @@ impl BatchRun {
         Ok(Self { todos, axes, journal, models, sheet, options })
     }
 
-    /// How many pictures are in this part of the set.
+    /// The number of images in this shard.
     pub fn all(&self) -> usize {
         self.todos.len()
     }
 
-    /// How many were made before.
+    /// The number of images that were finished before.
     pub fn made(&self) -> usize {
         self.todos.iter().filter(|todo| matches!(todo.state, State::Made(_))).count()
     }
 
-    /// How many failed before, and will not be tried.
+    /// The number of images that failed before and will not be tried.
     pub fn failed(&self) -> usize {
         self.todos.iter().filter(|todo| matches!(todo.state, State::Failed(_))).count()
     }
 
-    /// Where the journal is.
+    /// The journal's path.
     pub fn journal_path(&self) -> PathBuf {
         self.journal.path().to_path_buf()
     }
 
-    /// Where a part's own file of this name is.
+    /// The path of a shard's own file with this name.
     pub(super) fn own_file(&self, stem: &str, ending: &str) -> PathBuf {
         let suffix = self.options.shard.map(Shard::suffix).unwrap_or_default();
         self.options.folder.join(format!("{stem}{suffix}{ending}"))
     }
 }
 
-/// What the journals of a folder know.
+/// The contents of the journals in a folder.
 struct Known {
     own: Records,
-    /// Those of other parts, or of the whole: a set may be split otherwise than before.
+    /// Those of other shards or of the whole set, which may have been split differently before.
     others: Records,
 }
 
-/// Reads the other journals of the folder, which other processes may be writing to: those of other parts, not those of
-/// parts that share pictures with `own`.
+/// Reads the other journals of the folder, which other processes may be writing: those of other shards except shards
+/// that share images with `own`.
 fn others(journal: &Journal, folder: &Path, own: Option<Shard>) -> Result<Records> {
     let mut others = Records::new();
     let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
@@ -163,21 +162,21 @@ fn others(journal: &Journal, folder: &Path, own: Option<Shard>) -> Result<Record
     Ok(others)
 }
 
-/// Which part of a set a file is the journal of, by its name; `Some(None)` is the whole. Other files are no journals,
-/// such as journal-notes.jsonl.
+/// The shard of a journal by its file name; `Some(None)` is the whole set. Other files are not journals, for example
+/// journal-notes.jsonl.
 fn part_of(path: &Path) -> Option<Option<Shard>> {
     let suffix = path.file_name()?.to_str()?.strip_prefix("journal")?.strip_suffix(".jsonl")?;
     if suffix.is_empty() { Some(None) } else { Shard::of_suffix(suffix).map(Some) }
 }
 
 impl Known {
-    /// The names of files that were made.
+    /// The names of finished files.
     fn files(&self) -> HashSet<String> {
         let made = self.own.values().chain(self.others.values()).filter(|record| record.made.is_some());
         made.filter_map(|record| Some(record.planned.as_ref()?.file.clone())).collect()
     }
 
-    /// What is known of a picture, and whether the own journal has it.
+    /// The state of an image, and whether the own journal has it.
     fn take(&mut self, key: &str) -> (Record, bool) {
         match (self.own.remove(key), self.others.remove(key)) {
             (Some(own), Some(other)) if own.made.is_none() && other.made.is_some() => (other, true),
@@ -187,11 +186,11 @@ impl Known {
     }
 }
 
-/// The pictures with what is known of them, and what the journal has to be told.
+/// The images with their states, and the lines to append to the journal.
 fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<(Vec<Todo>, Vec<Line>)> {
     let owned = records.files();
     let known: Vec<(Record, bool)> = tasks.iter().map(|task| records.take(&task.key)).collect();
-    // By whom names are taken: names that are planned stay, so that they come first.
+    // The owners of names: planned names are fixed, so they are added first.
     let mut taken: HashMap<String, usize> = HashMap::new();
     for (task, (record, _)) in tasks.iter().zip(&known) {
         if let Some(planned) = &record.planned {
@@ -208,8 +207,8 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
         task.request.seed = Some(planned.seed);
         task.request.subseed = planned.subseed.or(task.request.subseed);
         let path = options.folder.join(&planned.file);
-        // A file of another size was changed by somebody, who wants to keep it; only where files are replaced may it be one
-        // that stood there before the picture got its name.
+        // A file with another size was changed by someone and is kept; with `overwrite` it may be a file that existed
+        // before the image was renamed.
         let is_it = |file: std::fs::Metadata, made: &Made| file.len() == made.bytes || !options.overwrite;
         let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && is_it(file, made));
         let mut replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
@@ -220,7 +219,7 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
         };
         if state == State::Pending {
             check_regular(&path)?;
-            // A journal that lost its last lines does not know that the picture was made; the picture does.
+            // A journal that lost its last lines does not contain the finished image; the file itself shows it.
             replace |= !is_new && is_made_by(&path, &task.request);
             if !replace && path.symlink_metadata().is_ok() {
                 return Err(kiln_files::Error::Exists(path).into());
@@ -232,7 +231,7 @@ fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<
     Ok((todos, lines))
 }
 
-/// Refuses to put a picture in the place of a folder or a device.
+/// Fails if a folder or a device has the image's name.
 fn check_regular(path: &Path) -> Result<()> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {
@@ -244,7 +243,7 @@ fn check_regular(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a file is a picture by Kiln with the seeds of `request`.
+/// Whether a file is an image that Kiln wrote with the seeds of `request`.
 fn is_made_by(path: &Path, request: &Request) -> bool {
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
     let settings = is_file.then(|| ImageReport::read(path).ok()?.kiln).flatten();
@@ -254,7 +253,7 @@ fn is_made_by(path: &Path, request: &Request) -> bool {
     })
 }
 
-/// Refuses names whose folders are other pictures (`a.png` and `a.png/b.png`), or files that are there.
+/// Fails for names whose folders are other images (`a.png` and `a.png/b.png`) or existing files.
 fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) -> Result<()> {
     let mut checked = HashSet::new();
     for todo in todos {
@@ -268,7 +267,7 @@ fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) 
                 return Err(Error::value("output", found, expected));
             }
             match check_folder(&folder.join(above), "a folder for images") {
-                Err(kiln_files::Error::NotFound { .. }) => {} // it will be made
+                Err(kiln_files::Error::NotFound { .. }) => {} // it will be created
                 other => other?,
             }
         }
@@ -276,7 +275,7 @@ fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) 
     Ok(())
 }
 
-/// Fixes the name and the seeds of a picture that is new.
+/// Fixes the name and the seeds of a new image.
 fn plan_one(task: &Task, taken: &mut HashMap<String, usize>) -> Result<Planned> {
     let Task { number, line, request, output, .. } = task;
     let seed = request.seed.unwrap_or_else(random_seed);

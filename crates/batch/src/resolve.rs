@@ -1,4 +1,4 @@
-//! Every job that is to be made, checked against its model before anything is made.
+//! Checks every pending job against its model before anything is generated.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use kiln_scheduler::Schedule;
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
 
-/// The pictures of one model, ready to be drawn.
+/// The images of one model, ready to run.
 #[derive(Debug)]
 pub(super) struct OfModel {
     pub(super) model: Arc<ModelFolder>,
@@ -19,7 +19,7 @@ pub(super) struct OfModel {
     pub(super) jobs: Vec<(usize, Arc<Job>)>,
 }
 
-/// Opens the models and fills in every pending job. No weights are read.
+/// Opens the models and resolves every pending job. No weights are read.
 ///
 /// # Errors
 /// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
@@ -45,7 +45,7 @@ pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Res
         None => Ok(resolver.models.into_iter().map(|(_, of_model)| of_model).collect()),
         Some((line, mut problem)) => {
             if bad > 1 {
-                problem += &format!("; {bad} images of this file cannot be made, this is the first");
+                problem += &format!("; {bad} images of this file are impossible, this is the first");
             }
             Err(Error::Job { file: file.into(), line, problem })
         }
@@ -55,9 +55,9 @@ pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Res
 struct Resolver<'a> {
     options: &'a BatchOptions,
     models: Vec<(PathBuf, OfModel)>,
-    /// The models by the names that jobs have for them, or why there is none.
+    /// The models by the names in jobs, or their errors.
     opened: HashMap<Option<PathBuf>, std::result::Result<usize, String>>,
-    /// LoRA files that were looked for: why there is none, if so.
+    /// LoRA files that were located, and their errors.
     loras: HashMap<LoraName, Option<String>>,
     /// The schedules of the jobs so far, by all that they are made from.
     schedules: HashMap<(usize, String), Arc<Schedule>>,
@@ -83,7 +83,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// Where a model is in the list.
+    /// The index of a model in the list.
     fn model(&mut self, name: Option<&PathBuf>) -> std::result::Result<usize, String> {
         let name = name.cloned();
         if let Some(known) = self.opened.get(&name) {
@@ -96,7 +96,7 @@ impl Resolver<'_> {
 
     fn open(&mut self, name: &Option<PathBuf>) -> Result<usize> {
         let path = locate_model(name.as_deref())?;
-        // Under its own name: in the Hub's cache a file is a link to what has none.
+        // By its own name: blobs in the Hub's cache have no extension, so the link's name is used.
         let whole = path.canonicalize().map_err(Error::read(&path))?;
         if let Some(known) = self.models.iter().position(|(other, _)| *other == whole) {
             return Ok(known);

@@ -1,4 +1,4 @@
-//! All pictures of a set, numbered.
+//! All images of a set with their numbers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -14,37 +14,37 @@ use super::names::{check_pattern, with_index};
 use super::source::JobFile;
 use crate::error::{Error, Result};
 
-/// The pictures of a file of jobs, in all combinations of some axes.
+/// The images of a job file in all combinations of some axes.
 #[derive(Debug, Clone)]
 pub struct JobSet {
-    /// What messages call the file of jobs.
+    /// The name of the job file in messages.
     pub(crate) name: String,
     pub(crate) tasks: Vec<Task>,
     pub(crate) axes: Vec<Axis>,
 }
 
-/// One picture to make.
+/// One image to generate.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     /// Its number in the set, from 1.
     pub(crate) number: usize,
-    /// The line of the file that asks for it.
+    /// The line of its job in the file.
     pub(crate) line: usize,
-    /// Asks for one picture. Its seed may be left to chance.
+    /// The request for one image. Its seed may be random.
     pub(crate) request: Request,
-    /// The model that it names.
+    /// The model in the job.
     pub(crate) model: Option<PathBuf>,
-    /// The pattern of its file's name.
+    /// The pattern of its file name.
     pub(crate) output: Option<String>,
-    /// The number of its value on each axis.
+    /// The index of its value on each axis.
     pub(crate) place: Vec<usize>,
-    /// What it is known by.
+    /// Its key, a hash of its content.
     pub(crate) key: String,
 }
 
 impl JobSet {
-    /// The pictures of `file`: `set` says fields of all jobs, whatever the file says, and `axes` more of them, in all
-    /// combinations. Jobs that name no model get `model`.
+    /// The images of `file`: `set` sets fields of all jobs and overrides the file, and `axes` set more of them in all
+    /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
     /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Value`] where there are too many pictures or two axes
@@ -68,7 +68,7 @@ impl JobSet {
                 let spec = Spec::new(fields).map_err(problem)?;
                 this.push(entry.line, spec, place, model, &mut seen).map_err(problem)?;
                 if this.tasks.len() > MAX_PICTURES {
-                    let expected = format!("at most {MAX_PICTURES} pictures in all");
+                    let expected = format!("at most {MAX_PICTURES} images in total");
                     let found = format!("{} jobs in {} combinations", file.entries.len(), count(&this.axes));
                     return Err(Error::value("the set", found, expected));
                 }
@@ -77,22 +77,22 @@ impl JobSet {
         Ok(this)
     }
 
-    /// How many pictures.
+    /// The number of images.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// The models that its pictures name, each once.
+    /// The models of its images without duplicates.
     pub fn models(&self) -> BTreeSet<&Path> {
         self.tasks.iter().filter_map(|task| task.model.as_deref()).collect()
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Adds the pictures of one job.
+    /// Adds the images of a job.
     fn push(
         &mut self,
         line: usize,
@@ -103,11 +103,11 @@ impl JobSet {
     ) -> std::result::Result<(), String> {
         let Spec { mut request, model: named, mut output } = spec;
         let (counts, sizes) = (request.batch_count.take(), request.batch_size.take());
-        let pictures = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
-        if !(1..=MAX_PICTURES).contains(&pictures) {
-            return Err(format!("batch_count times batch_size is {pictures}, expected 1 to {MAX_PICTURES}"));
+        let images = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
+        if !(1..=MAX_PICTURES).contains(&images) {
+            return Err(format!("batch_count times batch_size is {images}, expected 1 to {MAX_PICTURES}"));
         }
-        let is_one_of_several = pictures > 1 || count(&self.axes) > 1;
+        let is_one_of_several = images > 1 || count(&self.axes) > 1;
         if let Some(pattern) = &mut output {
             *pattern = check_pattern(pattern)?;
             if is_one_of_several {
@@ -115,9 +115,9 @@ impl JobSet {
             }
         }
         let model = named.or_else(|| model.map(Path::to_path_buf));
-        for i in 0..pictures as u64 {
+        for i in 0..images as u64 {
             let mut request = request.clone();
-            // As one request counts: variations have one seed, and differ in the second.
+            // Counted as in a single request: variations have the same seed and differ in the subseed.
             if request.subseed_strength.is_some_and(|strength| strength > 0.0) {
                 request.subseed = request.subseed.map(|seed| seed.wrapping_add(i));
             } else {
@@ -132,7 +132,7 @@ impl JobSet {
     }
 }
 
-/// What a picture is known by, whatever its number: what is asked for, and how often it was asked for before.
+/// The key of an image, independent of its number: a hash of its request and of the number of equal requests before it.
 fn key(said: &Fields, model: Option<&Path>, output: Option<&str>, seen: &mut HashMap<String, usize>) -> String {
     let asked = json!([said, model, output]).to_string();
     let before = seen.entry(asked.clone()).or_insert(0);
@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_made_in_all_combinations() {
+    fn jobs_run_in_all_combinations() {
         let text = "{\"prompt\": \"a\", \"steps\": 3}\n{\"prompt\": \"b\", \"seed\": 1, \"batch_count\": 2}\n";
         let set = set(text, &["steps=5"], &["cfg=3,7"]).unwrap();
-        let told: Vec<_> = set
+        let jobs: Vec<_> = set
             .tasks
             .iter()
             .map(|task| (task.number, task.line, &*task.request.prompt, task.request.cfg_scale, task.request.seed))
@@ -171,23 +171,23 @@ mod tests {
             (5, 2, "b", Some(7.0), Some(1)),
             (6, 2, "b", Some(7.0), Some(2)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(jobs, expected);
         assert!(set.tasks.iter().all(|task| task.request.steps == Some(5)));
         assert_eq!(set.tasks.iter().map(|task| task.place[0]).collect::<Vec<_>>(), [0, 1, 0, 0, 1, 1]);
     }
 
     #[test]
-    fn keys_follow_what_is_asked_for_and_not_where() {
+    fn keys_depend_on_content_and_not_on_position() {
         let keys = |text: &str| set(text, &[], &[]).unwrap().tasks.into_iter().map(|task| task.key).collect::<Vec<_>>();
         let (a, b) = ("{\"prompt\": \"a\"}", "{\"prompt\": \"b\", \"seed\": 1}");
         let two = keys(&format!("{a}\n{b}\n{a}"));
-        assert!(two[0] != two[1] && two[0] != two[2], "the same job twice is two pictures");
+        assert!(two[0] != two[1] && two[0] != two[2], "the same job twice is two images");
         assert_eq!(keys(&format!("{b}\n{a}\n{a}")), [two[1].clone(), two[0].clone(), two[2].clone()]);
         assert_ne!(keys("{\"prompt\": \"b\", \"seed\": 2}"), two[1..2]);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_sets_are_refused() {
         let message = |text: &str, axes: &[&str]| set(text, &[], axes).unwrap_err().to_string();
         let job = "{\"prompt\": \"a\"}";
         assert!(message("{\"steps\": 1}", &[]).contains("jobs.jsonl:1: the job has no prompt"));

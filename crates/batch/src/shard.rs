@@ -1,8 +1,8 @@
-//! A part of a set, for one of several machines that know nothing of each other.
+//! A shard of a set, for one of several machines without communication.
 
 use std::str::FromStr;
 
-/// Part `i` of `n`: every `n`th picture, from the `i`th on.
+/// Shard `i` of `n`: every `n`th image, starting with the `i`th.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     /// From 1.
@@ -17,26 +17,26 @@ impl FromStr for Shard {
         let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match parts {
             Some((i, n)) if (1..=n).contains(&i) => Ok(Self { i, n }),
-            _ => Err("expected a part and how many there are, from 1/N to N/N, as in 2/8".into()),
+            _ => Err("expected a shard and the number of shards, from 1/N to N/N, as in 2/8".into()),
         }
     }
 }
 
 impl Shard {
-    /// Whether picture `number`, from 1, is in this part.
+    /// Whether image `number`, from 1, is in this shard.
     pub(crate) fn has(self, number: usize) -> bool {
         (number - 1) % self.n == self.i - 1
     }
 
-    /// The part whose files' names end in `suffix` ([`Self::suffix`]).
+    /// The shard whose file names end in `suffix` ([`Self::suffix`]).
     pub(crate) fn of_suffix(suffix: &str) -> Option<Self> {
         let shard: Self = suffix.strip_prefix('-')?.replacen("-of-", "/", 1).parse().ok()?;
         (shard.suffix() == suffix).then_some(shard)
     }
 
-    /// Whether two parts, perhaps of different splits, may have a picture in common.
+    /// Whether two shards, possibly of different splits, may have an image in common.
     pub(crate) fn overlaps(self, other: Self) -> bool {
-        // i + k n = j + l m has a solution where the greatest common divisor of n and m divides the distance.
+        // i + k n = j + l m has a solution if the greatest common divisor of n and m divides the difference.
         let (mut a, mut b) = (self.n, other.n);
         while b > 0 {
             (a, b) = (b, a % b);
@@ -44,7 +44,7 @@ impl Shard {
         self.i.abs_diff(other.i).is_multiple_of(a)
     }
 
-    /// What the names of this part's own files end in.
+    /// The suffix of this shard's own file names.
     pub(crate) fn suffix(self) -> String {
         format!("-{}-of-{}", self.i, self.n)
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_picture_is_in_one_part() {
+    fn every_image_is_in_one_shard() {
         let shards = [1, 2, 3].map(|i| format!("{i}/3").parse::<Shard>().unwrap());
         for number in 1..20 {
             assert_eq!(shards.iter().filter(|shard| shard.has(number)).count(), 1);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_have_a_picture_in_common_overlap() {
+    fn shards_with_a_common_image_overlap() {
         let shard = |text: &str| text.parse::<Shard>().unwrap();
         let all = (1..=6).flat_map(|n| (1..=n).map(move |i| Shard { i, n }));
         for a in all.clone() {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_not_there_are_refused() {
+    fn invalid_shards_are_refused() {
         for text in ["0/3", "4/3", "1", "1/0", "a/b", "-1/3", ""] {
             assert!(text.parse::<Shard>().is_err(), "{text}");
         }

@@ -1,8 +1,8 @@
-//! The contact sheet: all pictures of a set, small, with what they were made from.
+//! The contact sheet: small versions of all images of a set with labels.
 //!
-//! Where there are axes, the values of the last one are the columns, and rows are labelled with those of the others and
-//! with what jobs say otherwise than one another; several jobs follow one another. Without axes pictures stand in a square,
-//! each over its number, seed and prompt.
+//! With axes, the values of the last one are the columns, and rows are labelled with the values of the others and with
+//! the fields that differ between jobs; several jobs follow each other. Without axes images form a square, each above
+//! its number, seed and prompt.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,40 +17,40 @@ use super::grid::Axis;
 use super::plan::{State, Todo};
 use crate::error::{Error, Result};
 
-/// The longest side of a sheet in pixels, which bounds its memory to 200 MB.
+/// The maximum side of a sheet in pixels, which limits its memory to 200 MB.
 const MAX_SIDE: usize = 8192;
-/// The least that the longest side of a picture on it may be, and the most.
+/// The minimum and maximum of an image's longest side on the sheet.
 const SMALLEST: usize = 24;
 const LARGEST: usize = 1024;
-/// Pixels between pictures.
+/// Pixels between images.
 const GAP: usize = 6;
-/// Letters of a row's label in one line.
+/// Characters in a line of a row's label.
 const LABEL_LETTERS: usize = 22;
 
-/// What stands where.
+/// The cells and labels of a sheet.
 struct Layout<'a> {
     columns: usize,
-    /// Above the columns.
+    /// Labels above the columns.
     titles: Vec<String>,
-    /// Beside each row, where any row has one.
+    /// Labels to the left of the rows, if any row has one.
     labels: Vec<String>,
-    /// Row by row.
+    /// Images row by row.
     cells: Vec<Vec<Option<&'a Todo>>>,
-    /// Lines below each picture.
+    /// Lines below each image.
     caption_lines: usize,
 }
 
-/// A contact sheet that is wanted.
+/// A requested contact sheet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContactSheet {
-    /// The file, in PNG.
+    /// The PNG file.
     pub file: PathBuf,
-    /// The longest side of a picture on it in pixels; where there is no room for that many pixels, pictures are smaller.
+    /// The longest side of an image in pixels; images are smaller if the sheet would be too large.
     pub side: usize,
 }
 
 impl ContactSheet {
-    /// Refuses what cannot be, before pictures are made. Whether its folder takes files is not looked at.
+    /// Checks the values before images are generated. It does not check whether the folder is writable.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Value`] with the option.
@@ -66,12 +66,12 @@ impl ContactSheet {
     }
 }
 
-/// Refuses a sheet that would replace an image of its set.
+/// Fails if the sheet would replace an image of its set.
 ///
 /// # Errors
 /// [`kiln_engine::Error::Value`] with the option.
 pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
-    // Files of one name in one folder are one file, however the folder is written.
+    // Files with one name in one folder are the same, however the folder is written.
     let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_os_string()));
     let (path, own) = (sheet.path(), place(sheet.path()));
     let same_name = todos.iter().filter(|todo| todo.path.file_name() == path.file_name());
@@ -84,7 +84,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
     }
 }
 
-/// Writes the sheet; the file appears whole. The longest side of an image on it is `side` pixels at most.
+/// Writes the sheet atomically. The longest side of an image on it is at most `side` pixels.
 ///
 /// # Errors
 /// [`kiln_engine::Error::Value`] where there are too many pictures, [`kiln_engine::Error::Files`] where a file cannot be read or written.
@@ -112,7 +112,7 @@ fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
         cells: Vec::new(),
         caption_lines: 0,
     };
-    // A row is a job with its values on the other axes, and which of the pictures of each combination.
+    // A row is a job with its values on the other axes and the index among equal combinations.
     let mut rows: Vec<(usize, &[usize], usize)> = Vec::new();
     let mut counts = HashMap::new();
     for todo in todos {
@@ -134,7 +134,7 @@ fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
     layout
 }
 
-/// The fields that jobs say otherwise than one another, the prompt first.
+/// The fields that differ between jobs, the prompt first.
 fn differing(todos: &[Todo], axes: &[Axis]) -> Vec<String> {
     let mut lines = HashSet::new();
     let jobs: Vec<Fields> =
@@ -148,7 +148,7 @@ fn differing(todos: &[Todo], axes: &[Axis]) -> Vec<String> {
     differing
 }
 
-/// What a picture's request says of a field, for a label.
+/// The value of a field in an image's request, for a label.
 fn said_of(todo: &Todo, field: &str) -> Option<String> {
     match said(&todo.task.request).remove(field)? {
         Value::String(text) if field == "prompt" => Some(text),
@@ -156,7 +156,7 @@ fn said_of(todo: &Todo, field: &str) -> Option<String> {
     }
 }
 
-/// A value as one would type it: 5, not 5.0.
+/// A value in short form: 5, not 5.0.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -179,7 +179,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
         let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
         return Err(Error::value("contact_sheet", found, expected));
     }
-    // Small pictures get small cells, in which a few letters have room.
+    // Small images have small cells with space for a few characters.
     let mut largest = 2 * SMALLEST;
     for todo in layout.cells.iter().flatten().flatten().filter(|todo| matches!(todo.state, State::Made(_))) {
         let (width, height) = size_of(&todo.path)?;
@@ -199,7 +199,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
         for (column, todo) in cells.iter().enumerate() {
             let (Some(todo), x) = (todo, left + column * (side + GAP)) else { continue };
             match &todo.state {
-                State::Made(_) => canvas.picture(&Thumbnail::read(&todo.path, side)?, x, y),
+                State::Made(_) => canvas.draw(&Thumbnail::read(&todo.path, side)?, x, y),
                 State::Failed(_) => canvas.text("failed", x, y),
                 State::Pending => {}
             }
@@ -213,7 +213,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
     Ok(canvas)
 }
 
-/// As much of a text as has room in `width` pixels.
+/// The part of a text that fits into `width` pixels.
 fn short(text: &str, width: usize) -> String {
     let letters = width / LETTER;
     match text.chars().count() <= letters {
@@ -222,7 +222,7 @@ fn short(text: &str, width: usize) -> String {
     }
 }
 
-/// A label in at most `lines` lines, broken between words.
+/// A label in at most `lines` lines, with breaks between words.
 fn wrapped(label: &str, lines: usize) -> Vec<String> {
     let mut all = vec![];
     for part in label.lines() {

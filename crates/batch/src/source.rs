@@ -1,4 +1,4 @@
-//! Files of jobs: JSON Lines, CSV, or a prompt a line.
+//! Job files: JSON Lines, CSV, or one prompt per line.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,14 +11,14 @@ use super::fields::{Fields, long_name, of_json, of_text};
 use super::unique::Unique;
 use crate::error::{Error, Result};
 
-/// How jobs are written.
+/// The format of a job file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobFormat {
-    /// A JSON object a line.
+    /// One JSON object per line.
     JsonLines,
-    /// Columns by the names in the first line; an empty cell says nothing.
+    /// Columns named in the first line; an empty cell is omitted.
     Csv,
-    /// A prompt a line.
+    /// One prompt per line.
     Text,
 }
 
@@ -35,15 +35,15 @@ impl FromStr for JobFormat {
     }
 }
 
-/// Jobs as they were written.
+/// Jobs as written in a file.
 #[derive(Debug, Clone)]
 pub struct JobFile {
-    /// What messages call it.
+    /// The name of the file in messages.
     pub(crate) name: String,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// One job of a file.
+/// A job of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     /// From 1.
@@ -51,14 +51,14 @@ pub(crate) struct Entry {
     pub(crate) fields: Fields,
 }
 
-/// The name that stands for the standard input.
+/// The name of the standard input.
 const STANDARD_INPUT: &str = "-";
-/// A file of jobs: kilobytes for each of the 100,000 images that a set may have.
+/// The maximum size of a job file: kilobytes for each of the 100,000 images that a set may have.
 const MAX_BYTES: u64 = 256 << 20;
 
 impl JobFile {
-    /// Reads a file, or the standard input where `path` is `-`. Without a format the name's ending says it; what has
-    /// none that is known is JSON Lines where it begins with a brace, else text.
+    /// Reads a file, or the standard input if `path` is `-`. Without a format the extension determines it; otherwise a
+    /// file that starts with a brace is JSON Lines, and any other file is text.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
@@ -68,7 +68,7 @@ impl JobFile {
             let bytes = read(std::io::stdin().lock()).map_err(Error::read(Path::new(&name)))?;
             (name, bytes)
         } else {
-            // A pipe that the shell made may stand for a file: `kiln batch <(make jobs)`.
+            // A pipe of the shell may replace a file: `kiln batch <(make jobs)`.
             let bytes = File::open(path).and_then(read).map_err(Error::read(path))?;
             (path.display().to_string(), bytes)
         };
@@ -81,13 +81,13 @@ impl JobFile {
         Self::parse(&name, &bytes, format.or(by_name))
     }
 
-    /// One job that says nothing, for sets that are made of axes alone.
+    /// One empty job, for sets that only have axes.
     pub fn nothing() -> Self {
         Self { name: "grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
     }
 
-    /// The same from the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first
-    /// character says it.
+    /// Parses the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first character
+    /// determines it.
     ///
     /// # Errors
     /// [`Error::Job`] as [`Self::read`].
@@ -96,7 +96,7 @@ impl JobFile {
         let problem = |line: usize, problem: String| Error::Job { file: name.into(), line, problem };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            problem(line, "is no UTF-8; save the file as UTF-8".into())
+            problem(line, "is not valid UTF-8; save the file as UTF-8".into())
         })?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let guessed = if text.trim_start().starts_with('{') { JobFormat::JsonLines } else { JobFormat::Text };
@@ -107,27 +107,27 @@ impl JobFile {
         };
         let entries = entries.map_err(|(line, what)| problem(line, what))?;
         if entries.is_empty() {
-            return Err(problem(1, "there are no jobs in it".into()));
+            return Err(problem(1, "contains no jobs".into()));
         }
         Ok(Self { name: name.into(), entries })
     }
 }
 
-/// Reads to the end of a file, a pipe or a device, within bounds.
+/// Reads a file, a pipe or a device to the end, within a limit.
 fn read(from: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
-        let problem = format!("is larger than {} MiB, which is no file of jobs", MAX_BYTES >> 20);
+        let problem = format!("is larger than {} MiB, the limit of job files", MAX_BYTES >> 20);
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, problem));
     }
     Ok(bytes)
 }
 
-/// A line and what is wrong in it.
+/// A line and its error.
 type Wrong = (usize, String);
 
-/// Empty lines say nothing, and so do those that begin with `#`.
+/// Empty lines and lines that start with `#` are skipped.
 fn prompts(text: &str) -> Vec<Entry> {
     let lines = text.lines().map(str::trim).enumerate();
     let prompts = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -143,7 +143,7 @@ fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |what: String| (i + 1, what);
         let Unique(value) = serde_json::from_str(line).map_err(|error| {
-            wrong(format!("is no JSON object in one line: {error}").replace(" at line 1 column", ", column"))
+            wrong(format!("is not a JSON object on one line: {error}").replace(" at line 1 column", ", column"))
         })?;
         let Value::Object(said) = value else {
             return Err(wrong("expected an object, as in {\"prompt\": \"a red apple\"}".into()));
@@ -153,7 +153,7 @@ fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
             let field = long_name(&name).map_err(wrong)?;
             let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
             if fields.insert(field.clone(), value).is_some() {
-                return Err(wrong(format!("{field} is said twice")));
+                return Err(wrong(format!("{field} is set twice")));
             }
         }
         entries.push(Entry { line: i + 1, fields });
@@ -179,7 +179,7 @@ fn csv(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
     for name in reader.headers().map_err(wrong)? {
         let field = long_name(name).map_err(|what| (1, what))?;
         if columns.contains(&field) {
-            return Err((1, format!("there are two columns of {field}")));
+            return Err((1, format!("has two columns for {field}")));
         }
         columns.push(field);
     }
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_a_line() {
+    fn one_prompt_per_line() {
         let found = parse(None, "\u{feff}a red apple\r\n\n# fruit\n  a pear, {ripe|green} \n").unwrap();
         let expected = [(1, r#"{"prompt":"a red apple"}"#), (4, r#"{"prompt":"a pear, {ripe|green}"}"#)];
         assert_eq!(found, expected.map(|(line, fields)| (line, fields.to_string())));
     }
 
     #[test]
-    fn json_and_csv_say_the_same() {
+    fn json_and_csv_are_equivalent() {
         let json = "{\"prompt\": \"a, b\", \"cfg\": 3, \"seed\": 7}\n\n{\"prompt\": \"c\", \"seed\": -1}\n";
         let csv = "prompt,cfg_scale,seed\n\"a, b\",3,7\n\nc,,-1\n";
         let expected = [r#"{"cfg_scale":3,"prompt":"a, b","seed":7}"#, r#"{"prompt":"c","seed":null}"#];
@@ -226,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found_by_its_line() {
-        for (format, text, told) in [
-            (None, "{\"prompt\": \"a\"}\n{\"prompt\": ", "jobs:2: is no JSON object in one line: EOF"),
+    fn errors_name_the_line() {
+        for (format, text, expected) in [
+            (None, "{\"prompt\": \"a\"}\n{\"prompt\": ", "jobs:2: is not a JSON object on one line: EOF"),
             (None, "{\"prompt\": \"a\"}\n[1]", "jobs:2: expected an object"),
             (None, "{\"prompt\": \"a\", \"promt\": 1}", "jobs:1: unknown field `promt`"),
             (None, "{\"prompt\": \"a\", \"steps\": \"x\"}", "jobs:1: steps: \"x\" is not a whole number"),
@@ -238,14 +238,14 @@ mod tests {
             (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: unknown field `cgf`"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c,2\n", "jobs:3: has 3 cells, expected 2"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c\n", "jobs:3: cfg_scale: \"c\" is not a number"),
-            (Some(JobFormat::Csv), "prompt,cfg,cfg-scale\na,1,1\n", "jobs:1: there are two columns of cfg_scale"),
+            (Some(JobFormat::Csv), "prompt,cfg,cfg-scale\na,1,1\n", "jobs:1: has two columns for cfg_scale"),
         ] {
             let message = parse(format, text).unwrap_err().to_string();
-            assert!(message.starts_with(told), "{message}");
+            assert!(message.starts_with(expected), "{message}");
         }
         let message = JobFile::read(Path::new("/dev/zero"), None).unwrap_err().to_string();
         assert!(message.contains("/dev/zero: is larger than 256 MiB"), "{message}");
         let message = JobFile::parse("jobs", b"a\nb\n\xff", None).unwrap_err().to_string();
-        assert!(message.starts_with("jobs:3: is no UTF-8"), "{message}");
+        assert!(message.starts_with("jobs:3: is not valid UTF-8"), "{message}");
     }
 }

@@ -1,14 +1,14 @@
-//! JSON in which no object has a key twice.
+//! JSON without duplicate keys.
 //!
-//! `serde_json::Value` keeps the last of several values of a key. In a job that would drop what somebody wrote, so here
-//! it is an error, in objects inside of others too.
+//! `serde_json::Value` keeps the last of several values of a key. In a job that would silently drop a value, so a
+//! duplicate key is an error here, also in nested objects.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// A value of JSON.
+/// A JSON value.
 pub(super) struct Unique(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Unique {
@@ -66,7 +66,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut all = Map::new();
         while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
             if all.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key `{key}` is there twice")));
+                return Err(A::Error::custom(format!("the key `{key}` occurs twice")));
             }
             all.insert(key, value);
         }
@@ -79,12 +79,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_twice_is_an_error_at_every_depth() {
+    fn a_duplicate_key_is_an_error_at_every_depth() {
         let parse = |text: &str| serde_json::from_str::<Unique>(text).map(|value| value.0);
         let text = r#"{"a": [1, -2, 2.5, "x", null, true, {"a": {}}], "b": 18446744073709551615}"#;
         assert_eq!(parse(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
         for wrong in [r#"{"a": 1, "b": 2, "a": 1}"#, r#"[{"b": {"a": 1, "a": 2}}]"#] {
-            assert!(parse(wrong).unwrap_err().to_string().starts_with("the key `a` is there twice"), "{wrong}");
+            assert!(parse(wrong).unwrap_err().to_string().starts_with("the key `a` occurs twice"), "{wrong}");
         }
     }
 }

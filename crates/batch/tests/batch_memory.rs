@@ -1,4 +1,4 @@
-//! A set of mixed sizes: memory is the same after the last picture as after the first of each size.
+//! A set of mixed sizes: memory is the same after the last image as after the first of each size.
 
 use std::ops::ControlFlow;
 
@@ -10,13 +10,13 @@ use kiln_testkit::fixtures;
 static ALLOCATOR: HostPool = HostPool;
 
 #[test]
-fn memory_of_a_set_is_flat() {
+fn memory_of_a_set_is_constant() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = [(32, 32), (64, 32), (40, 72), (64, 64), (96, 48)];
-    // A step count of its own for each picture makes a group of each, in the order of the file.
+    // A different step count for each image makes a group of each, in the order of the file.
     let job = |i: usize| {
         let ((width, height), steps) = (sizes[i % sizes.len()], 1 + i % 3);
-        format!("{{\"prompt\": \"picture {i}\", \"width\": {width}, \"height\": {height}, \"steps\": {steps}}}\n")
+        format!("{{\"prompt\": \"image {i}\", \"width\": {width}, \"height\": {height}, \"steps\": {steps}}}\n")
     };
     let jobs = folder.path().join("jobs.jsonl");
     std::fs::write(&jobs, (0..150).map(job).collect::<String>()).unwrap();
@@ -30,7 +30,7 @@ fn memory_of_a_set_is_flat() {
         batch_size: BatchSize::Of(2),
         deterministic: false,
         model_options: ModelOptions::default(),
-        // One thread: of several, one may have its first large task, and get its buffer, at any picture.
+        // One thread: with several, one may run its first large task, and allocate its buffer, at any image.
         setup: Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: Some(1), ..Setup::default() },
         sheet: None,
     };
@@ -43,8 +43,9 @@ fn memory_of_a_set_is_flat() {
     });
     let report = report.unwrap();
     assert_eq!((report.made, report.failed, kept.len()), (150, 0, 150));
-    // Each group has ten pictures: after two thirds of the set all sizes but the last were there, and the largest too.
+    // Each group has ten images: after two thirds of the set all sizes except the last have occurred, including the
+    // largest.
     let (before, after) = (kept[..100].iter().max().unwrap(), kept[100..].iter().max().unwrap());
-    println!("at the most {before} bytes kept in the first 100 pictures, {after} in the last 50");
+    println!("at the most {before} bytes kept in the first 100 images, {after} in the last 50");
     assert!(*after as f64 <= 1.05 * *before as f64, "{after} bytes kept, {before} before");
 }

@@ -1,4 +1,5 @@
-//! Pictures of a set that are decoded beside the steps of the next ones: the same files, also where memory is out.
+//! Images of a set that are decoded in parallel with the steps of the next ones: the files are equal, also after
+//! out-of-memory errors.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use kiln_testkit::{Target, fixtures};
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Pictures of two sizes, some of which share a batch.
+/// Images of two sizes, some in the same batch.
 const JOBS: &str = "\
 {\"prompt\": \"a pear\", \"seed\": 1, \"width\": 32, \"height\": 32, \"steps\": 2}
 {\"prompt\": \"an apple\", \"seed\": 2, \"width\": 32, \"height\": 32, \"steps\": 2}
@@ -22,18 +23,18 @@ const JOBS: &str = "\
 {\"prompt\": \"a lime\", \"seed\": 5, \"width\": 64, \"height\": 32, \"steps\": 3}
 ";
 const PICTURES: usize = 5;
-/// Requests that fail, one in each run.
+/// Allocation requests that fail, one in each run.
 const TRIED: u64 = 25;
 
-/// What became of the set.
+/// The result of the set.
 struct Set {
     report: BatchReport,
     files: BTreeMap<String, Vec<u8>>,
-    /// Pictures that were decoded before the next was begun.
+    /// Images that were decoded before the next batch was started.
     in_turn: usize,
 }
 
-/// Makes the set in `folder` and gives its files; `stop` ends it at that step.
+/// Generates the set in `folder` and returns its files; `stop` ends it at that step.
 fn make(folder: &Path, beside: Beside, stop: Option<usize>) -> Set {
     let jobs = folder.join("jobs.jsonl");
     std::fs::write(&jobs, JOBS).unwrap();
@@ -69,9 +70,9 @@ fn fresh(beside: Beside) -> Set {
     make(tempfile::tempdir().unwrap().path(), beside, None)
 }
 
-/// One test: faults are the process's.
+/// One test, because fault injection applies to the whole process.
 #[test]
-fn files_are_those_of_decoding_in_turn() {
+fn files_equal_those_of_sequential_decoding() {
     let Set { report, files: expected, in_turn } = fresh(Beside::Never);
     assert_eq!((report.made, expected.len(), in_turn), (PICTURES, PICTURES, PICTURES));
     let counter = Faults::count();
@@ -82,7 +83,7 @@ fn files_are_those_of_decoding_in_turn() {
     assert!(report.timings.decode.as_secs_f64() > 0.0, "decoding was timed on its thread too");
     assert!(files == expected, "other files");
 
-    // Stopped at any step: what is drawn is saved, and the next run makes the rest.
+    // Stopped at any step, finished images are saved, and the next run generates the others.
     for stop in [1, 3, 5, 7] {
         let folder = tempfile::tempdir().unwrap();
         let stopped = make(folder.path(), Beside::Always, Some(stop)).report;
@@ -92,7 +93,7 @@ fn files_are_those_of_decoding_in_turn() {
         assert!(files == expected, "stopped at step {stop}: other files");
     }
 
-    // A request that fails once: the picture is made all the same, or the error is recorded and the others are made.
+    // One failed allocation: the image is generated anyway, or the error is recorded and the others are generated.
     let mut refused = 0;
     for i in 0..TRIED {
         let n = requests * i / TRIED;
@@ -101,8 +102,8 @@ fn files_are_those_of_decoding_in_turn() {
         let Set { report, files, .. } = make(folder.path(), Beside::Always, None);
         drop(faults);
         assert_eq!((report.made + report.failed, files.len()), (PICTURES, report.made), "request {n} of {requests}");
-        assert!(files.iter().all(|(name, file)| expected[name] == *file), "request {n} of {requests}: another picture");
+        assert!(files.iter().all(|(name, file)| expected[name] == *file), "request {n} of {requests}: another image");
         refused += report.failed;
     }
-    println!("of {requests} requests {TRIED} failed: {refused} pictures were not made");
+    println!("of {requests} requests {TRIED} failed: {refused} images failed");
 }

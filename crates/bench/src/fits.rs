@@ -1,4 +1,4 @@
-//! Whether a measurement fits into the memory of the CPU. The system would end the process without a word.
+//! Whether a measurement fits into CPU memory. Otherwise the system would kill the process without a message.
 
 use kiln_engine::{Mode, Plan, Planner, RunsOn, Stage, StagePlan, VaeMemory, Work};
 use kiln_mempool::SystemMemory;
@@ -6,8 +6,8 @@ use kiln_mempool::SystemMemory;
 use super::{Architecture, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
 
-/// Refuses stages of `model` that need more than is available, by the plan of a run with all that the stage needs in
-/// memory. Text encoders are held to their weights when these are made.
+/// Fails for stages of `model` that need more memory than is available, according to the plan of a run with all weights
+/// of the stage in memory. Text encoders are checked when their weights are created.
 ///
 /// # Errors
 /// [`Error::Memory`] with the numbers.
@@ -56,7 +56,7 @@ mod tests {
     use kiln_models::Preset;
 
     #[test]
-    fn sizes_that_do_not_fit_are_refused_before_anything_is_made() {
+    fn sizes_that_do_not_fit_are_refused_first() {
         let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
         let check = |side: usize, stages: &[BenchStage], target| {
             let model = Architecture { width: side, height: side, ..Architecture::preset(Preset::Emoji).unwrap() };

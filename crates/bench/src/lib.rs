@@ -43,24 +43,24 @@ pub use streamed::{StreamPlan, StreamStage};
 
 use stage::Meter;
 
-/// What can be measured.
+/// The stages to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BenchStage {
     /// One guided step: the U-Net over the conditional and the unconditional halves of a batch, and the guidance.
     Step,
-    /// Latents to one picture.
+    /// Latents to one image.
     Vae,
     /// One text of 77 tokens through all text encoders.
     Text,
-    /// All of it once the model is loaded: two texts, the steps, decoding, and PNG files in memory.
+    /// A whole call with a loaded model: two prompts, the steps, decoding, and PNG files in memory.
     Call,
 }
 
 impl BenchStage {
-    /// All stages, in the order in which they are measured.
+    /// All stages in the order of measurement.
     pub const ALL: [Self; 4] = [Self::Step, Self::Vae, Self::Text, Self::Call];
-    /// Those that are measured where nothing is said: a call takes as long as all of its steps.
+    /// The default stages: a call takes as long as all of its steps.
     pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
 
     /// The name on the command line.
@@ -83,26 +83,26 @@ impl FromStr for BenchStage {
     }
 }
 
-/// What is measured, and how often.
+/// The options of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchPlan {
-    /// Width and height of the pictures in pixels; `None` is each model's own.
+    /// Width and height of the images in pixels; `None` means each model's default.
     pub size: Option<(usize, usize)>,
-    /// Pictures that a step or a call makes at once.
+    /// The batch size of a step or a call.
     pub batch: usize,
     /// Steps of a whole call.
     pub steps: usize,
     /// The stages.
     pub stages: Vec<BenchStage>,
-    /// How often each stage is measured.
+    /// The number of measured runs of each stage.
     pub runs: usize,
-    /// How often each stage runs before it is measured. A step on a card runs at least until it is recorded.
+    /// The number of warm-up runs of each stage. A step on a GPU runs at least until its CUDA graph is captured.
     pub warmup: usize,
-    /// Whether one more step of each model is run and traced, after those that are measured.
+    /// Whether one more step of each model is run and traced after the measured ones.
     pub trace: bool,
-    /// How weights are streamed; `None` where they are resident.
+    /// The streaming of weights; `None` if they are resident.
     pub stream: Option<StreamPlan>,
-    /// On what and in which type.
+    /// The device and the types.
     pub setup: Setup,
 }
 
@@ -123,27 +123,27 @@ impl Default for BenchPlan {
     }
 }
 
-/// News of a measurement.
+/// An event of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BenchEvent<'a> {
     /// The model.
     pub model: &'a str,
     /// The stage.
     pub stage: BenchStage,
-    /// Runs that are done, those before the measurement too; `None` while weights are made.
+    /// Finished runs including warm-up; `None` while weights are created.
     pub done: Option<usize>,
-    /// Runs in all.
+    /// Total runs.
     pub total: usize,
 }
 
-/// More runs than anybody waits for are mistakes.
+/// More runs are rejected as an error of the user.
 const MAX_RUNS: usize = 100_000;
-/// More pictures at once than fit anywhere are mistakes.
+/// More images in a batch fit into no memory.
 const MAX_BATCH: usize = 1024;
 
 impl BenchPlan {
-    /// Measures `models`, one stage's networks in memory at a time. `watch` is told of every run, and may stop the measurement
-    /// between runs.
+    /// Measures `models`, with the networks of one stage in memory at a time. `watch` is called for every run and may
+    /// stop the measurement between runs.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn streamed_weights_are_measured_beside_what_their_ring_could_do() {
+    fn streamed_weights_are_measured_and_simulated() {
         let ring = 4 << 20;
         for stream in [
             StreamPlan::default(),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_met_is_refused_before_anything_is_made() {
+    fn invalid_values_are_refused_before_weights_are_created() {
         let message = |plan: BenchPlan| {
             let error = plan.run(&[tiny("sd1")], &mut |_| panic!("a stage began")).unwrap_err();
             assert!(error.is_usage(), "{error}");

@@ -1,4 +1,4 @@
-//! What was measured, as data.
+//! The results of a measurement as data.
 
 use std::path::Path;
 
@@ -11,27 +11,26 @@ use super::BenchStage;
 use super::streamed::StreamStage;
 use crate::error::Result;
 
-/// A whole measurement. `benches/peers` writes the same form for other engines.
+/// A complete report. `benches/peers` writes the same format for other engines.
 #[derive(Debug, Clone, Serialize)]
 pub struct BenchReport {
-    /// The program that was measured.
+    /// The measured program.
     pub engine: &'static str,
     /// Its version.
     pub version: &'static str,
-    /// The commit that it was built from, where the build was told (`KILN_COMMIT`).
+    /// The commit of the build, if the build sets it (`KILN_COMMIT`).
     pub commit: Option<&'static str>,
-    /// On what it ran.
+    /// The machine.
     pub machine: Machine,
     /// The type of weights and activations.
     pub dtype: String,
-    /// The type of linear layers' matrices, where it is another one.
+    /// The weight type of linear layers, if it differs.
     pub weight_type: Option<String>,
     /// Steps of a whole call.
     pub steps: usize,
-    /// Runs of every stage before those that were measured.
+    /// Warm-up runs of every stage.
     pub warmup: usize,
-    /// The most physical memory that the process ever had, over all stages together, where the system tells. A card's
-    /// memory is not in it.
+    /// Peak physical memory of the process over all stages, if the system reports it. GPU memory is not included.
     pub peak_resident_bytes: Option<u64>,
     /// The models.
     pub models: Vec<ModelReport>,
@@ -40,19 +39,19 @@ pub struct BenchReport {
 /// The stages of one model.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelReport {
-    /// The preset's or the folder's name.
+    /// The name of the preset or the folder.
     pub name: String,
-    /// Width of the pictures in pixels.
+    /// Width of the images in pixels.
     pub width: usize,
-    /// Height of the pictures in pixels.
+    /// Height of the images in pixels.
     pub height: usize,
-    /// Pictures that a step makes at once; the U-Net sees twice as many.
+    /// The batch size of a step; the U-Net computes twice as many images.
     pub batch: usize,
-    /// The type in which pictures are decoded: wider than the report's for SDXL's VAE in f16.
+    /// The type of the decoder: wider than the report's type for SDXL's VAE in f16.
     pub decoder_dtype: &'static str,
-    /// The stages, in the order in which they were measured.
+    /// The stages in the order of measurement.
     pub stages: Vec<StageReport>,
-    /// A step by operator, where that was asked for; it goes into a file of its own.
+    /// The trace of a step by operator, if requested; it is written to a separate file.
     #[serde(skip)]
     pub trace: Option<StepTrace>,
 }
@@ -64,38 +63,38 @@ pub struct StageReport {
     pub stage: BenchStage,
     /// Parameters of its networks.
     pub parameters: usize,
-    /// How long it took to make the weights.
+    /// The time of creating the weights.
     pub load_seconds: f64,
-    /// How long a run took.
+    /// The time of a run.
     pub seconds: Summary,
-    /// The median for each picture: of a step, one step of it. `None` where a run makes none.
+    /// The median time per image; for a step, of one step of one image. `None` if a run produces no image.
     pub seconds_per_picture: Option<f64>,
     /// Floating-point operations of a run ([`kiln_nn::FlopCount`]).
     pub flop: f64,
-    /// Those of the median run in a second, in thousands of millions.
+    /// 10^9 operations per second of the median run.
     pub gflop_per_second: f64,
     /// Seconds of every run.
     pub runs: Vec<f64>,
-    /// Page faults of every run, on all threads: pages that the process did not have.
+    /// Page faults of every run on all threads: pages that the process did not have.
     pub faults: Vec<u64>,
-    /// Calls of the kernel for memory that the host pool made in every run.
+    /// System calls for memory by the host pool in every run.
     pub pool_calls: Vec<u64>,
-    /// Calls of the card's driver for memory in every run; 0 on the processor.
+    /// Driver calls for memory in every run; 0 on the CPU.
     pub card_calls: Vec<u64>,
-    /// Memory of the card, weights among it; `None` on the processor.
+    /// GPU memory including weights; `None` on the CPU.
     pub card: Option<CardMemory>,
-    /// Of a step whose weights were streamed.
+    /// The streaming of a step with streamed weights.
     pub stream: Option<StreamStage>,
 }
 
-/// Memory of a card in bytes, over one stage.
+/// GPU memory in bytes over one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CardMemory {
-    /// The most that tensors had at once.
+    /// Peak bytes of tensors.
     pub peak_used: u64,
-    /// The most that was taken from the card for tensors and recorded steps.
+    /// Peak bytes reserved for tensors and captured graphs.
     pub peak_reserved: u64,
-    /// What the card had less to give at the stage's end than at the start, by its driver: libraries and code too.
+    /// The decrease of free memory during the stage, as reported by the driver: includes libraries and code.
     pub driver: u64,
 }
 
@@ -106,19 +105,19 @@ impl From<DeviceMemory> for CardMemory {
     }
 }
 
-/// Many values in three.
+/// Statistics of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// The value in the middle, or the mean of the two there.
+    /// The median.
     pub median: f64,
-    /// The least value.
+    /// The minimum.
     pub min: f64,
-    /// The greatest value.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Summary {
-    /// Of some values; of none, all are 0.
+    /// The statistics of some values; without values all are 0.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -134,11 +133,11 @@ impl Summary {
 pub struct ReportFile(PlannedFile);
 
 impl ReportFile {
-    /// Plans a file at `path`; one that is there will be replaced.
+    /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
-    /// ending than `.json`.
+    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// extension than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
         let rules = FileRules { field: "json", what: "the report", extensions: &["json"], overwrite: true };
         Ok(Self(PlannedFile::plan(path, rules)?))
@@ -149,7 +148,7 @@ impl ReportFile {
         &self.0
     }
 
-    /// Writes the file; it appears whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].

@@ -1,4 +1,4 @@
-//! Networks of a measurement whose weights are streamed, and what their ring can do beside what it did.
+//! Streaming of weights in a measurement, and a comparison with the best possible overlap.
 
 use std::sync::Arc;
 
@@ -16,49 +16,49 @@ use tempfile::NamedTempFile;
 use super::stage::SEED;
 use crate::error::Result;
 
-/// How the weights of a measurement are streamed.
+/// Options of streaming in a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamPlan {
-    /// Bytes of weights that stay on the device, of every network.
+    /// Bytes of resident weights on the device, for every network.
     pub resident: usize,
-    /// Bytes of the ring for the others; `None` is the least that does not slow steps down.
+    /// Bytes of the ring for the other weights; `None` is the minimum that does not slow steps down.
     pub ring: Option<usize>,
 }
 
-/// What a stream did, and what it could have done at best.
+/// Measured and best possible values of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StreamStage {
-    /// Bytes of slabs that stayed on the device.
+    /// Bytes of resident slabs.
     pub resident_bytes: usize,
     /// Bytes of the ring.
     pub ring_bytes: usize,
-    /// Bytes that a run copies.
+    /// Bytes that are copied in a run.
     pub streamed_bytes: usize,
-    /// Seconds of copying of a run, on average.
+    /// Mean seconds of copying in a run.
     pub copy_seconds: f64,
-    /// Seconds of a run in which computing waited for copies, on average.
+    /// Mean seconds in a run in which computing waited for copies.
     pub stall_seconds: f64,
-    /// How often it waited, on average.
+    /// The mean number of waits.
     pub stalls: f64,
-    /// How often copies started anew because segments ran in another order, in all.
+    /// The total number of restarts because segments ran in another order.
     pub resets: u64,
     /// Seconds of a pass that only copies.
     pub copy_only_seconds: f64,
-    /// Seconds of a run with all weights resident, launched operator by operator as a streamed one is.
+    /// Seconds of a run with all weights resident, launched operator by operator like a streamed one.
     pub compute_only_seconds: f64,
-    /// Seconds of computing in a streamed run. On a card what it took from the arrival of each segment's weights to the
-    /// end of its last kernel: the host launches ahead while copies are waited for, so that this may be less than
-    /// [`Self::compute_only_seconds`]. Of what stays resident, and on the processor of all, that with its operations'
-    /// share of it.
+    /// Seconds of computing in a streamed run. On a GPU this is the time from the arrival of each segment's weights to
+    /// the end of its last kernel: the host launches ahead while copies are pending, so that it may be less than
+    /// [`Self::compute_only_seconds`]. For resident segments, and on the CPU for all, it is their share of that time by
+    /// operations.
     pub compute_seconds: f64,
-    /// Seconds of a run in simulated time, with copies alone and computing as above.
+    /// Seconds of a run in simulated time, with the times of copies and computing above.
     pub simulated_seconds: f64,
-    /// Seconds that are hidden of those two, beside what the simulation hides. It says little on the processor, where
-    /// packing takes cores from computing.
+    /// The fraction of hidden copy time, relative to the simulation. It has little meaning on the CPU, where packing
+    /// uses the same cores as computing.
     pub overlap: f64,
 }
 
-/// The streamed weights of one network. The file lives as long as the stream reads it.
+/// The streamed weights of one network. The file exists as long as the stream reads it.
 pub(super) struct Streamed {
     stream: Stream,
     residency: Residency,
@@ -66,8 +66,8 @@ pub(super) struct Streamed {
 }
 
 impl Streamed {
-    /// Streams random weights: to a card from host memory, page-locked where half of what is free allows it, to the
-    /// processor from a file. `flop` are the operations of each segment in a run, as far as they are known.
+    /// Streams random weights: to a GPU from host memory, which is pinned up to half of the free memory, to the CPU
+    /// from a file. `flop` are the operations of each segment in a run, if known.
     pub(super) fn start(plan: StreamPlan, segments: &Segments, placement: &Placement, flop: &[f64]) -> Result<Self> {
         let estimate = Rates::of(Target::of(&placement.device), placement.dtype).estimate(flop); // as in a run
         let mut residency = match plan.ring {
@@ -97,7 +97,7 @@ impl Streamed {
         Ok(self.stream.report()?)
     }
 
-    /// Seconds that each streamed segment computed on a card since this was asked before.
+    /// Seconds of GPU computing in each streamed segment since the previous call.
     pub(super) fn take_compute_seconds(&self) -> Result<Option<Vec<f64>>> {
         Ok(self.stream.take_compute_seconds()?)
     }
@@ -107,8 +107,8 @@ impl Streamed {
         Ok(self.stream.pass()?)
     }
 
-    /// What measured runs were, beside a simulated one: `counted` in all of so many `runs`, and seconds of a run that was
-    /// measured in turns with one that only copies and one that only computes.
+    /// The values of the measured runs and of a simulated run: `counted` is the total of `runs` runs, and the seconds
+    /// are of runs that alternate with copy-only and compute-only runs.
     pub(super) fn stage(
         residency: &Residency,
         counted: StreamReport,

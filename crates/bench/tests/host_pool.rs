@@ -1,4 +1,4 @@
-//! After the first step, a step on the processor asks the system for no memory.
+//! After the first step, a step on the CPU requests no memory from the system.
 #![allow(missing_docs)]
 
 use std::ops::ControlFlow;
@@ -9,13 +9,13 @@ use kiln_engine::{Architecture, DTypeChoice, DeviceChoice, HostPool, Preset, Set
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Faults that a step may have all the same: a thread that uses more of its stack than before. The tensors of a step
-/// alone have ten thousand pages.
+/// Page faults that a step may have: a thread that uses more of its stack than before. The tensors of a step have ten
+/// thousand pages.
 const NOISE: u64 = 100;
 
-/// One test: the counters are the process's.
+/// One test, because the counters apply to the whole process.
 #[test]
-fn a_step_asks_the_system_for_no_memory() {
+fn a_step_requests_no_memory_from_the_system() {
     for dtype in [DTypeChoice::F32, DTypeChoice::Bf16] {
         let setup = Setup { device: DeviceChoice::Cpu, dtype, ..Setup::default() };
         let stages = vec![BenchStage::Step, BenchStage::Vae];

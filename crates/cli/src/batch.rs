@@ -1,4 +1,4 @@
-//! `kiln batch`: files of jobs become folders of pictures.
+//! `kiln batch`: generates folders of images from job files.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::pull::located;
 use crate::table::size;
 use crate::tell::{is_json, object};
 
-/// Lines about a set come at most so often where there is no terminal.
+/// The minimum time between progress lines if the error stream is not a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-/// Runs the command. The file of jobs, the names of all pictures and every job are checked before anything is loaded.
+/// Runs the command. The job file, the names of all images and every job are checked before anything is loaded.
 pub fn run(mut args: BatchArgs) -> Result<()> {
     interrupt::listen();
     let file = match &args.jobs {
@@ -36,7 +36,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     let run = BatchRun::plan(set, args.options())?;
     let (all, made, failed) = (run.all(), run.made(), run.failed());
     let part = args.shard.map_or(String::new(), |_| format!(" of {whole}"));
-    tell!("{all} pictures{part}, {made} are there, {failed} failed before");
+    tell!("{all} images{part}: {made} done, {failed} failed previously");
     let mut shown = Shown::new(all);
     let journal = run.journal_path();
     let report = run.run(&mut |event| {
@@ -45,7 +45,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     });
     shown.finish();
     let report = report?;
-    tell_report(&report);
+    print_report(&report);
     match report {
         BatchReport { interrupted: true, .. } => Err(kiln_engine::Error::Interrupted.into()),
         BatchReport { failed, all, .. } if failed > 0 => Err(Error::JobsFailed { failed, all, journal }.into()),
@@ -53,10 +53,10 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     }
 }
 
-/// What the user sees: a bar on a terminal, lines elsewhere, objects for programs.
+/// The progress display: a bar on a terminal, otherwise lines, or JSON objects with `--log-format json`.
 struct Shown {
     bar: Option<ProgressBar>,
-    told: Instant,
+    last_line: Instant,
 }
 
 impl Shown {
@@ -66,7 +66,7 @@ impl Shown {
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(all as u64).with_style(style)
         });
-        Self { bar, told: Instant::now() }
+        Self { bar, last_line: Instant::now() }
     }
 
     fn event(&mut self, event: BatchEvent<'_>) {
@@ -108,8 +108,8 @@ impl Shown {
                 bar.set_position((progress.done + progress.failed) as u64);
                 bar.set_prefix(speed(progress));
             }
-            None if !is_json() && self.told.elapsed() >= BETWEEN_LINES => {
-                self.told = Instant::now();
+            None if !is_json() && self.last_line.elapsed() >= BETWEEN_LINES => {
+                self.last_line = Instant::now();
                 tell!("{}/{}  {}", progress.done, progress.all, speed(progress));
             }
             None => {}
@@ -130,19 +130,19 @@ impl Shown {
     }
 }
 
-/// How fast a set is, how long it will take, and what memory it has.
+/// The speed of a set, the remaining time, and the memory in use.
 fn speed(progress: &BatchProgress) -> String {
     let BatchProgress { images_per_second, seconds_left, memory, card_memory, .. } = *progress;
-    let card = card_memory.map_or(String::new(), |bytes| format!(", card {}", size(bytes)));
+    let gpu = card_memory.map_or(String::new(), |bytes| format!(", GPU {}", size(bytes)));
     let left = match seconds_left {
         ..120.0 => format!("{seconds_left:.0} s"),
         ..7200.0 => format!("{:.0} min", seconds_left / 60.0),
         _ => format!("{:.1} h", seconds_left / 3600.0),
     };
-    format!("{images_per_second:.2} images/s  left {left}  memory {}{card}", size(memory))
+    format!("{images_per_second:.2} images/s  left {left}  memory {}{gpu}", size(memory))
 }
 
-fn tell_report(report: &BatchReport) {
+fn print_report(report: &BatchReport) {
     let BatchReport { all, made, known, failed, interrupted, wall, timings, peak_memory } = report;
     let seconds = wall.as_secs_f64();
     if is_json() {
@@ -161,7 +161,7 @@ fn tell_report(report: &BatchReport) {
     let speed = *made as f64 / seconds.max(1e-9);
     let peak = size(*peak_memory);
     tell!(
-        "{made} made, {known} were there, {failed} failed, in {seconds:.2} s ({speed:.2} images/s), {peak} of memory"
+        "{made} generated, {known} skipped (exist), {failed} failed, in {seconds:.2} s ({speed:.2} images/s), peak memory {peak}"
     );
     if *made > 0 {
         tell!("{}", summary(timings));

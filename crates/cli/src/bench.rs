@@ -1,4 +1,4 @@
-//! `kiln bench`: how long the stages of a model take.
+//! `kiln bench`: measures the time of a model's stages.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::interrupt;
 use crate::output::{print, print_json};
 use crate::table::{size, table, thousands};
 
-/// Runs the command. Everything that can be refused is refused before weights are made.
+/// Runs the command. All checks come before weights are created.
 pub fn run(args: &BenchArgs) -> Result<()> {
     interrupt::listen();
     let models = match &args.config {
@@ -42,14 +42,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// A line for every stage, on the error stream.
+/// Prints a line for every stage on the error stream.
 fn tell(event: BenchEvent<'_>) {
     if event.done.is_none() {
         tell!("{} {}: {} runs", event.model, event.stage.id(), event.total);
     }
 }
 
-/// What a stream did in a step, beside what it could do.
+/// The measured streaming of a step, compared with the possible overlap.
 fn streamed(stream: &StreamStage) -> String {
     let [resident, ring, copied] =
         [stream.resident_bytes, stream.ring_bytes, stream.streamed_bytes].map(|bytes| size(bytes as u64));
@@ -63,8 +63,8 @@ fn streamed(stream: &StreamStage) -> String {
     ]
     .map(|seconds| format!("{:.1} ms", seconds * 1e3));
     format!(
-        "{resident} stay, {copied} a step through a ring of {ring}: copies {copies}, {:.0} waits of {waits} together; \
-         copies alone {copy_only}, computing alone {compute_only} and between copies {compute}, both simulated \
+        "{resident} resident, {copied} per step through a ring of {ring}: copies {copies}, {:.0} waits of {waits} in total; \
+         copies only {copy_only}, compute only {compute_only}, compute while copying {compute}, simulated overlap \
          {simulated}, overlap {:.0} % of that",
         stream.stalls,
         stream.overlap * 100.0
@@ -80,33 +80,33 @@ fn text(report: &BenchReport) -> String {
     let linear = report.weight_type.as_ref().map_or_else(String::new, |kept| format!(" with linear layers in {kept}"));
     text += &format!("; {}{linear}; kiln {}", report.dtype, report.version);
     text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
-    let head = ["model", "stage", "what", "median s", "min s", "max s", "a picture s", "GFLOP", "GFLOP/s", "faults"];
+    let head = ["model", "stage", "what", "median s", "min s", "max s", "s/image", "GFLOP", "GFLOP/s", "faults"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for model in &report.models {
         for stage in &model.stages {
             let what = match stage.stage {
                 BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
-                BenchStage::Vae => format!("a picture of {}x{} in {}", model.width, model.height, model.decoder_dtype),
+                BenchStage::Vae => format!("an image of {}x{} in {}", model.width, model.height, model.decoder_dtype),
                 BenchStage::Text => "77 tokens".into(),
                 BenchStage::Call => {
                     format!("{} steps, {} of {}x{}", report.steps, model.batch, model.width, model.height)
                 }
             };
             let seconds = [stage.seconds.median, stage.seconds.min, stage.seconds.max].map(|s| format!("{s:.4}"));
-            let picture = stage.seconds_per_picture.map_or_else(String::new, |s| format!("{s:.4}"));
+            let seconds_per_image = stage.seconds_per_picture.map_or_else(String::new, |s| format!("{s:.4}"));
             let speed = [stage.flop * 1e-9, stage.gflop_per_second].map(|value| format!("{value:.1}"));
             let names = vec![model.name.clone(), stage.stage.id().to_string(), what];
             let faults = thousands(stage.faults.iter().copied().max().unwrap_or(0) as usize);
-            rows.push([names, seconds.to_vec(), vec![picture], speed.to_vec(), vec![faults]].concat());
+            rows.push([names, seconds.to_vec(), vec![seconds_per_image], speed.to_vec(), vec![faults]].concat());
         }
     }
     text += "\n\n";
     text += &table(&rows, 3);
     for (model, stage) in report.models.iter().flat_map(|model| model.stages.iter().map(move |stage| (model, stage))) {
-        if let Some(card) = stage.card {
-            let (used, reserved, driver) = (size(card.peak_used), size(card.peak_reserved), size(card.driver));
+        if let Some(gpu) = stage.card {
+            let (used, reserved, driver) = (size(gpu.peak_used), size(gpu.peak_reserved), size(gpu.driver));
             text += &format!(
-                "\n{} {}: peak memory of the card {used} in use, {reserved} taken; by its driver {driver}",
+                "\n{} {}: peak GPU memory {used} in use, {reserved} reserved, {driver} allocated by the driver",
                 model.name,
                 stage.stage.id()
             );

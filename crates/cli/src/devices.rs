@@ -1,4 +1,4 @@
-//! `kiln devices`: what this machine has, and what Kiln would do with it.
+//! `kiln devices`: the devices of this machine, and the defaults that Kiln chooses for them.
 
 use kiln_engine::{Devices, devices};
 
@@ -14,25 +14,25 @@ pub fn run(args: &DevicesArgs) {
 
 fn text(devices: &Devices) -> String {
     let mut lines = vec![
-        format!("processor  {}, {} threads", devices.processor, devices.threads),
+        format!("CPU        {}, {} threads", devices.processor, devices.threads),
         format!("           {}", devices.features.join(" ")),
     ];
     if let (Some(total), Some(available)) = (devices.memory_total, devices.memory_available) {
         let limit = devices.memory_physical.map_or_else(String::new, |physical| {
-            format!(" (the limit of this process's control group; the machine has {})", size(physical))
+            format!(" (the limit of this process's control group; {} physical)", size(physical))
         });
         lines.push(format!("memory     {}{limit}, {} available", size(total), size(available)));
     }
     lines.push(format!("cuda       {}", devices.cuda));
-    for card in &devices.cards {
+    for gpu in &devices.cards {
         lines.push(format!(
             "cuda:{}     {}, compute capability {}, {} multiprocessors, {} of {} free",
-            card.ordinal,
-            card.name,
-            card.compute_capability,
-            card.multiprocessors,
-            size(card.memory_free as u64),
-            size(card.memory_total as u64),
+            gpu.ordinal,
+            gpu.name,
+            gpu.compute_capability,
+            gpu.multiprocessors,
+            size(gpu.memory_free as u64),
+            size(gpu.memory_total as u64),
         ));
     }
     let auto = &devices.auto;

@@ -105,7 +105,7 @@ fn of_files(error: &FileError) -> String {
 
 fn of_models(error: &ModelError) -> String {
     match error {
-        // The one positional argument among them.
+        // This is the only positional argument.
         ModelError::Value { field: "output", found, expected } => refused("OUT", found, expected),
         ModelError::Value { field, found, expected } => refused(&format!("--{}", flags::flag(field)), found, expected),
         ModelError::NoComponent { path, component } => format!(
@@ -121,11 +121,11 @@ fn of_models(error: &ModelError) -> String {
     }
 }
 
-/// What a checkpoint file lacks, and how it can be used.
+/// The missing networks of a checkpoint file, and the possible uses of the file.
 fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool) -> String {
     let lacks = missing.iter().map(|kind| kind.label()).collect::<Vec<_>>().join(" and no ");
     match (missing, found) {
-        (_, []) => "is no model of Stable Diffusion in one file; `kiln inspect` shows what it is".into(),
+        (_, []) => "is not a Stable Diffusion model in one file; `kiln inspect` shows what it is".into(),
         ([], _) => {
             "has a U-Net with the names of diffusers, without its configuration; give the model that it belongs \
                     to with --model, and this file with --unet"
@@ -137,7 +137,7 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
         ),
         _ => {
             let flags = found.iter().map(|kind| component_flag(*kind)).collect::<Vec<_>>().join(" or ");
-            format!("has no {lacks}; for its part in another model, add {flags} to that model's --model")
+            format!("has no {lacks}; to use it in another model, add {flags} to that model's --model")
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `kiln` hands over to `kiln-cuda` where that is beside it and starts.
+//! `kiln` runs `kiln-cuda` if that program is in the same folder and starts.
 //!
-//! `kiln-cuda` is linked with CUDA's libraries, the driver's among them, so it starts exactly where the system's loader
-//! finds them all. Asking it for its version is therefore the whole test for a driver: nothing is guessed from paths,
-//! and a machine without a driver, or with half of the libraries, keeps what it has.
+//! `kiln-cuda` is linked with the CUDA libraries including the driver's, so it starts only if the system's loader finds
+//! all of them. A call with `--version` is therefore a complete test for a driver: no paths are guessed, and a machine
+//! without a driver, or with some of the libraries, runs `kiln`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,32 @@ use kiln_engine::DeviceChoice;
 
 use crate::args::{Args, Command as Subcommand};
 
-/// The other program's name.
+/// The name of the CUDA program.
 const PROGRAM: &str = "kiln-cuda";
-/// Stays with this program where it is set, to anything but nothing and 0. It is set for the other one too, so that no
-/// link from one name to the other makes a circle.
+/// Prevents the call if it is set and neither empty nor 0. It is also set for the other program, so that links between
+/// the names cannot cause a loop.
 const STAY: &str = "KILN_NO_HANDOVER";
-/// What the loader says of a missing driver: no reason for a warning, since many machines have none.
+/// The loader's message contains this if the driver is missing. That is not a reason for a warning, because many
+/// machines have none.
 const DRIVER: &str = "libcuda.so";
 
-/// Runs `kiln-cuda` with the arguments of this process where it can do more for them than this program. Where it runs,
-/// this returns its exit status, or on Unix never: it takes this process's place.
+/// Runs `kiln-cuda` with the arguments of this process if it can use a GPU for them. Returns its exit status; on Unix
+/// the call replaces this process and does not return.
 pub fn hand_over(args: &Args) -> Option<ExitCode> {
     let stays = std::env::var_os(STAY).is_some_and(|value| !value.is_empty() && value != "0");
-    if stays || !args.asks_for_a_card() {
+    if stays || !args.may_use_gpu() {
         return None;
     }
-    let program = beside(&std::env::current_exe().ok()?)?;
-    match answers(&program) {
+    let program = sibling(&std::env::current_exe().ok()?)?;
+    match check_version(&program) {
         Ok(()) => {
-            tracing::info!("handing over to {}", program.display());
+            tracing::info!("running {}", program.display());
             let mut command = Command::new(&program);
             command.args(std::env::args_os().skip(1)).env(STAY, "1");
             run(command).inspect_err(|problem| warn(&program, problem)).ok()
         }
         Err(problem) if problem.contains(DRIVER) => {
-            tracing::info!("{} does not start, since there is no driver: {problem}", program.display());
+            tracing::info!("{} does not start without a driver: {problem}", program.display());
             None
         }
         Err(problem) => {
@@ -47,12 +48,12 @@ pub fn hand_over(args: &Args) -> Option<ExitCode> {
 }
 
 fn warn(program: &Path, problem: &str) {
-    tracing::warn!("going on without CUDA, since {} does not start: {problem}", program.display());
+    tracing::warn!("continuing without CUDA: {} does not start: {problem}", program.display());
 }
 
 impl Args {
-    /// Whether `kiln-cuda` could do this otherwise than `kiln`.
-    fn asks_for_a_card(&self) -> bool {
+    /// Whether `kiln-cuda` could run the command on another device than `kiln`.
+    fn may_use_gpu(&self) -> bool {
         let device = match &self.command {
             Subcommand::Txt2img(args) => args.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
@@ -71,40 +72,40 @@ impl Args {
     }
 }
 
-/// The other program in the folder of this one.
-fn beside(this: &Path) -> Option<PathBuf> {
+/// The CUDA program in the folder of this one.
+fn sibling(this: &Path) -> Option<PathBuf> {
     let mut name = OsString::from(PROGRAM);
     name.push(std::env::consts::EXE_SUFFIX);
     let program = this.with_file_name(name);
     program.is_file().then_some(program)
 }
 
-/// Whether the program starts and is of this version; if not, why.
-fn answers(program: &Path) -> Result<(), String> {
+/// Fails if the program does not start or has another version.
+fn check_version(program: &Path) -> Result<(), String> {
     let mut command = Command::new(program);
     command.arg("--version").env(STAY, "1").stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;
     let expected = concat!("kiln ", env!("CARGO_PKG_VERSION"));
-    let told = String::from_utf8_lossy(&output.stdout);
+    let version = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        let line = message.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+        let line = message.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message");
         return Err(format!("{line} ({})", output.status));
     }
-    if told.trim() != expected {
-        return Err(format!("it is {:?}, expected {expected:?}", told.trim()));
+    if version.trim() != expected {
+        return Err(format!("its version is {:?}, expected {expected:?}", version.trim()));
     }
     Ok(())
 }
 
-/// Puts the command in the place of this process; returns where that fails.
+/// Replaces this process by the command; returns only on failure.
 #[cfg(unix)]
 fn run(mut command: Command) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
     Err(command.exec().to_string())
 }
 
-/// Runs the command and gives its exit status.
+/// Runs the command and returns its exit status.
 #[cfg(not(unix))]
 fn run(mut command: Command) -> Result<ExitCode, String> {
     let status = command.status().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `kiln inspect`: what is in a model folder, a checkpoint file or a picture.
+//! `kiln inspect`: shows the contents of a model folder, a checkpoint file or an image.
 
 use kiln_engine::{
     ComponentReport, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
@@ -10,11 +10,11 @@ use crate::output::{print, print_json};
 use crate::table::{size, table, thousands};
 use crate::terminal::is_shown;
 
-/// How many of a file's own notes are shown, and how much of each.
+/// The maximum number of shown notes of a file, and their maximum length.
 const NOTES: usize = 20;
 const NOTE_LENGTH: usize = 80;
 
-/// Runs the command. A folder whose weights do not fit is shown all the same, and then is an error.
+/// Runs the command. A folder with mismatched weights is shown, and then reported as an error.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let found = inspect(&locate_model(Some(&args.path))?, args.dtype)?;
     if args.json {
@@ -32,12 +32,12 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     }
 }
 
-/// An error where a component cannot be loaded.
+/// An error if a component cannot be loaded.
 fn check(report: FolderReport) -> Result<()> {
     let bad = report.components.into_iter().find(|component| !component.problems.is_empty());
     bad.map_or(Ok(()), |component| {
         let (count, first) = (component.problems.len(), &component.problems[0]);
-        let problem = format!("{} cannot be loaded, {count} tensors do not fit, the first: {first}", component.name);
+        let problem = format!("{} cannot be loaded, {count} tensors do not match, the first: {first}", component.name);
         Err(kiln_models::Error::Model { path: report.path, problem }.into())
     })
 }
@@ -95,7 +95,7 @@ fn file(report: &FileReport) -> String {
         stored(&report.stored),
     );
     if !report.kept.is_empty() {
-        text += &format!("kept in the file: {}\n", report.kept.join(", "));
+        text += &format!("stored in the file: {}\n", report.kept.join(", "));
     }
     for (key, value) in report.metadata.iter().take(NOTES) {
         let more = if value.chars().count() > NOTE_LENGTH { " .." } else { "" };
@@ -116,7 +116,7 @@ fn image(report: &ImageReport) -> String {
     if let Some(own) = &report.kiln {
         text += &own_settings(own);
         for name in &report.unknown {
-            text += &format!("{}: not known to this version of Kiln\n", plain(name));
+            text += &format!("{}: unknown to this version of Kiln\n", plain(name));
         }
     } else if let (Some(found), Some(place)) = (&report.parameters, &report.place) {
         text += &format!("settings ({})\n", plain(place));
@@ -132,8 +132,8 @@ fn image(report: &ImageReport) -> String {
             text += &format!("{}: {}\n", plain(name), lines(value));
         }
     }
-    let is_told = report.kiln.is_some() || report.parameters.is_some() || !report.others.is_empty();
-    if !is_told {
+    let is_shown = report.kiln.is_some() || report.parameters.is_some() || !report.others.is_empty();
+    if !is_shown {
         text += "no settings\n";
         for ImageText { place, key, text: said } in report.texts.iter().take(NOTES) {
             text += &format!("text {} ({}): {}\n", plain(key), plain(place), plain(said));
@@ -142,9 +142,9 @@ fn image(report: &ImageReport) -> String {
     text
 }
 
-/// Kiln's own settings: what was asked for, and what with.
+/// Kiln's own settings: the request and the files.
 fn own_settings(own: &OwnSettings) -> String {
-    let mut text = format!("settings (Kiln {}; kiln txt2img --like makes the picture again)\n", plain(&own.kiln));
+    let mut text = format!("settings (Kiln {}; kiln txt2img --like generates the image again)\n", plain(&own.kiln));
     text += &prompt("prompt", &own.request.prompt);
     text += &prompt("negative prompt", own.request.negative_prompt.as_deref().unwrap_or_default());
     let file = |file: &NamedFile| {
@@ -161,11 +161,11 @@ fn own_settings(own: &OwnSettings) -> String {
     if !own.embeddings.is_empty() {
         text += &format!("embeddings: {}\n", plain(&own.embeddings.join(", ")));
     }
-    // Everything else as it would be in a file of jobs, but for what is a default.
+    // All other values, in the format of a job file, except defaults.
     let [request, defaults] = [serde_json::json!(own.request), serde_json::json!(kiln_engine::Request::default())];
     for (name, value) in request.as_object().into_iter().flatten() {
-        let is_told = ["prompt", "negative_prompt", "loras"].contains(&name.as_str()) || name.starts_with("literal");
-        if !is_told && defaults.get(name) != Some(value) {
+        let is_shown = ["prompt", "negative_prompt", "loras"].contains(&name.as_str()) || name.starts_with("literal");
+        if !is_shown && defaults.get(name) != Some(value) {
             let value = value.as_str().map_or_else(|| value.to_string(), String::from);
             text += &format!("{}: {}\n", name.replace('_', " "), plain(&value));
         }
@@ -174,12 +174,12 @@ fn own_settings(own: &OwnSettings) -> String {
     text + &format!("type: {}{}, on {}\n", plain(&own.dtype), matrices.unwrap_or_default(), plain(&own.device))
 }
 
-/// A prompt, if there is one, with its lines indented.
+/// A prompt, if it exists, with indented lines.
 fn prompt(title: &str, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{title}: {}\n", lines(text)) }
 }
 
-/// A stranger's text of several lines, which is shown whole unless nobody could read it.
+/// A text from a file, which is shown completely unless it is too long to read.
 fn lines(text: &str) -> String {
     const LENGTH: usize = 10_000;
     let shown: String = text.chars().take(LENGTH).filter(|&c| is_shown(c)).collect();
@@ -187,7 +187,7 @@ fn lines(text: &str) -> String {
     shown.replace('\n', "\n    ") + more
 }
 
-/// What model is in a file.
+/// The model in a file.
 fn model(model: &FileModel) -> String {
     let mut what = vec![model.kind.label().to_string()];
     what.extend(model.input.label().map(String::from));
@@ -208,18 +208,18 @@ fn model(model: &FileModel) -> String {
     text
 }
 
-/// A stranger's text in one line: not much of it, and without what a terminal obeys.
+/// A short text from a file on one line, without terminal control characters.
 fn plain(text: &str) -> String {
     text.chars().take(NOTE_LENGTH).filter(|&c| c != '\n' && c != '\t' && is_shown(c)).collect()
 }
 
-/// The types, with how many tensors have them.
+/// The types with their tensor counts.
 fn stored(stored: &[Stored]) -> String {
     let one = |stored: &Stored| {
         format!("{} ({} tensors, {})", stored.dtype, thousands(stored.tensors), size(stored.bytes as u64))
     };
     match stored {
-        [] => "nothing: no weights are here".into(),
+        [] => "nothing: no weights found".into(),
         stored => stored.iter().map(one).collect::<Vec<_>>().join(", "),
     }
 }

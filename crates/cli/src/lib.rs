@@ -1,7 +1,7 @@
-//! The `kiln` command: arguments, progress, exit codes. It knows no tensor.
+//! The `kiln` command: arguments, progress, exit codes. It contains no tensor code.
 //!
-//! Exit status: 0 when everything was made, 2 for arguments that cannot be met, 1 when something failed, 130 when the
-//! user stopped the run.
+//! Exit status: 0 if everything was generated, 2 for invalid arguments, 1 for other errors, 130 if the user interrupted
+//! the run.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -49,7 +49,7 @@ use clap::Parser;
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
-/// `kiln`: runs the command that the process was started with, or lets a `kiln-cuda` beside it do so.
+/// `kiln`: runs the command of this process, or lets a `kiln-cuda` in the same folder run it.
 pub fn main_or_handover() -> ExitCode {
     match started() {
         Ok(args) => handover::hand_over(&args).unwrap_or_else(|| run(args)),
@@ -57,12 +57,12 @@ pub fn main_or_handover() -> ExitCode {
     }
 }
 
-/// `kiln-cuda`: runs the command that the process was started with.
+/// `kiln-cuda`: runs the command of this process.
 pub fn main() -> ExitCode {
     started().map_or_else(|code| code, run)
 }
 
-/// The arguments, or the exit status where they are no command; from here on there is a log.
+/// The arguments, or the exit status if they are invalid; the log exists from here on.
 fn started() -> Result<Args, ExitCode> {
     kiln_engine::ignore_file_size_signal();
     let args = Args::try_parse().map_err(|error| usage::report(&error))?;
@@ -102,8 +102,8 @@ fn run(args: Args) -> ExitCode {
     }
 }
 
-/// Logs to the error stream: warnings, with `-v` what is done, with `-vv` every detail. A program that reads the log
-/// gets what is done in any case.
+/// Logs to the error stream: warnings, with `-v` also progress, with `-vv` also debug messages. JSON logs always
+/// contain progress.
 fn start_log(verbose: u8) {
     let level = match verbose {
         0 if !tell::is_json() => tracing::Level::WARN,

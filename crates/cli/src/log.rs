@@ -1,4 +1,4 @@
-//! The log's way to the error stream: its texts pass [`crate::terminal`], as everything else does.
+//! The log on the error stream: its texts pass through [`crate::terminal`], like all other output.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 
 use crate::terminal::{shown, shown_json};
 
-/// The message and the fields of an event, without what a terminal obeys. The colors of what is around them stay.
+/// The message and the fields of an event, without terminal control characters. The colors around them are kept.
 pub struct ShownFields;
 
 impl<'w> FormatFields<'w> for ShownFields {
@@ -20,7 +20,7 @@ impl<'w> FormatFields<'w> for ShownFields {
     }
 }
 
-/// Lines of JSON on the error stream. An event is written whole.
+/// JSON lines on the error stream. An event is written as a whole.
 #[derive(Default)]
 pub struct JsonLines;
 

@@ -1,4 +1,4 @@
-//! `kiln memory`: traces of memory, played back and drawn.
+//! `kiln memory`: replays and plots memory traces.
 
 use kiln_bench::{plot_memory, replay_memory};
 

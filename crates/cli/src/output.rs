@@ -1,5 +1,5 @@
-//! The output stream. A reader that has gone (`kiln inspect .. | head`) has read enough; any other failure, such as a
-//! full disk, is remembered: the run goes on, and is an error at its end.
+//! The output stream. A closed reader (`kiln inspect .. | head`) is not an error. Any other failure, such as a full
+//! disk, is stored: the run continues and fails at its end.
 
 use std::io::{ErrorKind, Result, Write, stdout};
 use std::sync::{Mutex, PoisonError};
@@ -19,17 +19,17 @@ pub fn print_json(value: &serde_json::Value) {
     print_bytes(shown_json(&format!("{value:#}\n")).as_bytes());
 }
 
-/// Prints what nobody but this program has written.
+/// Prints output that contains no foreign text.
 pub fn print_bytes(bytes: &[u8]) {
     if let Err(error) = written(|| stdout().write_all(bytes)) {
         FAILURE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 }
 
-/// Writes to the output stream, to its end.
+/// Writes to the output stream and flushes it.
 ///
 /// # Errors
-/// What the system said, unless it is that nobody reads.
+/// The system's error, except for a closed reader.
 pub fn written(write: impl FnOnce() -> Result<()>) -> Result<()> {
     match write().and_then(|()| stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
@@ -37,7 +37,7 @@ pub fn written(write: impl FnOnce() -> Result<()>) -> Result<()> {
     }
 }
 
-/// What went wrong, if something did.
+/// The first failure, if there is one.
 pub fn failure() -> Option<std::io::Error> {
     FAILURE.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -1,4 +1,4 @@
-//! `kiln plan`: how much memory a run takes in every mode, before anything is loaded.
+//! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
     Architecture, BatchSize, ByteSize, ModelFolder, Plan, Planner, Result, Room, RunsOn, StagePlan, Work, locate_model,
@@ -9,7 +9,7 @@ use crate::args::PlanArgs;
 use crate::output::{print, print_json};
 use crate::table::table;
 
-/// Runs the command. That nothing fits is an error, told after the table.
+/// Runs the command. If no plan fits, an error follows the table.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let setup = args.setup();
     setup.check()?;
@@ -44,7 +44,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     chosen.map(drop)
 }
 
-/// A plan with the figure that it is made for.
+/// A plan with its peak memory, which determines the choice.
 fn with_peak(plan: &Plan) -> serde_json::Value {
     let mut value = serde_json::json!(plan);
     value["peak"] = plan.peak().into();
@@ -53,19 +53,19 @@ fn with_peak(plan: &Plan) -> serde_json::Value {
 
 fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], room: Option<Room>, chosen: Option<&Plan>) -> String {
     let Work { width, height, batch_size, .. } = *work;
-    let pictures = if batch_size == 1 { "one picture".into() } else { format!("{batch_size} pictures") };
-    let mut text = format!("{name}: {pictures} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
+    let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
+    let mut text = format!("{name}: {images} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
     let heads = [
         "mode",
-        "in the stage",
+        "peak stage",
         "peak",
         "weights",
         "ring",
         "activations",
         "workspace",
         "conditions",
-        "between",
-        "copied a step",
+        "fragmentation",
+        "H2D per step",
         "",
     ];
     let mut rows = vec![heads.map(String::from).to_vec()];
@@ -76,7 +76,7 @@ fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], room: Option<Room>
             format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.mode, ByteSize(plan.peak()))
         }
         (Some(_), None) => String::new(),
-        (None, _) => "\nthere is no such card here; --vram-budget says what it has\n".into(),
+        (None, _) => "\nno such GPU on this machine; set its memory with --vram-budget\n".into(),
     };
     text
 }

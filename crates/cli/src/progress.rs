@@ -1,4 +1,4 @@
-//! What the user sees while a run goes on: a bar on a terminal, plain lines elsewhere.
+//! The progress display of a run: a bar on a terminal, otherwise lines.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -13,23 +13,23 @@ use crate::tell::is_json;
 pub struct Progress {
     bar: Option<ProgressBar>,
     start: Instant,
-    /// Tenths of the job that plain lines have told of.
-    told: usize,
+    /// Tenths of the job that lines have reported.
+    tenths: usize,
     stage: Option<Stage>,
 }
 
 impl Progress {
-    /// Nothing is shown yet.
+    /// Nothing is shown before the first stage.
     pub fn new() -> Self {
         let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
             let style = ProgressStyle::with_template("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(0).with_style(style)
         });
-        Self { bar, start: Instant::now(), told: 0, stage: None }
+        Self { bar, start: Instant::now(), tenths: 0, stage: None }
     }
 
-    /// A stage begins.
+    /// Starts a stage.
     pub fn begin(&mut self, stage: Stage) {
         if self.stage == Some(stage) {
             return;
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// `done` of `total` steps are done.
+    /// Reports that `done` of `total` steps are done.
     pub fn step(&mut self, done: usize, total: usize) {
         if done <= 1 {
             self.start = Instant::now();
@@ -52,7 +52,7 @@ impl Progress {
                 bar.reset_elapsed();
             }
         }
-        // The first step ends where the clock starts, so that it counts no waiting before it.
+        // The clock starts at the end of the first step, so that it excludes the time before it.
         let seconds = self.start.elapsed().as_secs_f64();
         let speed = (done - 1) as f64 / seconds.max(1e-9);
         let speed = match done {
@@ -65,8 +65,8 @@ impl Progress {
                 bar.set_prefix(speed);
                 bar.set_position(done as u64);
             }
-            None if done * 10 / total > self.told => {
-                self.told = done * 10 / total;
+            None if done * 10 / total > self.tenths => {
+                self.tenths = done * 10 / total;
                 let left = seconds / (done.max(2) - 1) as f64 * (total - done) as f64;
                 tell!("step {done}/{total}  {speed}  left {left:.0} s");
             }
@@ -74,12 +74,12 @@ impl Progress {
         }
     }
 
-    /// Shows a line of the output above the bar.
+    /// Prints a line of the output above the bar.
     pub fn line(&self, text: &str) {
         self.above(|| print(&format!("{text}\n")));
     }
 
-    /// Shows a line about the run above the bar, on the error stream.
+    /// Prints a line about the run above the bar, on the error stream.
     pub fn warn(&self, text: &str) {
         self.above(|| tell!("{text}"));
     }
@@ -91,7 +91,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -99,11 +99,11 @@ impl Progress {
     }
 }
 
-/// One line with the time of every stage.
+/// One line with the times of all stages.
 pub fn summary(timings: &Timings) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.2} s", duration.as_secs_f64());
     format!(
-        "load {}, encode {} ({} texts, {} more were known), denoise {} ({} steps, {:.3} s each), decode {}, save {}",
+        "load {}, encode {} ({} prompts, {} cached), denoise {} ({} steps, {:.3} s each), decode {}, save {}",
         seconds(timings.load),
         seconds(timings.encode),
         timings.texts_encoded,

@@ -1,4 +1,4 @@
-//! `kiln pull`: models from the Hugging Face Hub, and what the user sees while they come.
+//! `kiln pull`: downloads models from the Hugging Face Hub and shows the progress.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::table::size;
 use crate::tell::is_json;
 use crate::terminal::shown;
 
-/// Runs the command: the paths of what was asked for go to the output stream.
+/// Runs the command: the paths of the requested files are printed to the output stream.
 pub fn run(args: &PullArgs) -> Result<()> {
-    interrupt::listen_and_say("stopping; what was fetched stays, and the same command goes on from there");
+    interrupt::listen_with_message("stopping; partial downloads are kept, and the same command resumes them");
     let options = HubOptions { offline: args.offline, dtype: args.dtype };
     let mut fetching = Fetching::new();
     let pulled = pull(&args.reference, &args.files, &options, &mut |event| {
@@ -27,7 +27,7 @@ pub fn run(args: &PullArgs) -> Result<()> {
     let pulled = pulled?;
     let all = pulled.files.len();
     tell!(
-        "{all} {}, {}, {} of them fetched now",
+        "{all} {}, {}, {} of them downloaded now",
         if all == 1 { "file" } else { "files" },
         size(pulled.bytes),
         pulled.fetched
@@ -37,7 +37,7 @@ pub fn run(args: &PullArgs) -> Result<()> {
     Ok(())
 }
 
-/// The file or folder that a path means; what the Hub has under its name is fetched where the cache does not have it.
+/// The file or folder of a path; a path on the Hub is downloaded if it is not in the cache.
 pub fn located(path: &Path, options: &HubOptions) -> Result<std::path::PathBuf> {
     let mut fetching = Fetching::new();
     let found = fetched(path, options, &mut |event| {
@@ -48,20 +48,20 @@ pub fn located(path: &Path, options: &HubOptions) -> Result<std::path::PathBuf> 
     Ok(found?)
 }
 
-/// How far the files are, on the error stream: a bar on a terminal, plain lines elsewhere.
+/// The progress of downloads on the error stream: a bar on a terminal, otherwise lines.
 struct Fetching {
     bar: Option<ProgressBar>,
     start: Instant,
-    /// Bytes that were there at the start.
+    /// Bytes that existed at the start.
     there: u64,
-    /// Tenths that plain lines have told of.
-    told: u64,
+    /// Tenths that lines have reported.
+    tenths: u64,
 }
 
 impl Fetching {
-    /// Nothing is shown before there is something to fetch.
+    /// Nothing is shown until a download starts.
     fn new() -> Self {
-        Self { bar: None, start: Instant::now(), there: 0, told: 0 }
+        Self { bar: None, start: Instant::now(), there: 0, tenths: 0 }
     }
 
     fn hear(&mut self, event: &HubEvent<'_>) {
@@ -74,13 +74,13 @@ impl Fetching {
             },
             HubEvent::Progress { done, total } => self.progress(done, total),
             HubEvent::Done { name, official: Some((title, file)) } => {
-                tracing::info!("{name} is {file} of {title}, as it was published");
+                tracing::info!("{name} is {file} of {title}, unmodified");
             }
             HubEvent::Retry { name, problem, pause } if pause >= Duration::from_secs(1) => {
-                self.line(&format!("{name}: {problem}; once more in {:.0} s", pause.as_secs_f64()));
+                self.line(&format!("{name}: {problem}; retrying in {:.0} s", pause.as_secs_f64()));
             }
-            HubEvent::Retry { name, problem, .. } => self.line(&format!("{name}: {problem}; once more")),
-            HubEvent::Waiting { name } => self.line(&format!("{name}: another program fetches it; waiting for that")),
+            HubEvent::Retry { name, problem, .. } => self.line(&format!("{name}: {problem}; retrying")),
+            HubEvent::Waiting { name } => self.line(&format!("{name}: waiting for another program that downloads it")),
             _ => {}
         }
     }
@@ -94,17 +94,17 @@ impl Fetching {
             bar.reset_eta();
             self.bar = Some(bar);
         } else {
-            tell!("fetching {} of {files} files with {}", size(total - there), size(total));
+            tell!("downloading {} of {} in {files} files", size(total - there), size(total));
         }
         (self.start, self.there) = (Instant::now(), there);
-        self.told = there * 10 / total;
+        self.tenths = there * 10 / total;
     }
 
     fn progress(&mut self, done: u64, total: u64) {
         match &self.bar {
             Some(bar) => bar.set_position(done),
-            None if total > 0 && done * 10 / total > self.told => {
-                self.told = done * 10 / total;
+            None if total > 0 && done * 10 / total > self.tenths => {
+                self.tenths = done * 10 / total;
                 let speed = done.saturating_sub(self.there) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
                 let left = (total - done) as f64 / speed.max(1.0);
                 tell!("{} of {}  {}/s  left {left:.0} s", size(done), size(total), size(speed as u64));

@@ -14,7 +14,7 @@ use crate::flags::spell;
 pub fn page() -> String {
     let mut command = Args::command();
     command.build();
-    let mut page = String::from("# Commands and flags\n\nThis page is made from the program's own definitions.\n");
+    let mut page = String::from("# Commands and flags\n\nThis page is generated from the program's own definitions.\n");
     let globals: Vec<&Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).collect();
     page += "\nEvery command takes:\n\n";
     flags(&mut page, globals.into_iter());
@@ -89,7 +89,7 @@ fn section(page: &mut String, command: &Command, parents: &str, level: usize) {
     }
 }
 
-/// A table with a row for each argument; nothing where there are none.
+/// A table with a row for each argument; empty without arguments.
 fn flags<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
     let mut head = "| Argument | Meaning | Default |\n| --- | --- | --- |\n";
     for arg in args {
@@ -101,7 +101,7 @@ fn flags<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// How an argument is typed: `-s`, `--seed N`.
+/// The names of an argument on the command line: `-s`, `--seed N`.
 fn spelling(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default().iter().map(|name| format!(" {name}")).collect::<String>();
     let values = if matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) { values } else { String::new() };
@@ -118,7 +118,7 @@ fn spelling(arg: &Arg) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A text on one line, with the table's own sign escaped.
+/// A text on one line, with escaped column separators.
 fn cell(text: &str) -> String {
     text.split_whitespace()
         .collect::<Vec<_>>()

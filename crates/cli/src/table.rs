@@ -1,8 +1,8 @@
-//! Text for the terminal's output stream: tables, numbers, sizes.
+//! Text for terminal output: tables, numbers, sizes.
 
 use kiln_files::ByteSize;
 
-/// Rows of words, each column as wide as its widest word; all columns but the first `left` are aligned to the right.
+/// Rows of cells, each column as wide as its widest cell; all columns except the first `left` are right-aligned.
 pub fn table(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0);
@@ -20,7 +20,7 @@ pub fn table(rows: &[Vec<String>], left: usize) -> String {
     text
 }
 
-/// A number with its thousands apart: `859,520,964`.
+/// A number with thousands separators: `859,520,964`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -33,7 +33,7 @@ pub fn thousands(number: usize) -> String {
     text
 }
 
-/// A size in the unit that suits it.
+/// A size in a suitable unit.
 pub fn size(bytes: u64) -> String {
     ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
 }

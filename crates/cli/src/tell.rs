@@ -1,4 +1,4 @@
-//! Lines for the user.
+//! Status lines for the user.
 
 use std::fmt;
 use std::io::Write;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::terminal::{shown, shown_json};
 
-/// How lines on the error stream are written.
+/// The format of lines on the error stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// A JSON object a line, for programs.
+    /// One JSON object on each line, for programs.
     Json,
 }
 
@@ -29,7 +29,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The format is the process's: it is set once, before anything is written.
+/// The format belongs to the process: it is set once, before anything is written.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 /// Sets the format of all lines that follow.
@@ -42,8 +42,8 @@ pub fn is_json() -> bool {
     JSON.load(Ordering::Relaxed)
 }
 
-/// Writes a line to the error stream. Where nobody reads it any more (`kiln .. 2>&1 | head`), or where a disk is full,
-/// the run goes on: `eprintln!` would panic.
+/// Writes a line to the error stream. The run continues if the reader is closed (`kiln .. 2>&1 | head`) or a disk is
+/// full: `eprintln!` would panic.
 pub fn line(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     match is_json() {
@@ -52,7 +52,7 @@ pub fn line(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes an object to the error stream, in a line.
+/// Writes an object to the error stream on one line.
 pub fn object(object: serde_json::Value) {
     let _ = writeln!(std::io::stderr(), "{}", shown_json(&object.to_string()));
 }

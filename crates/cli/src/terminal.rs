@@ -1,14 +1,14 @@
-//! What may reach a terminal: no character that a terminal obeys, or that changes the order of others.
+//! Filters terminal output: no control characters and no characters that change the order of others.
 //!
-//! Names, texts and messages come from files that anybody may have written. All that is printed passes here, on its way
-//! to the output stream, the error stream, the log and progress bars.
+//! Names, texts and messages come from untrusted files. All output passes through this filter: the output stream, the
+//! error stream, the log and progress bars.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character is printed as it is: line ends and tabs, and what the standard library calls printable (no
-/// control and format characters, nothing private or unassigned), with spaces of all widths, and the two joiners of
-/// which words and emojis are made.
+/// Whether a character is printed unchanged: line ends and tabs, the characters that the standard library calls
+/// printable (no control, format, private or unassigned characters), spaces of all widths, and the two joiners that
+/// occur in words and emojis.
 pub fn is_shown(c: char) -> bool {
     match c {
         '\n' | '\t' | '\u{200c}' | '\u{200d}' => true,
@@ -16,7 +16,8 @@ pub fn is_shown(c: char) -> bool {
         _ if c.is_control() => false,
         _ if c.is_ascii() || c.is_whitespace() => true,
         _ => {
-            // `escape_debug` of a text escapes what is not printable; behind another character it leaves accents alone.
+            // `escape_debug` of a text escapes unprintable characters; after another character it leaves accents
+            // unchanged.
             let mut buffer = [b'a'; 5];
             let length = c.encode_utf8(&mut buffer[1..]).len();
             let text = std::str::from_utf8(&buffer[..=length]).unwrap_or_default();
@@ -25,14 +26,14 @@ pub fn is_shown(c: char) -> bool {
     }
 }
 
-/// A text for people: what is not shown is written as its number, `\u{1b}`.
+/// A text for people: filtered characters are written as escapes, `\u{1b}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |c, to| {
-        let _ = write!(to, "{}", c.escape_unicode()); // to a string, which cannot fail
+        let _ = write!(to, "{}", c.escape_unicode()); // writing to a string cannot fail
     })
 }
 
-/// A text of JSON, in which what is not shown is written as JSON does it: the same values.
+/// A JSON text in which filtered characters are JSON escapes: the values are the same.
 pub fn shown_json(json: &str) -> Cow<'_, str> {
     escaped(json, |c, to| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -56,7 +57,7 @@ fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// All characters of the category Cf in Unicode 15 (DerivedGeneralCategory.txt), but for the two joiners.
+    /// All characters of the category Cf in Unicode 15 (DerivedGeneralCategory.txt), except the two joiners.
     const FORMAT: [std::ops::RangeInclusive<u32>; 21] = [
         0xad..=0xad,
         0x600..=0x605,
@@ -82,7 +83,7 @@ mod tests {
     ];
 
     #[test]
-    fn terminals_get_nothing_to_obey() {
+    fn terminals_get_no_control_characters() {
         let controls = (0..0x20).chain(0x7f..0xa0).filter(|c| ![0x9, 0xa].contains(c));
         for c in controls.chain(FORMAT.into_iter().flatten()).chain([0x2028, 0x2029]).filter_map(char::from_u32) {
             assert!(!is_shown(c), "{c:?}");
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_all_languages_stay() {
+    fn texts_of_all_languages_are_unchanged() {
         for text in [
             "two\n\tlines, \"quoted\" 'and' \\",
             "赤いりんご、　大きい",

@@ -1,4 +1,4 @@
-//! `kiln txt2img`: a prompt becomes pictures.
+//! `kiln txt2img`: generates images from a prompt.
 
 use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::progress::{Progress, summary};
 use crate::txt2img_args::Txt2img;
 
-/// Runs the command. Everything that can be refused is refused before weights are read.
+/// Runs the command. All checks come before weights are read.
 pub fn run(mut args: Txt2img) -> Result<()> {
     interrupt::listen();
     args.run.fetch(&mut args.loras)?;
@@ -40,13 +40,13 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     if args.batch_size == Some(BatchSize::Auto) {
         request.batch_size = Some(Planner::auto_batch_size(&model, &job, &setup)?);
         job = request.resolve(&model)?;
-        tell!("{} pictures at once", job.batch_size);
+        tell!("batch size {}", job.batch_size);
     }
     let mut output = Output::plan(args.output.as_deref(), args.overwrite, &job)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
-    // What has the standard output for itself must not be mixed with lines.
+    // A file that is the standard output must not be mixed with other lines.
     let others = [
         latents.as_ref().map(LatentsFile::file),
         trace.as_ref().map(TraceFile::file),
@@ -69,7 +69,9 @@ pub fn run(mut args: Txt2img) -> Result<()> {
     let mut on_load = |event| {
         match event {
             Event::Begin(stage) => progress.begin(stage),
-            Event::Smaller { from, to, .. } => progress.warn(&format!("no memory for {from}; going on with {to}")),
+            Event::Smaller { from, to, .. } => {
+                progress.warn(&format!("out of memory with {from}; continuing with {to}"))
+            }
             _ => {}
         }
         interrupt::proceed()
@@ -86,11 +88,11 @@ pub fn run(mut args: Txt2img) -> Result<()> {
             Event::Text { .. } => {}
             Event::Step { done, total } => progress.step(done, total),
             Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
-                "picture {} (seed {seed}) overflowed {from} in the VAE; it and all that follow are decoded in {to}",
+                "image {} (seed {seed}) overflowed {from} in the VAE; it and all following images are decoded in {to}",
                 index + 1
             )),
             Event::Smaller { stage, from, to } => {
-                progress.warn(&format!("no memory for {} with {from}; going on with {to}", stage.doing()))
+                progress.warn(&format!("out of memory for {} with {from}; continuing with {to}", stage.doing()))
             }
             Event::Picture(picture) => {
                 let path = interrupt::whole(output.is_stream(), || output.save(&picture))?;

@@ -19,7 +19,7 @@ const STEPS: u64 = 100;
 
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(mut args: UpscaleArgs) -> Result<()> {
-    interrupt::listen_and_say("stopping");
+    interrupt::listen_with_message("stopping");
     if matches!(UpscalerChoice::from(args.upscaler.clone()), UpscalerChoice::File(_)) {
         args.upscaler = located(&args.upscaler, &args.hub())?;
     }

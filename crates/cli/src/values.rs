@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use crate::flags::with_flags;
 
-/// A number of things; its bounds are the request's to check, which knows the model.
+/// A count; the request, which knows the model, checks its bounds.
 pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "expected a whole number, not negative".into())
+    text.parse().map_err(|_| "expected a whole number of at least 0".into())
 }
 
 pub(crate) fn parse_number(text: &str) -> Result<f64, String> {

@@ -1,4 +1,4 @@
-//! How a model is arranged in memory: the plan that runs go by, and what becomes of it when memory is out.
+//! Memory management of a model: the plan for its runs, and the reaction to out-of-memory errors.
 
 use candle_core::Device;
 use kiln_mempool::HostPool;
@@ -13,28 +13,28 @@ use crate::plan::{Plan, Planner, RunsOn, Work};
 use crate::residency::Share;
 use crate::room::{DeviceMemory, Room};
 
-/// Chooses how runs use memory.
+/// Chooses the memory plan of runs.
 pub(crate) struct Arrangement {
     planner: Planner,
     on: RunsOn,
     options: MemoryOptions,
-    /// The device's memory when nothing was loaded yet, where that is known.
+    /// The device's memory before anything was loaded, if known.
     memory: Option<DeviceMemory>,
-    /// The plan of the work at hand.
+    /// The plan of the current workload.
     plan: Plan,
     work: Work,
-    /// Whether the work is that of a run, and was found to fit, rather than what was expected at first.
+    /// Whether the workload is that of a run and fits, and not only the initial expectation.
     is_prepared: bool,
-    /// Whether memory was out: from then on nothing larger is tried.
+    /// Whether memory was exhausted: larger plans are then not tried again.
     met_the_end: bool,
 }
 
 impl Arrangement {
-    /// The arrangement for the work that is expected, or for one image of the model's own size. Nothing is refused yet:
-    /// what does not fit has the smallest plan until [`Arrangement::prepare`] refuses it.
+    /// A plan for the expected workload, or for one image of the model's default size. Nothing is refused yet: a
+    /// workload that does not fit has the smallest plan until [`Arrangement::prepare`] refuses it.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub(crate) fn new(
         planner: Planner,
         device: &Device,
@@ -65,11 +65,11 @@ impl Arrangement {
         Ok(this)
     }
 
-    /// Plans for `work`. Gives whether the mode is another one than before, so that what is loaded has to go. Warns of
-    /// what needs more than is free, where there is no budget: what is free is an estimate.
+    /// Plans for `work`. Returns whether the mode has changed, so that loaded weights must be dropped. Logs a warning
+    /// if more than the free memory is needed without a budget, because the free memory is an estimate.
     ///
     /// # Errors
-    /// [`crate::Error::Budget`] where not even the smallest mode fits into a budget, or into all memory of the device.
+    /// [`crate::Error::Budget`] if not even the smallest mode fits into the budget or into the device's total memory.
     pub(crate) fn prepare(&mut self, work: Work) -> Result<bool> {
         let work = Work { vae: self.options.vae, ..work };
         if work == self.work && self.is_prepared {
@@ -86,12 +86,12 @@ impl Arrangement {
         Ok(self.plan.mode != before)
     }
 
-    /// The plan that runs go by.
+    /// The current plan.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The mode that runs go by.
+    /// The current mode.
     pub(crate) fn mode(&self) -> Mode {
         self.plan.mode
     }
@@ -106,10 +106,10 @@ impl Arrangement {
         self.mode().keeps_all() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
-    /// How much of the network of `stage` is kept while it runs.
+    /// The residency of the network of `stage` while it runs.
     ///
     /// # Errors
-    /// What the U-Net's dry run reports.
+    /// Errors of the U-Net's dry run.
     pub(crate) fn keep(&self, stage: Stage) -> Result<Keep> {
         let Mode::Lowvram { resident } = self.plan.mode else { return Ok(Keep::Whole) };
         let (resident, estimate) = match stage {
@@ -125,7 +125,7 @@ impl Arrangement {
     /// where there is none.
     ///
     /// # Errors
-    /// What a dry run reports.
+    /// Errors of a dry run.
     pub(crate) fn shrink(&mut self, stage: Stage) -> Result<Option<()>> {
         self.met_the_end = true;
         let tilings = self.work.vae.tilings(self.work.height, self.on.target);
@@ -164,8 +164,8 @@ impl Arrangement {
         }
     }
 
-    /// The plan for `work` in the mode that was asked for, or the fastest that fits. Without a budget it may need more than
-    /// is free, but not more than there is: then the smallest mode is not refused where it fits into that.
+    /// The plan for `work` in the requested mode, or the fastest that fits. Without a budget it may need more than the
+    /// free memory but not more than the total: then the smallest mode is accepted if it fits into that.
     fn choose(&self, work: &Work) -> Result<Plan> {
         let plan = match (self.options.mode, self.room()) {
             (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
@@ -176,7 +176,7 @@ impl Arrangement {
         };
         match (Room::of_budget(&self.options, self.on.target), self.memory) {
             (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
-            // A mode that was asked for gives way to a smaller one where an allocation fails, if there is one that fits.
+            // A requested mode is replaced by a smaller one that fits when an allocation fails.
             (None, Some(DeviceMemory { total, .. })) if plan.peak() > total.bytes => {
                 match self.planner.fit(work, self.on, total.bytes)? {
                     Ok(_) => self.planner.plan(plan.mode, work, self.on, Some(total.bytes)),
@@ -191,22 +191,22 @@ impl Arrangement {
         self.planner.plan(mode, work, self.on, self.budget())
     }
 
-    /// What plans may use of the budget.
+    /// The part of the budget for plans.
     fn budget(&self) -> Option<usize> {
         Room::of_budget(&self.options, self.on.target).map(|room| room.bytes)
     }
 
-    /// The bytes that a run may count on: of the budget, else of what is free.
+    /// The bytes available to a run: those of the budget, else the free memory.
     fn room(&self) -> Option<Room> {
         Room::of_budget(&self.options, self.on.target).or(self.memory.map(|memory| memory.free))
     }
 }
 
-/// A ceiling for the processor's memory, for as long as it lives.
+/// A limit on CPU memory during its lifetime.
 pub(crate) struct Ceiling;
 
 impl Ceiling {
-    /// Bounds the host pool to `bytes`.
+    /// Limits the host pool to `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
         HostPool::set_ceiling(Some(bytes));
         Self
@@ -250,11 +250,11 @@ mod tests {
         for part in ["1 of 4096x4096 needs", "in the smallest mode", "there are 60.0 MiB in all"] {
             assert!(message.contains(part), "{message}");
         }
-        // More than is free may fit all the same: other programs may end.
+        // A run that needs more than the free memory may fit, because other programs may end.
         let mut busy = arrangement(MIB, 1 << 40, MemoryOptions::default(), None);
         busy.prepare(work(256)).unwrap();
         assert!(busy.mode().streams() && busy.plan().peak() as u64 > MIB);
-        // A mode that was asked for is taken where a smaller one would fit.
+        // A requested mode is used even if a smaller one would fit better.
         let options = MemoryOptions { mode: ModeChoice::Full, ..MemoryOptions::default() };
         let mut asked = arrangement(50 * MIB, 60 * MIB, options.clone(), None);
         asked.prepare(work(256)).unwrap();
@@ -263,21 +263,21 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_for_the_run_and_not_for_the_models_own_size() {
+    fn a_budget_applies_to_the_run_and_not_to_the_default_size() {
         let options = |mib: usize| MemoryOptions { budget: Some(ByteSize(mib << 20)), ..MemoryOptions::default() };
         let roomy = |mib, expected| arrangement(1 << 40, 1 << 40, options(mib), expected);
-        // The model's own 256x256 does not fit into either.
+        // The model's default 256x256 does not fit into either.
         let mut small = roomy(11, None);
         small.prepare(work(64)).unwrap();
         assert!(small.plan().peak() <= 11 << 20);
         let message = roomy(11, None).prepare(work(512)).unwrap_err().to_string();
         assert!(message.contains("1 of 512x512 needs") && message.contains("of the budget of 11.0 MiB"), "{message}");
-        // What was expected is refused as well, once it is the run's.
+        // The expected workload is refused as well once it is that of the run.
         assert!(roomy(11, Some(work(512))).prepare(work(512)).is_err());
     }
 
     #[test]
-    fn texts_of_schedules_are_planned() {
+    fn prompts_of_schedules_are_planned() {
         let needed = |texts| {
             let mut arrangement = arrangement(1 << 40, 1 << 40, MemoryOptions::default(), None);
             arrangement.prepare(Work { texts, chunks: 4, context: 4, ..work(64) }).unwrap();

@@ -1,4 +1,4 @@
-//! What this machine has, and what Kiln would do with it.
+//! The devices of this machine, and the defaults that Kiln chooses for them.
 
 use kiln_mempool::SystemMemory;
 use kiln_models::DTypeChoice;
@@ -8,33 +8,32 @@ use serde::Serialize;
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
 pub struct Devices {
-    /// The processor's name.
+    /// The CPU's name.
     pub processor: String,
-    /// CPUs that this process may use at a time: as its affinity mask and the control group's quota allow.
+    /// The number of CPUs that this process may use, by its affinity mask and the control group's quota.
     pub threads: usize,
-    /// Instruction sets that kernels ask for.
+    /// Instruction sets that kernels check for.
     pub features: Vec<&'static str>,
-    /// Memory that this process may use in bytes, where the system reports it: all that there is, or in a container its
-    /// limit.
+    /// Memory that this process may use in bytes, if the system reports it: the total, or in a container its limit.
     pub memory_total: Option<u64>,
-    /// Memory of the machine in bytes, where a container's limit is less.
+    /// Memory of the machine in bytes, if a container's limit is smaller.
     pub memory_physical: Option<u64>,
-    /// Memory that can be had without swapping, in bytes.
+    /// Memory that is available without swapping, in bytes.
     pub memory_available: Option<u64>,
-    /// The cards.
+    /// The GPUs.
     pub cards: Vec<CardInfo>,
-    /// What the cards run on, or why there are none.
+    /// The CUDA version, or the reason why there is no GPU.
     pub cuda: String,
     /// The device and the type that are used here where both are `auto`.
     pub auto: AutoChoice,
 }
 
-/// A CUDA card, as data.
+/// A CUDA GPU, as data.
 #[derive(Debug, Clone, Serialize)]
 pub struct CardInfo {
     /// Its number, as in `cuda:N`.
     pub ordinal: usize,
-    /// The maker's name for it.
+    /// The manufacturer's name of the GPU.
     pub name: String,
     /// Compute capability, as `9.0`.
     pub compute_capability: String,
@@ -42,24 +41,24 @@ pub struct CardInfo {
     pub multiprocessors: usize,
     /// Free memory in bytes.
     pub memory_free: usize,
-    /// Memory in all, in bytes.
+    /// Total memory in bytes.
     pub memory_total: usize,
 }
 
-/// What is chosen where nothing is asked for.
+/// The defaults.
 #[derive(Debug, Clone, Serialize)]
 pub struct AutoChoice {
     /// The device.
     pub device: String,
     /// The type of weights and activations.
     pub dtype: String,
-    /// Which kernels run.
+    /// The kernels that run.
     pub kernels: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Looks at the machine.
+/// Detects the devices.
 pub fn devices() -> Devices {
     let processor = kiln_ops::device::cpu_info();
     let memory = SystemMemory::now();
@@ -75,14 +74,14 @@ pub fn devices() -> Devices {
         }
         Err(error) => (Vec::new(), format!("{error} ({})", driver())),
     };
-    let auto = auto(cards.first().map(|card| card.name.as_str()), &cuda, &processor);
-    let info = |card: kiln_ops::device::Gpu| CardInfo {
-        ordinal: card.ordinal,
-        name: card.name,
-        compute_capability: format!("{}.{}", card.compute_capability.0, card.compute_capability.1),
-        multiprocessors: card.multiprocessors,
-        memory_free: card.memory_free,
-        memory_total: card.memory_total,
+    let auto = auto(cards.first().map(|gpu| gpu.name.as_str()), &cuda, &processor);
+    let info = |gpu: kiln_ops::device::Gpu| CardInfo {
+        ordinal: gpu.ordinal,
+        name: gpu.name,
+        compute_capability: format!("{}.{}", gpu.compute_capability.0, gpu.compute_capability.1),
+        multiprocessors: gpu.multiprocessors,
+        memory_free: gpu.memory_free,
+        memory_total: gpu.memory_total,
     };
     Devices {
         processor: processor.name,
@@ -97,32 +96,32 @@ pub fn devices() -> Devices {
     }
 }
 
-fn auto(card: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
-    let dtype = format!("{:?}", DTypeChoice::Auto.resolve(card.is_some())).to_lowercase();
-    match card {
+fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
+    let dtype = format!("{:?}", DTypeChoice::Auto.resolve(gpu.is_some())).to_lowercase();
+    match gpu {
         Some(name) => AutoChoice {
             device: "cuda:0".into(),
             dtype,
             kernels: "Kiln's own, cuBLASLt and cuDNN".into(),
-            reason: format!("{name} is there, and half precision is its fastest type"),
+            reason: format!("{name} is available, and half precision is its fastest type"),
         },
         None => AutoChoice {
             device: "cpu".into(),
             dtype,
             kernels: format!("Kiln's own, for {}", processor.path),
             reason: match processor.fastest_dtype {
-                candle_core::DType::BF16 => format!("no card: {cuda}; this processor multiplies pairs of bf16 at once"),
-                _ => format!("no card: {cuda}; without dot products of bf16, f32 is faster than 16-bit types"),
+                candle_core::DType::BF16 => format!("no GPU: {cuda}; this CPU has bf16 dot products"),
+                _ => format!("no GPU: {cuda}; without bf16 dot products, f32 is faster than 16-bit types"),
             },
         },
     }
 }
 
-/// What of NVIDIA's driver is on this machine.
+/// The state of NVIDIA's driver on this machine.
 fn driver() -> String {
     const VERSION: &str = "/proc/driver/nvidia/version";
     match std::fs::read_to_string(VERSION) {
-        Ok(text) => format!("the driver is here: {}", text.lines().next().unwrap_or_default().trim()),
+        Ok(text) => format!("the driver is installed: {}", text.lines().next().unwrap_or_default().trim()),
         Err(_) => format!("NVIDIA's driver is not loaded: {VERSION} is missing"),
     }
 }

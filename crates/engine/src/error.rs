@@ -1,4 +1,4 @@
-//! What can go wrong on the way from a request to a picture.
+//! Errors between a request and an image.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use kiln_files::ByteSize;
 use crate::options::{respell, shown};
 use crate::room::Room;
 
-/// Why there is no picture. [`Error::is_usage`] tells a request that cannot be met from a run that failed.
+/// Why an image was not generated. [`Error::is_usage`] distinguishes invalid requests from failed runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,13 +18,13 @@ pub enum Error {
         name: &'static str,
         /// Its value.
         found: String,
-        /// What is possible, with the nearest possible value where there is one.
+        /// The allowed values, with the nearest one if it exists.
         expected: String,
     },
     /// A file cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
-    /// A model, or a file of one, is not what it should be.
+    /// A model, or a file of a model, is invalid.
     #[error(transparent)]
     Models(kiln_models::Error),
     /// An image does not fit into the memory that is available.
@@ -44,18 +44,18 @@ pub enum Error {
     ImagesFailed {
         /// How many failed.
         failed: usize,
-        /// How many there are.
+        /// The total number.
         all: usize,
     },
     /// A picture has no settings that can be taken.
     #[error("{}: no settings to make the picture again: {found}", path.display())]
     NoSettings {
-        /// The picture.
+        /// The image.
         path: PathBuf,
-        /// What is there.
+        /// The settings that were found.
         found: String,
     },
-    /// The device that was asked for is not there.
+    /// The requested device does not exist.
     #[error("{0}")]
     Device(String),
     /// Nothing fits into the memory that there is.
@@ -64,30 +64,30 @@ pub enum Error {
          at once, a 16-bit `dtype` or `taesd`"
     )]
     Budget {
-        /// Pictures and their size.
+        /// The number of images and their size.
         what: String,
         /// The mode.
         mode: String,
-        /// The stage that takes the most.
+        /// The stage with the highest memory.
         stage: String,
         /// Its bytes.
         needed: ByteSize,
-        /// What they are.
+        /// The components of these bytes.
         parts: String,
-        /// What there is.
+        /// The available memory.
         room: Room,
     },
-    /// The numbers went wrong.
-    #[error("{stage} gave {count} values that are not numbers; {remedy}")]
+    /// Values are not finite.
+    #[error("{stage} produced {count} NaN or infinite values; {remedy}")]
     NotANumber {
-        /// Where.
+        /// The stage.
         stage: &'static str,
-        /// How many values.
+        /// The number of values.
         count: usize,
-        /// What to do.
+        /// The necessary action.
         remedy: &'static str,
     },
-    /// The user stopped the run.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
     /// Text could not be encoded.
@@ -108,13 +108,13 @@ pub enum Error {
     /// A layer, or an operator of a run, failed.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),
-    /// An operator, or a recorded run, failed.
+    /// An operator or a captured graph failed.
     #[error(transparent)]
     Ops(#[from] kiln_ops::Error),
     /// A memory pool failed.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
-    /// The schedule is impossible.
+    /// The schedule is invalid.
     #[error(transparent)]
     Scheduler(kiln_scheduler::Error),
     /// Weights could not be loaded.
@@ -129,7 +129,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
+    /// Whether the request is at fault (exit status 2) and not a file, a device or the run.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) => true,
@@ -160,7 +160,7 @@ impl Error {
         kiln_files::Error::Write { path: "the standard output".into(), source }.into()
     }
 
-    /// Whether there was no memory: less work at a time may help.
+    /// Whether memory was exhausted: a smaller workload may fit.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Clip(error) => error.is_out_of_memory(),
@@ -204,7 +204,7 @@ impl From<kiln_scheduler::Error> for Error {
     fn from(error: kiln_scheduler::Error) -> Self {
         match error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
-            // A sampler's arithmetic, which may have no memory on a card: nothing that a user asked for is wrong.
+            // A sampler's arithmetic may run out of GPU memory, which is not an error of the request.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
             other => Self::Scheduler(other),
         }

@@ -1,10 +1,10 @@
-//! What a run asks the system for, and what is given back between its stages.
+//! Page faults and memory calls of a run, and trimming of pools between its stages.
 
 use std::time::Instant;
 
 use kiln_mempool::{DevicePool, HostPool, PageFaults, ProcessMemory};
 
-/// Page faults and calls of the host pool since some moment.
+/// Page faults and system calls of the host pool since a point in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SystemRequests {
     /// Pages that were not in memory; 0 where the system does not tell.
@@ -26,23 +26,23 @@ impl SystemRequests {
     }
 }
 
-/// The part of the host pool that may wait for requests when the next stage begins.
+/// The fraction of the host pool that may be free when the next stage begins.
 pub(crate) const TRIM_ABOVE: f64 = 0.05;
-/// How scattered it may be.
+/// The maximum fragmentation.
 const SCATTERED: f64 = 0.25;
-/// The part of a card's pool that may wait for requests after a stage.
+/// The fraction of a GPU's pool that may be free after a stage.
 pub(crate) const CARD_TRIM_ABOVE: f64 = 0.7;
 
-/// Gives back what the stages before `stage` left in the host pool where it is scattered: the stage's tensors have
-/// other sizes, and would need new memory beside it. In one run it serves them as it is, without new faults.
+/// Trims the host pool before `stage` if the free memory of earlier stages is fragmented: the stage's tensors have
+/// other sizes and would need additional memory. Within one run the memory is reused without new faults.
 pub(crate) fn trim(stage: &str) {
     let (before, start) = (HostPool::statistics(), Instant::now());
     let freed = if before.fragmentation() > SCATTERED { HostPool::trim(TRIM_ABOVE) } else { 0 };
-    log_trim("host", before.reserved as u64, freed as u64, start, "scattered", stage);
+    log_trim("host", before.reserved as u64, freed as u64, start, "fragmented", stage);
 }
 
-/// Gives back what waits in a card's pool after `stage`, where it is more than `threshold`, from 0 to 1, of what the
-/// pool keeps: 0 gives back all.
+/// Trims a GPU's pool after `stage` if the free part of the reserved memory is more than `threshold`, from 0 to 1: 0
+/// frees everything.
 pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) {
     let Some(pool) = pool else { return };
     let start = Instant::now();
@@ -50,13 +50,13 @@ pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) 
         Ok(0) => {}
         Ok(freed) => {
             let before = pool.memory().map_or(0, |after| after.reserved + freed);
-            log_trim("card", before, freed, start, "threshold", stage);
+            log_trim("GPU", before, freed, start, "threshold", stage);
         }
         Err(error) => tracing::warn!("after {stage}: {error}"),
     }
 }
 
-/// One line for a trim that gave something back.
+/// Logs a trim that freed memory.
 fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, stage: &str) {
     if freed > 0 {
         tracing::info!(
@@ -72,23 +72,23 @@ fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, s
     }
 }
 
-/// Logs what a card's memory holds after a stage, in MiB. Asks only where somebody listens: the driver takes its time for
-/// free memory.
+/// Logs the GPU memory after a stage in MiB. The driver is only called if the message is enabled, because its query of
+/// free memory is slow.
 pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }
-    let Some(Ok(card)) = pool.map(DevicePool::memory) else { return };
+    let Some(Ok(gpu)) = pool.map(DevicePool::memory) else { return };
     let calls = DevicePool::calls();
     tracing::info!(
-        used = mib(card.used),
-        reserved = mib(card.reserved),
-        peak_used = mib(card.peak_used),
-        peak_reserved = mib(card.peak_reserved),
-        driver = mib(card.driver),
+        used = mib(gpu.used),
+        reserved = mib(gpu.reserved),
+        peak_used = mib(gpu.peak_used),
+        peak_reserved = mib(gpu.peak_reserved),
+        driver = mib(gpu.driver),
         requests = calls.requests,
         calls = calls.driver,
-        "{stage}: MiB of the card's pool"
+        "{stage}: MiB of the GPU's pool"
     );
 }
 
@@ -96,7 +96,7 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// Logs what the processor's memory holds after a stage, in MiB.
+/// Logs the CPU memory after a stage in MiB.
 pub(crate) fn log(stage: &str) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;

@@ -1,4 +1,4 @@
-//! What is in a model folder, a checkpoint file or an image: no weights are read.
+//! Inspection of a model folder, a checkpoint file or an image without reading weights.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::settings::ImageReport;
 
-/// What was found.
+/// The result of an inspection.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum Inspection {
@@ -20,7 +20,7 @@ pub enum Inspection {
     Image(Box<ImageReport>),
 }
 
-/// Looks at `path`. Segments have the sizes that they have with elements of `dtype`.
+/// Inspects `path`. Segment sizes are for elements of `dtype`.
 ///
 /// # Errors
 /// Those of [`kiln_models::inspect`] and [`ImageReport::read`].

@@ -1,4 +1,4 @@
-//! Latents in a file, for other programs and for tests.
+//! A file with latents, for other programs and for tests.
 
 use std::path::Path;
 
@@ -10,19 +10,18 @@ use safetensors::tensor::TensorView;
 use crate::error::{Error, Result};
 use crate::picture::Picture;
 
-/// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`: what diffusers gives for
-/// `output_type="latent"`.
+/// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`, as in diffusers with `output_type="latent"`.
 pub struct LatentsFile {
     file: PlannedFile,
     latents: Vec<Tensor>,
 }
 
 impl LatentsFile {
-    /// Plans a file at `path`; one that is there will be replaced.
+    /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
-    /// ending than `.safetensors`.
+    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// extension than `.safetensors`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the latents";
         let rules = FileRules { field: "latents_out", what, extensions: &["safetensors"], overwrite: true };
@@ -34,12 +33,12 @@ impl LatentsFile {
         &self.file
     }
 
-    /// Adds a picture's latents.
-    pub fn push(&mut self, picture: &Picture) {
-        self.latents.push(picture.latents.clone());
+    /// Adds an image's latents.
+    pub fn push(&mut self, image: &Picture) {
+        self.latents.push(image.latents.clone());
     }
 
-    /// Writes the file; it appears whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// [`Error::Files`].

@@ -1,7 +1,7 @@
-//! Floor 6: pipelines. A [`Request`] becomes pictures.
+//! Floor 6: pipelines that generate images for a [`Request`].
 //!
-//! This is the one place that knows Stable Diffusion as a whole: which text encoders a family has, how their outputs
-//! steer the denoiser, what guidance is. A request is plain data and goes one way; nothing below this crate sees it.
+//! This crate combines the parts of Stable Diffusion: the text encoders of a family, the conditioning of the denoiser,
+//! and guidance. A request is plain data; crates below do not depend on it.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -13,8 +13,8 @@
 //! let mut output = Output::plan(Some("apple.png"), false, &job)?; // refused before the model is loaded
 //! let mut engine = Engine::load(model, &Setup::default(), &mut |_| ControlFlow::Continue(()))?;
 //! engine.txt2img(&job, &mut |event| {
-//!     if let Event::Picture(picture) = event {
-//!         println!("{}", output.save(&picture)?.display());
+//!     if let Event::Picture(image) = event {
+//!         println!("{}", output.save(&image)?.display());
 //!     }
 //!     Ok(ControlFlow::Continue(()))
 //! })?;
@@ -102,7 +102,7 @@ pub use upscaling::{
     UpscaleRun, UpscalerChoice,
 };
 
-/// The example of `docs/library.md`, which has to compile.
+/// The example of `docs/library.md`, which must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryPage;

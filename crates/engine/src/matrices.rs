@@ -1,21 +1,21 @@
-//! In which type the matrices of linear layers are kept.
+//! The weight type of linear layers.
 
 use std::str::FromStr;
 
 use candle_core::DType;
 use kiln_weights::{BlockType, MatrixType};
 
-/// The type in which the matrices of linear layers are kept in memory, of all networks. Whatever it is, a layer computes
-/// in the type of the activations; a matrix whose rows a type cannot hold (blocks that do not divide them), and all
-/// other weights, are kept in that of the activations.
+/// The type in which the weight matrices of linear layers of all networks are stored. Layers always compute in the type
+/// of the activations. Matrices that a type cannot store (blocks that do not divide their rows), and all other weights,
+/// are stored in the type of the activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MatrixChoice {
-    /// The type of the activations: what is fastest. A file's quantised weights become numbers when they are loaded.
+    /// The type of the activations, which is fastest. Quantized weights of a file are dequantized on load.
     #[default]
     Auto,
-    /// 32 bits, in a run in f32; in another run the type of the activations, which is all that it reads of them.
+    /// 32 bits in an f32 run; otherwise the type of the activations, because that is all that a run reads.
     F32,
-    /// A type of its own. What the file has in this type is kept bit by bit.
+    /// Another type. Weights that the file stores in this type are kept bit by bit.
     Kept(MatrixType),
 }
 
@@ -40,7 +40,7 @@ impl FromStr for MatrixChoice {
 }
 
 impl MatrixChoice {
-    /// The type in a run whose activations are of `dtype`, where it is another one.
+    /// The type in a run with activations of `dtype`, if it differs.
     pub(crate) fn resolve(self, dtype: DType) -> Option<MatrixType> {
         match (self, dtype) {
             (Self::Kept(MatrixType::F16), DType::F16) | (Self::Kept(MatrixType::Bf16), DType::BF16) => None,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_has_a_name() {
+    fn all_types_have_names() {
         for block in BlockType::ALL {
             let name = format!("{block:?}").to_lowercase();
             assert_eq!(name.parse(), Ok(MatrixChoice::Kept(MatrixType::Blocks(block))));

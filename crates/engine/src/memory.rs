@@ -1,13 +1,13 @@
-//! What a user says of memory.
+//! The user's memory options.
 
 use kiln_files::ByteSize;
 use kiln_ops::Target;
 use kiln_vae::Tiling;
 
-/// Which mode a run begins in.
+/// The initial mode of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ModeChoice {
-    /// The fastest that fits into the budget, or into the memory that is free.
+    /// The fastest mode that fits into the budget, or into the free memory.
     #[default]
     Auto,
     /// All networks stay in memory.
@@ -18,17 +18,17 @@ pub enum ModeChoice {
     Lowvram,
 }
 
-/// How the autoencoder bounds its memory. What is not said is as the budget wants it; none of it changes a picture.
+/// The memory options of the autoencoder. Unset options follow from the budget; none of them changes an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VaeMemory {
     /// Decodes and encodes in strips of rows.
     pub tiling: bool,
-    /// Rows of a strip, in pixels of the picture; `None` is what the budget leaves room for.
+    /// Rows of a strip in image pixels; `None` uses the largest strip that fits.
     pub tile_size: Option<usize>,
 }
 
 impl VaeMemory {
-    /// The ways to decode a picture of this height, the fastest first.
+    /// The possible tilings for an image of this height, the fastest first.
     pub(crate) fn tilings(self, height: usize, target: Target) -> Vec<Tiling> {
         let strips = |recompute| self.tile_size.map(|rows| Tiling::Strips { rows, recompute });
         if self.tile_size.is_some() {
@@ -42,20 +42,20 @@ impl VaeMemory {
     }
 }
 
-/// What a user says of memory.
+/// The user's memory options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// The mode.
     pub mode: ModeChoice,
-    /// A ceiling for what Kiln asks for: a card's memory, or on the processor weights, tensors and arenas.
+    /// A limit on Kiln's allocations: GPU memory, or on the CPU weights, tensors and arenas.
     pub budget: Option<ByteSize>,
-    /// Keeps a card's memory for the next allocation, rather than giving it back as the driver would.
+    /// Keeps freed GPU memory for the next allocation instead of returning it to the driver.
     pub cuda_malloc: bool,
-    /// Copies weights to a card while it computes.
+    /// Copies weights to a GPU in parallel with computing.
     pub cuda_stream: bool,
-    /// Keeps weights that wait for their turn in page-locked memory, from which copies are fast.
+    /// Stores offloaded weights in pinned memory, from which copies are fast.
     pub pin_shared_memory: bool,
-    /// The autoencoder's part.
+    /// The options of the autoencoder.
     pub vae: VaeMemory,
 }
 

@@ -1,4 +1,4 @@
-//! How much of a model is in the device's memory at a time.
+//! Memory modes: the part of a model that is in device memory at a time.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use crate::memory::ModeChoice;
 
-/// Where a model's weights are while it runs, from the fastest to the smallest. The picture is the same in all of them.
+/// The placement of weights during a run, from the fastest to the smallest. The image is the same in all modes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// All networks stay. On the processor the text encoders go once the prompt is encoded.
+    /// All networks stay resident. On the CPU the text encoders are dropped after encoding.
     #[default]
     Full,
     /// One of text encoders, U-Net and VAE at a time.
     Medvram,
-    /// One network at a time, whose segments stream through a ring of bytes.
+    /// One network at a time, whose segments stream through a ring buffer.
     Lowvram {
-        /// Bytes of the U-Net's weights that stay while it runs; the rest streams.
+        /// Resident bytes of the U-Net's weights; the rest is streamed.
         resident: usize,
     },
 }
@@ -27,7 +27,7 @@ impl Mode {
     /// The smallest mode.
     pub const LOWVRAM: Self = Self::Lowvram { resident: 0 };
 
-    /// The mode that was asked for; where none was, [`Mode::Full`].
+    /// The requested mode, or [`Mode::Full`] by default.
     pub(crate) fn asked(choice: ModeChoice) -> Self {
         match choice {
             ModeChoice::Auto | ModeChoice::Full => Self::Full,
@@ -60,7 +60,7 @@ impl Mode {
         matches!(self, Self::Lowvram { .. })
     }
 
-    /// Whether several networks are in memory at once.
+    /// Whether several networks are in memory at the same time.
     pub fn keeps_all(self) -> bool {
         self == Self::Full
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_tells_its_residents() {
+    fn a_mode_displays_its_resident_bytes() {
         assert_eq!(Mode::LOWVRAM.to_string(), "lowvram");
         assert_eq!(Mode::Lowvram { resident: 512 << 20 }.to_string(), "lowvram, 512.0 MiB of the U-Net resident");
     }

@@ -1,4 +1,4 @@
-//! A network of a model: where its weights come from, and whether they are in memory.
+//! A network of a model: the source of its weights, and their residency.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::memory::MemoryOptions;
 use crate::residency::{Share, residency};
 
-/// How weights that stream come to a card.
+/// How streamed weights are copied to a GPU.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Copies {
-    /// Page-locked memory in which they wait.
+    /// The pinned memory for offloaded weights.
     pub(crate) pinned: Option<PinnedPool>,
-    /// Whether they are copied while the card computes.
+    /// Whether copies run in parallel with computing.
     pub(crate) copy_stream: bool,
 }
 
 impl Copies {
-    /// As a user wants it. Where memory cannot be locked, weights wait as others do, with a line that says so.
+    /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
     pub(crate) fn new(device: &Device, options: &MemoryOptions) -> Self {
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
-        let refused = |error: &Error| tracing::warn!("weights wait in pageable memory: {error}");
+        let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
         Self { pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
     }
 }
@@ -42,28 +42,28 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
 }
 
-/// How much of a network's weights is in memory while it runs.
+/// The residency of a network's weights while it runs.
 #[derive(Debug, Clone)]
 pub(crate) enum Keep {
-    /// All.
+    /// All weights are resident.
     Whole,
-    /// What runs next, and what has room besides.
+    /// Weights are streamed, and as many as fit are resident.
     Streamed(Share, Estimate),
 }
 
-/// The weights of one network. They come and go; the network itself, which has none of its own, stays.
+/// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.
 pub(crate) struct Part {
     /// The network's own segments: they share its slabs.
     segments: Segments,
     source: Arc<Patched<Box<dyn ParamSource>>>,
     placement: Placement,
     copies: Copies,
-    /// Streams the segments, where some do not stay.
+    /// Streams the segments that are not resident.
     stream: Mutex<Option<Stream>>,
 }
 
 impl Part {
-    /// The weights of the network with these segments, none of which is read yet.
+    /// The weights of the network with these segments. None is read yet.
     pub(crate) fn new(
         segments: &Segments,
         source: impl ParamSource + 'static,
@@ -84,11 +84,11 @@ impl Part {
         &self.segments
     }
 
-    /// Takes these patches and strengths in the place of those before. Where weights are there, the segments that
-    /// change are read again, and no others; where they stream, they begin anew. Tells whether any parameter changed.
+    /// Replaces the current patches and strengths. Loaded segments that change are read again, and only those; a stream
+    /// is restarted. Returns whether any parameter changed.
     ///
     /// # Errors
-    /// Those of [`kiln_weights::load`]. Segments that could not be read have no weights then: [`Self::enter`] reads
+    /// Those of [`kiln_weights::load`]. Segments that could not be read then have no weights: [`Self::enter`] reads
     /// them.
     pub(crate) fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
         let changed = self.source.set(patches);
@@ -98,7 +98,7 @@ impl Part {
         let is_changed = |segment: &&Segment| segment.params().iter().any(|param| changed.contains(&param.key));
         let again: Vec<Segment> =
             self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
-        // All of their memory goes first: old and new weights need not fit at once.
+        // All of their memory is freed first: old and new weights need not fit together.
         again.iter().for_each(Segment::unload);
         load(&again, self.source.as_ref(), &self.placement)?;
         let added = self.source.added()?;
@@ -106,21 +106,21 @@ impl Part {
         Ok(!changed.is_empty())
     }
 
-    /// Where the weights are kept, and in which type.
+    /// The device and type of the weights.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Refuses a source that has not all of the weights, without reading any.
+    /// Fails if the source lacks weights, without reading any.
     ///
     /// # Errors
-    /// As [`kiln_weights::load`] would: the first tensor that is missing or has another shape.
+    /// As [`kiln_weights::load`]: names the first tensor that is missing or has another shape.
     pub(crate) fn check(&self) -> Result<()> {
         mismatches(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Has the network run: its weights are read, or begin to stream. Nothing happens where that is so already, however
-    /// much of them is kept.
+    /// Prepares the network to run: reads its weights, or starts to stream them. Does nothing if that is done, for any
+    /// residency.
     pub(crate) fn enter(&self, keep: &Keep) -> Result<()> {
         if self.segments.iter().all(Segment::is_loaded) {
             return Ok(());
@@ -138,19 +138,19 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the weights' memory back.
+    /// Frees the memory of the weights.
     pub(crate) fn leave(&self) {
         *self.stream() = None;
         self.segments.unload();
     }
 
-    /// Gives the weights' memory back; from now on they are of another type.
+    /// Frees the memory of the weights and changes their type.
     pub(crate) fn set_dtype(&mut self, dtype: DType) {
         self.leave();
         self.placement.dtype = dtype;
     }
 
-    /// What was streamed since the network was entered, where it streams.
+    /// The statistics of the stream since the network was entered, if it streams.
     pub(crate) fn streamed(&self) -> Result<Option<StreamReport>> {
         Ok(self.stream().as_ref().map(Stream::report).transpose()?)
     }

@@ -1,4 +1,4 @@
-//! A picture that is ready to be saved.
+//! A decoded image that is ready to be saved.
 
 use candle_core::{DType, Tensor};
 use kiln_media::{EncodingError, encode_png};
@@ -9,10 +9,10 @@ use crate::parameters::parameters;
 use crate::resolved::Job;
 use crate::settings::{KEY, Origin};
 
-/// A picture with all that is known of it.
+/// An image with its metadata.
 #[derive(Debug, Clone)]
 pub struct Picture {
-    /// Its number in its job, from 0.
+    /// Its index in its job, from 0.
     pub index: usize,
     /// Its seed.
     pub seed: u64,
@@ -22,20 +22,20 @@ pub struct Picture {
     pub height: usize,
     /// Red, green and blue of every pixel, row by row.
     pub rgb: Vec<u8>,
-    /// The settings as AUTOMATIC1111 writes them.
+    /// The settings in AUTOMATIC1111's format.
     pub parameters: String,
-    /// What made it, as Kiln reads it back: JSON.
+    /// The settings in Kiln's own format, JSON.
     pub settings: String,
-    /// The latents that were decoded, `(1, c, h, w)`, f32.
+    /// The decoded latents, `(1, c, h, w)`, f32.
     pub(crate) latents: Tensor,
 }
 
 impl Picture {
-    /// From an image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory; what lies outside is clamped.
+    /// Converts an f32 image `(1, 3, h, w)` with values from -1 to 1 in host memory; values outside are clamped.
     pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
         let channels = image.dim(1)?;
         if channels != 3 {
-            let problem = format!("gives pictures of {channels} channels, expected 3");
+            let problem = format!("produces images with {channels} channels, expected 3");
             return Err(Error::model(origin.vae_config(), problem));
         }
         let settings = origin.settings(job, index);
@@ -70,14 +70,14 @@ pub(crate) fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
     Ok(pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect())
 }
 
-/// Counts what [`to_rgb`] takes on the CPU: the pixels in their order, their values, and a byte for each.
+/// Counts the memory of [`to_rgb`] on the CPU: the permuted pixels, their values, and their bytes.
 pub(crate) fn count_rgb(image: &MetaTensor) -> Result<()> {
     let _pixels_and_values = [image.copy()?, image.copy()?];
     let _rgb = image.device().tensor(image.dims(), DType::U8);
     Ok(())
 }
 
-/// diffusers' rounding: half to even, after the range has been clamped.
+/// diffusers' rounding: half to even, after clamping.
 fn to_byte(value: f32) -> u8 {
     ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
 }

@@ -1,5 +1,4 @@
-//! Which of a network's segments stay on the device, and how large the ring for the others is: one rule for plans and
-//! for runs.
+//! The resident segments of a network and the size of the ring for the others. Plans and runs share this rule.
 
 use candle_core::{DType, Device};
 use kiln_ops::Target;
@@ -7,25 +6,25 @@ use kiln_weights::{Estimate, Placement, Residency, Segment};
 
 use crate::error::Result;
 
-/// What a streamed network may have on the device.
+/// The memory of a streamed network on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Bytes of segments that should stay.
+    /// Requested bytes of resident segments.
     pub(crate) resident: usize,
-    /// The most bytes for them and the ring together.
+    /// Maximum bytes of resident segments and the ring together.
     pub(crate) room: usize,
 }
 
 impl Share {
-    /// As little as does not slow streaming down.
+    /// The minimum that does not slow streaming down.
     pub(crate) const LEAST: Self = Self { resident: 0, room: usize::MAX };
 }
 
-/// The segments that stay, and the ring. The smallest ring that is not slower than larger ones, and beside it
-/// `share.resident` bytes; a smaller one where there is no room for that.
+/// The resident segments and the ring: the smallest ring that is not slower than larger ones, and in addition
+/// `share.resident` bytes; a smaller ring if that does not fit.
 ///
 /// # Errors
-/// [`kiln_weights::Error::Budget`] where a ring for the largest segment has no room.
+/// [`kiln_weights::Error::Budget`] if a ring for the largest segment does not fit.
 pub(crate) fn residency(
     segments: &[Segment],
     placement: &Placement,
@@ -37,7 +36,7 @@ pub(crate) fn residency(
     Ok(if wanted == least.device_bytes() { least } else { Residency::plan(segments, placement, wanted, estimate)? })
 }
 
-/// The segments whose slabs are on a target's device: a card's tables of tokens stay on the host.
+/// The segments whose slabs are on a target's device: a GPU's token tables stay on the host.
 pub(crate) fn on_device(segments: &[Segment], target: Target) -> Vec<Segment> {
     segments.iter().filter(|segment| !(target.is_gpu() && segment.on_host())).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! The memory that runs are planned for.
+//! The available memory for plans.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use kiln_ops::device::{Gpu, gpus};
 use crate::memory::MemoryOptions;
 use crate::setup::PIECE;
 
-/// The part of the free memory that a plan leaves to other programs on the CPU.
+/// The fraction of the free CPU memory that a plan leaves to other programs.
 const LEFT_FREE: f64 = 0.1;
-/// The least that it leaves on the CPU, in bytes: code, stacks and small allocations of this process are in no plan.
+/// The minimum that it leaves on the CPU in bytes, because no plan contains code, stacks and small allocations.
 const LEAST_LEFT_FREE: u64 = 32 << 20;
-/// Bytes of a GPU that libraries and kernels take, which no plan counts.
+/// GPU bytes of libraries and kernels, which no plan counts.
 const LIBRARIES: u64 = 384 << 20;
-/// Plans are within a few hundredths of what runs take: one part in so many of a budget stays free.
+/// The inverse of the fraction of a budget that stays free, because plans differ from runs by a few percent.
 const MARGIN: usize = 32;
 
-/// Bytes that a run may use, and where the number is from.
+/// The bytes that a run may use, and their source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// The bytes.
@@ -28,34 +28,34 @@ pub struct Room {
     source: Source,
 }
 
-/// Where a number of bytes is from.
+/// The source of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// The caller.
     Given,
-    /// A budget of so many bytes, less what stays free.
+    /// A budget with this number of bytes, less a margin.
     Budget(ByteSize),
-    /// What is free on the device now.
+    /// The free memory of the device now.
     Free,
-    /// All memory of the device, or the limit of the control group.
+    /// The total memory of the device, or the limit of the control group.
     Total,
 }
 
 impl Room {
-    /// So many bytes.
+    /// A given number of bytes.
     pub fn given(bytes: usize) -> Self {
         Self { bytes, source: Source::Given }
     }
 
-    /// The budget of `options`, where there is one. What plans are wrong by stays free, and on a GPU what lies between
-    /// tensors in the driver's pieces.
+    /// The budget of `options`, if there is one. A margin for errors of the plan stays free, and on a GPU also for
+    /// fragmentation in the driver's granules.
     pub(crate) fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
         let pieces = if target.is_gpu() { 2 * PIECE } else { 0 };
         let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
         options.budget.map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
     }
 
-    /// The bytes before anything was kept free of them.
+    /// The bytes before margins.
     pub fn asked(&self) -> usize {
         match self.source {
             Source::Budget(budget) => budget.0,
@@ -71,33 +71,33 @@ impl fmt::Display for Room {
             Source::Given => write!(f, "{bytes} are allowed"),
             Source::Budget(budget) => write!(f, "{bytes} of the budget of {budget} can be used"),
             Source::Free => write!(f, "{bytes} of the free memory can be used"),
-            Source::Total => write!(f, "there are {bytes} in all"),
+            Source::Total => write!(f, "{bytes} exist in total"),
         }
     }
 }
 
-/// The memory of a device, of which nothing is used by the run yet.
+/// The memory of a device that the run does not use yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceMemory {
-    /// What a run may count on: an estimate, since other programs come and go.
+    /// The bytes that a run may expect: an estimate, because other programs start and end.
     pub(crate) free: Room,
-    /// What no run can have more of.
+    /// The upper limit of any run.
     pub(crate) total: Room,
 }
 
 impl DeviceMemory {
-    /// Of a device that is open; `None` where the system does not report it.
+    /// The memory of an open device; `None` if the system does not report it.
     pub(crate) fn of(device: &Device) -> Option<Self> {
         match device.location() {
             DeviceLocation::Cuda { gpu_id } => {
-                let card = gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == gpu_id)?;
-                Some(Self::of_card(&card))
+                let gpu = gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == gpu_id)?;
+                Some(Self::of_card(&gpu))
             }
             _ => Self::of_processor(),
         }
     }
 
-    /// Of the CPU: in a container what that may use.
+    /// The CPU's memory: in a container, its limit.
     pub(crate) fn of_processor() -> Option<Self> {
         SystemMemory::now().map(Self::of_system)
     }
@@ -107,12 +107,12 @@ impl DeviceMemory {
         Self::new(memory.available.saturating_sub(left), memory.total)
     }
 
-    /// Of a GPU.
-    pub(crate) fn of_card(card: &Gpu) -> Self {
-        Self::new((card.memory_free as u64).saturating_sub(LIBRARIES), card.memory_total as u64)
+    /// A GPU's memory.
+    pub(crate) fn of_card(gpu: &Gpu) -> Self {
+        Self::new((gpu.memory_free as u64).saturating_sub(LIBRARIES), gpu.memory_total as u64)
     }
 
-    /// `free` and `total` in bytes.
+    /// From `free` and `total` in bytes.
     pub(crate) fn new(free: u64, total: u64) -> Self {
         let room = |bytes, source| Room { bytes: usize::try_from(bytes).unwrap_or(usize::MAX), source };
         Self { free: room(free, Source::Free), total: room(total, Source::Total) }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_what_is_free_is_left() {
+    fn a_part_of_the_free_memory_is_left() {
         let of = |available: u64| {
             let memory = SystemMemory { total: 64 << 30, available, physical: 64 << 30 };
             DeviceMemory::of_system(memory).free.bytes

@@ -1,4 +1,4 @@
-//! On what and in which type a model runs.
+//! The device, types and resources that a model runs with.
 
 use std::path::PathBuf;
 
@@ -15,15 +15,15 @@ use crate::matrices::MatrixChoice;
 use crate::memory::MemoryOptions;
 use crate::threads;
 
-/// Where to run.
+/// The device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceChoice {
-    /// A CUDA card where this build can use one, else the processor.
+    /// A CUDA GPU if this build can use one, else the CPU.
     #[default]
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// The CUDA card of this number.
+    /// The CUDA GPU with this number.
     Cuda(usize),
 }
 
@@ -44,22 +44,22 @@ impl std::str::FromStr for DeviceChoice {
     }
 }
 
-/// Whether texts of a set are encoded and its pictures decoded on another thread while the steps of others run, on a card
-/// in another stream. It is done where all weights stay and there is room for what both have at once. Pictures are the same
-/// bits.
+/// Whether prompts of a set are encoded and its images decoded on another thread in parallel with the steps of other
+/// images, on a GPU in another stream. This requires that all weights are resident and that both fit into memory. It
+/// does not change the images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Beside {
-    /// Each picture is done before the next is begun.
+    /// Each image is finished before the next one starts.
     #[default]
     Never,
-    /// On cards, which have work left between the steps; the processor's cores are busy with the steps.
+    /// Only on GPUs, which have spare capacity between the steps; the CPU's cores are busy with the steps.
     OnCards,
     /// On every device.
     Always,
 }
 
 impl Beside {
-    /// The device that encodes and decodes, where it is beside `device`.
+    /// The device for encoding and decoding, if it differs from `device`.
     ///
     /// # Errors
     /// Those of [`kiln_ops::device::open_second_stream`].
@@ -69,32 +69,32 @@ impl Beside {
     }
 }
 
-/// How a model is run.
+/// The options of running a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// Where.
+    /// The device.
     pub device: DeviceChoice,
-    /// In which type.
+    /// The type of weights and activations.
     pub dtype: DTypeChoice,
-    /// In which type the matrices of linear layers are kept.
+    /// The weight type of linear layers.
     pub weight_type: MatrixChoice,
-    /// Threads of the CPU; `None` is one for each CPU that this process may use, and four for each are the most. The
-    /// first setup of a process decides.
+    /// CPU threads; `None` means one for each CPU that this process may use, and the maximum is four for each. The
+    /// first setup of a process determines it.
     pub threads: Option<usize>,
-    /// A TAESD that decodes in the place of the model's own autoencoder, which is then not loaded: a safetensors file,
-    /// or a folder in the diffusers layout.
+    /// A TAESD decoder that replaces the model's autoencoder, which is then not loaded: a safetensors file, or a folder
+    /// in the diffusers layout.
     pub taesd: Option<PathBuf>,
-    /// What is said of memory.
+    /// The memory options.
     pub memory: MemoryOptions,
-    /// Where LoRAs are that a prompt names, in that folder or below.
+    /// The folder of LoRAs for prompts, searched with its subfolders.
     pub lora_dir: Option<PathBuf>,
-    /// Where embeddings are that a prompt names, in that folder or below.
+    /// The folder of embeddings for prompts, searched with its subfolders.
     pub embeddings_dir: Option<PathBuf>,
-    /// How many encoded texts are kept; `None` is 32.
+    /// The number of cached prompts; `None` means 32.
     pub prompt_cache: Option<usize>,
-    /// Whether a set's texts are encoded and its pictures decoded while the steps of others run.
+    /// Whether a set's prompts are encoded and its images decoded in parallel with the steps of others.
     pub beside: Beside,
-    /// Where hashes of models are kept, which pictures name ([`crate::cache_folder`]); without it none are computed.
+    /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -110,27 +110,28 @@ pub struct Place {
     pub pool: Option<DevicePool>,
 }
 
-/// More threads than any processor runs at once are mistakes.
+/// More threads than any CPU has are an error of the user.
 const MAX_THREADS: usize = 1024;
-/// A prompt and its negative for some jobs, and the texts of a schedule. SDXL's take 0.6 MB each in f32.
+/// A prompt and a negative prompt for some jobs, and the prompts of a schedule. SDXL's embeddings use 0.6 MB each in
+/// f32.
 pub(crate) const CACHED_TEXTS: usize = 32;
-/// More texts than that are no cache.
+/// The maximum number of cached prompts.
 const MAX_CACHED_TEXTS: usize = 10_000;
 
-/// The driver takes a card's memory in pieces of this many bytes, and rounds a pool's bound up to them.
+/// The driver allocates GPU memory in granules of this many bytes, and rounds the limit of a pool up to them.
 pub(crate) const PIECE: usize = 32 << 20;
 
-/// The most whole pieces of `budget` bytes; one at least.
+/// The largest multiple of a granule that is at most `budget` bytes; at least one granule.
 fn whole_pieces(budget: usize) -> usize {
     (budget / PIECE).max(1) * PIECE
 }
 
 impl Setup {
-    /// Refuses what can be refused at once. Loading a model does so too; this is for who wants to know before.
+    /// Validates the options without loading. Loading a model checks them as well.
     ///
     /// # Errors
-    /// [`Error::Value`] for a number of threads or texts that no machine has, [`Error::Files`] where there is no such
-    /// TAESD, or no such folder.
+    /// [`Error::Value`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
+    /// folder is missing.
     pub fn check(&self) -> Result<()> {
         self.threads.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;
         in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
@@ -149,12 +150,12 @@ impl Setup {
         }
     }
 
-    /// How many encoded texts are kept.
+    /// The number of cached prompts.
     pub(crate) fn cached_texts(&self) -> usize {
         self.prompt_cache.unwrap_or(CACHED_TEXTS)
     }
 
-    /// How a card's memory is kept, and how much there is.
+    /// The options and the total of GPU memory.
     fn device_pool(&self) -> DevicePoolConfig {
         let ceiling = self.memory.budget.map(|budget| whole_pieces(budget.0) as u64);
         DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling }
@@ -170,7 +171,7 @@ impl Setup {
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
-                tracing::info!("running on the processor: {error}");
+                tracing::info!("running on the CPU: {error}");
                 Device::Cpu
             }),
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
@@ -179,7 +180,7 @@ impl Setup {
         let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {
             DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())
-                .inspect_err(|error| tracing::warn!("memory is the driver's to manage: {error}"))
+                .inspect_err(|error| tracing::warn!("using the driver's memory allocator: {error}"))
                 .ok(),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! The threads that operators run on.
+//! The thread pool of operators.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -9,23 +9,23 @@ use rayon::{ThreadBuilder, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
 
-/// More threads than so many for each CPU that this process may use are not started: they would only wait for each
-/// other. Images do not depend on the number.
+/// The maximum number of threads for each CPU that this process may use; more would only wait for each other. Images do
+/// not depend on the number.
 const MOST_PER_CPU: usize = 4;
-/// Threads that are left to others where the system refuses some: signals, copies of weights and files have their own.
+/// Threads that are left for others if the system refuses some: signals, copies of weights and files use their own.
 const LEFT_TO_OTHERS: usize = 3;
 
-/// Whether this process has its threads, as rayon's pool is the process's.
+/// Whether this process has a pool, because rayon's pool is global.
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// How many threads are started where `asked` were asked for: one for each CPU that the scheduler and the control
-/// group's quota let this process use where none were, and no more than some for each.
+/// The number of threads to start if `asked` were requested: the default is one for each CPU that the scheduler and the
+/// control group's quota allow, and the maximum is a multiple of that.
 pub(crate) fn count(asked: Option<usize>) -> usize {
     bounded(asked, cpus())
 }
 
 fn cpus() -> usize {
-    // The standard library counts the affinity mask and quotas of control groups, of versions 1 and 2, rounded down.
+    // The standard library applies the affinity mask and quotas of control groups, versions 1 and 2, rounded down.
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
@@ -33,11 +33,11 @@ fn bounded(asked: Option<usize>, cpus: usize) -> usize {
     asked.unwrap_or(cpus).clamp(1, cpus.saturating_mul(MOST_PER_CPU))
 }
 
-/// Starts the threads of this process, unless it has some: the first call decides. Where the system refuses threads
-/// (`ulimit -u`, `pids.max` of a control group), there are fewer, with a warning.
+/// Starts the threads of this process unless they exist: the first call determines the number. If the system refuses
+/// threads (`ulimit -u`, `pids.max` of a control group), there are fewer, with a warning.
 ///
 /// # Errors
-/// [`Error::Device`] where not one can be started.
+/// [`Error::Device`] if no thread can be started.
 pub(crate) fn start(asked: Option<usize>) -> Result<()> {
     let mut is_started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if *is_started {
@@ -45,7 +45,7 @@ pub(crate) fn start(asked: Option<usize>) -> Result<()> {
     }
     let wanted = count(asked);
     if let Some(asked) = asked.filter(|asked| *asked > wanted) {
-        tracing::warn!("{asked} threads are too many for {} CPUs: {wanted} are started", cpus());
+        tracing::warn!("{asked} threads are too many for {} CPUs; starting {wanted}", cpus());
     }
     let started = Started::some(wanted, &|| None);
     let n = started.threads.len();
@@ -54,29 +54,30 @@ pub(crate) fn start(asked: Option<usize>) -> Result<()> {
             let limits = "raise the limit of processes (ulimit -u), or pids.max of the control group";
             return Err(Error::Device(format!("no thread can be started: {error}; {limits}")));
         }
-        tracing::warn!("the system refuses more threads ({error}): {n} of {wanted} run");
+        tracing::warn!("the system refuses more threads ({error}); running {n} of {wanted}");
     }
     let mut threads = started.threads.into_iter();
     let pool = ThreadPoolBuilder::new().num_threads(n).spawn_handler(|thread| {
-        let sender = threads.next().ok_or_else(|| io::Error::other("more threads than were asked for"))?;
+        let sender = threads.next().ok_or_else(|| io::Error::other("more threads than requested"))?;
         sender.send(thread).map_err(|_| io::Error::other("a thread ended early"))
     });
-    // Where somebody else built the process's pool, those just started end with their channels.
+    // If another crate has built the global pool, these threads end when their channels close.
     let _ = pool.build_global();
     *is_started = true;
     Ok(())
 }
 
-/// Threads that wait for what they are to do. rayon's pool cannot be built again after the system refused it a thread,
-/// so that threads are started first.
+/// Threads that wait for their task. rayon's pool cannot be built again after the system refused a thread, so the
+/// threads are started first.
 struct Started {
     threads: Vec<SyncSender<ThreadBuilder>>,
-    /// Why there are fewer than were wanted.
+    /// The reason for fewer threads than requested.
     refused: Option<io::Error>,
 }
 
 impl Started {
-    /// Starts `wanted` threads, or as many as the system gives less some for others. `fault` refuses a thread in tests.
+    /// Starts `wanted` threads, or as many as the system allows less a reserve for others. `fault` refuses a thread in
+    /// tests.
     fn some(wanted: usize, fault: &dyn Fn() -> Option<io::Error>) -> Self {
         let mut threads = Vec::new();
         let start = |i: usize| {

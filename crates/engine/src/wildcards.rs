@@ -1,4 +1,4 @@
-//! Lists of texts in a folder: `__name__` in a prompt is a line of `name.txt`.
+//! Wildcard lists in a folder: `__name__` in a prompt is replaced by a line of `name.txt`.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -7,24 +7,24 @@ use kiln_files::check_folder;
 
 use crate::error::{Error, Result};
 
-/// The lists that some prompts name, read once, so that a run does not depend on what happens to the files meanwhile.
+/// The lists of some prompts, read once, so that later changes of the files do not affect a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wildcards {
     lists: BTreeMap<String, Vec<String>>,
 }
 
 impl Wildcards {
-    /// Reads the lists in `folder` that `prompts` name, and those that their lines name. Empty lines are left out, and
-    /// lines that begin with `#`. A name without a file is told, and is text.
+    /// Reads the lists in `folder` that `prompts` name, and the lists that their lines name. Empty lines and lines that
+    /// start with `#` are skipped. A name without a file is logged and stays text.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is no such folder, [`Error::Files`] where a list cannot be read.
+    /// [`Error::Files`] if the folder is missing or a list cannot be read.
     pub(crate) fn read(folder: &Path, prompts: &[&str]) -> Result<Self> {
         check_folder(folder, "`wildcards_dir`, a folder with lists of texts (name.txt, a text a line)")?;
         let mut lists = BTreeMap::new();
         let mut texts: Vec<String> = prompts.iter().map(|prompt| prompt.to_string()).collect();
         while let Some(text) = texts.pop() {
-            // Between every two marks: a name may begin where the one before ends.
+            // Between each pair of adjacent marks: a name may start where the previous one ends.
             for name in text.split("__").skip(1) {
                 if lists.contains_key(name) || !is_name(name) {
                     continue;
@@ -42,7 +42,7 @@ impl Wildcards {
         }
         for name in prompts.iter().flat_map(|prompt| prompt.split("__").skip(1).step_by(2)) {
             if is_name(name) && !lists.contains_key(name) {
-                tracing::warn!("__{name}__ stays as it is: there is no {name}.txt in {}", folder.display());
+                tracing::warn!("__{name}__ is not replaced: no {name}.txt in {}", folder.display());
             }
         }
         Ok(Self { lists })
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_with_those_that_they_name() {
+    fn nested_lists_are_read() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("deep")).unwrap();
         std::fs::write(folder.path().join("animal.txt"), "# all\ncat\n\n __deep/bird__ \n").unwrap();

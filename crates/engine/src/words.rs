@@ -1,4 +1,4 @@
-//! Textual inversion: the words of a prompt that have vectors of their own.
+//! Textual inversion: tokens of a prompt with their own embeddings.
 //!
 //! They come from `Setup::embeddings_dir`, by the name of the file or the word inside it, and from LoRA files that bring
 //! words along. Of a word that a prompt names, every text encoder of the model needs vectors, and of the same number:
@@ -14,13 +14,13 @@ use kiln_weights::{Lora, Network, TextualInversion};
 use crate::error::Result;
 use crate::lora::{files, stem};
 
-/// The text encoders, in the order of the model's.
+/// The text encoders in the model's order.
 pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
 
-/// What files of embeddings end with.
+/// The extensions of embedding files.
 const ENDINGS: [&str; 3] = ["safetensors", "pt", "bin"];
 
-/// The embeddings that a prompt may name. Their vectors are read when one does.
+/// The available embeddings. Their vectors are read when a prompt contains them.
 #[derive(Default)]
 pub(crate) struct Embeddings {
     files: Vec<TextualInversion>,
@@ -28,10 +28,10 @@ pub(crate) struct Embeddings {
 }
 
 impl Embeddings {
-    /// Those of a folder and the folders below. A file that is none is told and left out.
+    /// The embeddings of a folder and its subfolders. An invalid file is logged and skipped.
     ///
     /// # Errors
-    /// [`crate::Error::Files`] where the folder cannot be read.
+    /// [`crate::Error::Files`] if the folder cannot be read.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         let mut this = Self::default();
@@ -45,17 +45,17 @@ impl Embeddings {
         Ok(this)
     }
 
-    /// Takes the words of these LoRAs in the place of those before. Tells whether they are others.
+    /// Replaces the tokens of earlier LoRAs by those of these LoRAs. Returns whether they changed.
     pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>) -> bool {
         let with_words = loras.filter(|lora| !lora.words().is_empty()).cloned().collect();
         let before = std::mem::replace(&mut self.loras, with_words);
         !before.iter().map(Arc::as_ptr).eq(self.loras.iter().map(Arc::as_ptr))
     }
 
-    /// The words that `texts` name, for each encoder.
+    /// The tokens in `texts` for each encoder.
     ///
     /// # Errors
-    /// What reading the vectors says.
+    /// Errors of reading the vectors.
     pub(crate) fn named_in(&self, texts: &[&str], encoders: &[&TextEncoder]) -> Result<Vec<TokenEmbeddings>> {
         let mut words: Vec<TokenEmbeddings> = encoders.iter().map(|encoder| encoder.token_embeddings()).collect();
         let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
@@ -73,13 +73,13 @@ impl Embeddings {
     }
 }
 
-/// The words that the files of a folder may give vectors: the files' names. No file is opened.
+/// The possible tokens of a folder: the names of its files. No file is opened.
 pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
     let files = folder.and_then(|folder| files(folder, &ENDINGS).ok()).unwrap_or_default();
     files.iter().map(|path| stem(path)).collect()
 }
 
-/// Adds a word for all encoders, or says why it stays text.
+/// Adds a token for all encoders, or logs why it stays text.
 fn add(
     words: &mut [TokenEmbeddings],
     encoders: &[&TextEncoder],

@@ -1,5 +1,5 @@
-//! Every allocation of a run fails once, and from there on: the right picture comes out or a clear error, and all memory
-//! comes back.
+//! Every allocation of a run fails once, and from there on: the result is the correct image or a clear error, and all
+//! memory is freed.
 
 use std::ops::ControlFlow;
 
@@ -24,7 +24,7 @@ fn job(model: &ModelFolder) -> Job {
     request.resolve(model).unwrap()
 }
 
-/// The picture, and how often the run went on with less memory.
+/// The image, and the number of out-of-memory fallbacks of the run.
 fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
     let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };
@@ -37,21 +37,21 @@ fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
     let job = job(engine.model());
     engine.txt2img(&job, &mut |event| {
         count(&event);
-        if let Event::Picture(picture) = event {
-            rgb = picture.rgb;
+        if let Event::Picture(image) = event {
+            rgb = image.rgb;
         }
         Ok(ControlFlow::Continue(()))
     })?;
     Ok((rgb, smaller))
 }
 
-/// All requests in the usual mode; in the others every eighth, and of lasting failures every fifth: the suite has to
-/// stay quick.
+/// All requests in the usual mode; in other modes every eighth, and for permanent failures every fifth, to limit the
+/// duration.
 const STRIDES: [(ModeChoice, usize); 3] = [(ModeChoice::Full, 1), (ModeChoice::Medvram, 8), (ModeChoice::Lowvram, 8)];
 const LASTING: u64 = 5;
 
 #[test]
-fn every_failure_ends_with_the_right_picture_or_a_clear_error() {
+fn every_failure_ends_with_the_correct_image_or_a_clear_error() {
     for (mode, stride) in STRIDES {
         let (expected, _) = run(mode).unwrap();
         let counter = Faults::count();
@@ -70,8 +70,8 @@ fn every_failure_ends_with_the_right_picture_or_a_clear_error() {
                 runs += 1;
                 match result {
                     Ok((rgb, smaller)) => {
-                        assert!(i == 0, "{mode:?}: a picture without memory from request {n} of {requests}");
-                        assert!(rgb == expected, "{mode:?}: request {n} of {requests} failed, another picture");
+                        assert!(i == 0, "{mode:?}: another image without memory from request {n} of {requests}");
+                        assert!(rgb == expected, "{mode:?}: request {n} of {requests} failed, another image");
                         met += usize::from(smaller > 0);
                     }
                     Err(error) => {
@@ -88,7 +88,7 @@ fn every_failure_ends_with_the_right_picture_or_a_clear_error() {
             "{mode:?}: of {requests} requests {runs} failed: {met} runs went on with less, {refused} were refused"
         );
         assert!(met + refused == runs, "a failure went unseen");
-        // A thread keeps the largest buffer that it had; what a run loses, hundreds of runs lose hundreds of times.
+        // A thread keeps its largest buffer; a leak of one run would repeat in hundreds of runs.
         let (half, end) = (used[used.len() / 2], used[used.len() - 1]);
         assert!(end <= half + (256 << 10), "{mode:?}: {half} bytes in use after half of the runs, {end} at the end");
     }

@@ -1,5 +1,4 @@
-//! What a network holds at most, and how much it computes, is known before it runs: runs without elements against the
-//! host pool's own count and the operators' trace.
+//! Memory and FLOPs of a network from dry runs, compared with the host pool's counters and the operators' trace.
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
@@ -24,8 +23,8 @@ fn tensor(shape: &[usize], dtype: DType) -> Tensor {
     Tensor::zeros(shape, dtype, &Device::Cpu).unwrap()
 }
 
-/// Bytes that `run` has at most beyond what there was before, once threads have their buffers. A thread that had no such
-/// task before gets its buffer in any run: the least of some runs has none.
+/// Peak bytes of `run` above the initial bytes, when threads have their buffers. A thread without such a task before
+/// allocates its buffer in any run, so the minimum of several runs is used.
 fn measured<T>(run: impl Fn() -> T) -> f64 {
     let once = || {
         HostPool::reset_peaks();
@@ -36,10 +35,10 @@ fn measured<T>(run: impl Fn() -> T) -> f64 {
     (0..5).map(|_| once()).min().unwrap_or(0) as f64
 }
 
-/// Buffers under the pool's limit, the system's, are not counted.
+/// Smaller buffers, which the system allocates, are not counted.
 const SMALL: f64 = 100e3;
 
-/// Holds `dry`, a network's run without elements, against `real`, its run with tensors: bytes and operations.
+/// Compares `dry`, a network's dry run, with `real`, its run with tensors: bytes and operations.
 fn check<I, T, U>(
     what: &str,
     dtype: DType,
@@ -63,9 +62,9 @@ fn check<I, T, U>(
     assert_eq!(flop, trace.operators.iter().map(|operator| operator.flop).sum::<f64>(), "{what}");
 }
 
-/// One test: the counters are the process's.
+/// One test, because the counters apply to the whole process.
 #[test]
-fn dry_runs_know_what_networks_hold_and_compute() {
+fn dry_runs_equal_the_memory_and_flops_of_networks() {
     let models = [
         (repository().join("models/emoji"), (192, 128)),
         (fixtures("models").join("sd1"), (384, 384)),

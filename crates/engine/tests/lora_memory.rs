@@ -1,4 +1,4 @@
-//! LoRAs are switched in place. A test program of its own: memory is counted for the whole process.
+//! LoRAs are replaced in place. A separate test program, because memory is counted for the whole process.
 
 use kiln_engine::{HostPool, LoraName, LoraUse, Setup};
 use kiln_testkit::fixtures;
@@ -8,12 +8,13 @@ mod support;
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// Bytes that all switches together may leave in the pool, which serves requests of 32 KiB and more: less than one.
+/// The maximum bytes of all switches together in the pool, which serves requests of 32 KiB and more: less than one
+/// request.
 const IN_POOL: usize = 32 << 10;
-/// Bytes that they may leave beside it, in pages: 100 switches that lose 10 KiB each in small allocations are over it.
+/// The maximum bytes outside of the pool in pages: 100 switches that leak 10 KiB each in small allocations exceed it.
 const RESIDENT: usize = 1 << 20;
 
-/// Memory of this process in bytes, as the kernel counts it.
+/// Memory of this process in bytes, as reported by the kernel.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -21,8 +22,8 @@ fn resident() -> usize {
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "needs /proc")]
-fn a_hundred_switches_take_no_more_memory() {
-    // One thread: of several, one may get its buffer at any switch.
+fn a_hundred_switches_need_no_additional_memory() {
+    // One thread: with several, one may allocate its buffer at any switch.
     let setup = Setup { lora_dir: Some(fixtures("lora/sd1")), threads: Some(1), ..support::cpu() };
     let mut engine = support::tiny("sd1", &setup);
     let named = |name: &str| LoraUse { lora: LoraName::Named(name.into()), text: 0.8, unet: 0.8 };

@@ -1,5 +1,5 @@
-//! On a GPU: a run frees what it allocated, and where an allocation fails it goes on with less or ends with an error. On the
-//! CPU `faults.rs` and `steady.rs` show that.
+//! On a GPU: a run frees its allocations, and a failed allocation leads to a smaller mode or an error. `faults.rs` and
+//! `steady.rs` test the CPU.
 #![allow(missing_docs)]
 
 use kiln_engine::{DeviceChoice, HostPool, Result, Setup, devices};
@@ -19,18 +19,18 @@ fn run() -> Result<Vec<u8>> {
     Ok(images.into_iter().flat_map(|image| image.rgb).collect())
 }
 
-/// Bytes of the card that are not free.
+/// Used bytes of the GPU.
 fn taken() -> usize {
-    devices().cards.first().map_or(0, |card| card.memory_total - card.memory_free)
+    devices().cards.first().map_or(0, |gpu| gpu.memory_total - gpu.memory_free)
 }
 
-/// Requests of a run that fail, one in each. All of them take a minute.
+/// Allocation requests of a run that fail, one in each run. All of them together take a minute.
 const TRIED: u64 = 40;
 
-/// One test: faults and counters are the process's.
+/// One test, because faults and counters apply to the whole process.
 #[test]
 #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
-fn memory_that_is_missing_is_told_and_all_of_the_card_s_is_given_back() {
+fn out_of_memory_is_reported_and_gpu_memory_is_freed() {
     let faults = Faults::count();
     let expected = run().unwrap();
     run().unwrap();
@@ -45,7 +45,7 @@ fn memory_that_is_missing_is_told_and_all_of_the_card_s_is_given_back() {
         assert!(faults.seen() > n, "request {n} of {requests} was made");
         drop(faults);
         match result {
-            Ok(pixels) => assert!(pixels == expected, "request {n} failed, and the picture is another one"),
+            Ok(pixels) => assert!(pixels == expected, "request {n} failed, and the image differs"),
             Err(error) => assert!(error.is_out_of_memory(), "request {n} failed: {error}"),
         }
     }

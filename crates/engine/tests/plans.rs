@@ -1,4 +1,4 @@
-//! Plans are held to what whole runs take on the processor, in every mode.
+//! Plans compared with whole runs on the CPU in every mode.
 
 use std::ops::ControlFlow;
 
@@ -11,15 +11,15 @@ use kiln_testkit::repository;
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
-/// How far a plan may be off from what is in use.
+/// The maximum relative error of used bytes.
 const IN_USE: f64 = 0.1;
-/// The same from what the pool keeps: how scattered blocks lie depends on which thread asks first. Of a model as small as
-/// this one's few MiB that is a larger part than of a large one's.
+/// The same for reserved bytes: fragmentation depends on the order of the threads' requests. For a model with a few MiB
+/// its fraction is larger than for a large model.
 const KEPT: f64 = 0.15;
-/// The same where slabs of every size come and go between tensors.
+/// The same with slabs of all sizes that are allocated and freed between tensors.
 const STREAMING: f64 = 0.35;
 
-/// The most bytes that the host pool has in use, and keeps, during a run.
+/// The peak used and reserved bytes of the host pool during a run.
 fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2] {
     HostPool::trim(0.0);
     HostPool::reset_peaks();
@@ -30,12 +30,12 @@ fn measured(model: &ModelFolder, setup: &Setup, request: &Request) -> [usize; 2]
     [after.peak_used, after.peak_reserved]
 }
 
-/// One test: the counters are the process's.
+/// One test, because the counters apply to the whole process.
 #[test]
-fn plans_are_what_runs_take() {
+fn plans_equal_the_memory_of_runs() {
     let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
     let planner = Planner::new(&model, None).unwrap();
-    // The larger last: what threads keep of it would be in the peaks of the smaller ones.
+    // The larger model is last, because the threads keep their buffers.
     let runs =
         [(DTypeChoice::Bf16, "auto", 192, 1), (DTypeChoice::Bf16, "q8_0", 192, 1), (DTypeChoice::F32, "auto", 192, 3)];
     for (dtype, weight_type, side, batch_size) in runs {

@@ -1,5 +1,5 @@
-//! Two hundred pictures in one process, of mixed sizes and in mixed modes: memory is the same after the last as after
-//! the tenth, and all comes back when the engines go.
+//! Two hundred images in one process with mixed sizes and modes: memory after the last image is the same as after the
+//! tenth, and all of it is freed when the engines are dropped.
 
 use kiln_engine::{ByteSize, Engine, HostPool, MemoryOptions, ModeChoice, Setup, VaeMemory};
 
@@ -9,17 +9,17 @@ mod support;
 static ALLOCATOR: HostPool = HostPool;
 
 fn engine(memory: MemoryOptions) -> Engine {
-    // One thread: of several, one may have its first large task, and get its buffer, at any picture.
+    // One thread: with several, one may run its first large task, and allocate its buffer, at any image.
     support::tiny("sd1", &Setup { threads: Some(1), memory, ..support::cpu() })
 }
 
 fn draw(engine: &mut Engine, size: (usize, usize), seed: u64) {
-    let request = support::request(&format!("picture {}", seed % 3), size, 1, seed);
+    let request = support::request(&format!("image {}", seed % 3), size, 1, seed);
     assert_eq!(support::images(engine, &request).len(), 1);
 }
 
 #[test]
-fn memory_after_two_hundred_pictures_is_that_after_ten() {
+fn memory_after_two_hundred_images_equals_that_after_ten() {
     let before = HostPool::statistics().used;
     let mode = |mode| MemoryOptions { mode, ..MemoryOptions::default() };
     let vae = VaeMemory { tiling: true, tile_size: Some(16) };
@@ -32,7 +32,7 @@ fn memory_after_two_hundred_pictures_is_that_after_ten() {
     let sizes = [(32, 32), (64, 32), (40, 72), (64, 64), (96, 48)];
     let mut after_ten = None;
     for i in 0..200 {
-        // Ten different ones, again and again.
+        // Ten different images, repeatedly.
         let (which, size) = (i % 10 % engines.len(), sizes[i % sizes.len()]);
         draw(&mut engines[which], size, i as u64);
         if i == 9 {
@@ -45,7 +45,7 @@ fn memory_after_two_hundred_pictures_is_that_after_ten() {
         ten.used, ten.reserved, last.used, last.reserved
     );
     let close = |a: usize, b: usize| a.abs_diff(b) as f64 <= 0.01 * a as f64;
-    assert!(close(ten.used, last.used), "{} bytes in use after 10 pictures, {} after 200", ten.used, last.used);
+    assert!(close(ten.used, last.used), "{} bytes in use after 10 images, {} after 200", ten.used, last.used);
     assert!(
         last.reserved as f64 <= 1.05 * ten.peak_reserved as f64,
         "{} bytes kept, {} before",
@@ -55,6 +55,6 @@ fn memory_after_two_hundred_pictures_is_that_after_ten() {
     drop(engines);
     let left = HostPool::statistics().used.saturating_sub(before);
     println!("{left} bytes left when the engines are gone");
-    // Buffers of threads and tables that libraries make once.
+    // Thread buffers and tables that libraries allocate once.
     assert!(left < 4 << 20, "{left} bytes are left of {}", last.used);
 }

@@ -1,4 +1,4 @@
-//! Sizes of memory as people write them.
+//! Memory sizes in the form that users write.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,8 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_the_unit_that_suits_them() {
-        let told = [512, 1 << 10, 94 << 20, 5 << 30].map(|bytes| ByteSize(bytes).to_string());
-        assert_eq!(told, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
+    fn sizes_are_displayed_in_a_suitable_unit() {
+        let values = [512, 1 << 10, 94 << 20, 5 << 30].map(|bytes| ByteSize(bytes).to_string());
+        assert_eq!(values, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
     }
 }

@@ -1,12 +1,12 @@
-//! Where a program keeps files that it could make again.
+//! The folder for files that a program can compute again.
 
 use std::path::{Path, PathBuf};
 
 /// The environment variable with the folder.
 const CACHE: &str = "KILN_CACHE";
 
-/// Where Kiln keeps what it computes once: the folder that `KILN_CACHE` names, else `kiln` in the user's cache folder.
-/// `None` where there is no such folder, or where the variable is empty.
+/// The cache folder of Kiln: the value of `KILN_CACHE`, else `kiln` in the user's cache folder. `None` if there is no
+/// such folder or the variable is empty.
 pub fn cache_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
     if let Some(folder) = set(CACHE) {
@@ -21,8 +21,8 @@ pub fn cache_folder() -> Option<PathBuf> {
     Some(folder.join("kiln"))
 }
 
-/// Whether a folder may be a user's: a relative one would be made in the current folder, and one that does not exist
-/// would be made as a folder of the system.
+/// Whether a folder can be a user's folder. A relative path would be created in the current folder, and a missing one
+/// as a folder of the system.
 fn is_home(folder: &Path) -> bool {
     folder.is_absolute() && folder.is_dir()
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn homes_that_are_relative_or_missing_are_not_taken() {
+    fn relative_and_missing_home_folders_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         assert!(is_home(folder.path()));
         assert!(!is_home(&folder.path().join("missing")) && !is_home(Path::new("rel")) && !is_home(Path::new(".")));

@@ -1,4 +1,4 @@
-//! What can go wrong with a file.
+//! Errors of file access.
 
 use std::path::{Path, PathBuf};
 
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A path is not possible for what would be written there.
+    /// The path cannot be used for this output.
     #[error("`{field}` is {found}, expected {expected}")]
     Value {
-        /// The field that has the path, as in [`FileRules`](crate::FileRules).
+        /// The field that contains the path, as in [`FileRules`](crate::FileRules).
         field: &'static str,
         /// The path.
         found: String,
-        /// What is possible.
+        /// The expected value.
         expected: String,
     },
-    /// A file or folder that is needed does not exist.
+    /// A required file or folder does not exist.
     #[error("{}: not found; looked for {looked_for}", path.display())]
     NotFound {
-        /// Where it should be.
+        /// The expected location.
         path: PathBuf,
-        /// What was looked for.
+        /// What was searched for.
         looked_for: String,
     },
     /// A file cannot be read.
@@ -29,7 +29,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system reported.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file cannot be written.
@@ -37,7 +37,7 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system reported.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file exists already and must not be replaced.
@@ -46,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a path is at fault that the user chose, rather than the file system.
+    /// Whether the error is in a path that the user chose, and not in the file system.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Value { .. } | Self::Exists(_))
     }
@@ -55,13 +55,13 @@ impl Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Makes an error of what the system reported when `path` was read, for `map_err`.
+/// Makes an error from the system's error on reading `path`, for `map_err`.
 pub fn read_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_path_buf();
     |source| Error::Read { path, source }
 }
 
-/// Makes an error of what the system reported when `path` was written, for `map_err`.
+/// Makes an error from the system's error on writing `path`, for `map_err`.
 pub fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_path_buf();
     |source| Error::Write { path, source }

@@ -1,6 +1,6 @@
-//! Floor 0: what every crate needs around files: safe writing, checksums, byte sizes, cache folders.
+//! Floor 0: file utilities for every crate: safe writing, checksums, byte sizes, cache folders.
 //!
-//! It knows no format, no model and no flag of a program. Errors name the file or the field.
+//! The crate contains no file format, no model and no command-line flag. Errors name the file or the field.
 //!
 //! ```
 //! use kiln_files::{ByteSize, FileRules, PlannedFile, sha256};

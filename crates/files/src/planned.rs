@@ -1,10 +1,11 @@
-//! A file that a run will write: what is refused before the run, and how it is written.
+//! A file that a run will write: the checks before the run, and how the file is written.
 //!
-//! - Its folder has to be there and to take files. A folder, a block device or a socket of its name is refused.
-//! - A regular file of its name, or a link of any kind, is replaced where that is allowed, else refused. It is written
-//!   under a temporary name in the same folder and renamed, so that it appears whole or not at all.
-//! - A character device or a FIFO is written into: nothing replaces `/dev/null`, and `mkfifo` and process substitution
-//!   do what they are for. `/dev/stdout` and its other names are the standard output, whatever that is.
+//! - Its folder must exist and be writable. A folder, a block device or a socket with the file's name is an error.
+//! - A regular file with its name, or a link of any kind, is replaced if that is allowed, and is an error otherwise.
+//!   The file is written under a temporary name in the same folder and renamed, so that it appears complete or not at
+//!   all.
+//! - A character device or a FIFO is opened and written: `/dev/null` is never replaced, and `mkfifo` and process
+//!   substitution work. `/dev/stdout` and its other names are the standard output, whatever its type.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -13,21 +14,21 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result, read_error, write_error};
 use crate::temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
 
-/// What an output may be.
+/// The rules for an output file.
 #[derive(Debug, Clone, Copy)]
 pub struct FileRules {
-    /// The field that has the path, for messages.
+    /// The field that contains the path, for messages.
     pub field: &'static str,
     /// What is written, for messages: "the trace".
     pub what: &'static str,
-    /// The endings that a regular file may have, in lower case.
+    /// The allowed extensions of a regular file, in lower case.
     pub extensions: &'static [&'static str],
-    /// Whether a file that is there is replaced.
+    /// Whether an existing file is replaced.
     pub overwrite: bool,
 }
 
 impl FileRules {
-    /// The error for a path that is not possible for this file.
+    /// The error for a path that cannot be used for this file.
     pub fn refused(&self, path: &Path, expected: impl Into<String>) -> Error {
         Error::Value { field: self.field, found: format!("'{}'", path.display()), expected: expected.into() }
     }
@@ -43,7 +44,7 @@ pub struct PlannedFile {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// Made under a temporary name and renamed.
+    /// Written under a temporary name and renamed.
     File,
     /// A character device or a FIFO, opened and written into.
     #[cfg_attr(not(unix), allow(dead_code, reason = "only found on Unix"))]
@@ -63,23 +64,24 @@ impl PlannedFile {
         Ok(this)
     }
 
-    /// Plans a file whose folder is checked later, or was before.
+    /// Plans a file whose folder is checked separately.
     ///
     /// # Errors
-    /// [`Error::Value`] where `path` is a folder or something else that cannot be written, or has another ending,
-    /// [`Error::Exists`] where a file would be replaced and may not be, [`Error::Write`] where the system does not say.
+    /// [`Error::Value`] if `path` is a folder or something else that cannot be written, or has another extension,
+    /// [`Error::Exists`] if a file would have to be replaced and must not be, [`Error::Write`] if the system does not
+    /// report the type.
     pub fn named(path: &Path, rules: FileRules) -> Result<Self> {
         let value = |expected: String| rules.refused(path, expected);
         let target = target(path).map_err(write_error(path))?;
-        let target = target.map_err(|found| value(format!("a file's name; this is {found}")))?;
+        let target = target.map_err(|found| value(format!("a file name, found {found}")))?;
         if target == Target::File {
             let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase);
             if !ending.is_some_and(|ending| rules.extensions.contains(&&*ending)) {
                 let endings: Vec<String> = rules.extensions.iter().map(|ending| format!(".{ending}")).collect();
-                let formats = if endings.len() == 1 { "the one format that is" } else { "the formats that are" };
+                let formats = if endings.len() == 1 { "the only format that is" } else { "the formats that are" };
                 return Err(value(format!("a name that ends in {}, {formats} written", endings.join(" or "))));
             }
-            // A link to a file that is missing has the name too.
+            // A link to a missing file also occupies the name.
             if !rules.overwrite && path.symlink_metadata().is_ok() {
                 return Err(Error::Exists(path.to_path_buf()));
             }
@@ -87,10 +89,10 @@ impl PlannedFile {
         Ok(Self { path: path.to_path_buf(), rules, target })
     }
 
-    /// Refuses a folder that is missing or takes no files, and removes what killed runs left in it.
+    /// Fails if the folder is missing or not writable, and deletes the temporary files of killed runs in it.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Read`] where there is something else, [`Error::Write`].
+    /// [`Error::NotFound`], [`Error::Read`] if it is not a folder, [`Error::Write`].
     pub fn check_folder(&self) -> Result<()> {
         match self.target {
             Target::File => check_writable(&self.path, self.rules.what),
@@ -98,29 +100,29 @@ impl PlannedFile {
         }
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is no regular file but a device, a FIFO or a standard stream. Writing may wait for a reader, and what
-    /// is written when it fails cannot be taken back.
+    /// Whether it is a device, a FIFO or a standard stream instead of a regular file. Writing may wait for a reader,
+    /// and data written before a failure cannot be taken back.
     pub fn is_stream(&self) -> bool {
         self.target != Target::File
     }
 
-    /// Whether it is the standard output, which then has room for nothing else.
+    /// Whether it is the standard output, which then cannot carry anything else.
     pub fn is_standard_output(&self) -> bool {
         self.target == Target::StandardOutput
     }
 
-    /// Writes what `write` gives to the writer.
+    /// Writes the file with the function `write`.
     ///
     /// # Errors
-    /// [`Error::Write`], or [`Error::Exists`] where somebody else made the file in the meantime.
+    /// [`Error::Write`], or [`Error::Exists`] if another program created the file in the meantime.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
         let path = &self.path;
-        // Another program may have made a device or a FIFO of this name since it was planned.
+        // Another program may have created a device or a FIFO with this name since it was planned.
         let now = Self::named(path, FileRules { overwrite: true, ..self.rules })?;
         let written = match now.target {
             Target::File => {
@@ -144,7 +146,7 @@ fn flushed(mut to: impl Write, write: impl FnOnce(&mut dyn Write) -> std::io::Re
     to.flush()
 }
 
-/// What would be written at `path`, or what is there that cannot be.
+/// The target of a write to `path`, or a description of the existing entry that cannot be written.
 fn target(path: &Path) -> std::io::Result<std::result::Result<Target, &'static str>> {
     if let Some(stream) = standard_stream(path) {
         return Ok(Ok(stream));
@@ -152,7 +154,7 @@ fn target(path: &Path) -> std::io::Result<std::result::Result<Target, &'static s
     match path.metadata() {
         Ok(found) => Ok(target_of(&found)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(Target::File)),
-        // That the folder is none, or a loop of links, is for the check of the folder to say.
+        // The check of the folder reports a path that is not a folder and a loop of links.
         Err(_) if folder_of(path).metadata().map_or(true, |folder| !folder.is_dir()) => Ok(Ok(Target::File)),
         Err(_) if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) => Ok(Ok(Target::File)),
         Err(error) => Err(error),
@@ -178,8 +180,8 @@ fn target_of(found: &Metadata) -> std::result::Result<Target, &'static str> {
     Ok(Target::File)
 }
 
-/// The stream of this process that a path names. It may be a regular file, which the shell has opened, so that its kind
-/// does not tell that it must not be replaced.
+/// The stream of this process that a path names. It may be a regular file that the shell has opened, so its type does
+/// not show that it must not be replaced.
 fn standard_stream(path: &Path) -> Option<Target> {
     if !cfg!(unix) {
         return None;
@@ -191,18 +193,18 @@ fn standard_stream(path: &Path) -> Option<Target> {
     }
 }
 
-/// Refuses a file whose folder is missing or takes no files, and removes what killed runs left there.
+/// Fails if the folder of a file is missing or not writable, and deletes the temporary files of killed runs there.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::Read`] where there is something else, [`Error::Write`].
+/// [`Error::NotFound`], [`Error::Read`] if it is not a folder, [`Error::Write`].
 pub fn check_writable(path: &Path, what: &str) -> Result<()> {
     let folder = folder_of(path);
-    check_folder(folder, &format!("a folder for {what}; make it first"))?;
+    check_folder(folder, &format!("a folder for {what}; create it first"))?;
     remove_orphans(folder);
     temporary_beside(path).map(drop)
 }
 
-/// Refuses a folder that is missing, or is something else. `looked_for` says what it is for.
+/// Fails if a folder is missing or is not a folder. `looked_for` describes its purpose.
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::Read`].
@@ -210,7 +212,7 @@ pub fn check_folder(path: &Path, looked_for: &str) -> Result<()> {
     match path.metadata() {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => {
-            let problem = format!("is no folder; looked for {looked_for}");
+            let problem = format!("is not a folder; looked for {looked_for}");
             Err(read_error(path)(std::io::Error::new(ErrorKind::NotADirectory, problem)))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -237,7 +239,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        // A device that the test cannot harm, whatever it does: a link to it.
+        // A link to a device that the test cannot damage.
         let null = folder.path().join("null");
         symlink("/dev/null", &null).unwrap();
         for overwrite in [true, false] {
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn unwritable_paths_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("old.json"), "old").unwrap();
@@ -268,20 +270,20 @@ mod tests {
         symlink("loop", path("loop")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(path("socket.json")).unwrap();
         let keep = FileRules { overwrite: false, ..RULES };
-        for (name, rules, told) in [
+        for (name, rules, expected) in [
             ("old.json", keep, "exists already"),
             ("dangling.json", keep, "exists already"),
-            ("a.txt", RULES, "a name that ends in .json, the one format that is written"),
-            ("", RULES, "this is a folder"),
-            ("socket.json", RULES, "this is a socket"),
-            ("no/a.json", RULES, "no: not found; looked for a folder for the trace; make it first"),
-            ("old.json/a.json", RULES, "old.json: is no folder; looked for a folder for the trace"),
+            ("a.txt", RULES, "a name that ends in .json, the only format that is written"),
+            ("", RULES, "found a folder"),
+            ("socket.json", RULES, "found a socket"),
+            ("no/a.json", RULES, "no: not found; looked for a folder for the trace; create it first"),
+            ("old.json/a.json", RULES, "old.json: is not a folder; looked for a folder for the trace"),
             ("loop/a.json", RULES, "loop: Too many levels of symbolic links"),
         ] {
             let message = PlannedFile::plan(&path(name), rules).unwrap_err().to_string();
-            assert!(message.contains(told), "{name}: {message}");
+            assert!(message.contains(expected), "{name}: {message}");
         }
-        // A link is replaced, and not what it leads to.
+        // The link itself is replaced, not its target.
         symlink("old.json", path("link.json")).unwrap();
         for name in ["dangling.json", "link.json"] {
             PlannedFile::plan(&path(name), RULES).unwrap().write(text).unwrap();
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_whole_leaves_what_was_there() {
+    fn an_incomplete_write_keeps_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         std::fs::write(&path, "old").unwrap();

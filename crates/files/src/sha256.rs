@@ -2,7 +2,7 @@
 
 use ring::digest::{Context, SHA256, digest};
 
-/// A SHA-256 that is computed piece by piece.
+/// An incremental SHA-256.
 #[derive(Clone)]
 pub struct Sha256(Context);
 

@@ -1,9 +1,9 @@
-//! Files and folders under temporary names, and what a killed process left of them.
+//! Temporary files and folders, and the deletion of those that a killed process left.
 //!
 //! A file is written as `.kiln-XXXXXX.part` in the folder of its target, so that the target may be on any file system,
-//! and renamed when it is whole. While it is written it is locked. The lock ends with the process, however that ends: a
-//! temporary file without a lock is an orphan, and [`remove_orphans`] deletes it. A folder has no lock: it is an orphan a day
-//! after the last change in it.
+//! and renamed when it is complete. It is locked while it is written. The lock ends with the process: a temporary file
+//! without a lock is an orphan, and [`remove_orphans`] deletes it. A folder has no lock: it is an orphan one day after
+//! its last change.
 
 use std::fs::{File, Metadata, Permissions, TryLockError};
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::error::{Error, Result, write_error};
 
 const PREFIX: &str = ".kiln-";
 const SUFFIX: &str = ".part";
-/// Random letters and digits between the two.
+/// The number of random letters and digits in the name.
 const RANDOM: usize = 6;
-/// How old an orphan without a lock is: no file takes a day to write.
+/// The age of an orphan without a lock: no file takes a day to write.
 const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a temporary file may be taken for an orphan by another process before that is an error.
+/// The maximum number of times that another process may delete a new temporary file as an orphan.
 const ATTEMPTS: usize = 16;
 
 /// An empty, locked file in the folder of `path`. It is deleted when the value is dropped.
 ///
 /// # Errors
-/// [`Error::Write`] with `path`, where the folder takes no files.
+/// [`Error::Write`] with `path` if the folder is not writable.
 pub fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     for _ in 0..ATTEMPTS {
         let file = create(folder_of(path)).map_err(write_error(path))?;
@@ -51,7 +51,7 @@ fn create(folder: &Path) -> std::io::Result<NamedTempFile> {
 /// An empty folder in the folder of `path`. It is deleted when the value is dropped.
 ///
 /// # Errors
-/// [`Error::Write`] with `path`, where the folder takes no folders.
+/// [`Error::Write`] with `path` if the folder is not writable.
 pub fn temporary_folder_beside(path: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
@@ -60,7 +60,8 @@ pub fn temporary_folder_beside(path: &Path) -> Result<TempDir> {
     builder.tempdir_in(folder_of(path)).map_err(write_error(path))
 }
 
-/// What other programs give new files (the umask is applied to it). Temporary files would be private otherwise.
+/// The mode that other programs give to new files (the umask is applied to it). Temporary files would be private
+/// otherwise.
 fn default_permissions() -> Option<Permissions> {
     #[cfg(unix)]
     return Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));
@@ -81,7 +82,7 @@ pub fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
     file.persist(path).map(drop).map_err(|error| write_error(path)(error.error))
 }
 
-/// Renames a temporary file to `path`, where nothing has that name.
+/// Renames a temporary file to `path`, which must not exist.
 ///
 /// # Errors
 /// [`Error::Exists`], [`Error::Write`].
@@ -92,8 +93,8 @@ pub fn persist_new(file: NamedTempFile, path: &Path) -> Result<()> {
     })
 }
 
-/// Deletes the temporary files and folders in `folder`, not below it, that no running process is writing. What cannot be read or
-/// deleted stays: this is tidying, and no reason for a run to fail.
+/// Deletes the temporary files and folders directly in `folder` that no running process is writing. Errors are only
+/// logged: this is cleanup, and a run must not fail because of it.
 pub fn remove_orphans(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -158,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn orphans_are_deleted_and_files_that_are_written_are_not() {
+    fn orphans_are_deleted_and_locked_files_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let written = temporary_beside(&folder.path().join("a.png")).unwrap();
         let orphan = temporary_beside(&folder.path().join("b.png")).unwrap();
-        // As a killed process leaves it: there, and not locked.
+        // The state after a killed process: the file exists and is not locked.
         let (file, path) = orphan.into_parts();
         let path = path.keep().unwrap();
         drop(file);

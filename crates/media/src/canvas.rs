@@ -1,4 +1,4 @@
-//! A surface of pixels with text and small pictures on it.
+//! A canvas of pixels to draw text and small images on.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -17,12 +17,12 @@ use kiln_files::{Result, read_error};
 
 use crate::png_encode::{EncodingError, encode_png};
 
-/// Width of a letter. The font has Latin-1; any other letter is a question mark.
+/// Width of a character. The font has Latin-1; other characters become question marks.
 pub const LETTER: usize = 7;
 /// Height of a line of text.
 pub const LINE: usize = 15;
 
-/// Pixels, white at first.
+/// Pixels, initially white.
 pub struct Canvas {
     /// Width in pixels.
     pub width: usize,
@@ -47,16 +47,16 @@ impl Canvas {
         }
     }
 
-    /// Puts a picture's upper left corner at `(x, y)`; what lies outside is cut off.
-    pub fn picture(&mut self, picture: &Thumbnail, x: usize, y: usize) {
-        let columns = picture.width.min(self.width.saturating_sub(x));
-        for row in 0..picture.height.min(self.height.saturating_sub(y)) {
-            let (from, to) = (row * picture.width * 3, ((y + row) * self.width + x) * 3);
-            self.rgb[to..to + columns * 3].copy_from_slice(&picture.rgb[from..from + columns * 3]);
+    /// Draws an image with its upper left corner at `(x, y)`. Pixels outside of the canvas are dropped.
+    pub fn draw(&mut self, image: &Thumbnail, x: usize, y: usize) {
+        let columns = image.width.min(self.width.saturating_sub(x));
+        for row in 0..image.height.min(self.height.saturating_sub(y)) {
+            let (from, to) = (row * image.width * 3, ((y + row) * self.width + x) * 3);
+            self.rgb[to..to + columns * 3].copy_from_slice(&image.rgb[from..from + columns * 3]);
         }
     }
 
-    /// As a PNG file in memory.
+    /// Encodes the canvas as a PNG file in memory.
     pub fn png(&self) -> std::result::Result<Vec<u8>, EncodingError> {
         encode_png((self.width, self.height), &self.rgb, &[])
     }
@@ -84,7 +84,7 @@ impl DrawTarget for Canvas {
     }
 }
 
-/// A picture, made smaller.
+/// A thumbnail.
 pub struct Thumbnail {
     /// Width in pixels.
     pub width: usize,
@@ -103,7 +103,7 @@ pub fn size_of(path: &Path) -> Result<(usize, usize)> {
 }
 
 impl Thumbnail {
-    /// Reads a PNG file of ours and makes it at most `side` pixels wide and high.
+    /// Reads a PNG file that Kiln wrote and scales it to at most `side` pixels in width and height.
     pub fn read(path: &Path, side: usize) -> Result<Self> {
         let bad = |error: png::DecodingError| read_error(path)(std::io::Error::other(error));
         let file = File::open(path).map_err(read_error(path))?;
@@ -112,14 +112,14 @@ impl Thumbnail {
         let mut rgb = vec![0; size];
         let info = reader.next_frame(&mut rgb).map_err(bad)?;
         if (info.color_type, info.bit_depth) != (png::ColorType::Rgb, png::BitDepth::Eight) {
-            let error = std::io::Error::other("is no picture of three channels of 8 bits");
+            let error = std::io::Error::other("is not an image with three 8-bit channels");
             return Err(read_error(path)(error));
         }
         let whole = Self { width: info.width as usize, height: info.height as usize, rgb };
         Ok(whole.within(side))
     }
 
-    /// At most `side` pixels wide and high; each pixel is the mean of those that it stands for.
+    /// At most `side` pixels wide and high; each pixel is the mean of its source pixels.
     fn within(self, side: usize) -> Self {
         let longest = self.width.max(self.height);
         if longest <= side {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smaller_pictures_have_the_mean_of_their_pixels() {
+    fn thumbnails_have_the_mean_of_their_pixels() {
         let rgb = [0, 10, 20, 100, 30, 20, 200, 0, 0, 0, 0, 3].to_vec();
         let small = Thumbnail { width: 2, height: 2, rgb }.within(1);
         assert_eq!((small.width, small.height, small.rgb), (1, 1, vec![75, 10, 11]));
@@ -158,10 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_is_cut_off() {
+    fn pixels_outside_are_dropped() {
         let mut canvas = Canvas::new(10, 10);
         canvas.text("WW", 5, 5);
-        canvas.picture(&Thumbnail { width: 4, height: 4, rgb: vec![9; 48] }, 8, 8);
+        canvas.draw(&Thumbnail { width: 4, height: 4, rgb: vec![9; 48] }, 8, 8);
         assert_eq!(canvas.rgb[(9 * 10 + 9) * 3..], [9, 9, 9]);
         assert!(canvas.rgb[..5 * 10 * 3].iter().all(|value| *value == 255));
         assert!(canvas.rgb.contains(&0) && canvas.png().is_ok());

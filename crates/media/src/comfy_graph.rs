@@ -1,5 +1,5 @@
-//! The graph that ComfyUI writes under the key `prompt`: nodes by their ids, whose inputs are values or `[id, slot]` of
-//! another node.
+//! The graph that ComfyUI writes under the key `prompt`: nodes by id, whose inputs are values or links `[id, slot]` to
+//! other nodes.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::foreign::MAX_JSON;
 use crate::json::{short, shortened};
 use crate::text::ImageText;
 
-/// More nodes than this are not searched for the text of a prompt.
+/// The maximum number of nodes that are searched for the text of a prompt.
 const MAX_NODES: usize = 200;
-/// Samplers that an overview has.
+/// The maximum number of samplers in an overview.
 const MAX_SAMPLERS: usize = 8;
 
 /// A graph.
@@ -26,42 +26,42 @@ pub struct Graph {
 /// A node.
 #[derive(Debug, Deserialize)]
 pub struct Node {
-    /// What it does.
+    /// The node's class.
     #[serde(default)]
     pub class_type: String,
-    /// Its values and links to the nodes that it takes something from.
+    /// Its input values and links.
     #[serde(default)]
     pub inputs: Map<String, Value>,
 }
 
-/// A node with its id.
+/// A node and its id.
 pub type NodeAt<'a> = (&'a str, &'a Node);
 
 impl Graph {
-    /// The graph in a text, if it is one.
+    /// Parses the graph in a text; `None` if there is none.
     pub fn of(text: &ImageText) -> Option<Self> {
         let is_one = text.key == "prompt" && text.text.len() <= MAX_JSON && text.text.contains("class_type");
         is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
     }
 
-    /// All nodes, by their ids.
+    /// All nodes by id.
     pub fn iter(&self) -> impl Iterator<Item = NodeAt<'_>> {
         self.nodes.iter().map(|(id, node)| (id.as_str(), node))
     }
 
-    /// The node of an id.
+    /// The node with an id.
     pub fn node(&self, id: &str) -> Option<NodeAt<'_>> {
         self.nodes.get_key_value(id).map(|(id, node)| (id.as_str(), node))
     }
 
-    /// The node that an input is linked to, if it is a link.
+    /// The node that an input links to, if it is a link.
     pub fn linked(&self, (_, node): NodeAt<'_>, name: &str) -> Option<NodeAt<'_>> {
         let id = node.inputs.get(name)?.as_array().filter(|link| link.len() == 2)?.first()?;
         let id = id.as_str().map_or_else(|| id.to_string(), String::from);
         self.node(&id)
     }
 
-    /// What a graph says of prompts and sampling: for each sampler its values, and the texts that lead to it.
+    /// The prompts and the sampling values in a graph: for each sampler its values and the connected texts.
     pub fn overview(&self) -> Vec<(String, String)> {
         const VALUES: [&str; 7] = ["sampler_name", "scheduler", "steps", "cfg", "seed", "noise_seed", "denoise"];
         let is_sampler =
@@ -87,7 +87,7 @@ impl Graph {
         found
     }
 
-    /// The texts that lead to an input.
+    /// The texts connected to an input.
     fn texts_behind(&self, sampler: NodeAt<'_>, name: &str) -> Vec<&str> {
         let (mut texts, mut seen) = (Vec::new(), Vec::new());
         let mut open: Vec<NodeAt<'_>> = self.linked(sampler, name).into_iter().collect();
@@ -99,7 +99,7 @@ impl Graph {
             let text = ["text", "text_g", "text_l", "prompt"].iter().find_map(|key| at.1.inputs.get(*key)?.as_str());
             match text {
                 Some(text) => texts.push(text),
-                // Models and images say nothing in words.
+                // Models and images contain no prompt text.
                 None => {
                     let inputs = at.1.inputs.keys().filter(|key| key.starts_with("conditioning") || *key == name);
                     open.extend(inputs.filter_map(|key| self.linked(at, key)));

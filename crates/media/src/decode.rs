@@ -1,4 +1,4 @@
-//! Decoding by the crate `image`, behind limits.
+//! Decoding with the crate `image`, within limits.
 
 use std::io::Cursor;
 
@@ -7,7 +7,7 @@ use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Li
 
 use crate::{DecodedImage, Error, Gray8Image, Image8, Result, Rgb8Image, jpeg};
 
-/// The formats that are read.
+/// The supported formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileFormat {
@@ -39,10 +39,10 @@ impl FileFormat {
         }
     }
 
-    /// The format of `data` by its first bytes. A file's name plays no part.
+    /// Detects the format of `data` from its first bytes. The file name is not used.
     ///
     /// # Errors
-    /// What `data` is instead, as far as its first bytes tell.
+    /// The content of `data` as far as its first bytes show it.
     fn of(data: &[u8]) -> Result<Self, String> {
         match image::guess_format(data) {
             Ok(ImageFormat::Png) => Ok(Self::Png),
@@ -76,11 +76,11 @@ impl FileFormat {
 /// Limits of [`decode`] and [`crate::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// The most pixels that an image may have. The header's numbers are compared before anything is allocated for them.
+    /// The maximum number of pixels. The values in the header are checked before any allocation.
     pub max_pixels: u64,
-    /// The most bytes that the decoder may hold at a time, without the file itself.
+    /// The maximum memory of the decoder in bytes, without the file itself.
     pub max_memory: u64,
-    /// The most bytes that a file or stream may have.
+    /// The maximum size of a file or stream in bytes.
     pub max_file: u64,
 }
 
@@ -91,16 +91,17 @@ impl Default for DecodeOptions {
     }
 }
 
-/// Decodes an image from the bytes of its file. `name` is for messages: a path, or what the bytes came from.
+/// Decodes an image from the bytes of its file. `name` is used in messages: a path, or the source of the bytes.
 ///
-/// - The content decides about the format.
+/// - The content determines the format.
 /// - The orientation of Exif, or of TIFF's own tag, is applied.
 /// - Gray values are copied to three channels, palettes are looked up, and alpha is kept ([`DecodedImage::into_rgb`]).
-/// - Of 16 bits the high byte is kept, as Pillow does with colors. (Pillow saturates 16-bit gray at 255, so that nearly all of
-///   such an image is white; that is not followed.)
-/// - Pixels are those of Pillow 13 to the bit, but for JPEG: there they differ by up to 4 levels, 0.4 on average where chroma
-///   is subsampled and 0.04 elsewhere (`tests/files.rs`).
-/// - What the first frame of a GIF leaves empty is black and transparent (Pillow: the palette's first color, opaque).
+/// - 16-bit samples are reduced to their high byte, as Pillow does with colors. (Pillow saturates 16-bit gray at 255,
+///   which makes nearly all of such an image white; this is not copied.)
+/// - Pixels equal those of Pillow 13 exactly, except for JPEG: there they differ by up to 4 levels, on average by 0.4
+///   with subsampled chroma and by 0.04 without (`tests/files.rs`).
+/// - Pixels that the first frame of a GIF leaves empty are black and transparent (Pillow: the palette's first color,
+///   opaque).
 /// - TIFF with a palette or with floating point is refused.
 /// - Color profiles and gamma are ignored, as by Pillow.
 ///
@@ -121,7 +122,7 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
         }
         Ok(())
     };
-    // This decoder reserves its rows when it is made, and its error has no size.
+    // This decoder allocates its rows when it is created, and its error has no size.
     if let (FileFormat::Png, Some([b'I', b'H', b'D', b'R', w3, w2, w1, w0, h3, h2, h1, h0])) =
         (format, data.get(12..24))
     {
@@ -136,7 +137,7 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
 
     let (width, height) = decoder.dimensions();
     if width == 0 || height == 0 {
-        let problem = format!("its header says {width}x{height} pixels");
+        let problem = format!("its header states {width}x{height} pixels");
         return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
     }
     check_pixels(width, height)?;
@@ -148,7 +149,7 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
         let problem = "it ends before the marker of its end".into();
         return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
     }
-    // Exif that cannot be read says nothing about the pixels.
+    // Invalid Exif data does not affect the pixels.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let mut image = DynamicImage::from_decoder(decoder).map_err(error)?;
     image.apply_orientation(orientation);
@@ -156,7 +157,7 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
     Ok(DecodedImage::new(rgb, alpha, format))
 }
 
-/// The colors and the alpha of an image; `None` for a kind of samples that is not supported.
+/// The colors and the alpha of an image; `None` for an unsupported sample type.
 fn split(image: DynamicImage) -> Option<Result<(Rgb8Image, Option<Gray8Image>)>> {
     let (width, height) = (image.width() as usize, image.height() as usize);
     let high = |samples: Vec<u16>| samples.into_iter().map(|v| (v >> 8) as u8).collect();

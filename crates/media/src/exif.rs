@@ -1,4 +1,4 @@
-//! Settings in the Exif of JPEG, WebP and AVIF: `UserComment`, as AUTOMATIC1111 writes it there.
+//! Settings in the Exif data of JPEG, WebP and AVIF: `UserComment`, as AUTOMATIC1111 writes it.
 
 use std::io::{BufRead, Seek};
 
@@ -6,7 +6,7 @@ use exif::{In, Reader, Tag, Value};
 
 use crate::text::ImageText;
 
-/// The fields that programs put texts in: AUTOMATIC1111 and others `UserComment`, ComfyUI's savers the others.
+/// The fields that contain texts: `UserComment` of AUTOMATIC1111 and others, the other fields of ComfyUI's savers.
 const TAGS: [(Tag, &str); 5] = [
     (Tag::UserComment, "UserComment"),
     (Tag::ImageDescription, "ImageDescription"),
@@ -15,7 +15,7 @@ const TAGS: [(Tag, &str); 5] = [
     (Tag::Software, "Software"),
 ];
 
-/// The texts of the Exif, if there is one. What is damaged is left out.
+/// The texts in the Exif data, if there is any. Damaged fields are skipped.
 pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
     let mut reader = Reader::new();
     reader.continue_on_error(true);
@@ -23,7 +23,7 @@ pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
         Ok(exif) => exif,
         Err(error) => match error.distill_partial_result(|_| {}) {
             Ok(exif) => exif,
-            Err(_) => return Vec::new(), // there is none
+            Err(_) => return Vec::new(), // no Exif data
         },
     };
     let text = |&(tag, key): &(Tag, &str)| {
@@ -41,8 +41,8 @@ pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
     TAGS.iter().filter_map(text).filter(|text| !text.text.is_empty()).collect()
 }
 
-/// A text under the name that it has in a PNG. ComfyUI writes `prompt:` and JSON into one field, `workflow:` and JSON into
-/// another (`comfy_extras/nodes_images.py`, `SaveAnimatedWEBP`: Model, then Make and on downwards).
+/// A text with its key in a PNG. ComfyUI writes `prompt:` and JSON into one field, `workflow:` and JSON into another
+/// (`comfy_extras/nodes_images.py`, `SaveAnimatedWEBP`: Model, then Make and descending tags).
 fn named(field: &str, text: String) -> ImageText {
     let place = "Exif".to_string();
     for key in ["prompt", "workflow"] {
@@ -55,7 +55,7 @@ fn named(field: &str, text: String) -> ImageText {
     ImageText { place, key: field.into(), text }
 }
 
-/// A `UserComment`: 8 bytes that name the encoding, then the text. Exif 2.32, section 4.6.5.
+/// A `UserComment`: 8 bytes with the name of the encoding, then the text. Exif 2.32, section 4.6.5.
 fn comment(bytes: &[u8]) -> String {
     let text = match bytes.split_at_checked(8) {
         Some((b"UNICODE\0", text)) => utf16(text),
@@ -67,8 +67,8 @@ fn comment(bytes: &[u8]) -> String {
     text.trim_end_matches('\0').into()
 }
 
-/// "Unicode" is UCS-2 in an order that nobody wrote down: AUTOMATIC1111 writes big-endian, others little-endian whatever
-/// the rest of the Exif is in, some UTF-8. The order in which more characters are of the first page is the right one.
+/// "Unicode" is UCS-2 with unspecified byte order: AUTOMATIC1111 writes big-endian, others little-endian in any Exif
+/// byte order, some UTF-8. The order with more characters below U+0100 is used.
 fn utf16(bytes: &[u8]) -> String {
     let (big, rest) = match bytes {
         [0xfe, 0xff, rest @ ..] => (Some(true), rest),
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// A TIFF with a `UserComment`, as it stands in Exif.
+    /// A TIFF with a `UserComment`, as in Exif data.
     fn tiff(comment: &[u8]) -> Vec<u8> {
         let entry = |tag: u16, kind: u16, count: u32, value: u32| {
             [&tag.to_be_bytes()[..], &kind.to_be_bytes(), &count.to_be_bytes(), &value.to_be_bytes()].concat()
@@ -145,7 +145,7 @@ mod tests {
 
     /// The fields of a WebP of ComfyUI, in little-endian order as Pillow writes them.
     #[test]
-    fn comfyuis_fields_have_their_names() {
+    fn comfyui_fields_are_named() {
         let (workflow, prompt) = (b"workflow:{\"nodes\": []}\0", b"prompt:{\"3\": {\"class_type\": \"KSampler\"}}\0");
         let entry = |tag: u16, count: usize, at: usize| {
             let numbers = [(count as u32).to_le_bytes(), (at as u32).to_le_bytes()].concat();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_damaged_anywhere_are_no_panic() {
+    fn damaged_files_do_not_panic() {
         for whole in [jpeg(b"ASCII\0\0\0a circle"), webp(b"ASCII\0\0\0a circle")] {
             for end in 0..whole.len() {
                 texts(&whole[..end]);

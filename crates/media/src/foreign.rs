@@ -1,4 +1,4 @@
-//! What programs other than AUTOMATIC1111 leave in pictures, for reports. Other crates make requests of it.
+//! Metadata of programs other than AUTOMATIC1111, for reports. Other crates convert it to requests.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use serde_json::{Map, Value};
 use crate::comfy_graph::{Graph, NodeAt};
 use crate::text::ImageText;
 
-/// As many things as are told of one text.
+/// The maximum number of reported values of a text.
 const FACTS: usize = 40;
-/// More of a value is not told.
+/// The maximum number of reported characters of a value.
 const LENGTH: usize = 2000;
-/// A longer text is not parsed: values take many times the memory of their text. ComfyUI's largest graphs have some hundred
-/// thousand bytes.
+/// Longer texts are not parsed, because parsed values take many times the memory of their text. ComfyUI's largest
+/// graphs have some hundred thousand bytes.
 pub const MAX_JSON: usize = 4 << 20;
-/// ComfyUI's nodes that settings are in: parts of their names.
+/// Name parts of ComfyUI's nodes that contain settings.
 const NODES: [&str; 8] = ["Sampler", "Loader", "TextEncode", "LatentImage", "Scheduler", "Guider", "Noise", "Lora"];
 
-/// A text of another program, and what stands in it.
+/// A text of another program, and the values in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForeignSettings {
-    /// Whose text it is.
+    /// The program.
     pub program: &'static str,
     /// The text's key.
     pub key: String,
@@ -29,13 +29,13 @@ pub struct ForeignSettings {
 }
 
 impl ForeignSettings {
-    /// What is known of the texts of an image.
+    /// The known values in the texts of an image.
     pub fn all(texts: &[ImageText]) -> Vec<Self> {
         let of_novelai = is_of_novelai(texts);
         texts.iter().filter_map(|text| Self::of(text, of_novelai)).collect()
     }
 
-    /// What is known of `text`.
+    /// The known values in `text`.
     fn of(text: &ImageText, of_novelai: bool) -> Option<Self> {
         let json = || object_of(text);
         let (program, facts) = match text.key.as_str() {
@@ -67,20 +67,20 @@ pub fn is_of_novelai(texts: &[ImageText]) -> bool {
     texts.iter().any(|text| text.key == "Software" && text.text.contains("NovelAI"))
 }
 
-/// Whether an object is the settings of Fooocus.
+/// Whether an object has the settings of Fooocus.
 pub fn is_of_fooocus(all: &Map<String, Value>) -> bool {
     let version = all.get("version").and_then(Value::as_str);
     ["fooocus_scheme", "base_model_hash"].iter().any(|key| all.contains_key(*key))
         || version.is_some_and(|version| version.starts_with("Fooocus"))
 }
 
-/// The object that a text is, if it is one and not too long.
+/// The object in a text, if it is one and not too long.
 pub fn object_of(text: &ImageText) -> Option<Map<String, Value>> {
     let is_one = text.text.len() <= MAX_JSON && text.text.trim_start().starts_with('{');
     is_one.then(|| serde_json::from_str(&text.text).ok()).flatten()
 }
 
-/// What a graph says: prompts and samplers, then its nodes.
+/// The values in a graph: prompts and samplers, then its nodes.
 fn comfyui(text: &ImageText) -> Option<Vec<(String, String)>> {
     let graph = Graph::of(text)?;
     let mut facts = graph.overview();
@@ -88,7 +88,7 @@ fn comfyui(text: &ImageText) -> Option<Vec<(String, String)>> {
     Some(facts)
 }
 
-/// How many nodes a workflow has. Nothing of them is kept.
+/// The number of nodes of a workflow. Nothing else of them is stored.
 fn workflow_nodes(text: &str) -> Option<usize> {
     #[derive(Deserialize)]
     struct Workflow {
@@ -102,7 +102,7 @@ fn facts_of_length(mut facts: Vec<(String, String)>) -> Vec<(String, String)> {
     facts.into_iter().map(|(name, value)| (name, value.chars().take(LENGTH).collect())).collect()
 }
 
-/// The members of an object, and of the objects right in it.
+/// The members of an object and of its direct child objects.
 fn facts(all: &Map<String, Value>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (name, value) in all {
@@ -118,20 +118,20 @@ fn facts(all: &Map<String, Value>) -> Vec<(String, String)> {
     found
 }
 
-/// The inputs of the nodes that matter, the lowest numbers first.
+/// The inputs of relevant nodes, in ascending order of their ids.
 fn nodes(graph: &Graph) -> Vec<(String, String)> {
     let node = |(id, node): NodeAt<'_>| {
         let class = Some(&node.class_type).filter(|class| NODES.iter().any(|part| class.contains(part)))?;
-        let told = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
-        let told: Vec<_> = told.collect();
-        Some((id.parse::<u64>().unwrap_or(u64::MAX), format!("{class} {id}"), told.join(", ")))
+        let values = node.inputs.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+        let values: Vec<_> = values.collect();
+        Some((id.parse::<u64>().unwrap_or(u64::MAX), format!("{class} {id}"), values.join(", ")))
     };
     let mut found: Vec<_> = graph.iter().filter_map(node).collect();
     found.sort();
-    found.into_iter().map(|(_, name, told)| (name, told)).collect()
+    found.into_iter().map(|(_, name, values)| (name, values)).collect()
 }
 
-/// A value that is one: no list, no object.
+/// A scalar as text; `None` for a list or an object.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -144,7 +144,7 @@ fn plain(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(all: &[(&str, &str)]) -> Vec<String> {
+    fn values(all: &[(&str, &str)]) -> Vec<String> {
         let text =
             |(key, text): &(&str, &str)| ImageText { place: "tEXt".into(), key: (*key).into(), text: (*text).into() };
         let all: Vec<ImageText> = all.iter().map(text).collect();
@@ -158,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn comfyuis_nodes_are_told() {
+    fn comfyui_nodes_are_reported() {
         let prompt = r#"{"10": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat", "clip": ["4", 1]}},
             "3": {"class_type": "KSampler", "inputs": {"seed": 5, "cfg": 8.0, "model": ["4", 0], "positive":
             ["11", 0]}}, "11": {"class_type": "ConditioningSetArea", "inputs": {"conditioning": ["10", 0]}},
             "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}"#;
-        let found = told(&[("prompt", prompt), ("workflow", r#"{"nodes": [1, 2]}"#)]);
+        let found = values(&[("prompt", prompt), ("workflow", r#"{"nodes": [1, 2]}"#)]);
         assert_eq!(
             found[0],
             "ComfyUI prompt: prompt of 3=a cat; sampler 3=cfg 8.0, seed 5; KSampler 3=cfg 8.0, seed 5; CLIPTextEncode \
@@ -173,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_are_told_by_their_keys() {
-        let found = told(&[
+    fn other_programs_are_detected_by_their_keys() {
+        let found = values(&[
             ("invokeai_metadata", r#"{"positive_prompt": "a", "model": {"name": "b", "hash": 1, "c": [1]}}"#),
             ("Software", "NovelAI"),
             ("Description", "a cat"),
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn many_texts_and_long_ones_are_bounded() {
+    fn number_and_length_of_texts_are_limited() {
         let texts: Vec<(String, String)> = (0..20_000).map(|_| ("Comment".into(), "{}".into())).collect();
         let texts: Vec<(&str, &str)> = texts.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
-        assert!(told(&texts).is_empty());
+        assert!(values(&texts).is_empty());
         let long = format!("{{\"a\": [{}1]}}", "1,".repeat(MAX_JSON / 2));
-        assert!(told(&[("invokeai_metadata", &long)]).is_empty());
+        assert!(values(&[("invokeai_metadata", &long)]).is_empty());
         let nodes = format!("{{\"nodes\": [{}1]}}", "[1],".repeat(MAX_JSON / 2));
-        assert_eq!(told(&[("workflow", &nodes)]), [format!("ComfyUI workflow: nodes={}", MAX_JSON / 2 + 1)]);
+        assert_eq!(values(&[("workflow", &nodes)]), [format!("ComfyUI workflow: nodes={}", MAX_JSON / 2 + 1)]);
     }
 }

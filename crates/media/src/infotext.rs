@@ -1,4 +1,4 @@
-//! The text that AUTOMATIC1111 writes into pictures: a prompt, a negative prompt, and a line of fields.
+//! The text that AUTOMATIC1111 writes into images: a prompt, a negative prompt, and a line of fields.
 //!
 //! ```text
 //! a red apple
@@ -6,37 +6,37 @@
 //! Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 42, Size: 512x512, Model: "a, b", Version: v1.10.1
 //! ```
 //!
-//! It is read as AUTOMATIC1111 reads it (`infotext_utils.parse_generation_parameters`): a key is a word character and then
-//! word characters, spaces, `-` and `/`; a value ends at a comma, or is a JSON string. Beyond that, values may be JSON
+//! The parser follows AUTOMATIC1111 (`infotext_utils.parse_generation_parameters`): a key is a word character and then
+//! word characters, spaces, `-` and `/`; a value ends at a comma, or is a JSON string. In addition, values may be JSON
 //! objects and lists, which extensions write without quotation marks, and lines may follow the fields.
 
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// With fewer fields a line is no line of fields.
+/// A line with fewer fields is not a line of fields.
 const MIN_FIELDS: usize = 3;
 const NEGATIVE: &str = "Negative prompt:";
-/// More fields than any program writes are no settings.
+/// The maximum number of fields; no program writes more.
 const MAX_FIELDS: usize = 1000;
-/// A JSON value of more bytes is read as plain text up to its first comma.
+/// A longer JSON value, in bytes, is read as plain text up to its first comma.
 const MAX_VALUE: usize = 256 << 10;
-/// What the line of fields begins with in every version.
+/// The first field of the line in every version.
 const BEGIN: &str = "Steps:";
 
-/// The settings of a picture as text.
+/// The settings of an image as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Infotext {
-    /// What the picture shows.
+    /// The prompt.
     pub prompt: String,
-    /// What it does not show.
+    /// The negative prompt.
     pub negative_prompt: String,
-    /// Everything else by name, in its order.
+    /// The other fields in their order.
     pub fields: Vec<(String, String)>,
 }
 
 impl Infotext {
-    /// Reads a text; `None` where it has no line of fields.
+    /// Parses a text; `None` if it has no line of fields.
     pub fn parse(text: &str) -> Option<Self> {
         // Weights such as `(word:1.2)` in JSON look like fields.
         if is_json(text) {
@@ -45,7 +45,7 @@ impl Infotext {
         let lines: Vec<&str> = text.trim().split('\n').map(str::trim).collect();
         let has_fields = |line: &&str| fields(line).len() >= MIN_FIELDS;
         let last = lines.len().checked_sub(1).filter(|&at| has_fields(&lines[at]));
-        // Some extensions add lines of their own behind the fields.
+        // Some extensions append their own lines after the fields.
         let at = last.or_else(|| lines.iter().rposition(|line| line.starts_with(BEGIN) && has_fields(line)))?;
         let (mut prompt, mut negative, mut is_negative) = (Vec::new(), Vec::new(), false);
         for line in &lines[..at] {
@@ -73,7 +73,7 @@ impl Infotext {
     }
 }
 
-/// The fields of a line. What is none is skipped.
+/// The fields of a line. Invalid parts are skipped.
 fn fields(line: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -88,16 +88,16 @@ fn fields(line: &str) -> Vec<(String, String)> {
                 found.push((key.to_string(), value));
                 rest = behind;
             }
-            // No key begins before the colon or whatever else is there.
+            // No key starts before the colon or other character at this position.
             _ => rest = behind,
         }
     }
     found
 }
 
-/// The value at the begin of `text`, and what is behind the comma that ends it.
+/// The value at the start of `text`, and the text after the comma that ends it.
 fn value(text: &str) -> (String, &str) {
-    // Only so much of the text is looked at, by whichever field: what is longer is no value.
+    // Only this part of the text is searched, for all fields together: longer text is not a value.
     let part = text.get(..text.floor_char_boundary(MAX_VALUE)).unwrap_or(text);
     if part.starts_with('"') {
         let mut values = Deserializer::from_str(part).into_iter::<String>();
@@ -119,12 +119,12 @@ fn value(text: &str) -> (String, &str) {
     (value.trim_end().to_string(), behind)
 }
 
-/// Whether a text is a JSON object. Such a text is no settings of AUTOMATIC1111's, whatever stands in it.
+/// Whether a text is a JSON object. Such a text does not contain settings of AUTOMATIC1111.
 fn is_json(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// What is behind the comma that `text` begins with, or nothing at the end.
+/// The text after an initial comma; empty at the end.
 fn ended(text: &str) -> Option<&str> {
     let text = text.trim_start();
     if text.is_empty() { Some(text) } else { text.strip_prefix(',') }
@@ -134,8 +134,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// A value as a JSON string where it would not come back otherwise: where a comma or colon would end it for some reader, or
-/// what it begins with would.
+/// A value, quoted as a JSON string if a reader would not get it back otherwise: if a comma or colon would end it, or
+/// its first character would be misread.
 pub fn quoted(value: &str) -> String {
     let is_plain =
         !value.contains([',', ':', '\n', '\r', '"']) && !value.starts_with(['{', '[']) && value.trim() == value;
@@ -183,28 +183,28 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_json_are_text() {
+    fn invalid_json_values_are_text() {
         let found = parse("Steps: 20, Model: \"half, VAE: {a, TI: [1;2], Seed: 5");
         let values: Vec<&str> = found.fields.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(values, ["20", "\"half", "{a", "[1;2]", "5"]);
     }
 
     #[test]
-    fn lines_behind_the_fields_are_fields() {
+    fn lines_after_the_fields_are_fields() {
         let found = parse("a cat\nSteps: 20, Sampler: Euler, Seed: 1\nTemplate: a {cat|dog}\nNegative Template: b");
         assert_eq!(found.prompt, "a cat");
         assert_eq!((found.get("Template"), found.get("Negative Template")), (Some("a {cat|dog}"), Some("b")));
     }
 
     #[test]
-    fn what_has_no_fields_is_nothing() {
+    fn texts_without_fields_are_ignored() {
         for text in ["", "a cat", "a: b, c: d", "Steps: 20, Seed: 1", "{\"prompt\": {\"a\": 1, \"b\": 2}}", "\n\n"] {
             assert_eq!(Infotext::parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn quoted_values_come_back() {
+    fn quoted_values_round_trip() {
         for text in
             ["plain", "a, b", "a: b", "\"a\"", "a\"b", " a ", "", "\\", "a\nb\r\u{7f}\u{1b}", "{a", "[1]", "ぼ,"]
         {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_no_settings() {
+    fn json_is_not_an_infotext() {
         for text in [
             r#"{"prompt": "(a:1.2), (b:1.3), (c:1.4)", "steps": 20}"#,
             "\n {\"a\": \"Steps: 1, Sampler: x, Seed: 2\"}\n",
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_texts_take_neither_stack_nor_time() {
+    fn hostile_texts_use_bounded_stack_and_time() {
         for text in ["a", "a:", "aa:", "aa:\"", "aa:\"\\", "aa:{\"", "[", "{\"a\":", ",", " ", "\"", "aa:[", "Steps:\n"]
         {
             Infotext::parse(&text.repeat(50_000));

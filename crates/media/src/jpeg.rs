@@ -1,10 +1,11 @@
-//! Whether a JPEG file is complete. The decoder fills what a truncated file lacks with gray.
+//! Whether a JPEG file is complete. The decoder fills missing parts of a truncated file with gray.
 
-/// Whether the markers of `data` reach the end of image (ITU T.81, annex B). Damage before it is the decoder's to find.
+/// Whether the markers of `data` reach the end of image (ITU T.81, annex B). The decoder detects damage before it.
 pub(crate) fn reaches_its_end(data: &[u8]) -> bool {
     let mut rest = data.get(2..).unwrap_or_default(); // after the start of image
     loop {
-        // The next marker: 0xff and neither a stuffed zero, a fill byte nor a restart (which stand in compressed data).
+        // The next marker: 0xff followed by anything except a stuffed zero, a fill byte or a restart (which occur in
+        // compressed data).
         let is_marker =
             |pair: &[u8]| matches!(pair, &[0xff, code] if !matches!(code, 0x00 | 0x01 | 0xff | 0xd0..=0xd8));
         let Some(at) = rest.windows(2).position(is_marker) else { return false };

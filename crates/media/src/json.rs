@@ -1,11 +1,11 @@
-//! Values of JSON in messages.
+//! JSON values in messages.
 
 use serde_json::Value;
 
-/// Characters of a text that are shown.
+/// The maximum number of shown characters.
 const SHOWN: usize = 60;
 
-/// The begin of a value, for a message.
+/// The start of a value, for a message.
 pub fn short(value: &Value) -> String {
     match value {
         Value::String(text) => shortened(text),
@@ -15,7 +15,7 @@ pub fn short(value: &Value) -> String {
     }
 }
 
-/// The begin of a text, without control characters.
+/// The start of a text, without control characters.
 pub fn shortened(text: &str) -> String {
     let mut begin: String = text.chars().take(SHOWN).filter(|c| !c.is_control()).collect();
     if text.chars().count() > SHOWN {

@@ -1,13 +1,13 @@
-//! Floor 1: images without a network: reading, resizing, and the text that programs write into their files.
+//! Floor 1: images without a network: reading, resizing, and the text that programs write into image files.
 //!
-//! Pixels are plain buffers of bytes ([`Image8`]). The crate knows no tensor library, no request and no model:
-//! [`Rgb8Image::to_planes`] and [`Gray8Image::to_unit`] give the values that a tensor takes, [`Infotext`] and
-//! [`ForeignSettings`] are names and values. Images come from strangers: no memory is allocated because a file claims a size,
-//! texts are bounded, and damaged parts are left out.
+//! Pixels are plain byte buffers ([`Image8`]). The crate contains no tensor library, request or model:
+//! [`Rgb8Image::to_planes`] and [`Gray8Image::to_unit`] return the values for a tensor, [`Infotext`] and
+//! [`ForeignSettings`] are names and values. Image files are untrusted: no memory is allocated because a file claims a
+//! size, the length of texts is limited, and damaged parts are skipped.
 //!
-//! Where a rule exists elsewhere, the results are those of Pillow 13 (resizing, grey values, blur, compositing), of
+//! Where a rule exists elsewhere, the results are those of Pillow 13 (resizing, gray values, blur, compositing), of
 //! OpenCV 5 (the blur of masks) and of AUTOMATIC1111's `modules/images.py` and `modules/masking.py` (resize modes, crop
-//! regions, fill). `tests/fixtures` has what those programs computed, and the scripts.
+//! regions, fill). `tests/fixtures` has the results of those programs, and the scripts.
 //!
 //! ```
 //! use kiln_media::{AlphaRule, DecodeOptions, Filter, ResizeMode, Rgb8Image, StillFormat, ValueRange, decode, encode};

@@ -1,4 +1,4 @@
-//! Reading the bytes of a file or stream, of bounded number.
+//! Reading a limited number of bytes of a file or stream.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{DecodeOptions, DecodedImage, Error, Result, decode};
 
-/// Reads and decodes an image file. The content decides about its format.
+/// Reads and decodes an image file. The content determines its format.
 ///
 /// # Errors
 /// Those of [`read_file`] and [`decode`].
@@ -35,7 +35,7 @@ pub fn read_file(path: &Path, options: &DecodeOptions) -> Result<Vec<u8>> {
     read_all(file, &name, options)
 }
 
-/// All bytes of a stream, for [`decode`]: standard input, say.
+/// All bytes of a stream such as standard input, for [`decode`].
 ///
 /// # Errors
 /// [`Error::Read`] if reading fails, [`Error::TooLarge`] if there are more bytes than [`DecodeOptions::max_file`].

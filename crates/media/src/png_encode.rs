@@ -15,7 +15,7 @@ const LONGEST_KEY: usize = 79;
 /// An RGB image of `(width, height)` pixels, row by row in 8 bits, as a PNG. Each text is a key and its value.
 ///
 /// # Errors
-/// Where the number of bytes is not `width * height * 3`, a side is 0, or a key is empty or longer than 79 characters.
+/// If the number of bytes is not `width * height * 3`, a side is 0, or a key is empty or longer than 79 characters.
 pub fn encode_png(
     (width, height): (usize, usize),
     rgb: &[u8],
@@ -69,7 +69,7 @@ fn header<W: Write>(
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
     for &(key, text) in texts {
-        // tEXt holds Latin-1 alone. For other texts AUTOMATIC1111 writes iTXt under the same key.
+        // tEXt contains only Latin-1. For other texts AUTOMATIC1111 writes iTXt with the same key.
         if is_latin1(text) {
             encoder.add_text_chunk(key.into(), text.into())?;
         } else {

@@ -1,7 +1,7 @@
-//! The text chunks of a PNG, wherever they stand in the file.
+//! The text chunks of a PNG, at any position in the file.
 //!
-//! Chunks are walked by their lengths and pixels are skipped, never inflated, so that a large or hostile picture costs
-//! nothing, and texts behind the pixels are found, too. PNG specification, third edition, sections 5.3 and 11.3.3.
+//! Chunks are skipped by their lengths and pixels are never inflated, so that a large or hostile image costs nothing,
+//! and texts after the pixels are found as well. PNG specification, third edition, sections 5.3 and 11.3.3.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -11,27 +11,27 @@ use crate::text::ImageText;
 
 /// The first bytes of every PNG.
 pub(crate) const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
-/// A text of more bytes is no settings. ComfyUI's largest workflows have a few million.
+/// The maximum bytes of a text. ComfyUI's largest workflows have a few million.
 pub(crate) const MAX_TEXT: usize = 16 << 20;
-/// More of texts is left where it is, and no more than this is inflated, whatever becomes of it.
+/// The maximum bytes of all texts, read or inflated.
 const MAX_TEXTS: usize = 64 << 20;
-/// More texts than any program writes.
+/// The maximum number of texts; no program writes more.
 const MAX_COUNT: usize = 1000;
-/// A file of more chunks is no picture. A large picture has some ten thousand chunks of pixels.
+/// The maximum number of chunks. A large image has some ten thousand chunks of pixels.
 const MAX_CHUNKS: usize = 1_000_000;
 
-/// What was found in a PNG.
+/// The contents of a PNG.
 pub(crate) struct PngTexts {
     /// Width and height.
     pub(crate) size: Option<(u32, u32)>,
     pub(crate) texts: Vec<ImageText>,
 }
 
-/// Reads on behind the signature. Stops at what is no chunk any more, such as the end of a file that was cut off: what
-/// was found until there is given.
+/// Reads the chunks after the signature. It stops at invalid data, such as the end of a truncated file, and returns the
+/// results up to there.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(crate) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
     let (mut size, mut texts, mut total) = (None, Vec::new(), 0usize);
     for _ in 0..MAX_CHUNKS {
@@ -48,10 +48,10 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
             _ => false,
         };
         if !wanted {
-            file.seek(SeekFrom::Current(length as i64 + 4))?; // with the checksum
+            file.seek(SeekFrom::Current(length as i64 + 4))?; // and the checksum
             continue;
         }
-        // As long as the file has it: a length that lies takes no memory.
+        // Limited by the file: a false length allocates nothing.
         let mut data = Vec::new();
         file.by_ref().take(length as u64).read_to_end(&mut data)?;
         let mut checksum = [0; 4];
@@ -70,7 +70,7 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
             size = side(0).zip(side(4));
         } else {
             let (text, cost) = text(&kind, &data);
-            // What is refused has cost as much as what is taken.
+            // Rejected data counts as well.
             total = total.saturating_add(cost);
             texts.extend(text);
         }
@@ -81,7 +81,7 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> std::io::Result<PngTexts> {
     Ok(PngTexts { size, texts })
 }
 
-/// Fills a buffer; `false` where the file ends before.
+/// Fills a buffer; `false` if the file ends before.
 fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -90,7 +90,7 @@ fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     }
 }
 
-/// The keyword and the text of a chunk, and how many bytes were read or inflated for it.
+/// The keyword and the text of a chunk, and the number of bytes that were read or inflated for it.
 fn text(kind: &[u8; 4], data: &[u8]) -> (Option<ImageText>, usize) {
     let mut cost = data.len();
     let mut inflated = |data: &[u8]| {
@@ -120,20 +120,21 @@ fn text(kind: &[u8; 4], data: &[u8]) -> (Option<ImageText>, usize) {
     (read(), cost)
 }
 
-/// What stands before and behind the first zero.
+/// The bytes before and after the first zero.
 fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = data.iter().position(|&byte| byte == 0)?;
     Some((&data[..end], &data[end + 1..]))
 }
 
-/// What a compressed text says, up to a byte more than a text may have or up to what is damaged, and whether nothing is.
+/// The text of a compressed chunk, up to one byte more than the limit or up to damaged data, and whether it is
+/// undamaged.
 fn inflate(data: &[u8]) -> (Vec<u8>, bool) {
     let mut text = Vec::new();
     let read = ZlibDecoder::new(data).take(MAX_TEXT as u64 + 1).read_to_end(&mut text);
     (text, read.is_ok())
 }
 
-/// Latin-1, as the specification has it; many programs write UTF-8 all the same, which hardly ever is valid by chance.
+/// Latin-1, as specified. Many programs write UTF-8 instead, and Latin-1 text is rarely valid UTF-8 by chance.
 fn from_latin1(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -141,7 +142,7 @@ fn from_latin1(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether a text comes back from a tEXt chunk: it is Latin-1, and its bytes are not UTF-8 by chance.
+/// Whether a tEXt chunk preserves a text: it is Latin-1, and its bytes are not valid UTF-8 by chance.
 pub(crate) fn is_latin1(text: &str) -> bool {
     let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     text.is_ascii() || bytes.is_some_and(|bytes| std::str::from_utf8(&bytes).is_err())
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_text_is_read_before_and_behind_the_pixels() {
+    fn every_kind_of_text_is_read_before_and_after_the_pixels() {
         let header = chunk(b"IHDR", &[0, 0, 2, 0, 0, 0, 1, 0, 8, 2, 0, 0, 0]);
         let all = [
             header,
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(texts(&all), expected);
         let whole = all.concat();
         for end in 0..whole.len() {
-            read(&mut Cursor::new(&whole[..end])).unwrap(); // cut off anywhere
+            read(&mut Cursor::new(&whole[..end])).unwrap(); // truncated at any byte
         }
     }
 
@@ -218,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_what_is_inflated_are_bounded() {
+    fn texts_and_inflated_bytes_are_limited() {
         let many: Vec<Vec<u8>> = (0..MAX_COUNT + 50).map(|_| chunk(b"tEXt", b"Comment\0{}")).collect();
         assert_eq!(texts(&many).len(), MAX_COUNT);
-        // Each is refused for its length, and after a few no more are inflated: a text behind them is not reached.
+        // Each is rejected for its length, and after a few no more are inflated: a text after them is not reached.
         let bomb = chunk(b"zTXt", &[b"bomb\0\0".as_slice(), &zlib(&vec![b'x'; MAX_TEXT + 1])].concat());
         let good = chunk(b"tEXt", b"k\0v");
         let few = MAX_TEXTS / MAX_TEXT;
         assert_eq!(texts(&[vec![bomb.clone(); few - 1], vec![good.clone()]].concat()), [pair("k", "v")]);
         assert_eq!(texts(&[vec![bomb; few + 1], vec![good.clone()]].concat()), []);
-        // The same where they end in what is no zlib.
+        // The same if they end in invalid zlib data.
         let mut damaged = zlib(&vec![b'x'; MAX_TEXT - 1]);
         damaged.truncate(damaged.len() - 4);
         let damaged = chunk(b"zTXt", &[b"bomb\0\0".as_slice(), &damaged].concat());

@@ -12,7 +12,7 @@ pub enum ValueRange {
 }
 
 impl Rgb8Image {
-    /// The values in f32, one plane a channel, `(3, h, w)`.
+    /// The values in f32, one plane for each channel, `(3, h, w)`.
     #[must_use]
     pub fn to_planes(&self, range: ValueRange) -> Vec<f32> {
         let value = |v: u8| match range {

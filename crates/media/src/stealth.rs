@@ -1,8 +1,9 @@
-//! Settings in the lowest bits of pixels: "stealth" PNG info, which survives where text chunks are taken out.
+//! Settings in the lowest bits of pixels: "stealth" PNG info, which survives the removal of text chunks.
 //!
-//! Pixels are visited column by column. The lowest bit of each alpha value (or of red, green and blue, in this order) is a
-//! bit of: 15 letters that name the mode, the number of bits that follow in 32 bits, then the text in UTF-8, which the
-//! modes that end in `comp` compress with gzip. So writes the extension sd_webui_stealth_pnginfo, and NovelAI.
+//! Pixels are visited column by column. The lowest bit of each alpha value (or of red, green and blue, in this order)
+//! is one bit of: 15 characters with the mode, the number of following bits as 32 bits, then the text in UTF-8, which
+//! the modes that end in `comp` compress with gzip. The extension sd_webui_stealth_pnginfo and NovelAI write this
+//! format.
 
 use std::io::{BufRead, Read, Seek};
 
@@ -11,24 +12,24 @@ use png::{BitDepth, ColorType, Decoder, Transformations};
 
 use crate::text::ImageText;
 
-/// The modes: their names, whether they are in the colours, and whether they are compressed.
+/// The modes: name, whether bits are in the colors, and whether the text is compressed.
 const MODES: [(&[u8; 15], bool, bool); 4] = [
     (b"stealth_pnginfo", false, false),
     (b"stealth_pngcomp", false, true),
     (b"stealth_rgbinfo", true, false),
     (b"stealth_rgbcomp", true, true),
 ];
-/// Bits of a mode's name and of the length.
+/// Bits of the mode's name and of the length.
 const HEAD: usize = 15 * 8 + 32;
-/// A hidden text takes no more bytes.
+/// The maximum size of a hidden text in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// What a compressed one may grow to.
+/// The maximum size of a decompressed text in bytes.
 const MAX_TEXT: u64 = 16 << 20;
 
-/// The hidden text of a PNG, if there is one. What cannot be decoded has none.
+/// The hidden text of a PNG; `None` if there is none or it cannot be decoded.
 ///
-/// Rows are read one by one and of each no more than the bits are kept that a text may have; a picture without one is
-/// left after its first rows.
+/// Rows are read one by one, and only the bits that a text may have are stored. An image without a text is skipped
+/// after its first rows.
 pub(crate) fn read(file: impl BufRead + Seek) -> Option<ImageText> {
     let mut decoder = Decoder::new(file);
     decoder.set_transformations(Transformations::IDENTITY);
@@ -68,14 +69,14 @@ pub(crate) fn read(file: impl BufRead + Seek) -> Option<ImageText> {
     Some(ImageText { place: "hidden in pixels".into(), key: place, text })
 }
 
-/// The lowest bits of the first columns of a picture.
+/// The lowest bits of the first columns of an image.
 struct Bits {
-    /// Bits of a pixel.
+    /// Bits in a pixel.
     of_pixel: usize,
     height: usize,
-    /// The columns that a text can reach.
+    /// The maximum number of columns of a text.
     columns: usize,
-    /// Row by row, a byte for eight bits; a row starts with a byte.
+    /// Row by row, eight bits in a byte; each row starts with a new byte.
     rows: Vec<u8>,
 }
 
@@ -111,7 +112,7 @@ impl Bits {
         (0..8).try_fold(0, |byte, bit| Some(byte << 1 | u8::from(self.get(8 * i + bit)?)))
     }
 
-    /// Whether the first column down to row `y` may be the begin of a mode's name.
+    /// Whether the first column down to row `y` may be the start of a mode's name.
     fn may_begin(&self, y: usize, is_rgb: bool) -> bool {
         let bits = ((y + 1) * self.of_pixel).min(15 * 8);
         MODES.iter().filter(|mode| mode.1 == is_rgb).any(|(name, ..)| {
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A PNG of noise with `bits` hidden in it.
+    /// A PNG with noise and the hidden `bits`.
     fn hide(bits: &[u8], of_pixel: usize, channels: usize, (width, height): (usize, usize)) -> Vec<u8> {
         let mut pixels: Vec<u8> = (0..width * height * channels).map(|i| ((i * 7919) >> 3) as u8).collect();
         for (i, bit) in (0..8 * bits.len()).map(|i| bits[i / 8] >> (7 - i % 8) & 1).enumerate() {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_or_ends_is_nothing() {
+    fn false_lengths_and_truncated_bits_are_ignored() {
         let size = (32, 32);
         assert_eq!(text(&hide(b"", 1, 4, size)), None);
         assert_eq!(text(&hide(b"stealth_pngnews\0\0\0\x08a", 1, 4, size)), None);

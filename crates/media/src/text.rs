@@ -1,4 +1,4 @@
-//! The texts in an image file, wherever they are.
+//! The texts in an image file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -13,34 +13,34 @@ use crate::{exif, stealth};
 /// A text in an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImageText {
-    /// Where: the kind of a PNG's chunk, the Exif, or the pixels.
+    /// The location: the kind of the PNG chunk, the Exif data, or the pixels.
     pub place: String,
-    /// Its name there.
+    /// Its key there.
     pub key: String,
     /// The text.
     pub text: String,
 }
 
-/// All texts of an image file.
+/// All texts in an image file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageTexts {
     /// The format: PNG, JPEG, WebP or AVIF.
     pub format: &'static str,
-    /// Width and height, of a PNG.
+    /// Width and height of a PNG.
     pub size: Option<(u32, u32)>,
-    /// The texts, in the order in which they were found.
+    /// The texts in the order of their discovery.
     pub texts: Vec<ImageText>,
 }
 
-/// The Exif of larger files is not read: a reader may take as much memory as the file is long.
+/// The Exif data of larger files is not read, because a reader may use as much memory as the file size.
 const MAX_FILE: u64 = 256 << 20;
-/// Bytes of a file that say what format it has.
+/// The number of bytes that identify the format.
 const HEAD: u64 = 16;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Format {
     Png,
-    /// With Exif.
+    /// With Exif data.
     Other(&'static str),
 }
 
@@ -64,7 +64,7 @@ impl Format {
 }
 
 impl ImageTexts {
-    /// Whether a path looks like an image's: by its first bytes, or, where they say nothing, by its name.
+    /// Whether a path looks like an image file: by its first bytes or, if they are inconclusive, by its name.
     pub fn is_image(path: &Path) -> bool {
         let endings = ["png", "jpg", "jpeg", "webp", "avif"];
         let named =
@@ -74,26 +74,26 @@ impl ImageTexts {
         path.is_file() && (named || by_bytes())
     }
 
-    /// Reads the texts of a file. First the text chunks of a PNG; then, unless `is_enough` says that the texts so far are
-    /// enough, the Exif; then, unless they are enough now, the text that is hidden in the pixels of a PNG.
+    /// Reads the texts of a file: first the text chunks of a PNG; then, unless `is_enough` returns `true` for the texts
+    /// so far, the Exif data; then, again unless they are enough, the hidden text in the pixels of a PNG.
     ///
     /// # Errors
-    /// [`kiln_files::Error::Read`], also where the file has none of the formats.
+    /// [`kiln_files::Error::Read`], also if the file has none of the formats.
     pub fn read(path: &Path, is_enough: impl Fn(&[ImageText]) -> bool) -> Result<Self> {
         let file = open_regular(path).map_err(read_error(path))?;
         let is_empty = file.metadata().is_ok_and(|file| file.len() == 0);
         let found = Self::read_from(&mut BufReader::new(file), is_enough).map_err(read_error(path))?;
         found.ok_or_else(|| {
-            let problem = if is_empty { "is empty" } else { "is no PNG, JPEG, WebP or AVIF" };
+            let problem = if is_empty { "is empty" } else { "is not a PNG, JPEG, WebP or AVIF file" };
             let problem = format!("{problem}; expected an image with settings");
             read_error(path)(std::io::Error::new(std::io::ErrorKind::InvalidData, problem))
         })
     }
 
-    /// The same of an open file; `None` where it has none of the formats.
+    /// The same for an open file; `None` if it has none of the formats.
     ///
     /// # Errors
-    /// What the system reports.
+    /// Errors of the system.
     pub fn read_from(
         file: &mut (impl BufRead + Seek),
         is_enough: impl Fn(&[ImageText]) -> bool,
@@ -118,7 +118,7 @@ impl ImageTexts {
     }
 }
 
-/// The first bytes of a file, as many as it has.
+/// The first bytes of a file, up to a maximum.
 fn head(file: &mut (impl Read + Seek)) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut head)?;

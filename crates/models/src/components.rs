@@ -1,4 +1,4 @@
-//! The networks that a model consists of.
+//! The networks of a model.
 
 use kiln_clip::TextEncoderConfig;
 use kiln_unet::UnetConfig;
@@ -37,7 +37,7 @@ impl ComponentKind {
         }
     }
 
-    /// The network in words.
+    /// The name of the network for messages.
     pub fn label(self) -> &'static str {
         match self {
             Self::TextEncoder(_) => "text encoder",

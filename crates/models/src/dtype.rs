@@ -10,14 +10,14 @@ use crate::model::Family;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// f16 on a CUDA card; on the processor bf16 where it multiplies pairs of it at once, else f32.
+    /// f16 on a CUDA GPU; on the CPU bf16 if it has instructions for pairs of bf16, else f32.
     #[default]
     Auto,
     /// 32 bits.
     F32,
-    /// 16 bits, the exponent of f32.
+    /// 16 bits, with the exponent of f32.
     Bf16,
-    /// 16 bits, IEEE.
+    /// 16 bits, IEEE half precision.
     F16,
 }
 
@@ -36,7 +36,7 @@ impl std::str::FromStr for DTypeChoice {
 }
 
 impl DTypeChoice {
-    /// The type that is meant, on a GPU or on the CPU.
+    /// Resolves the type for a GPU or the CPU.
     pub fn resolve(self, on_gpu: bool) -> DType {
         match self {
             Self::Auto if on_gpu => DType::F16,
@@ -48,11 +48,11 @@ impl DTypeChoice {
     }
 }
 
-/// The type in which an `AutoencoderKL` decodes at first, in a model that runs in `dtype`.
+/// The type in which an `AutoencoderKL` decodes first in a model that runs in `dtype`.
 ///
-/// As in diffusers `force_upcast` counts for SDXL alone: it is true unless a configuration says otherwise, and those of
-/// Stable Diffusion 1 and 2 say nothing and decode well in f16. diffusers goes to f32; bf16, its own type where the
-/// whole model is in bf16, has the range too.
+/// As in diffusers, `force_upcast` applies to SDXL only: it defaults to true, and the configurations of Stable
+/// Diffusion 1 and 2 omit it and decode well in f16. diffusers upcasts to f32; bf16, which it uses if the whole model
+/// is in bf16, has the same range.
 pub fn decoder_dtype(family: Family, config: &VaeConfig, dtype: DType) -> DType {
     if dtype == DType::F16 && family == Family::Sdxl && config.force_upcast { DType::BF16 } else { dtype }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a model before its weights are loaded.
+//! Errors of models before their weights are loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use crate::components::ComponentKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value is not possible.
+    /// A value is not allowed.
     #[error("`{field}` is {found}, expected {expected}")]
     Value {
         /// The name of the field or argument.
         field: &'static str,
         /// Its value.
         found: String,
-        /// What is possible.
+        /// The allowed values.
         expected: String,
     },
-    /// A file of a model is not what it should be.
+    /// A file of a model has wrong content.
     #[error("{}: {problem}", path.display())]
     Model {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The file or folder that should replace a network does not exist.
@@ -31,17 +31,17 @@ pub enum Error {
     NoComponent {
         /// The path.
         path: PathBuf,
-        /// The network that it should replace.
+        /// The network to replace.
         component: ComponentKind,
     },
-    /// A checkpoint file does not have all networks of a model, or does not say how its U-Net is configured.
+    /// A checkpoint file lacks networks of a model or the configuration of its U-Net.
     #[error("{}: {}", path.display(), incomplete(missing, found, *is_known))]
     Incomplete {
         /// The file.
         path: PathBuf,
-        /// The networks that it does not have.
+        /// The missing networks.
         missing: Vec<ComponentKind>,
-        /// The networks that it has.
+        /// The networks in the file.
         found: Vec<ComponentKind>,
         /// Whether the configuration of its U-Net follows from its tensors.
         is_known: bool,
@@ -52,22 +52,22 @@ pub enum Error {
     /// A file is missing, or cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
-    /// A model could not be fetched, or is not in the cache.
+    /// A model could not be downloaded, or is not in the cache.
     #[error(transparent)]
     Hub(kiln_hub::Error),
-    /// The schedule of a model is not possible.
+    /// The schedule of a model is invalid.
     #[error(transparent)]
     Scheduler(#[from] kiln_scheduler::Error),
-    /// A text encoder or a tokenizer is not possible.
+    /// A text encoder or a tokenizer is invalid.
     #[error(transparent)]
     Clip(#[from] kiln_clip::Error),
-    /// A U-Net is not possible.
+    /// A U-Net is invalid.
     #[error(transparent)]
     Unet(#[from] kiln_unet::Error),
-    /// An autoencoder is not possible.
+    /// An autoencoder is invalid.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
-    /// Weights cannot be read, or do not fit.
+    /// Weights cannot be read, or do not match.
     #[error(transparent)]
     Weights(#[from] kiln_weights::Error),
 }
@@ -75,7 +75,7 @@ pub enum Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Characters of a problem with a file that are shown: problems quote values, and a value may be a megabyte.
+/// Maximum characters of a shown problem: problems quote values, and a value may be a megabyte.
 const LONGEST_PROBLEM: usize = 1000;
 
 /// The first `most` characters of a text from a file, for a message.
@@ -86,7 +86,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// What a file lacks, and what it can be used for.
+/// A message with the missing networks of a file and its possible use.
 fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool) -> String {
     let list = |kinds: &[ComponentKind], text: fn(&ComponentKind) -> String, between: &str| {
         kinds.iter().map(text).collect::<Vec<_>>().join(between)
@@ -94,7 +94,7 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
     let field = |kind: &ComponentKind| format!("`{}`", kind.field());
     let lacks = list(missing, |kind| kind.label().into(), " and no ");
     match (missing, found) {
-        (_, []) => "is no model of Stable Diffusion in one file".into(),
+        (_, []) => "is not a Stable Diffusion model in one file".into(),
         ([], _) => {
             "has a U-Net with the names of diffusers, without its configuration; open the model that it belongs \
                     to, with this file as its `unet`"
@@ -115,12 +115,12 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
 }
 
 impl Error {
-    /// Makes an error of a file of a model. A long problem is shortened.
+    /// Makes an error about a model file. A long problem is shortened.
     pub fn model(path: &Path, problem: impl ToString) -> Self {
         Self::Model { path: path.to_path_buf(), problem: shortened(&problem.to_string(), LONGEST_PROBLEM) }
     }
 
-    /// Whether the caller's request itself is at fault, rather than a file or the system.
+    /// Whether the error is in the caller's request, and not in a file or the system.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Value { .. } | Self::Scheduler(_) => true,
@@ -130,7 +130,7 @@ impl Error {
         }
     }
 
-    /// Whether there was no memory.
+    /// Whether memory was exhausted.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Clip(error) => error.is_out_of_memory(),

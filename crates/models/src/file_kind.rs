@@ -1,18 +1,18 @@
-//! What kind of network a file holds, by its tensors' names.
+//! Detects the kind of network in a file by its tensor names.
 
 use serde::Serialize;
 
-/// What a checkpoint file looks like.
+/// The kind of a checkpoint file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
     /// A whole model in one file, with the names of CompVis' code.
     Checkpoint,
-    /// Small changes to another network's weights: LoRA and its relatives.
+    /// Small changes to another network's weights: LoRA and similar adapters.
     Lora,
     /// A ControlNet.
     ControlNet,
-    /// A U-Net alone, with the names of diffusers or of CompVis' code.
+    /// Only a U-Net, with the names of diffusers or of CompVis' code.
     Unet,
     /// An autoencoder, both halves or one.
     Vae,
@@ -20,17 +20,17 @@ pub enum FileKind {
     Taesd,
     /// A CLIP text encoder.
     TextEncoder,
-    /// Vectors for new words.
+    /// Embeddings of new tokens (textual inversion).
     TextualInversion,
-    /// An enlarger of pictures: ESRGAN or one of its relatives.
+    /// An upscaler: ESRGAN or a similar network.
     Upscaler,
     /// None of these.
     Unknown,
 }
 
-/// Names that only one kind has: a part of any name.
+/// Name parts that only one kind has.
 const PARTS: [(FileKind, &[&str]); 2] = [
-    // A checkpoint has a U-Net, an autoencoder and text encoders, so it is asked for before them.
+    // A checkpoint contains a U-Net, an autoencoder and text encoders, so it is tested first.
     (FileKind::Checkpoint, &["model.diffusion_model.input_blocks."]),
     (
         FileKind::Lora,
@@ -54,10 +54,10 @@ const PARTS: [(FileKind, &[&str]); 2] = [
     ),
 ];
 
-/// Names of a U-Net of diffusers. A ControlNet has them, too.
+/// Names of a diffusers U-Net. A ControlNet has them as well.
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
-/// Names that only one kind has: all of a group must be there.
+/// Groups of names that only one kind has: all names of a group must exist.
 const WHOLE: [(FileKind, &[&str]); 15] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
@@ -83,25 +83,25 @@ impl FileKind {
         let has = |name: &&str| keys.iter().any(|key| key == name);
         let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
         let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
-        // diffusers' `learned_embeds` has the words themselves: `<cat-toy>`.
+        // diffusers' `learned_embeds` are named after the tokens: `<cat-toy>`.
         let is_word = |key: &String| key.starts_with('<') && key.ends_with('>');
         let words = if !keys.is_empty() && keys.iter().all(is_word) { Self::TextualInversion } else { Self::Unknown };
         by_part.or_else(by_name).map_or(words, |&(kind, _)| kind)
     }
 
-    /// The kind in words.
+    /// A description of the kind for messages.
     pub fn label(self) -> &'static str {
         match self {
             Self::Checkpoint => "a whole model in one file",
-            Self::Lora => "a LoRA or one of its relatives",
+            Self::Lora => "a LoRA or a similar adapter",
             Self::ControlNet => "a ControlNet",
             Self::Unet => "a U-Net",
             Self::Vae => "an autoencoder (VAE)",
             Self::Taesd => "a tiny autoencoder (TAESD)",
             Self::TextEncoder => "a CLIP text encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
-            Self::Upscaler => "an upscaler (ESRGAN or one of its relatives)",
-            Self::Unknown => "nothing that Kiln knows by its tensors' names",
+            Self::Upscaler => "an upscaler (ESRGAN or a similar network)",
+            Self::Unknown => "an unknown kind of file (no known tensor names)",
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_particular_name_decides() {
+    fn the_most_specific_name_decides() {
         let kind = |names: &[&str]| FileKind::of(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
         let unet = ["conv_in.weight", "time_embedding.linear_1.weight"];
         assert_eq!(kind(&unet), FileKind::Unet);

@@ -1,5 +1,5 @@
-//! Where a model's configurations and weights are: a folder in the diffusers layout, or one file, and other files for
-//! some of the parts.
+//! The locations of a model's configurations and weights: a folder in the diffusers layout or one file, and other files
+//! that replace components.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,26 +19,26 @@ use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
 use crate::single_file::{self, SingleFile};
 
-/// What of a model is not what its folder or file says.
+/// Overrides of the contents of a model's folder or file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelOptions {
-    /// A folder in the diffusers layout with the configurations and, if it has them, the tokenizers, for a model in one
-    /// file whose shapes do not tell everything. Its weights may be missing.
+    /// A folder in the diffusers layout with the configurations and optionally the tokenizers, for a model in one file
+    /// whose tensor shapes do not determine everything. Its weights may be missing.
     pub config: Option<PathBuf>,
-    /// What the denoiser predicts.
+    /// The prediction type of the denoiser.
     pub prediction: Option<Prediction>,
-    /// A U-Net in the place of the model's: a checkpoint file, or a component's folder.
+    /// A U-Net instead of the model's: a checkpoint file, or a component's folder.
     pub unet: Option<PathBuf>,
-    /// An autoencoder in the place of the model's: a checkpoint file, or a component's folder.
+    /// An autoencoder instead of the model's: a checkpoint file, or a component's folder.
     pub vae: Option<PathBuf>,
-    /// Text encoders in the place of those of the model that are as wide: checkpoint files.
+    /// Text encoders that replace those of the same width: checkpoint files.
     pub text_encoders: Vec<PathBuf>,
 }
 
 /// The folders of a text encoder and its tokenizer.
 pub(crate) const TEXT_FOLDERS: [(&str, &str); 2] = [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")];
 
-/// A model's files. Clones share what is open.
+/// A model's files. Clones share the open files.
 #[derive(Debug, Clone)]
 pub struct ModelFiles {
     path: PathBuf,
@@ -47,14 +47,14 @@ pub struct ModelFiles {
     unet: Option<ComponentSource>,
     vae: Option<ComponentSource>,
     text_files: Vec<Arc<SingleFile>>,
-    /// In the place of the first and the second text encoder: a file, and which of its encoders.
+    /// Replacements of the first and the second text encoder: a file, and the index of the encoder in it.
     text: [Option<(Arc<SingleFile>, usize)>; 2],
 }
 
 #[derive(Debug, Clone)]
 enum Base {
     Folder,
-    /// With the configurations that are derived from it, or those that its notes have.
+    /// With the configurations that are derived from its shapes or stored in its notes.
     File(Arc<SingleFile>, Arc<Configs>, Arc<Kept>),
 }
 
@@ -77,11 +77,11 @@ impl ComponentSource {
 }
 
 fn no_component(path: &Path, what: &str) -> Error {
-    Error::model(path, format!("has no {what} that Kiln knows by its tensors' names"))
+    Error::model(path, format!("has no {what} with known tensor names"))
 }
 
 impl ModelFiles {
-    /// Opens what `options` name and the model itself: of files their tables of tensors alone.
+    /// Opens the model and the files in `options`. Only the tensor tables of the files are read.
     pub(crate) fn open(path: &Path, options: &ModelOptions) -> Result<Self> {
         let part = |path: &Option<PathBuf>, component| {
             path.as_deref().map(|path| ComponentSource::open(path, component)).transpose()
@@ -117,7 +117,7 @@ impl ModelFiles {
         Ok(Self { path, base, config, unet, vae, text_files, text: [None, None] })
     }
 
-    /// The file with the configuration `name`, for messages: a single file has them all.
+    /// The file that contains the configuration `name`, for messages: a single file contains all of them.
     pub fn config_path(&self, name: &str) -> PathBuf {
         match (&self.config, &self.base) {
             (Some(folder), _) => folder.join(name),
@@ -126,18 +126,18 @@ impl ModelFiles {
         }
     }
 
-    /// The text of a configuration, or `None` where a single file has no such.
+    /// The text of a configuration, or `None` if a single file does not have it.
     pub(crate) fn config(&self, name: &str) -> Result<String> {
         match &self.base {
             Base::File(_, configs, kept) if self.config.is_none() => {
                 let found = kept.files.get(name).cloned().or_else(|| configs.get(name).map(Value::to_string));
-                found.ok_or_else(|| Error::model(&self.path, format!("has no part that `{name}` would be for")))
+                found.ok_or_else(|| Error::model(&self.path, format!("has no component for `{name}`")))
             }
             _ => read(&self.config_path(name)),
         }
     }
 
-    /// The text with defaults of the model's own, if it has one, and the file in which it is.
+    /// The text of the model's own defaults, if it has one, and the path of its file.
     pub(crate) fn defaults(&self, name: &str) -> Result<Option<(PathBuf, String)>> {
         let path = self.config_path(name);
         if let Base::File(_, _, kept) = &self.base
@@ -152,7 +152,7 @@ impl ModelFiles {
         Ok(Some((path, text)))
     }
 
-    /// Whether the configurations are a folder's, or come from one, rather than derived from tensors.
+    /// Whether the configurations come from a folder, and were not derived from tensors.
     pub(crate) fn has_own_configs(&self) -> bool {
         match &self.base {
             Base::Folder => true,
@@ -160,7 +160,7 @@ impl ModelFiles {
         }
     }
 
-    /// Whether the tensors of text encoder `i` have, or had in their folder, no `text_model.` in their names.
+    /// Whether the tensor names of text encoder `i` lack, or in their folder lacked, `text_model.`.
     pub(crate) fn is_bare(&self, i: usize) -> Result<bool> {
         match (&self.text[i], &self.base) {
             (None, Base::Folder) => is_bare(&self.path.join(TEXT_FOLDERS[i].0)),
@@ -169,7 +169,7 @@ impl ModelFiles {
         }
     }
 
-    /// The checkpoint, where the model is one.
+    /// The checkpoint, if the model is one.
     pub(crate) fn single(&self) -> Option<&SingleFile> {
         match &self.base {
             Base::Folder => None,
@@ -177,8 +177,8 @@ impl ModelFiles {
         }
     }
 
-    /// The configuration of the U-Net that is taken in the place of `base`'s: `base` itself where the tensors fit it,
-    /// since it knows more than their shapes tell.
+    /// The configuration of the U-Net that replaces `base`'s: `base` itself if the tensors match it, because it
+    /// contains more than the shapes show.
     pub(crate) fn unet_config(&self, base: UnetConfig, prediction: Option<Prediction>) -> Result<UnetConfig> {
         match &self.unet {
             None => Ok(base),
@@ -190,7 +190,7 @@ impl ModelFiles {
                 let source = file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))?;
                 let fits = mismatches(Unet::new(base.clone()).segments(), &source).is_empty();
                 match file.unet_shape().filter(|_| !fits) {
-                    None => Ok(base), // where it does not fit, loading names the tensor
+                    None => Ok(base), // if it does not match, loading names the tensor
                     Some(shape) => {
                         let prediction = prediction.unwrap_or_else(|| kind::prediction(file));
                         UnetConfig::from_json(&unet_config(shape, prediction).to_string())
@@ -201,7 +201,7 @@ impl ModelFiles {
         }
     }
 
-    /// Puts the text encoders that were given in the place of those that are as wide; `widths` are the model's.
+    /// Replaces text encoders by the given ones of the same width; `widths` are the model's.
     pub(crate) fn replace_text_encoders(&mut self, widths: &[usize]) -> Result<()> {
         for file in &self.text_files {
             let mut used = false;
@@ -258,7 +258,7 @@ impl ModelFiles {
     /// The weights of a network.
     ///
     /// # Errors
-    /// Where it has none, or they cannot be read.
+    /// If it has no weights, or they cannot be read.
     pub fn weights(&self, component: ComponentKind) -> Result<Box<dyn ParamSource>> {
         match component {
             ComponentKind::TextEncoder(i) => self.text_encoder(i),
@@ -276,8 +276,8 @@ impl ModelFiles {
         })
     }
 
-    /// Where the tokenizer of text encoder `i` is: in a folder or in the file's notes, or it is CLIP's own, whose padding depends on whose
-    /// encoder it is.
+    /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
+    /// whose padding depends on the origin of the encoder.
     pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
         let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
         match &self.base {
@@ -301,7 +301,7 @@ impl ModelFiles {
         }
     }
 
-    /// Whether there is a configuration `name`.
+    /// Whether the configuration `name` exists.
     pub(crate) fn has_config(&self, name: &str) -> bool {
         match &self.base {
             Base::File(_, configs, kept) if self.config.is_none() => {
@@ -320,11 +320,11 @@ impl ModelFiles {
     }
 }
 
-/// Where a tokenizer is.
+/// The location of a tokenizer.
 pub enum TokenizerFiles {
     /// In a folder of its own.
     Folder(PathBuf),
-    /// In the file's notes: texts by their files' names.
+    /// In the notes of the file: texts by file name.
     Kept(BTreeMap<String, String>),
     /// In the program.
     Clip(ClipPadding),
@@ -335,7 +335,7 @@ fn read(path: &Path) -> Result<String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         return Err(Error::not_found(
             path.to_path_buf(),
-            format!("{name}, part of every model folder of the kind that model_index.json names"),
+            format!("{name}, required by the pipeline class in model_index.json"),
         ));
     }
     read_small_text(path, MAX_CONFIG_BYTES).map_err(Error::read(path))

@@ -1,4 +1,4 @@
-//! Models by their names on the Hugging Face Hub: `hf:OWNER/NAME` wherever a file or a folder of a model can be named.
+//! Models on the Hugging Face Hub by name: `hf:OWNER/NAME` is accepted wherever a model's file or folder is.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use crate::dtype::DTypeChoice;
 use crate::error::Result;
 use crate::model::PIPELINES;
 
-/// How files come from the Hub. Everything else is said by the environment variables of Hugging Face's own tools.
+/// Options of downloads. The environment variables of Hugging Face's own tools set everything else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HubOptions {
-    /// Nobody is asked: what is in the cache is used.
+    /// Offline: only the cache is used.
     pub offline: bool,
-    /// The type in which the model is to run. Weights of 16 bits are enough for any but f32, where there are such.
+    /// The type in which the model is to run. 16-bit weights, if they exist, are chosen for every type except f32.
     pub dtype: DTypeChoice,
 }
 
@@ -27,16 +27,16 @@ impl HubOptions {
             DTypeChoice::F32 => Precision::Full,
             _ => Precision::Half,
         };
-        // Files that somebody names may be of any model.
+        // Files that a user names may belong to any model.
         let pipelines = PIPELINES.iter().map(|(class, _)| *class).filter(|_| files.is_empty()).collect();
         Wants { files: files.to_vec(), precision, pipelines }
     }
 }
 
-/// Brings a model, or `files` of a repository, into the cache, as they are on the Hub now.
+/// Downloads the current version of a model, or of `files` of a repository, into the cache.
 ///
 /// # Errors
-/// [`Error::Hub`](crate::Error::Hub) with what to do; what came until then stays.
+/// [`Error::Hub`](crate::Error::Hub) with the necessary action; partial downloads are kept.
 pub fn pull(
     reference: &Reference,
     files: &[String],
@@ -46,11 +46,10 @@ pub fn pull(
     Ok(options.hub()?.pull(reference, &options.wants(files), listener)?)
 }
 
-/// The file or folder that a path means: itself, or for `hf:OWNER/NAME[@REVISION][/FILE]` what the cache has, fetched
-/// where it does not.
+/// The path itself, or for `hf:OWNER/NAME[@REVISION][/FILE]` the file or folder in the cache, downloaded if necessary.
 ///
 /// # Errors
-/// As [`pull`]; none for other paths, which need not exist.
+/// As [`pull`]; none for other paths, which may be missing.
 pub fn fetched(path: &Path, options: &HubOptions, listener: &mut Listener<'_>) -> Result<PathBuf> {
     match by_name(path)? {
         None => Ok(path.to_path_buf()),
@@ -58,7 +57,7 @@ pub fn fetched(path: &Path, options: &HubOptions, listener: &mut Listener<'_>) -
     }
 }
 
-/// The same from the cache alone.
+/// The same, from the cache only.
 pub fn cached(path: &Path) -> Result<Option<PathBuf>> {
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let find = |reference| Ok(options.hub()?.find(&reference, &options.wants(&[]))?.path);

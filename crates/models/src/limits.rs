@@ -1,20 +1,20 @@
-//! The bounds of what any model is asked for. Functions do not know what a value is called: callers add its name.
+//! The limits of requests to any model. Functions do not know the name of a value; callers add it.
 
 use std::fmt;
 
-/// Sizes over this many pixels a side are mistakes.
+/// Larger sizes in pixels are errors.
 pub const MAX_SIDE: usize = 16384;
-/// More steps than any model was trained with are mistakes.
+/// More steps than any model was trained with are errors.
 pub const MAX_STEPS: usize = 1000;
-/// A guidance scale above this only gives noise.
+/// A larger guidance scale only produces noise.
 const MAX_GUIDANCE: f64 = 1000.0;
 
-/// A value that is not possible.
+/// A value outside its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfRange {
     /// The value.
     pub found: String,
-    /// What is possible, with the nearest possible value where there is one.
+    /// The allowed values, with the nearest one if it exists.
     pub expected: String,
 }
 
@@ -29,7 +29,7 @@ impl std::error::Error for OutOfRange {}
 /// Checks that a number is within its bounds.
 ///
 /// # Errors
-/// Where it is not.
+/// If it is outside them.
 pub fn in_range(value: usize, min: usize, max: usize) -> Result<usize, OutOfRange> {
     if (min..=max).contains(&value) {
         return Ok(value);
@@ -40,7 +40,7 @@ pub fn in_range(value: usize, min: usize, max: usize) -> Result<usize, OutOfRang
 /// Checks the strength of classifier-free guidance.
 ///
 /// # Errors
-/// Where it is outside 0 to 1000.
+/// If it is outside 0 to 1000.
 pub fn guidance(value: f64) -> Result<f64, OutOfRange> {
     if (0.0..=MAX_GUIDANCE).contains(&value) {
         return Ok(value);
@@ -49,10 +49,10 @@ pub fn guidance(value: f64) -> Result<f64, OutOfRange> {
     Err(OutOfRange { found: format!("{value:?}"), expected }) // {:?}: 1e300, not 300 zeros
 }
 
-/// Checks a side of an image in pixels: a multiple of what one latent covers.
+/// Checks the width or height of an image in pixels: a multiple of the size of a latent pixel.
 ///
 /// # Errors
-/// Where it is 0, larger than [`MAX_SIDE`], or not a multiple.
+/// If it is 0, larger than [`MAX_SIDE`], or not a multiple.
 pub fn side(value: usize, multiple: usize) -> Result<usize, OutOfRange> {
     if (1..=MAX_SIDE).contains(&value) && value.is_multiple_of(multiple) {
         return Ok(value);

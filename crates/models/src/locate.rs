@@ -14,18 +14,18 @@ const MODELS: &str = "KILN_MODELS";
 const MANIFEST: &str = "CARGO_MANIFEST_DIR";
 /// The name of a folder of models.
 const FOLDER: &str = "models";
-/// Folders between a binary and cargo's target folder at the most: `TRIPLE/PROFILE/deps`, and that folder.
+/// Maximum number of folders between a binary and cargo's target folder: `TRIPLE/PROFILE/deps`, and that folder.
 const DEEPEST: usize = 4;
-/// Bytes that are read of a package's manifest.
+/// Maximum bytes of a package manifest that are read.
 const LONGEST_MANIFEST: u64 = 64 << 10;
 
-/// The folder of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` in the binary's folder,
-/// or in `models/` of the sources where cargo built the binary in them or runs it; `hf:OWNER/NAME` is what the Hub's cache
-/// has. Without a name the model that comes with Kiln.
+/// The path of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` next to the binary, or
+/// in `models/` of the sources if cargo built the binary in them or runs it; `hf:OWNER/NAME` is looked up in the Hub's
+/// cache. Without a name the model that comes with Kiln.
 ///
 /// # Errors
-/// [`Error::Files`] with all the places that were tried, also for a device or a FIFO, [`Error::Hub`] with
-/// what the cache lacks.
+/// [`Error::Files`] with all tried paths, also for a device or a FIFO, [`Error::Hub`] with the files that the cache
+/// lacks.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = name.map(hub::cached).transpose()?.flatten() {
         return Ok(path);
@@ -51,11 +51,11 @@ pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     Err(Error::not_found(name.to_path_buf(), format!("a model folder at {}", tried.join(", "))))
 }
 
-/// What files of models end with.
+/// The extensions of model files.
 const ENDINGS: [&str; 5] = ["safetensors", "ckpt", "gguf", "pt", "bin"];
 
-/// The model that a picture names `name`, which is a folder's name or a file's without its ending. Pictures come from
-/// strangers: what is in the current folder is not meant.
+/// The model with the name that an image contains: the name of a folder, or of a file without its extension. Images are
+/// untrusted, so the current folder is not searched.
 pub fn locate_named(name: &Path) -> Option<PathBuf> {
     let names = std::iter::once(name.to_path_buf()).chain(ENDINGS.iter().map(|ending| {
         let mut name = name.as_os_str().to_owned();
@@ -69,27 +69,27 @@ pub fn locate_named(name: &Path) -> Option<PathBuf> {
     candidates.into_iter().find(|candidate| candidate.exists())
 }
 
-/// Where models may be, the most particular place first.
+/// The folders to search for models, the most specific first.
 fn folders() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let binary = std::env::current_exe().ok();
     folders_of(variable(MODELS), binary.as_deref(), variable(MANIFEST).as_deref())
 }
 
-/// The same for what the user names, for a binary, and for the package that cargo runs or tests. No other folder above the
-/// binary is looked into: it may belong to anybody.
+/// The same for given variables, a binary, and the package that cargo runs or tests. No other folder above the binary
+/// is searched, because anyone may own it.
 fn folders_of(named: Option<PathBuf>, binary: Option<&Path>, manifest: Option<&Path>) -> Vec<PathBuf> {
-    let beside = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
+    let next_to_binary = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
     let built = binary.and_then(|binary| {
         let target = binary.ancestors().skip(1).take(DEEPEST).find(|folder| folder.ends_with("target"));
         target?.parent().filter(|folder| is_sources(folder))
     });
     let run = || manifest.and_then(|package| package.ancestors().take(3).find(|folder| is_sources(folder)));
     let sources = built.or_else(run).map(|sources| sources.join(FOLDER));
-    named.into_iter().chain(beside).chain(sources).collect()
+    named.into_iter().chain(next_to_binary).chain(sources).collect()
 }
 
-/// Whether Kiln's sources are in a folder.
+/// Whether a folder contains Kiln's sources.
 fn is_sources(folder: &Path) -> bool {
     let mut text = String::new();
     let read = std::fs::File::open(folder.join("crates/models/Cargo.toml"))
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_are_looked_for_in_the_binarys_folder_and_in_the_sources_that_it_was_built_in() {
+    fn models_are_searched_next_to_the_binary_and_in_its_sources() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         let file = |name: &str, content: &str| {
@@ -112,7 +112,7 @@ mod tests {
         file("src/crates/models/Cargo.toml", "[package]\nname = \"kiln-models\"\n");
         file("other/crates/models/Cargo.toml", "[package]\nname = \"models\"\n");
         let folders = |binary: &str| folders_of(None, Some(&path(binary)), None);
-        // Installed: no folder above the binary's own counts, whatever lies there.
+        // Installed: no folder above the binary's own folder is searched.
         assert_eq!(folders("opt/bin/kiln"), [path("opt/bin/models")]);
         assert_eq!(folders("src/tools/bin/kiln"), [path("src/tools/bin/models")]);
         assert_eq!(folders("other/target/release/kiln"), [path("other/target/release/models")]);
@@ -126,7 +126,7 @@ mod tests {
         let run = |package: &str| folders_of(None, Some(&path("cache/release/kiln")), Some(&path(package)));
         assert_eq!(run("src/crates/cli"), [path("cache/release/models"), path("src/models")]);
         assert_eq!(run("other/crates/cli"), [path("cache/release/models")]);
-        // What the user names comes first.
+        // Folders of the user have priority.
         assert_eq!(folders_of(Some("/mine".into()), Some(&path("bin/kiln")), None)[0], Path::new("/mine"));
     }
 }

@@ -13,44 +13,44 @@ use crate::error::{Error, Result, shortened};
 use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
 use crate::limits::{self, MAX_SIDE, MAX_STEPS, OutOfRange};
 
-/// How the parts of a model work together.
+/// The pipeline family of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Stable Diffusion 1 and 2: one text encoder, its last layer steers.
+    /// Stable Diffusion 1 and 2: one text encoder, conditioning on its last layer.
     Sd,
-    /// Stable Diffusion XL: two text encoders, their penultimate layers and a pooled text steer, with sizes.
+    /// Stable Diffusion XL: two text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes.
     Sdxl,
 }
 
-/// What a model makes when nothing else is said.
+/// Defaults of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
     /// Width in pixels.
     pub width: usize,
     /// Height in pixels.
     pub height: usize,
-    /// Steps.
+    /// The number of steps.
     pub steps: usize,
-    /// Strength of the guidance.
+    /// The guidance scale.
     pub cfg_scale: f64,
 }
 
-/// diffusers' classes of the models that can be run, with what they are.
+/// The diffusers pipeline classes that can run, with their families.
 pub(crate) const PIPELINES: [(&str, Family); 3] =
     [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl), (LCM_PIPELINE, Family::Sd)];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
-/// The steps of that class where nothing is asked for.
+/// Default steps of that class.
 const LCM_STEPS: usize = 4;
-/// The guidance scale of a latent consistency model where nothing else is asked for.
+/// Default guidance scale of a latent consistency model.
 pub const LCM_GUIDANCE: f64 = 8.5;
-/// Characters of a value that a message shows.
+/// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
-/// `sample_size` where a configuration has none, in latents a side.
+/// Default `sample_size`, the side in latents.
 const SAMPLE_SIZE: usize = 64;
 const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
-/// The file with a model folder's own defaults; every key may be missing.
+/// The file with a model folder's own defaults; every key is optional.
 const DEFAULTS_FILE: &str = "kiln.json";
 
 #[derive(Default, Deserialize)]
@@ -63,7 +63,7 @@ struct DefaultsFile {
 }
 
 impl DefaultsFile {
-    /// Refuses what a request would be refused for, which could only blame a flag that nobody gave.
+    /// Fails for defaults that a request could not use; a later error would name an option that the user did not set.
     fn check(&self, multiple: usize) -> std::result::Result<(), String> {
         let named = |name: &str, checked: std::result::Result<(), OutOfRange>| {
             checked.map_err(|error| format!("`{name}` {error}"))
@@ -95,15 +95,15 @@ impl ModelFolder {
     /// Reads the configurations of the model at `path`: a folder in the diffusers layout, or a checkpoint file.
     ///
     /// # Errors
-    /// [`Error::Files`] and [`Error::Model`] name the file; the parts' own errors say what is impossible in it.
+    /// [`Error::Files`] and [`Error::Model`] name the file; the errors of components name the invalid value.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, &ModelOptions::default())
     }
 
-    /// The same, with parts from elsewhere.
+    /// The same, with components from other files.
     ///
     /// # Errors
-    /// As [`Self::open`], and what is wrong with the parts.
+    /// As [`Self::open`], and errors of those components.
     pub fn open_with(path: &Path, options: &ModelOptions) -> Result<Self> {
         if !path.exists() {
             let looked_for =
@@ -170,43 +170,44 @@ impl ModelFolder {
         Ok(model)
     }
 
-    /// The folder, or the file.
+    /// The path of the folder or file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder's name, or the file's without its extension, which the pictures' metadata carry.
+    /// The name of the folder, or of the file without its extension, as in image metadata.
     pub fn name(&self) -> String {
         if let Some(name) = kiln_hub::cached_name(&self.path) {
-            return name; // the folder has a commit's name, and a file's is a link's
+            return name; // the folder is named after a commit, and a file is a link
         }
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let name = if path.is_file() { path.file_stem() } else { path.file_name() };
         name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// What of it is from elsewhere.
+    /// The overrides of its files.
     pub fn options(&self) -> &ModelOptions {
         &self.options
     }
 
-    /// How the parts work together.
+    /// The pipeline family.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// What is made when nothing else is said.
+    /// The defaults of a request.
     pub fn defaults(&self) -> Defaults {
         self.defaults
     }
 
-    /// Whether a missing negative prompt means conditioning of zeros (`force_zeros_for_empty_prompt` of SDXL) rather
-    /// than the empty text, encoded.
+    /// Whether an omitted negative prompt means zero embeddings (`force_zeros_for_empty_prompt` of SDXL) instead of the
+    /// encoded empty text.
     pub fn zeros_for_no_negative(&self) -> bool {
         self.zeros_for_no_negative
     }
 
-    /// Sides of pictures are multiples of this: the pixels of one latent, a multiple of 8 as in every other tool.
+    /// Width and height of images are multiples of this: the size of a latent pixel, and a multiple of 8 as in other
+    /// programs.
     pub fn size_multiple(&self) -> usize {
         self.vae.downscale().max(8)
     }
@@ -231,23 +232,23 @@ impl ModelFolder {
         &self.text_encoders
     }
 
-    /// Whether the denoiser takes the strength of the guidance as an input, because it was distilled together with
-    /// guidance: then it runs without an unconditional half, and a negative prompt means nothing.
+    /// Whether the denoiser has the guidance scale as an input, because it was distilled with guidance. It then runs
+    /// without an unconditional half, and negative prompts have no effect.
     pub fn has_guidance_inside(&self) -> bool {
         self.unet.time_cond_proj_dim.is_some()
     }
 
-    /// Layers that all text encoders have.
+    /// The number of layers that all text encoders have.
     pub fn text_layers(&self) -> usize {
         self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
     }
 
-    /// Where its weights are.
+    /// The location of its weights.
     pub fn files(&self) -> &ModelFiles {
         &self.files
     }
 
-    /// An error of the schedule, with the folder's file where that is at fault rather than the request.
+    /// An error of the schedule; it names the folder's file if that is the cause, and not the request.
     pub fn scheduler_error(&self, error: kiln_scheduler::Error) -> Error {
         use kiln_scheduler::Error::{Json, UnknownClass, Unsupported, ZeroSignal};
         match error {
@@ -258,14 +259,14 @@ impl ModelFolder {
         }
     }
 
-    /// Refuses parts that do not fit together, before any weights are read.
+    /// Fails for components that do not match, before any weights are read.
     fn check_fit(&self) -> Result<()> {
         let unet_path = self.files.config_path(UNET_CONFIG);
         let width: usize = self.text_encoders.iter().map(|encoder| encoder.hidden_size).sum();
         if let Some(dim) = self.unet.context_dim()
             && dim != width
         {
-            let problem = format!("`cross_attention_dim` is {dim}, but the text encoders give {width} channels");
+            let problem = format!("`cross_attention_dim` is {dim}, but the text encoders have {width} channels");
             return Err(Error::model(&unet_path, problem));
         }
         if let (Some(dim), Some(encoder)) = (self.unet.pooled_dim(), self.text_encoders.last()) {
@@ -289,7 +290,7 @@ impl ModelFolder {
     }
 }
 
-/// Reads one part's configuration; an error names its file.
+/// Reads the configuration of a component; errors name its file.
 fn config<T, E: std::fmt::Display>(
     files: &ModelFiles,
     name: &str,
@@ -303,10 +304,10 @@ fn parse<T: serde::de::DeserializeOwned>(files: &ModelFiles, name: &str) -> Resu
 }
 
 fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| Error::model(path, format!("is no valid JSON: {error}")))
+    serde_json::from_str(text).map_err(|error| Error::model(path, format!("is not valid JSON: {error}")))
 }
 
-/// Width and height in pixels that a U-Net's `sample_size` means: latents a side, or a list of height and width.
+/// Width and height in pixels from a U-Net's `sample_size`: the side in latents, or a list of height and width.
 fn sample_size(value: &Value, downscale: usize) -> std::result::Result<(usize, usize), String> {
     let most = MAX_SIDE / downscale;
     let side = |value: &Value| {
@@ -327,7 +328,7 @@ fn sample_size(value: &Value, downscale: usize) -> std::result::Result<(usize, u
     })
 }
 
-/// The folder's own defaults over those of its family. `size` is width and height.
+/// The defaults of the family, overridden by those of the folder. `size` is width and height.
 fn defaults(
     files: &ModelFiles,
     family: Family,

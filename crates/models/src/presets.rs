@@ -1,4 +1,4 @@
-//! The networks of a model, known by their configurations alone, and the models that are part of the program.
+//! The networks of a model by their configurations only, and built-in models.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::dtype::decoder_dtype;
 use crate::error::{Error, Result};
 use crate::model::{Family, ModelFolder};
 
-/// The models whose configurations are part of the program.
+/// The models with built-in configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
     /// The model that comes with Kiln, at 256x256.
@@ -61,7 +61,7 @@ impl std::str::FromStr for Preset {
 pub struct Architecture {
     /// The name of the preset, the folder or the file.
     pub name: String,
-    /// How the networks work together.
+    /// The pipeline family.
     pub family: Family,
     /// One text encoder, or two.
     pub text_encoders: Vec<TextEncoderConfig>,
@@ -75,7 +75,8 @@ pub struct Architecture {
     pub height: usize,
 }
 
-/// A preset's file: the networks' configurations as diffusers and transformers write them, without the keys that have
+/// The file of a preset: the networks' configurations in the format of diffusers and transformers, without keys that
+/// have those libraries' defaults.
 /// those libraries' defaults.
 #[derive(Deserialize)]
 struct PresetFile {
@@ -87,13 +88,13 @@ struct PresetFile {
 }
 
 impl Architecture {
-    /// A model whose configuration is part of the program.
+    /// A model with a built-in configuration.
     ///
     /// # Errors
-    /// None with the files that are there; a damaged one would be named.
+    /// None with the built-in files; a damaged one is named.
     pub fn preset(preset: Preset) -> Result<Self> {
         let file: PresetFile = serde_json::from_str(preset.json())
-            .map_err(|error| Error::model(Path::new(preset.id()), format!("is no valid preset: {error}")))?;
+            .map_err(|error| Error::model(Path::new(preset.id()), format!("is not a valid preset: {error}")))?;
         let unet = UnetConfig::from_json(&file.unet.to_string())?;
         let text_encoders = file.text_encoders.iter().map(|json| TextEncoderConfig::from_json(&json.to_string()));
         Ok(Self {
@@ -107,7 +108,7 @@ impl Architecture {
         })
     }
 
-    /// The model of a folder, of which the configurations alone are read: the weights may be missing.
+    /// The model of a folder. Only the configurations are read; the weights may be missing.
     pub fn from_folder(model: &ModelFolder) -> Self {
         Self {
             name: model.name(),
@@ -120,7 +121,7 @@ impl Architecture {
         }
     }
 
-    /// The type in which its images are decoded, where it runs in `dtype`.
+    /// The type in which images are decoded if the model runs in `dtype`.
     pub fn decoder_dtype(&self, dtype: DType) -> DType {
         decoder_dtype(self.family, &self.vae, dtype)
     }
@@ -157,7 +158,8 @@ mod tests {
         )
     }
 
-    /// The counts are PyTorch's: the sum of `numel()` over `parameters()` of diffusers' and transformers' classes.
+    /// The counts are from PyTorch: the sum of `numel()` over `parameters()` of the classes in diffusers and
+    /// transformers.
     #[test]
     fn presets_have_pytorchs_number_of_parameters() {
         let (texts, unet, decoder, encoder) = parameters(Preset::Sd15);
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs ../shared/data"]
-    fn shared_data_presets_are_what_the_official_configurations_say() {
+    fn shared_data_presets_equal_the_official_configurations() {
         for (preset, name) in [(Preset::Sd15, "stable-diffusion-v1-5"), (Preset::Sdxl, "stable-diffusion-xl-base-1.0")]
         {
             let folder = shared_data(&format!("configs/{name}"));

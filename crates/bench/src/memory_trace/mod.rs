@@ -1,7 +1,7 @@
-//! Traces of memory as files, played back, and drawn.
+//! Memory traces: files, replay and plots.
 //!
-//! A file is JSON Lines, an object a line. The first says what it is and in which version; then in the order in which it
-//! happened, `ns` being nanoseconds since the trace began:
+//! A file is JSON Lines. The first line has the format and its version; the events follow in order, with `ns` in
+//! nanoseconds since the start of the trace:
 //!
 //! ```text
 //! {"kiln":"memory trace","version":1,"lost":0}
@@ -10,10 +10,10 @@
 //! {"ns":9000,"free":17}
 //! ```
 //!
-//! `alloc` and `free` carry a number that belongs to one allocation of the file. `pool` is `host` (blocks of the host
-//! pool, 32 KiB and more) or `device`; `for` is `weights`, `ring`, `cache`, `activations` or `workspace`. `lost` counts
-//! events that the recorder had no room for, all of them after the last line. What an unknown object says is passed
-//! over, so that a later version may say more.
+//! `alloc` and `free` have a number that identifies an allocation in the file. `pool` is `host` (blocks of the host
+//! pool, 32 KiB and more) or `device`; `for` is `weights`, `ring`, `cache`, `activations` or `workspace`. `lost` is the
+//! number of events after the last line that did not fit into the recorder. Unknown objects are ignored, so that later
+//! versions may add some.
 
 mod plot;
 
@@ -31,9 +31,10 @@ use crate::error::{Error, Result};
 
 const MAGIC: &str = "memory trace";
 const VERSION: u32 = 1;
-/// Events of a recording: some thousands a step and network, of 32 bytes each, in memory that is taken as it is used.
+/// The maximum events of a recording: some thousands for each step and network, 32 bytes each; memory is allocated as
+/// it is used.
 const EVENTS: usize = 4 << 20;
-/// A file that is read: all events of a recording, with room for longer lines.
+/// The maximum size of a file to read: all events of a recording, with space for longer lines.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// A line of a file.
@@ -61,15 +62,15 @@ enum Line {
         ns: u64,
         stage: String,
     },
-    /// Something of a later version.
+    /// An object of a later version.
     Other {},
 }
 
-/// A file that a trace of memory will be written to.
+/// A file for a memory trace.
 #[derive(Debug)]
 pub struct MemoryTraceFile(PlannedFile);
 
-/// A trace of memory that is being recorded.
+/// A memory trace in progress.
 #[derive(Debug)]
 pub struct MemoryRecording {
     file: PlannedFile,
@@ -77,11 +78,11 @@ pub struct MemoryRecording {
 }
 
 impl MemoryTraceFile {
-    /// Plans a file at `path`; one that is there will be replaced.
+    /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
-    /// ending than `.jsonl`.
+    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// extension than `.jsonl`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the trace of memory";
         let rules = FileRules { field: "memory_trace", what, extensions: &["jsonl"], overwrite: true };
@@ -93,7 +94,7 @@ impl MemoryTraceFile {
         &self.0
     }
 
-    /// Begins to record, the whole process.
+    /// Starts the recording for the whole process.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Pool`] where a trace is recorded already.
@@ -108,7 +109,7 @@ impl MemoryRecording {
         &self.file
     }
 
-    /// Ends the recording and writes the file; it appears whole or not at all.
+    /// Ends the recording and writes the file atomically.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].
@@ -117,7 +118,7 @@ impl MemoryRecording {
         if trace.lost > 0 {
             let lost = trace.lost;
             tracing::warn!(
-                "{}: the last {lost} events are missing, they are more than fit",
+                "{}: the last {lost} events are missing because the buffer was full",
                 self.file.path().display()
             );
         }
@@ -159,7 +160,7 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
                 Line::Head { kiln, version, .. } if kiln == MAGIC => {
                     return Err(wrong(
                         i,
-                        format!("version {version} of the format, expected {VERSION}; take a newer Kiln"),
+                        format!("version {version} of the format, expected {VERSION}; use a newer Kiln"),
                     ));
                 }
                 _ => return Err(wrong(i, "no trace of memory; make one with `memory_trace` of kiln txt2img".into())),
@@ -189,30 +190,30 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
     Ok(trace)
 }
 
-/// What became of one pool's requests under one policy.
+/// The result of one pool's requests under one policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayRow {
     /// The file.
     pub file: String,
-    /// Whose memory.
+    /// The pool.
     pub pool: &'static str,
     /// The policy.
     pub policy: &'static str,
     /// Requests.
     pub allocations: u64,
-    /// Calls of the driver or the kernel that the policy makes.
+    /// System or driver calls of the policy.
     pub driver_calls: u64,
     /// The most bytes in use.
     pub peak_used: u64,
-    /// The most bytes that the policy holds.
+    /// Peak bytes reserved by the policy.
     pub peak_reserved: u64,
-    /// The second over the first.
+    /// Reserved bytes divided by used bytes.
     pub ratio: f64,
     /// Seconds of the replay.
     pub seconds: f64,
 }
 
-/// Plays the traces in files back under every policy, each pool that has something for itself.
+/// Replays the traces in files under every policy, each non-empty pool separately.
 ///
 /// # Errors
 /// [`kiln_engine::Error::Files`] and [`kiln_engine::Error::Models`] name the file.
@@ -244,13 +245,13 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
     Ok(rows)
 }
 
-/// Draws the trace in a file as an SVG at `to`, which is replaced if it exists.
+/// Plots the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
 /// [`kiln_engine::Error::Models`] names the trace, [`kiln_engine::Error::Files`] the trace or the drawing; [`kiln_engine::Error::Value`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
-    let rules = FileRules { field: "output", what: "the drawing", extensions: &["svg"], overwrite: true };
+    let rules = FileRules { field: "output", what: "the plot", extensions: &["svg"], overwrite: true };
     let drawing_file = PlannedFile::plan(to, rules)?;
     if !drawing_file.is_stream() && file.canonicalize().is_ok_and(|file| to.canonicalize().is_ok_and(|to| to == file)) {
         return Err(rules.refused(to, "another file than the trace").into());
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_trace_is_read_back() {
         let allocated = |id, pool, category| EventKind::Allocated { pool, id, bytes: 5 << 30, category };
         let events = vec![
             event(0, EventKind::Stage { name: "load".into() }),
@@ -289,9 +290,9 @@ mod tests {
         assert_eq!(rows.iter().filter(|row| row.pool == "host").count(), ReplayPolicy::all().len());
     }
 
-    /// Whole calls on an H200, f16: what a card was asked for, but for requests of less than 64 KiB and 1 MiB.
+    /// Whole calls on an H200, f16: GPU requests of at least 64 KiB and 1 MiB.
     #[test]
-    fn kiln_s_policy_holds_little_more_than_is_used() {
+    fn the_policy_reserves_little_more_than_is_used() {
         let files = ["sd15-call", "sdxl-call"].map(|name| fixtures("memory").join(format!("{name}.jsonl")));
         for rows in replay_memory(&files).unwrap().chunks(ReplayPolicy::all().len()) {
             let ratio = |policy: &str| rows.iter().find(|row| row.policy == policy).unwrap().ratio;
@@ -301,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_trace_is_refused_with_its_line() {
+    fn an_invalid_trace_is_refused_with_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         let head = r#"{"kiln":"memory trace","version":1,"lost":0}"#;
         for (text, expected) in [
             (String::new(), "line 1: the file is empty"),
-            ("{}".into(), "line 1: no trace of memory"),
+            ("{}".into(), "line 1: not a memory trace"),
             (head.replace("1,", "2,"), "version 2 of the format, expected 1"),
             (format!("{head}\n{{"), "line 2: "),
             (format!("{head}\n{{\"ns\":1,\"alloc\":1,\"pool\":\"disk\",\"bytes\":1,\"for\":\"ring\"}}"), "pool `disk`"),

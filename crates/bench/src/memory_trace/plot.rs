@@ -1,24 +1,24 @@
-//! A trace of memory as a picture: bytes over time, stacked by what they are for, with the stages behind.
+//! A plot of a memory trace: bytes over time, stacked by category, above the stages.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use kiln_mempool::{Category, EventKind, MemoryTrace, Pool};
 
-/// The drawing's width, and what is left of and right of the area.
+/// The plot's width and its horizontal margins.
 const WIDTH: f64 = 1120.0;
 const LEFT: f64 = 78.0;
 const RIGHT: f64 = 24.0;
-/// The area's height, and what a panel has above and below it.
+/// The height of the area, and the vertical margins of a panel.
 const HEIGHT: f64 = 300.0;
 const ABOVE: f64 = 74.0;
 const BELOW: f64 = 46.0;
-/// Moments that are drawn: more than the area has pixels shows nothing more.
+/// The maximum number of columns: more than pixels show no detail.
 const COLUMNS: usize = 1000;
-/// Bands narrower than this have no room for their name.
+/// The minimum width of a band with a label.
 const NAMED: f64 = 26.0;
 
-/// The Okabe-Ito colours, which people with any kind of colour vision tell apart.
+/// The Okabe-Ito colors, which are distinguishable with any color vision.
 fn colour(category: Category) -> &'static str {
     match category {
         Category::Weights => "#0072b2",
@@ -35,12 +35,12 @@ type Levels = [u64; Category::ALL.len()];
 /// One pool's memory over time.
 struct Panel {
     pool: Pool,
-    /// From each moment to the next, in nanoseconds.
+    /// The bytes from each time to the next, in nanoseconds.
     levels: Vec<(u64, Levels)>,
     peak: u64,
 }
 
-/// Draws a trace.
+/// Plots a trace.
 pub(super) fn svg(trace: &MemoryTrace, title: &str) -> String {
     let end = trace.events.iter().map(|event| event.nanos).max().unwrap_or(0).max(1);
     let panels: Vec<Panel> = Pool::ALL.into_iter().filter_map(|pool| panel(trace, pool)).collect();
@@ -60,7 +60,7 @@ pub(super) fn svg(trace: &MemoryTrace, title: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// The memory of one pool, where the trace has some.
+/// The memory of one pool, if the trace has events of it.
 fn panel(trace: &MemoryTrace, pool: Pool) -> Option<Panel> {
     let mut live: HashMap<u64, (usize, u64)> = HashMap::new();
     let (mut now, mut peak, mut levels) = (Levels::default(), 0, vec![(0, Levels::default())]);
@@ -83,7 +83,7 @@ fn panel(trace: &MemoryTrace, pool: Pool) -> Option<Panel> {
     (peak > 0).then_some(Panel { pool, levels, peak })
 }
 
-/// Begin, end and name of every stage.
+/// Start, end and name of every stage.
 fn stages(trace: &MemoryTrace, end: u64) -> Vec<(u64, u64, &str)> {
     let mut stages: Vec<(u64, u64, &str)> = Vec::new();
     for event in &trace.events {
@@ -98,7 +98,7 @@ fn stages(trace: &MemoryTrace, end: u64) -> Vec<(u64, u64, &str)> {
     stages
 }
 
-/// For each column what there was when it was most; a column in which nothing happened has what was before.
+/// The maximum of each column; a column without events has the value before it.
 fn columns(panel: &Panel, end: u64) -> Vec<Levels> {
     let mut columns = Vec::with_capacity(COLUMNS);
     let (mut next, mut now) = (0, Levels::default());
@@ -155,7 +155,7 @@ fn draw(svg: &mut String, panel: &Panel, stages: &[(u64, u64, &str)], title: &st
         if columns.iter().all(|levels| levels[i] == 0) {
             continue;
         }
-        // Along the upper edge and back along the lower one, a step for each column whose height differs.
+        // Along the upper edge and back along the lower edge, with a step for each column whose height changes.
         let above: Vec<u64> = below.iter().zip(&columns).map(|(below, levels)| below + levels[i]).collect();
         let mut path = String::new();
         let mut edge = |heights: &[u64], order: &mut dyn Iterator<Item = usize>, back: bool| {
@@ -225,7 +225,7 @@ fn draw(svg: &mut String, panel: &Panel, stages: &[(u64, u64, &str)], title: &st
     }
 }
 
-/// The distance of two lines, and the unit of their labels: its name, and its bytes.
+/// The distance of grid lines, and the name and bytes of the unit.
 fn axis(peak: u64) -> (f64, &'static str, f64) {
     let (unit, scale) = match peak {
         0..0x10_0000 => ("KiB", 1024.0),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_names_pools_stages_and_what_memory_is_for() {
+    fn a_plot_names_pools_stages_and_categories() {
         let svg = svg(&trace(), "a & b");
         for text in ["a &amp; b: device memory, peak 400.0 MiB", "load &lt;x&gt;", ">denoise<", ">weights<", ">4 s<"] {
             assert!(svg.contains(text), "{text} is not in {svg}");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_shows_its_highest_moment() {
+    fn a_column_shows_its_maximum() {
         let panel = panel(&trace(), Pool::Device).unwrap();
         let columns = columns(&panel, 5_000_000_000);
         assert_eq!(panel.peak, 400 << 20);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_trace_is_drawn_too() {
+    fn an_empty_trace_is_plotted() {
         assert!(svg(&MemoryTrace::default(), "none").contains("nothing was allocated"));
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Tensors of the processor are reused from step to step.
+/// CPU memory of tensors is reused from step to step.
 #[global_allocator]
 static ALLOCATOR: kiln_engine::HostPool = kiln_engine::HostPool;
 

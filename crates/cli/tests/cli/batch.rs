@@ -1,4 +1,4 @@
-//! Image sets: `kiln batch` with files of jobs, killed and started again.
+//! Image sets: `kiln batch` with job files, killed and restarted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use kiln_testkit::fixtures;
 use serde_json::Value;
 
-use crate::pictures;
+use crate::images;
 use crate::sandbox::{Lines, Run, Running, Sandbox};
 
-/// The arguments with a tiny model and fields that make a run short.
+/// The arguments with a tiny model and fields for a short run.
 fn filled(args: &[&str]) -> Vec<String> {
     let model = fixtures("models/sd1").display().to_string();
     let filling = ["batch", "-m", &model, "--device", "cpu", "-o", "out"];
@@ -29,7 +29,7 @@ fn write(sandbox: &Sandbox, name: &str, text: &str) {
     std::fs::write(sandbox.path(name), text).unwrap();
 }
 
-/// The files of a folder and of those below, but for the set's own.
+/// The files of a folder and of its subfolders, except the set's own.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
@@ -52,13 +52,13 @@ fn index(sandbox: &Sandbox) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// How many pictures a run says that it made.
+/// The number of images that a run reports as generated.
 fn made(run: &Run) -> usize {
     run.stdout.lines().count()
 }
 
 #[test]
-fn a_set_is_what_single_calls_make() {
+fn a_set_equals_single_calls() {
     let sandbox = Sandbox::new();
     write(
         &sandbox,
@@ -80,9 +80,9 @@ fn a_set_is_what_single_calls_make() {
     assert!(index[0]["seconds"]["denoise"].as_f64().unwrap() > 0.0);
 }
 
-/// A LoRA file that is damaged is found out when it is read, long after the jobs were checked.
+/// A damaged LoRA file is detected when it is read, long after the jobs were checked.
 #[test]
-fn a_bad_job_is_recorded_and_the_rest_goes_on() {
+fn a_failed_job_is_recorded_and_the_others_continue() {
     let sandbox = Sandbox::new();
     write(&sandbox, "damaged.safetensors", "no weights");
     let jobs = [
@@ -94,15 +94,15 @@ fn a_bad_job_is_recorded_and_the_rest_goes_on() {
     let run = batch(&sandbox, &["jobs.jsonl"]);
     assert_eq!(run.status.code(), Some(1), "{run}");
     assert_eq!(names(&sandbox), ["00002-2.png", "00003-3.png"]);
-    assert!(run.error().contains("1 of 3 pictures failed; out/journal.jsonl tells why"), "{run}");
-    assert!(run.stderr.contains("picture 1 (line 1) failed: damaged.safetensors"), "{run}");
+    assert!(run.error().contains("1 of 3 images failed; out/journal.jsonl has the reasons"), "{run}");
+    assert!(run.stderr.contains("image 1 (line 1) failed: damaged.safetensors"), "{run}");
     let states: Vec<_> = index(&sandbox).iter().map(|row| row["state"].as_str().unwrap().to_string()).collect();
     assert_eq!(states, ["failed", "made", "made"]);
-    // What failed is not tried again, unless that is asked for, or it is another job now.
+    // Failed jobs are not tried again, unless that is requested, or the job has changed.
     let run = batch(&sandbox, &["jobs.jsonl"]);
-    assert!(run.status.code() == Some(1) && made(&run) == 0 && !run.stderr.contains("picture 1"), "{run}");
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && !run.stderr.contains("image 1"), "{run}");
     let run = batch(&sandbox, &["jobs.jsonl", "--retry"]);
-    assert!(run.status.code() == Some(1) && made(&run) == 0 && run.stderr.contains("picture 1"), "{run}");
+    assert!(run.status.code() == Some(1) && made(&run) == 0 && run.stderr.contains("image 1"), "{run}");
     let fixed = [&job("\"prompt\": \"a\", \"seed\": 1"), &jobs[1], &jobs[2]];
     write(&sandbox, "jobs.jsonl", &fixed.map(String::as_str).concat());
     let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
@@ -111,34 +111,34 @@ fn a_bad_job_is_recorded_and_the_rest_goes_on() {
 }
 
 #[test]
-fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
+fn impossible_jobs_are_refused_before_anything_is_generated() {
     let sandbox = Sandbox::new();
     let good = job("\"prompt\": \"a\", \"seed\": 1");
-    for (fields, told) in [
+    for (fields, expected) in [
         ("\"prompt\": \"b\", \"lora\": \"nowhere.safetensors\"", "nowhere.safetensors: not found"),
         ("\"prompt\": \"a <lora:ink:1>\"", "--lora-dir"),
         ("\"prompt\": \"b\", \"model\": \"nowhere\"", "nowhere: not found"),
         ("\"prompt\": \"b\", \"clip_skip\": 99", "`clip_skip` is 99"),
         ("\"prompt\": \"b\", \"cfg\": -1", "`cfg_scale` is -1"),
         ("\"prompt\": null", "the job has no prompt"),
-        ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` is there twice"),
-        ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is no name below the output folder"),
+        ("\"prompt\": \"b\", \"seed\": 1, \"seed\": 2", "the key `seed` occurs twice"),
+        ("\"prompt\": \"b\", \"output\": \"\\u0000.png\"", "is not a name below the output folder"),
     ] {
         write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
-        batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", told]);
+        batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", expected]);
     }
     for (field, told) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")] {
         write(&sandbox, "jobs.txt", "a\nb\n");
-        batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", told, "; 2 images of this file"]);
+        batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", expected, "; 2 images of this file"]);
     }
     assert!(names(&sandbox).is_empty());
     let journal = std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap();
     assert_eq!(journal.lines().count(), 1, "nothing is planned: {journal}");
-    // Names that are in each other's way.
-    for (first, second, told) in [
+    // Conflicting names.
+    for (first, second, expected) in [
         ("a.png", "a.png/b.png", "a.png is an image, in line 1"),
         ("d/a.png", "d//a.png", "'d/a.png' in line 2, and in line 1"),
-        ("b.png", "there.png/b.png", "out/there.png: is no folder"),
+        ("b.png", "there.png/b.png", "out/there.png: is not a folder"),
         ("b.png", "fifo.png", "the name of a regular file"),
     ] {
         write(&sandbox, "out/there.png", "somebody's");
@@ -146,7 +146,7 @@ fn jobs_that_cannot_be_made_are_refused_before_anything_is_made() {
         let jobs = [first, second].map(|name| job(&format!("\"prompt\": \"a\", \"output\": \"{name}\"")));
         write(&sandbox, "jobs.jsonl", &jobs.concat());
         let run = batch(&sandbox, &["jobs.jsonl", "--overwrite"]);
-        assert!(!run.status.success() && run.error().contains(told) && made(&run) == 0, "{run}");
+        assert!(!run.status.success() && run.error().contains(expected) && made(&run) == 0, "{run}");
     }
 }
 
@@ -156,13 +156,17 @@ fn wrong_files_are_refused_before_anything_is_done() {
     for (text, args, told) in [
         ("{\"promt\": \"a\"}", &[][..], &["jobs.jsonl:1: unknown field `promt`"][..]),
         ("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"steps\": \"x\"}", &[], &["jobs.jsonl:2: steps: \"x\" is not"]),
-        ("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[], &["jobs.jsonl:1: output: '../a.png' is no name below"]),
+        (
+            "{\"prompt\": \"a\", \"output\": \"../a.png\"}",
+            &[],
+            &["jobs.jsonl:1: output: '../a.png' is not a name below"],
+        ),
         ("{\"seed\": 1}", &[], &["jobs.jsonl:1: the job has no prompt"]),
         ("a\nb", &["--format", "csv"], &["jobs.jsonl:1: unknown field `a`"]),
         ("{\"prompt\": \"a\"}", &["--grid", "seed=1,2", "--grid", "seed=3"], &["two axes of seed"]),
     ] {
         write(&sandbox, "jobs.jsonl", text);
-        batch(&sandbox, &[&["jobs.jsonl"], args].concat()).refused(told);
+        batch(&sandbox, &[&["jobs.jsonl"], args].concat()).refused(expected);
         assert_eq!(sandbox.names(), ["jobs.jsonl"]);
     }
     let two =
@@ -173,7 +177,7 @@ fn wrong_files_are_refused_before_anything_is_done() {
     write(&sandbox, "out/b.png", "somebody's");
     batch(&sandbox, &["jobs.jsonl"]).fails(2, &["out/b.png exists already", "--overwrite"]);
     batch(&sandbox, &["jobs.jsonl", "--overwrite"]).succeeds();
-    pictures::read(&sandbox.path("out/b.png"));
+    images::read(&sandbox.path("out/b.png"));
     batch(&sandbox, &["nowhere.jsonl"]).fails(1, &["nowhere.jsonl: No such file"]);
 }
 
@@ -182,7 +186,7 @@ fn wrong_files_are_refused_before_anything_is_done() {
 fn bad_values_of_flags_are_refused() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.txt", "a\n");
-    for (flag, values, told) in [
+    for (flag, values, expected) in [
         ("--format", &["json", "CSV", ""][..], "expected jsonl, csv or text"),
         ("--set", &["steps", "=3", "step=3", ""], "field"),
         ("--set", &["steps=few"], "steps: \"few\" is not a whole number"),
@@ -201,7 +205,7 @@ fn bad_values_of_flags_are_refused() {
             let output: &[&str] = if flag == "--output" { &[] } else { &["-o", "out"] };
             let joined = format!("{flag}={value}");
             let output = if flag == "--thumbnail" { &["-o", "out", "--contact-sheet=a.png"] } else { output };
-            sandbox.kiln(&[&["batch", "jobs.txt", &joined], output].concat()).refused(&[told]);
+            sandbox.kiln(&[&["batch", "jobs.txt", &joined], output].concat()).refused(&[expected]);
         }
     }
     sandbox.kiln(&["batch", "-o", "out"]).refused(&["JOBS"]);
@@ -209,9 +213,9 @@ fn bad_values_of_flags_are_refused() {
     assert_eq!(sandbox.names(), ["jobs.txt"]);
 }
 
-/// The bits of a picture do not depend on the pictures beside it, whatever their texts are.
+/// The bits of an image do not depend on the other images of its batch, whatever their prompts are.
 #[test]
-fn batches_change_no_picture() {
+fn batches_do_not_change_images() {
     let sandbox = Sandbox::new();
     let long = "word ".repeat(100);
     let texts = ["a cat", "a dog", "a cat AND a dog:0.5", "[a cat:a dog:0.5]", "a (cat:1.4)", &long, "", "{a|b|c} cat"];
@@ -264,9 +268,9 @@ fn axes_are_combined_and_shown_on_a_sheet() {
     let info = reader.next_frame(&mut pixels).unwrap();
     assert!((3 * 64..6 * 64).contains(&info.width), "{} wide", info.width);
     assert!((2 * 64..3 * 64).contains(&info.height), "{} high", info.height);
-    // A picture stands where its row and column meet, and letters are black.
+    // An image is at the crossing of its row and column, and letters are black.
     assert!(pixels.contains(&0) && pixels[..3] == [255, 255, 255]);
-    // A sheet of a set that is done is made without drawing anything.
+    // The sheet of a complete set is written without generating anything.
     write(&sandbox, "jobs.txt", "a pear\n\n# nothing\nan apple\n");
     let args = ["jobs.txt", "--set", "steps=1", "--set", "width=64", "--set", "height=64", "-o", "other"];
     let args: Vec<&str> = args.into_iter().chain(["--contact-sheet", "sheet.png"]).collect();
@@ -278,10 +282,10 @@ fn axes_are_combined_and_shown_on_a_sheet() {
     assert!(sandbox.path("sheet.png").is_file());
 }
 
-/// Jobs with random seeds, so that a run that forgot one would show.
+/// Jobs with random seeds, so that a run that loses a seed fails the test.
 fn sixteen(sandbox: &Sandbox) {
     let jobs =
-        (0..16).map(|i| job(&format!("\"prompt\": \"picture {i}\", \"sampler\": \"euler\"")).replace(": 2,", ": 30,"));
+        (0..16).map(|i| job(&format!("\"prompt\": \"image {i}\", \"sampler\": \"euler\"")).replace(": 2,", ": 30,"));
     write(sandbox, "jobs.jsonl", &jobs.collect::<String>());
 }
 
@@ -290,11 +294,11 @@ fn start(sandbox: &Sandbox, args: &[&str]) -> Running {
 }
 
 #[test]
-fn killed_at_any_moment_a_set_goes_on_where_it_was() {
+fn a_set_killed_at_any_time_resumes() {
     let sandbox = Sandbox::new();
     sixteen(&sandbox);
     let mut seen = 0;
-    // After so many images that it made itself; the first time as soon as it has started.
+    // The run is killed after this number of generated images; the first time as soon as it has started.
     for (kill, images) in [0, 1, 2, 0, 1, 3, 1].into_iter().enumerate() {
         let running = start(&sandbox, &["jobs.jsonl", "--batch-size", ["1", "3"][kill % 2]]);
         running.wait_for((Lines::Output, ""), images);
@@ -304,18 +308,18 @@ fn killed_at_any_moment_a_set_goes_on_where_it_was() {
             continue;
         }
         let now: Vec<String> = names(&sandbox).into_iter().filter(|name| name.ends_with(".png")).collect();
-        now.iter().for_each(|name| drop(pictures::read(&sandbox.path("out").join(name))));
-        assert!(now.len() >= seen + images, "{images} images were made beside {seen}: {now:?}");
+        now.iter().for_each(|name| drop(images::read(&sandbox.path("out").join(name))));
+        assert!(now.len() >= seen + images, "{images} images were generated after {seen}: {now:?}");
         seen = now.len();
     }
-    println!("{seen} of 16 pictures were there after the kills");
+    println!("{seen} of 16 images existed after the kills");
     let before = files(&sandbox.path("out"));
     let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
     assert_eq!(made(&run), 16 - seen, "exactly the missing ones: {run}");
     let after = files(&sandbox.path("out"));
     assert_eq!(after.len(), 16, "{:?}", after.keys());
     assert!(before.iter().filter(|(name, _)| name.ends_with(".png")).all(|(name, bytes)| after[name] == *bytes));
-    // Each is the picture that its request makes, with the seed that was drawn once.
+    // Each image equals the image of its request with the seed that was drawn once.
     for row in index(&sandbox) {
         let (file, seed) = (row["file"].as_str().unwrap(), row["seed"].as_u64().unwrap());
         let prompt = row["request"]["prompt"].as_str().unwrap();
@@ -327,7 +331,7 @@ fn killed_at_any_moment_a_set_goes_on_where_it_was() {
             assert!(std::fs::read(sandbox.path("one.png")).unwrap() == after[file], "{file}");
         }
     }
-    // A picture that somebody changes stays; one that somebody deletes is made again, the same.
+    // An image that is modified by others is kept; a deleted one is generated again with the same bytes.
     let (changed, _) = after.iter().last().unwrap();
     std::fs::write(sandbox.path("out").join(changed), "painted over").unwrap();
     assert_eq!(made(&batch(&sandbox, &["jobs.jsonl"]).succeeds()), 0);
@@ -338,9 +342,9 @@ fn killed_at_any_moment_a_set_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_stopped_set_saves_what_is_drawn() {
+fn an_interrupted_set_saves_finished_images() {
     let sandbox = Sandbox::new();
-    let jobs = (0..400).map(|i| job(&format!("\"prompt\": \"picture {i}\""))).collect::<String>();
+    let jobs = (0..400).map(|i| job(&format!("\"prompt\": \"image {i}\""))).collect::<String>();
     write(&sandbox, "jobs.jsonl", &jobs);
     let running = start(&sandbox, &["jobs.jsonl"]);
     running.wait_for((Lines::Output, ""), 3);
@@ -350,12 +354,12 @@ fn a_stopped_set_saves_what_is_drawn() {
     assert!(run.status.code() == Some(130) && run.error().contains("interrupted"), "{run}");
     assert!((3..400).contains(&names.len()), "{} images: {run}", names.len());
     assert!(names.iter().all(|name| name.ends_with(".png")) && names.len() == made(&run), "{names:?}: {run}");
-    names.iter().for_each(|name| drop(pictures::read(&sandbox.path("out").join(name))));
+    names.iter().for_each(|name| drop(images::read(&sandbox.path("out").join(name))));
     assert_eq!(index(&sandbox).iter().filter(|row| row["state"] == "made").count(), names.len());
 }
 
 #[test]
-fn parts_of_a_set_are_all_of_it() {
+fn all_shards_are_the_whole_set() {
     let sandbox = Sandbox::new();
     write(
         &sandbox,
@@ -368,7 +372,7 @@ fn parts_of_a_set_are_all_of_it() {
     }
     let expected: Vec<String> = (0..5).map(|i| format!("{:05}-{i}.png", i + 1)).collect();
     assert_eq!(names(&sandbox), expected);
-    // A set that is split otherwise, or not at all, knows what is done.
+    // A set with other shards, or none, finds the existing images.
     std::fs::remove_file(sandbox.path("out").join(&expected[3])).unwrap();
     for (shard, expected) in [(&["--shard", "1/2"][..], 0), (&[], 1), (&["--shard", "2/2"], 0)] {
         let run = batch(&sandbox, &[&["jobs.jsonl"], shard].concat()).succeeds();
@@ -379,7 +383,7 @@ fn parts_of_a_set_are_all_of_it() {
 }
 
 #[test]
-fn programs_get_objects_and_jobs_come_from_a_pipe() {
+fn json_output_and_jobs_from_a_pipe() {
     let sandbox = Sandbox::new();
     let args = ["-", "--log-format", "json", "--set", "steps=1", "--set", "width=64", "--set", "height=64"];
     let run = sandbox.shell_kiln("printf 'a cat\\na dog\\n' | \"$@\"", &filled(&args)).succeeds();
@@ -394,9 +398,9 @@ fn programs_get_objects_and_jobs_come_from_a_pipe() {
     assert!(done["stages"]["denoise"].as_f64().unwrap() > 0.0 && done["made"] == 2, "{run}");
 }
 
-/// A folder may be shared, or come from an archive: what stands in it was written by anybody.
+/// A folder may be shared, or come from an archive, so its contents are untrusted.
 #[test]
-fn a_journal_does_not_lead_out_of_its_folder() {
+fn a_journal_cannot_name_files_outside_of_its_folder() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"seed\": 1"));
     batch(&sandbox, &["jobs.jsonl"]).succeeds();
@@ -416,7 +420,7 @@ fn a_journal_does_not_lead_out_of_its_folder() {
              {{\"made\":\"{key}\",\"bytes\":3,\"seconds\":{{\"encode\":0,\"denoise\":0,\"decode\":0,\"save\":0}}}}\n"
         );
         write(&sandbox, journal, &text);
-        batch(&sandbox, &["jobs.jsonl", "--overwrite"]).refused(&[journal, ":2: the file ", "is no name below"]);
+        batch(&sandbox, &["jobs.jsonl", "--overwrite"]).refused(&[journal, ":2: the file ", "is not a name below"]);
         assert_eq!(std::fs::read_to_string(sandbox.path(journal)).unwrap(), text);
         std::fs::remove_file(sandbox.path(journal)).unwrap();
     }
@@ -425,26 +429,26 @@ fn a_journal_does_not_lead_out_of_its_folder() {
 }
 
 #[test]
-fn a_file_that_is_no_journal_stays_as_it_is() {
+fn a_file_that_is_not_a_journal_is_unchanged() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.txt", "a\n");
     let args = ["jobs.txt", "--set", "steps=1", "--set", "width=64", "--set", "height=64"];
     std::fs::create_dir(sandbox.path("out")).unwrap();
     for text in ["my notes, no newline", "line 1\nline 2, no newline", "{\"a\": 1}\n"] {
         write(&sandbox, "out/journal.jsonl", text);
-        batch(&sandbox, &args).refused(&["out/journal.jsonl:1: is no journal of kiln batch"]);
+        batch(&sandbox, &args).refused(&["out/journal.jsonl:1: is not a journal of kiln batch"]);
         assert_eq!(std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap(), text);
     }
     std::fs::remove_file(sandbox.path("out/journal.jsonl")).unwrap();
-    // A name that no part of a set has is no journal's.
+    // A name that no shard of a set has is not a journal.
     write(&sandbox, "out/journal-notes.jsonl", "my notes");
     assert_eq!(made(&batch(&sandbox, &args).succeeds()), 1);
     assert_eq!(std::fs::read_to_string(sandbox.path("out/journal-notes.jsonl")).unwrap(), "my notes");
 }
 
-/// The journal's lines that a lost sector took are of pictures that are there.
+/// Journal lines are lost that describe existing images.
 #[test]
-fn a_journal_without_its_last_lines_goes_on() {
+fn a_journal_without_its_last_lines_resumes() {
     let sandbox = Sandbox::new();
     let jobs = (0..3).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>();
     write(&sandbox, "jobs.jsonl", &jobs);
@@ -457,7 +461,7 @@ fn a_journal_without_its_last_lines_goes_on() {
         assert!(files(&sandbox.path("out")) == before);
         assert!(index(&sandbox).iter().all(|row| row["state"] == "made"));
     }
-    // What is no picture with these seeds is somebody's, and that is told before anything is drawn.
+    // A file that is not an image with these seeds belongs to others; that is reported before anything is generated.
     std::fs::write(sandbox.path("out/journal.jsonl"), &journal[..journal.len() - 300]).unwrap();
     for name in before.keys() {
         write(&sandbox, &format!("out/{name}"), "somebody's");
@@ -466,9 +470,9 @@ fn a_journal_without_its_last_lines_goes_on() {
     assert!(run.status.code() == Some(2) && run.error().contains("exists already") && made(&run) == 0, "{run}");
 }
 
-/// A limit of files' size is what a full disk is: the journal fits, the pictures do not.
+/// A file size limit replaces a full disk: the journal fits, the images do not.
 #[test]
-fn a_full_disk_stops_a_set_and_is_no_job_s_fault() {
+fn a_full_disk_stops_a_set_without_failing_jobs() {
     let sandbox = Sandbox::new();
     let jobs = (0..6).map(|i| job(&format!("\"prompt\": \"{i}\", \"seed\": {i}"))).collect::<String>();
     write(&sandbox, "jobs.jsonl", &jobs.replacen(": 64", ": 16", 4)); // two that fit
@@ -501,7 +505,7 @@ fn a_folder_that_is_moved_away_ends_the_run() {
 }
 
 #[test]
-fn folders_below_may_be_on_another_file_system() {
+fn subfolders_may_be_on_another_file_system() {
     let sandbox = Sandbox::new();
     let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
         println!("skipped: there is no /dev/shm");
@@ -518,7 +522,7 @@ fn folders_below_may_be_on_another_file_system() {
 }
 
 #[test]
-fn a_contact_sheet_replaces_no_image_of_its_set() {
+fn a_contact_sheet_does_not_replace_an_image_of_its_set() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"x\", \"seed\": 1, \"output\": \"a.png\""));
     for sheet in ["out/a.png", "./out/../out/a.png"] {
@@ -534,7 +538,7 @@ fn a_contact_sheet_replaces_no_image_of_its_set() {
 }
 
 #[test]
-fn a_set_and_a_part_of_it_are_not_made_at_once() {
+fn a_set_and_its_shard_cannot_run_together() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.jsonl", &(0..400).map(|i| job(&format!("\"prompt\": \"{i}\""))).collect::<String>());
     let running = start(&sandbox, &["jobs.jsonl", "--shard", "1/2"]);
@@ -543,7 +547,7 @@ fn a_set_and_a_part_of_it_are_not_made_at_once() {
         let run = batch(&sandbox, &[&["jobs.jsonl"], part].concat());
         assert!(run.status.code() == Some(1) && run.error().contains("another kiln batch is at work"), "{run}");
     }
-    // A part that shares no picture with it is made.
+    // A shard without common images runs.
     batch(&sandbox, &["jobs.jsonl", "--shard", "400/400"]).succeeds();
     running.signal("INT");
     running.finish();

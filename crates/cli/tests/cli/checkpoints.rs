@@ -1,4 +1,4 @@
-//! Single files on the command line: inspected, converted, drawn from.
+//! Single files on the command line: inspection, conversion, generation.
 
 use kiln_testkit::fixtures;
 
@@ -9,11 +9,13 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn inspect_tells_kind_format_and_parts() {
+fn inspect_shows_kind_format_and_components() {
     let sandbox = Sandbox::new();
     let run = sandbox.kiln(&["inspect", &fixture("single/sd1.ckpt")]).succeeds();
-    for told in ["Stable Diffusion of another shape, predicts noise (epsilon)", "PyTorch (pickle), ", "note epoch: 1"] {
-        assert!(run.stdout.contains(told), "{told}: {run}");
+    for expected in
+        ["Stable Diffusion of another shape, predicts noise (epsilon)", "PyTorch (pickle), ", "note epoch: 1"]
+    {
+        assert!(run.stdout.contains(expected), "{expected}: {run}");
     }
     let run = sandbox.kiln(&["inspect", &fixture("single/blocks.gguf"), "--json"]).succeeds();
     assert!(run.stdout.contains("\"Q4_K\"") && run.stdout.contains("\"model\": null"), "{run}");
@@ -21,7 +23,7 @@ fn inspect_tells_kind_format_and_parts() {
 }
 
 #[test]
-fn a_model_goes_into_a_file_and_draws_the_same_from_it() {
+fn a_converted_file_generates_the_same_image() {
     let sandbox = Sandbox::new();
     let model = fixture("models/sd1");
     sandbox.kiln(&["convert", &model, "tiny.gguf"]).succeeds();
@@ -36,7 +38,7 @@ fn a_model_goes_into_a_file_and_draws_the_same_from_it() {
     };
     let from_folder = draw(&["-m", &model, "--latents-out", "a.safetensors"], "a.png");
     let from_file = draw(&["-m", "tiny.gguf", "--config", &model, "--latents-out", "b.safetensors"], "b.png");
-    assert_ne!(from_folder, from_file, "the pictures name their models");
+    assert_ne!(from_folder, from_file, "the images name their models");
     let latents = ["a.safetensors", "b.safetensors"].map(|name| std::fs::read(sandbox.path(name)).unwrap());
     assert!(latents[0] == latents[1]);
 }

@@ -1,4 +1,4 @@
-//! Every flag of `kiln txt2img` with values that it cannot take.
+//! Every flag of `kiln txt2img` with invalid values.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use kiln_testkit::fixtures;
 
 use crate::sandbox::Sandbox;
 
-/// A value, and what the message about it has to say.
+/// A value, and a required part of the error message.
 type Bad = (&'static str, &'static str);
 
 const WHOLE: &str = "expected a whole number";
@@ -56,7 +56,7 @@ const WEIGHTS: &str = "expected auto, f32, f16, bf16, f8, q4_0, ";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
 
-/// Values that are refused with exit status 2. A new flag gets its rows here, or its reason in [`EXEMPT`].
+/// Values that fail with exit status 2. A new flag needs rows here, or a reason in [`EXEMPT`].
 const BAD: &[(&str, &[Bad])] = &[
     ("--width", SIDES),
     ("--height", SIDES),
@@ -125,7 +125,7 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", "noise levels that fall"),
         ],
     ),
-    // The model's own sampler is PNDM, which takes none of them.
+    // The model's own sampler is PNDM, which supports none of them.
     ("--eta", &[("0.5", "none with pndm: it is for ddim, "), ("some", NUMBER), ("", NUMBER)]),
     ("--s-churn", &[("5", "none with pndm: it is for euler, heun, dpm2"), ("some", NUMBER), ("", NUMBER)]),
     ("--s-tmin", &[("1", "none with pndm"), ("some", NUMBER), ("", NUMBER)]),
@@ -196,21 +196,21 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--output",
         &[
-            ("", "a file's name"),
-            ("nowhere/..", "a file's name"),
+            ("", "a file name"),
+            ("nowhere/..", "a file name"),
             ("apple.jpg", "a name that ends in .png"),
             ("apple", "a name that ends in .png"),
-            ("{sed}.png", "no placeholders but {index} and {seed}"),
-            ("{index.png", "no placeholders but {index} and {seed}"),
-            ("}{.png", "no placeholders but {index} and {seed}"),
-            ("{{seed}}.png", "no placeholders but {index} and {seed}"),
+            ("{sed}.png", "only the placeholders {index} and {seed}"),
+            ("{index.png", "only the placeholders {index} and {seed}"),
+            ("}{.png", "only the placeholders {index} and {seed}"),
+            ("{{seed}}.png", "only the placeholders {index} and {seed}"),
         ],
     ),
     (
         "--latents-out",
         &[
             ("", REQUIRED),
-            (".", "this is a folder"),
+            (".", "found a folder"),
             ("apple.png", "a name that ends in .safetensors"),
             ("latents", "a name that ends in .safetensors"),
         ],
@@ -219,7 +219,7 @@ const BAD: &[(&str, &[Bad])] = &[
         "--trace",
         &[
             ("", REQUIRED),
-            (".", "this is a folder"),
+            (".", "found a folder"),
             ("apple.png", "a name that ends in .json"),
             ("trace", "a name that ends in .json"),
         ],
@@ -251,7 +251,7 @@ const BAD: &[(&str, &[Bad])] = &[
         "--memory-trace",
         &[
             ("", REQUIRED),
-            (".", "this is a folder"),
+            (".", "found a folder"),
             ("apple.png", "a name that ends in .jsonl"),
             ("trace", "a name that ends in .jsonl"),
         ],
@@ -315,7 +315,7 @@ const BAD: &[(&str, &[Bad])] = &[
     ),
 ];
 
-/// Flags that no value is wrong for.
+/// Flags without invalid values.
 const EXEMPT: &[(&str, &str)] = &[
     ("--prompt", "any text is a prompt"),
     ("--negative-prompt", "any text is a prompt"),
@@ -338,11 +338,11 @@ struct Flag {
     value: Value,
 }
 
-/// Whether a flag has a value.
+/// Whether a flag takes a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Value {
     None,
-    /// Behind an equals sign alone.
+    /// The value needs an equals sign.
     Optional,
     Required,
 }
@@ -385,11 +385,11 @@ fn bad_values_are_refused_before_anything_is_done() {
     let flags = flags();
     for (flag, values) in BAD {
         let apart = flags.iter().any(|known| known.long == *flag && known.value == Value::Required);
-        for (value, told) in *values {
+        for (value, expected) in *values {
             let joined = format!("{flag}={value}");
             let forms = [&["an apple", &*joined][..], &["an apple", flag, value]];
             for args in &forms[..if apart { 2 } else { 1 }] {
-                let run = sandbox.txt2img(args).refused(&[told]);
+                let run = sandbox.txt2img(args).refused(&[expected]);
                 let named = run.error().contains(flag) || run.error().contains(&format!("'{value}'"));
                 assert!(named, "neither flag nor value is named: {run}");
             }
@@ -399,9 +399,9 @@ fn bad_values_are_refused_before_anything_is_done() {
 }
 
 #[test]
-fn values_that_do_not_go_together_are_refused() {
+fn incompatible_values_are_refused() {
     let sandbox = Sandbox::new();
-    for (args, told) in [
+    for (args, expected) in [
         (&["--sampler", "ddim", "--eta", "1.5"][..], &["--eta is 1.5, expected a number from 0 to 1"][..]),
         (&["--sampler", "euler", "--eta", "0.5"], &["--eta is 0.5, expected none with euler"]),
         (&["--guidance-start", "0.8", "--guidance-end", "0.5"], &["--guidance-start is 0.8", "at most --guidance-end"]),
@@ -415,19 +415,19 @@ fn values_that_do_not_go_together_are_refused() {
         (&["--batch-count", "100000", "--batch-size", "100000"], &["--batch-count times --batch-size"]),
         (&["--sampler", "unipc", "--steps", "1000"], &["1000 sampling steps"]),
     ] {
-        sandbox.txt2img(&[&["an apple"], args].concat()).refused(told);
+        sandbox.txt2img(&[&["an apple"], args].concat()).refused(expected);
     }
     assert!(sandbox.names().is_empty());
 }
 
-/// Exit status 1: such a value could be met, on another day or another machine.
+/// Exit status 1: the value could be valid at another time or on another machine.
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_files_are_named() {
     let sandbox = Sandbox::new();
     let file = fixtures("models/sd1/model_index.json").display().to_string();
-    for (flag, value, told) in [
-        ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, a picture with settings"][..]),
-        ("--like", &file, &["model_index.json: is no PNG, JPEG, WebP or AVIF"]),
+    for (flag, value, expected) in [
+        ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, an image with settings"][..]),
+        ("--like", &file, &["model_index.json: is not a PNG, JPEG, WebP or AVIF file"]),
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
         ("--model", ".", &["model_index.json: not found"]),
@@ -442,14 +442,18 @@ fn what_is_not_there_is_named() {
         ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
         ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
         ("--wildcards-dir", "nowhere", &["nowhere: not found; looked for --wildcards-dir, a folder with lists"]),
-        ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the images; make it first"]),
+        ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the images; create it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
         ("--output", "/proc/apple.png", &["cannot write /proc/apple.png"]),
-        ("--latents-out", "nowhere/l.safetensors", &["nowhere: not found", "a folder for the latents; make it first"]),
+        (
+            "--latents-out",
+            "nowhere/l.safetensors",
+            &["nowhere: not found", "a folder for the latents; create it first"],
+        ),
         ("--latents-out", "/proc/l.safetensors", &["cannot write /proc/l.safetensors"]),
         ("--device", "cuda:99", &["--device cuda:99: "]),
     ] {
-        let run = sandbox.txt2img(&["an apple", flag, value]).fails(1, told);
+        let run = sandbox.txt2img(&["an apple", flag, value]).fails(1, expected);
         assert!(!run.stderr.contains("step 1/1"), "{run}");
     }
     assert!(sandbox.names().is_empty());
@@ -513,7 +517,7 @@ fn a_flag_that_is_given_twice_is_refused() {
 }
 
 #[test]
-fn unknown_flags_get_the_nearest() {
+fn unknown_flags_suggest_the_nearest() {
     let sandbox = Sandbox::new();
     for (flag, nearest) in [
         ("--step", "'--steps'"),
@@ -530,7 +534,7 @@ fn unknown_flags_get_the_nearest() {
     assert!(sandbox.names().is_empty());
 }
 
-/// Paths may be any bytes; texts and numbers may not. Nothing may panic.
+/// Paths may be any bytes; texts and numbers may not. No case may panic.
 #[test]
 fn values_that_are_no_utf8_are_refused() {
     let sandbox = Sandbox::new();

@@ -1,10 +1,10 @@
-//! `kiln` with a `kiln-cuda` beside it, which is a script here.
+//! `kiln` with a `kiln-cuda` in the same folder, here a script.
 
 use std::os::unix::fs::PermissionsExt;
 
 use crate::sandbox::{Run, Sandbox};
 
-/// Tells its arguments, and fails with a status of its own.
+/// Prints its arguments and fails with its own status.
 const FAKE: &str = "[ \"$1\" = --version ] && echo \"kiln $VERSION\" && exit; echo \"fake: $*\"; exit 7";
 
 /// `kiln` in a sandbox, with a script as its `kiln-cuda`.
@@ -13,7 +13,8 @@ struct Pair(Sandbox);
 impl Pair {
     fn new(script: &str) -> Self {
         let sandbox = Sandbox::new();
-        // By a process of its own: a file that this one has open for writing cannot be started by its children.
+        // A separate process copies it: a file that this process has open for writing cannot be executed by its
+        // children.
         let make = format!(
             "ln \"$1\" kiln 2>/dev/null || cp \"$1\" kiln\n\
              cat >kiln-cuda <<'END' && chmod 755 kiln-cuda\n#!/bin/sh\nVERSION={}\n{script}\nEND",
@@ -23,14 +24,14 @@ impl Pair {
         Self(sandbox)
     }
 
-    /// Runs that `kiln` with `args` as a shell reads them, after assignments to `variables` of the environment.
+    /// Runs `kiln` with `args` in shell syntax, after assignments to environment `variables`.
     fn run(&self, variables: &str, args: &str) -> Run {
         self.0.shell_kiln::<&str>(&format!("unset KILN_NO_HANDOVER; {variables} ./kiln {args}"), &[])
     }
 }
 
 #[test]
-fn the_other_program_gets_the_arguments_and_gives_its_status() {
+fn kiln_cuda_gets_the_arguments_and_sets_the_status() {
     let pair = Pair::new(FAKE);
     for args in ["txt2img 'an apple' --steps 2", "bench emoji --device cuda:1", "devices --json"] {
         let run = pair.run("", args);
@@ -42,7 +43,7 @@ fn the_other_program_gets_the_arguments_and_gives_its_status() {
 }
 
 #[test]
-fn what_needs_no_card_stays() {
+fn commands_without_gpu_do_not_run_kiln_cuda() {
     let pair = Pair::new(FAKE);
     for args in ["--version", "--help", "man", "completions bash"] {
         assert!(!pair.run("", args).succeeds().stdout.contains("fake: "));
@@ -53,35 +54,35 @@ fn what_needs_no_card_stays() {
 }
 
 #[test]
-fn who_says_so_stays() {
+fn a_variable_prevents_the_call() {
     let pair = Pair::new(FAKE);
     let run = pair.run("KILN_NO_HANDOVER=1", "devices").succeeds();
-    assert!(run.stdout.starts_with("processor") && run.stderr.is_empty(), "{run}");
+    assert!(run.stdout.starts_with("CPU") && run.stderr.is_empty(), "{run}");
     assert_eq!(pair.run("KILN_NO_HANDOVER=0", "devices").status.code(), Some(7));
 }
 
 #[test]
-fn without_a_driver_nothing_is_said() {
+fn a_missing_driver_is_not_a_warning() {
     let missing = "error while loading shared libraries: libcuda.so.1: cannot open shared object file";
     let pair = Pair::new(&format!("echo '{missing}' >&2; exit 127"));
     let run = pair.run("", "devices").succeeds();
-    assert!(run.stdout.starts_with("processor") && run.stderr.is_empty(), "{run}");
+    assert!(run.stdout.starts_with("CPU") && run.stderr.is_empty(), "{run}");
     let run = pair.run("", "devices -v").succeeds();
-    assert!(run.stderr.contains("there is no driver") && run.stderr.contains(missing), "{run}");
+    assert!(run.stderr.contains("does not start without a driver") && run.stderr.contains(missing), "{run}");
 }
 
 #[test]
-fn a_program_that_does_not_start_is_told_and_stops_nothing() {
+fn a_failed_start_is_a_warning_only() {
     let missing = "echo 'libcublas.so.13: cannot open shared object file' >&2; exit 127";
-    for (script, told) in [
+    for (script, expected) in [
         (missing, "libcublas.so.13: cannot open shared object file"),
-        ("kill -SEGV $$", "it says nothing (signal: 11"),
+        ("kill -SEGV $$", "no message (signal: 11"),
         ("echo kiln 0.0.0", "it is \"kiln 0.0.0\", expected \"kiln "),
     ] {
         let pair = Pair::new(script);
         let run = pair.run("", "devices").succeeds();
-        assert!(run.stdout.starts_with("processor"), "{run}");
-        assert!(run.stderr.contains("going on without CUDA") && run.stderr.contains(told), "{run}");
+        assert!(run.stdout.starts_with("CPU"), "{run}");
+        assert!(run.stderr.contains("continuing without CUDA") && run.stderr.contains(expected), "{run}");
     }
     let pair = Pair::new(FAKE);
     std::fs::set_permissions(pair.0.path("kiln-cuda"), std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -90,9 +91,9 @@ fn a_program_that_does_not_start_is_told_and_stops_nothing() {
 }
 
 #[test]
-fn two_names_of_one_program_make_no_circle() {
+fn two_names_of_one_program_do_not_loop() {
     let pair = Pair::new("");
     std::fs::remove_file(pair.0.path("kiln-cuda")).unwrap();
     std::os::unix::fs::symlink(pair.0.path("kiln"), pair.0.path("kiln-cuda")).unwrap();
-    assert!(pair.run("", "devices").succeeds().stdout.starts_with("processor"));
+    assert!(pair.run("", "devices").succeeds().stdout.starts_with("CPU"));
 }

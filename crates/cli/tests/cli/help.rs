@@ -1,10 +1,10 @@
-//! What the command tells about itself, and how a prompt is given.
+//! The help of the command, and the forms of a prompt.
 
-use crate::pictures::{self, Text};
+use crate::images::{self, Text};
 use crate::sandbox::Sandbox;
 
-/// The commands that `kiln --help` lists: the first words of lines that are indented by two. Lines that go on are
-/// indented further.
+/// The commands that `kiln --help` lists: the first words of lines with an indentation of two. Continued lines have a
+/// larger indentation.
 fn commands() -> Vec<String> {
     let help = Sandbox::new().kiln(&["--help"]).succeeds().stdout;
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -13,7 +13,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn help_says_what_kiln_is_and_what_it_can_do() {
+fn help_describes_kiln_and_its_commands() {
     let run = Sandbox::new().kiln(&["--help"]).succeeds();
     assert!(run.stdout.starts_with("Stable Diffusion, natively"), "{run}");
     assert!(run.stderr.is_empty(), "{run}");
@@ -50,7 +50,7 @@ fn no_arguments_are_an_error_that_shows_the_help() {
 }
 
 #[test]
-fn an_unknown_command_gets_the_nearest() {
+fn an_unknown_command_suggests_the_nearest() {
     Sandbox::new().kiln(&["txt2imgs", "a red apple"]).refused(&["'txt2imgs'", "'txt2img'"]);
     Sandbox::new().kiln(&["a red apple"]).refused(&["'a red apple'"]);
 }
@@ -62,7 +62,7 @@ fn a_prompt_is_needed_once() {
     sandbox.txt2img(&["-n", "blurry"]).refused(&["PROMPT"]);
     sandbox.txt2img(&["a red apple", "-p", "a green apple"]).refused(&["PROMPT", "--prompt"]);
     sandbox.txt2img(&["-p", "a red apple", "-p", "a green apple"]).refused(&["--prompt"]);
-    sandbox.txt2img(&["a", "red", "apple"]).refused(&["'red'"]); // somebody forgot the quotation marks
+    sandbox.txt2img(&["a", "red", "apple"]).refused(&["'red'"]); // missing quotation marks
     assert!(sandbox.names().is_empty());
 }
 
@@ -83,12 +83,12 @@ fn a_prompt_may_begin_with_a_hyphen_or_be_empty() {
         let sandbox = Sandbox::new();
         let name = format!("{i}.png");
         sandbox.txt2img(&[args, &["-o", &name]].concat()).succeeds();
-        let Text::Latin1(text) = pictures::read(&sandbox.path(&name)).parameters else { panic!("{args:?}: iTXt") };
+        let Text::Latin1(text) = images::read(&sandbox.path(&name)).parameters else { panic!("{args:?}: iTXt") };
         assert!(text.starts_with(begin), "{args:?}: {text:?}");
     }
-    // After `--` nothing is a flag.
+    // After `--` there are no flags.
     let sandbox = Sandbox::new();
     sandbox.txt2img(&["-o", "x.png", "--", "--steps"]).succeeds();
-    let Text::Latin1(text) = pictures::read(&sandbox.path("x.png")).parameters else { panic!("iTXt") };
+    let Text::Latin1(text) = images::read(&sandbox.path("x.png")).parameters else { panic!("iTXt") };
     assert!(text.starts_with("--steps\n"), "{text:?}");
 }

@@ -1,4 +1,4 @@
-//! Models by their names on the Hub, from a server on this machine that behaves like it.
+//! Models on the Hub by name, from a local server that behaves like it.
 
 use kiln_testkit::{Fault, HubServer, fixtures, repository, sha256};
 
@@ -7,7 +7,7 @@ use crate::sandbox::{Run, Sandbox};
 const NAME: &str = "kiln/emoji";
 const UNET: &str = "unet/diffusion_pytorch_model.safetensors";
 
-/// The model that comes with Kiln, among files that nobody needs.
+/// The model that comes with Kiln, among unneeded files.
 fn emoji() -> HubServer {
     let server = HubServer::start(NAME);
     server.add_folder(&repository().join("models/emoji"));
@@ -25,14 +25,14 @@ fn with(server: &HubServer) -> String {
     format!("HF_ENDPOINT={} exec \"$@\"", server.endpoint())
 }
 
-/// The arguments of a small picture of a model.
+/// The arguments of a small image of a model.
 fn draw<'a>(model: &'a str, file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let args = ["txt2img", "a red apple", "-W", "64", "-H", "64", "--steps", "1", "-s", "1", "--device", "cpu", "-m"];
     [&args, &[model, "-o", file][..], more].concat()
 }
 
 #[test]
-fn a_model_is_pulled_and_draws_without_the_hub() {
+fn a_pulled_model_runs_offline() {
     let (sandbox, server) = (Sandbox::new(), emoji());
     server.fault(UNET, &[Fault::Cut(9_000_000)]);
     let run = kiln(&sandbox, &server, &["pull", NAME]).succeeds();
@@ -54,19 +54,19 @@ fn a_model_is_pulled_and_draws_without_the_hub() {
     drop(server);
     sandbox.kiln(&draw("hf:kiln/emoji", "offline.png", &["--offline"])).succeeds();
     sandbox.kiln(&["inspect", "hf:kiln/emoji"]).succeeds();
-    let picture = |name| std::fs::read(sandbox.path(name)).unwrap();
-    assert!(picture("folder.png") == picture("hub.png")); // the metadata too: it is the model's name on the Hub
-    assert!(picture("folder.png") == picture("offline.png"));
+    let image = |name| std::fs::read(sandbox.path(name)).unwrap();
+    assert!(image("folder.png") == image("hub.png")); // the metadata too: it has the model's name on the Hub
+    assert!(image("folder.png") == image("offline.png"));
 }
 
 #[test]
-fn what_is_named_is_fetched_when_it_is_needed() {
+fn named_files_are_downloaded_on_demand() {
     let sandbox = Sandbox::new();
     let server = HubServer::start("owner/tiny");
     server.add_folder(&fixtures("models/sd1"));
     let run = kiln(&sandbox, &server, &draw("hf:owner/tiny", "a.png", &[])).succeeds();
     assert!(run.stderr.starts_with("fetching "), "{run}");
-    // A part of a model, and a file of it.
+    // A component of a model, and a file of it.
     let vae = std::fs::read_dir(fixtures("models/sd1/vae")).unwrap().flatten();
     let vae = vae.map(|entry| entry.file_name().into_string().unwrap()).find(|name| name.ends_with(".safetensors"));
     let part = format!("hf:owner/tiny/vae/{}", vae.unwrap());
@@ -80,21 +80,22 @@ fn what_is_named_is_fetched_when_it_is_needed() {
 }
 
 #[test]
-fn names_that_are_none_are_refused() {
+fn invalid_names_are_refused() {
     let sandbox = Sandbox::new();
     for name in ["hf:emoji", "hf:", "hf:a/b/../../../etc/passwd", "hf:https://huggingface.co/a/b"] {
         sandbox.txt2img(&["an apple", "-m", name]).refused(&[name, "expected OWNER/NAME"]);
         sandbox.kiln(&["pull", name]).refused(&[name, "expected OWNER/NAME"]);
         sandbox.kiln(&["inspect", name]).refused(&[name, "expected OWNER/NAME"]);
     }
-    let refused = |script: &str, told: &[&str]| drop(sandbox.shell_kiln(script, &["pull", "a/b"]).refused(told));
+    let refused =
+        |script: &str, expected: &[&str]| drop(sandbox.shell_kiln(script, &["pull", "a/b"]).refused(expected));
     refused("HF_ENDPOINT=huggingface.co exec \"$@\"", &["HF_ENDPOINT", "expected an address"]);
     refused("HF_TOKEN='two words' exec \"$@\"", &["HF_TOKEN has no token"]);
     assert!(sandbox.names().is_empty());
 }
 
 #[test]
-fn offline_the_cache_has_to_do() {
+fn offline_only_the_cache_is_used() {
     let sandbox = Sandbox::new();
     let told = ["a/b: revision main was never downloaded", "kiln pull a/b downloads it"];
     sandbox.txt2img(&["an apple", "-m", "hf:a/b", "--offline"]).fails(1, &told);
@@ -108,7 +109,7 @@ fn offline_the_cache_has_to_do() {
 }
 
 #[test]
-fn an_interrupt_leaves_what_was_fetched() {
+fn an_interrupt_keeps_partial_downloads() {
     let (sandbox, server) = (Sandbox::new(), emoji());
     let unet = std::fs::read(repository().join("models/emoji").join(UNET)).unwrap();
     let partial = sandbox.path("hf/hub/models--kiln--emoji/blobs").join(format!("{}.incomplete", sha256(&unet)));
@@ -124,7 +125,7 @@ fn an_interrupt_leaves_what_was_fetched() {
     running.signal("INT");
     let run = running.finish();
     assert_eq!(run.status.code(), Some(130), "{run}");
-    assert!(run.error().contains("interrupted") && run.stderr.contains("what was fetched stays"), "{run}");
+    assert!(run.error().contains("interrupted") && run.stderr.contains("partial downloads are kept"), "{run}");
     assert_eq!(here(), 2 << 20);
     server.asked();
     kiln(&sandbox, &server, &["pull", NAME]).succeeds();
@@ -137,7 +138,7 @@ fn an_interrupt_leaves_what_was_fetched() {
 }
 
 #[test]
-fn the_help_says_where_models_come_from() {
+fn the_help_explains_the_sources_of_models() {
     let help = Sandbox::new().kiln(&["txt2img", "--help"]).succeeds().stdout;
     assert!(help.contains("hf:OWNER/NAME") && help.contains("--offline"), "{help}");
 }
@@ -157,5 +158,5 @@ fn jobs_of_a_batch_name_models_on_the_hub() {
     batch().fails(1, &["owner/other: is not on the Hub under this name"]);
     assert!(!sandbox.path("out").exists(), "nothing is made while a model is missing");
     std::fs::write(sandbox.path("jobs.jsonl"), jobs[0]).unwrap();
-    assert_eq!(batch().succeeds().pictures().len(), 1);
+    assert_eq!(batch().succeeds().images().len(), 1);
 }

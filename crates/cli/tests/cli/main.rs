@@ -1,8 +1,8 @@
-//! The `kiln` command as its users meet it: a process with arguments, files, streams, an exit status and signals.
+//! The `kiln` command as users run it: a process with arguments, files, streams, an exit status and signals.
 //!
-//! One binary for all, with a file for each concern. Every test has a folder of its own, and runs the tiny models of
-//! `tests/fixtures/models`, which take milliseconds. Full disks and locked folders are Linux's (`ulimit`, `/dev/full`,
-//! `/proc`). Nothing here looks at a pixel: the numbers are the business of the crates below.
+//! One binary for all tests, with a file for each topic. Every test has its own folder and runs the tiny models of
+//! `tests/fixtures/models`, which take milliseconds. Full disks and locked folders need Linux (`ulimit`, `/dev/full`,
+//! `/proc`). These tests do not compare pixels: the crates below test the numbers.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -11,9 +11,9 @@ mod flags;
 mod handover;
 mod help;
 mod hub;
+mod images;
 mod models;
 mod output;
-mod pictures;
 mod plans;
 mod sandbox;
 mod settings;

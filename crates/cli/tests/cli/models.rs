@@ -1,4 +1,4 @@
-//! Model folders with a file that is missing, cut off, or another model's.
+//! Model folders with a missing, truncated or wrong file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use crate::sandbox::{Run, Sandbox};
 
-/// A copy of one of the tiny models, to be damaged.
+/// A copy of one of the tiny models to damage.
 pub struct ModelCopy {
     path: String,
-    /// Goes when the copy goes.
+    /// Deleted with the copy.
     _folder: TempDir,
 }
 
@@ -47,7 +47,7 @@ impl ModelCopy {
         fs::write(self.file(file), bytes).unwrap();
     }
 
-    /// Makes a picture with the model, which must be whole or not be.
+    /// Generates an image with the model, which may be damaged.
     fn run(&self) -> Run {
         let sandbox = Sandbox::new();
         let run = sandbox.txt2img(&["an apple", "-m", &self.path, "-o", "apple.png"]);
@@ -83,15 +83,15 @@ fn files(model: &str) -> Vec<String> {
     files
 }
 
-/// Files whose absence is no error, with the reason.
+/// Files that may be missing, with the reason.
 const OPTIONAL: [(&str, &str); 2] = [
     ("special_tokens_map.json", "repeats what tokenizer_config.json says; newer transformers do not write it"),
     ("tokenizer_config.json", "says what transformers' CLIPTokenizer has by default"),
 ];
 
-/// Files of which another model's fits as well, with the reason. Weights and networks are never among them.
+/// Files that another model's file can replace, with the reason. Weights and networks are never among them.
 const EXCHANGEABLE: [(&str, &str); 3] = [
-    ("scheduler_config.json", "any scheduler runs with any model; that it is the wrong one, only the picture shows"),
+    ("scheduler_config.json", "any scheduler runs with any model; that it is the wrong one, only the image shows"),
     ("special_tokens_map.json", "names another padding token of the same vocabulary"),
     ("tokenizer_config.json", "names another padding token of the same vocabulary"),
 ];
@@ -100,7 +100,7 @@ fn is_in(list: &[(&str, &str)], file: &str) -> bool {
     list.iter().any(|(name, _)| file.ends_with(&format!("/{name}")))
 }
 
-/// Damages every file of `model` in turn, and expects that the run fails with a message that names the file.
+/// Damages every file of `model` in turn, and expects the run to fail with a message that names the file.
 fn damage(model: &str, optional: &[(&str, &str)], how: impl Fn(&ModelCopy, &str)) {
     for file in files(model) {
         let copy = ModelCopy::of(model);
@@ -137,7 +137,7 @@ fn a_file_of_sd1_that_is_cut_off_is_named() {
 }
 
 #[test]
-fn a_file_of_sdxl_that_is_cut_off_is_named() {
+fn a_truncated_file_of_sdxl_is_named() {
     damage("sdxl", &[], cut);
 }
 
@@ -152,7 +152,7 @@ fn an_empty_file_of_sdxl_is_named() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_file_is_named() {
+fn a_folder_instead_of_a_file_is_named() {
     for file in files("sd1").into_iter().filter(|file| file != "model_index.json") {
         let copy = ModelCopy::of("sd1");
         copy.remove(&file);
@@ -164,7 +164,7 @@ fn a_folder_in_the_place_of_a_file_is_named() {
 /// Replaces every file of `model` by that of `other` in turn.
 fn swap(model: &str, other: &str) {
     for file in files(model) {
-        // A model with one text encoder lends it for both.
+        // A model with one text encoder provides it for both.
         let theirs = [file.clone(), file.replace("_2/", "/")].map(|file| original(other, &file));
         let theirs = fs::read(theirs.iter().find(|path| path.exists()).unwrap()).unwrap();
         if theirs == fs::read(original(model, &file)).unwrap() {
@@ -178,7 +178,7 @@ fn swap(model: &str, other: &str) {
         } else if file.ends_with(".safetensors") {
             run.fails(1, &[&copy.path, &file, ": tensor `", "expected"]);
         } else {
-            // Two files contradict one another; the message has one of them, and the other or what it says.
+            // Two files contradict each other; the message has one of them, and the name or the value of the other.
             let run = run.fails(1, &[&copy.path]);
             let contradiction = [" but ", "expected", "model_index.json"];
             assert!(contradiction.iter().any(|text| run.error().contains(text)), "{run}");
@@ -196,10 +196,10 @@ fn a_file_of_sd1_in_sdxl_is_refused() {
     swap("sdxl", "sd1");
 }
 
-/// A whole component of another model: its files agree with one another, but not with the rest.
+/// A whole component of another model: its files match each other, but not the rest.
 #[test]
 fn a_component_of_another_model_is_refused() {
-    for (component, told) in [
+    for (component, expected) in [
         ("unet", &["unet/config.json", "cross_attention_dim"][..]),
         ("text_encoder", &["cross_attention_dim", "text encoder"]),
     ] {
@@ -208,7 +208,7 @@ fn a_component_of_another_model_is_refused() {
             for file in files(model).iter().filter(|file| file.split('/').next() == Some(component)) {
                 copy.write(file, fs::read(original(other, file)).unwrap());
             }
-            copy.run().fails(1, told);
+            copy.run().fails(1, expected);
         }
     }
 }
@@ -233,7 +233,7 @@ const TENSORS: [(&str, &str); 3] = [
 ];
 
 /// Changes the header entry of one tensor in each of the model's files.
-fn change_tensor(change: impl Fn(&mut Value), told: impl Fn(&Value) -> Vec<String>) {
+fn change_tensor(change: impl Fn(&mut Value), expected: impl Fn(&Value) -> Vec<String>) {
     for (file, tensor) in TENSORS {
         let copy = ModelCopy::of("sd1");
         let bytes = fs::read(copy.file(file)).unwrap();
@@ -243,13 +243,13 @@ fn change_tensor(change: impl Fn(&mut Value), told: impl Fn(&Value) -> Vec<Strin
         assert!(before.is_object(), "{file} has no {tensor}");
         change(&mut header[name]);
         if header[name].is_null() {
-            header[format!("not_{name}")] = before.clone(); // bytes that no tensor has are an error of their own
+            header[format!("not_{name}")] = before.clone(); // bytes without a tensor are a separate error
             header.as_object_mut().unwrap().remove(name);
         }
         copy.write(file, with_header(&header, data));
-        let told = told(&before);
-        let told: Vec<&str> = told.iter().map(String::as_str).chain([file, name]).collect();
-        copy.run().fails(1, &told);
+        let expected = expected(&before);
+        let expected: Vec<&str> = expected.iter().map(String::as_str).chain([file, name]).collect();
+        copy.run().fails(1, &expected);
     }
 }
 
@@ -260,8 +260,8 @@ fn shape(tensor: &Value) -> String {
 
 #[test]
 fn a_missing_tensor_is_named_with_its_shape() {
-    let told = |before: &Value| vec![format!("is missing, expected shape {}", shape(before))];
-    change_tensor(|tensor| *tensor = Value::Null, told);
+    let expected = |before: &Value| vec![format!("is missing, expected shape {}", shape(before))];
+    change_tensor(|tensor| *tensor = Value::Null, expected);
 }
 
 #[test]
@@ -275,13 +275,13 @@ fn a_tensor_of_the_wrong_shape_is_named_with_both_shapes() {
 
 #[test]
 fn a_tensor_of_whole_numbers_is_named_with_its_type() {
-    // As many bytes, another type.
+    // The same number of bytes with another type.
     let integers = |tensor: &mut Value| tensor["dtype"] = json!(if tensor["dtype"] == "F32" { "I32" } else { "I16" });
     change_tensor(integers, |_| vec!["is stored as I".into(), "expected one of F64, F32".into()]);
 }
 
 #[test]
-fn weights_that_are_cut_off_anywhere_are_named() {
+fn truncated_weights_are_named() {
     let file = "unet/diffusion_pytorch_model.safetensors";
     let bytes = fs::read(original("sd1", file)).unwrap();
     let data = bytes.len() - header(&bytes).1.len();
@@ -293,7 +293,7 @@ fn weights_that_are_cut_off_anywhere_are_named() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_give_no_picture() {
+fn nan_weights_produce_no_image() {
     let file = "unet/diffusion_pytorch_model.safetensors";
     let copy = ModelCopy::of("sd1");
     let bytes = fs::read(copy.file(file)).unwrap();
@@ -303,12 +303,12 @@ fn weights_that_are_not_numbers_give_no_picture() {
 }
 
 #[test]
-fn a_decoder_that_overflows_f16_gives_the_picture_in_bf16_and_says_so() {
+fn a_decoder_that_overflows_f16_is_retried_in_bf16_with_a_message() {
     let file = "vae/diffusion_pytorch_model.safetensors";
     let copy = ModelCopy::of("sd1");
     let bytes = fs::read(copy.file(file)).unwrap();
     let (header, data) = header(&bytes);
-    // The largest numbers that f16 has, stored as f16: their sums are beyond it.
+    // The largest numbers of f16, stored as f16: their sums overflow it.
     let mut data = data.to_vec();
     let offsets = &header["decoder.conv_in.weight"]["data_offsets"];
     let [start, end] = [0, 1].map(|i| offsets[i].as_u64().unwrap() as usize);
@@ -317,9 +317,9 @@ fn a_decoder_that_overflows_f16_gives_the_picture_in_bf16_and_says_so() {
     let sandbox = Sandbox::new();
     let run = sandbox.txt2img(&["an apple", "-m", copy.path(), "--dtype", "f16", "--device", "cpu", "-b2", "-s7"]);
     let run = run.succeeds();
-    let told = "picture 1 (seed 7) overflowed f16 in the VAE; it and all that follow are decoded in bf16\n";
+    let expected = "image 1 (seed 7) overflowed f16 in the VAE; it and all following images are decoded in bf16\n";
     assert_eq!(run.stderr.matches("overflowed").count(), 1, "{run}");
-    assert!(run.stderr.contains(told) && run.pictures().len() == 2, "{run}");
+    assert!(run.stderr.contains(expected) && run.images().len() == 2, "{run}");
 }
 
 #[test]
@@ -363,10 +363,10 @@ fn configurations_with_absurd_values_are_refused() {
     }
 }
 
-/// The folder's own defaults are checked like flags, but it is the file that is to blame.
+/// The folder's own defaults are checked like flags, and the error names the file.
 #[test]
-fn bad_defaults_of_a_model_are_the_files_fault() {
-    for (text, told) in [
+fn errors_in_a_models_defaults_name_the_file() {
+    for (text, expected) in [
         ("", "is no valid JSON"),
         ("{\"steps\": 20", "is no valid JSON"),
         ("20", "invalid type"),
@@ -382,20 +382,20 @@ fn bad_defaults_of_a_model_are_the_files_fault() {
         copy.write("kiln.json", text);
         let sandbox = Sandbox::new();
         let run = sandbox.txt2img(&["an apple", "-m", copy.path()]);
-        let run = run.fails(1, &[copy.file("kiln.json").to_str().unwrap(), told]);
+        let run = run.fails(1, &[copy.file("kiln.json").to_str().unwrap(), expected]);
         assert!(run.stderr.starts_with("error: ") && sandbox.names().is_empty(), "{run}");
     }
 }
 
 #[test]
-fn what_goes_wrong_in_downloads_is_said() {
-    for (bytes, told) in [
+fn typical_download_errors_are_explained() {
+    for (bytes, expected) in [
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
         ("<!DOCTYPE html><html></html>", "web page"),
         ("PK\u{3}\u{4}archive/data.pkl", "zip archive"),
     ] {
         let copy = ModelCopy::of("sd1");
         copy.write("vae/diffusion_pytorch_model.safetensors", bytes);
-        copy.run().fails(1, &["vae/diffusion_pytorch_model.safetensors", told]);
+        copy.run().fails(1, &["vae/diffusion_pytorch_model.safetensors", expected]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where pictures and latents go, what is in them, and what happens where they cannot go.
+//! The paths and contents of images and latents, and errors of writing them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use kiln_testkit::fixtures;
 
+use crate::images::{self, Text};
 use crate::models::ModelCopy;
-use crate::pictures::{self, Text};
 use crate::sandbox::Sandbox;
 
 #[test]
@@ -15,10 +15,10 @@ fn the_default_name_has_the_next_free_index() {
     let sandbox = Sandbox::new();
     for expected in ["kiln-0001-7.png", "kiln-0002-7.png"] {
         let run = sandbox.txt2img(&["an apple", "-s", "7"]).succeeds();
-        assert_eq!(run.pictures(), [(Path::new(".").join(expected), 7)]);
+        assert_eq!(run.images(), [(Path::new(".").join(expected), 7)]);
     }
     fs::write(sandbox.path("kiln-0041-3.png"), "").unwrap();
-    fs::write(sandbox.path("kiln-99-of-3.png"), "").unwrap(); // not one of ours
+    fs::write(sandbox.path("kiln-99-of-3.png"), "").unwrap(); // not a file of this run
     sandbox.txt2img(&["an apple", "-s", "8", "-b", "2"]).succeeds();
     let expected = [
         "kiln-0001-7.png",
@@ -37,23 +37,23 @@ fn patterns_have_index_and_seed() {
         ("{seed}.png", &["41.png", "42.png", "43.png"][..]),
         ("apple-{index}.png", &["apple-0001.png", "apple-0002.png", "apple-0003.png"]),
         ("{seed}_{index}_{seed}.png", &["41_0001_41.png", "42_0002_42.png", "43_0003_43.png"]),
-        ("apple.png", &["apple-0001.png", "apple-0002.png", "apple-0003.png"]), // told apart, though nobody asked
+        ("apple.png", &["apple-0001.png", "apple-0002.png", "apple-0003.png"]), // numbered without a request, because the names would be equal
         ("🍎 {seed}.PNG", &["🍎 41.PNG", "🍎 42.PNG", "🍎 43.PNG"]),
         ("./{seed}.png", &["41.png", "42.png", "43.png"]),
     ] {
         let sandbox = Sandbox::new();
         let run = sandbox.txt2img(&["an apple", "-s", "41", "-b", "3", "-o", pattern]).succeeds();
         assert_eq!(sandbox.names(), expected, "{pattern}");
-        let told = run.pictures();
-        assert_eq!(told.iter().map(|(_, seed)| *seed).collect::<Vec<_>>(), [41, 42, 43], "{pattern}");
-        for (path, _) in told {
-            pictures::read(&sandbox.path(path.to_str().unwrap()));
+        let images = run.images();
+        assert_eq!(images.iter().map(|(_, seed)| *seed).collect::<Vec<_>>(), [41, 42, 43], "{pattern}");
+        for (path, _) in images {
+            images::read(&sandbox.path(path.to_str().unwrap()));
         }
     }
 }
 
 #[test]
-fn batches_of_any_shape_count_alike() {
+fn batches_of_any_shape_count_equally() {
     for (count, size) in [("4", "1"), ("2", "2"), ("1", "4")] {
         let sandbox = Sandbox::new();
         let files = ["an apple", "-s", "0", "-o", "{index}-{seed}.png"];
@@ -63,18 +63,18 @@ fn batches_of_any_shape_count_alike() {
 }
 
 #[test]
-fn seeds_count_over_the_largest() {
+fn seeds_wrap_after_the_largest() {
     let sandbox = Sandbox::new();
     sandbox.txt2img(&["an apple", "-s", "18446744073709551615", "-b", "2", "-o", "{seed}.png"]).succeeds();
     assert_eq!(sandbox.names(), ["0.png", "18446744073709551615.png"]);
 }
 
 #[test]
-fn a_random_seed_is_told() {
+fn a_random_seed_is_printed() {
     let sandbox = Sandbox::new();
     let run = sandbox.txt2img(&["an apple", "-s", "-1", "-o", "apple.png"]).succeeds();
-    let [(_, seed)] = run.pictures()[..] else { panic!("{run}") };
-    let Text::Latin1(text) = pictures::read(&sandbox.path("apple.png")).parameters else { panic!("iTXt") };
+    let [(_, seed)] = run.images()[..] else { panic!("{run}") };
+    let Text::Latin1(text) = images::read(&sandbox.path("apple.png")).parameters else { panic!("iTXt") };
     assert!(text.contains(&format!("Seed: {seed}, ")), "{text}");
     sandbox.txt2img(&["an apple", "-s", &seed.to_string(), "-o", "again.png"]).succeeds();
     assert!(fs::read(sandbox.path("apple.png")).unwrap() == fs::read(sandbox.path("again.png")).unwrap());
@@ -89,11 +89,11 @@ fn a_folder_gets_the_default_names() {
     }
     assert_eq!(sandbox.names(), ["apples.png"]);
     for i in 1..=3 {
-        pictures::read(&sandbox.path(&format!("apples.png/kiln-000{i}-7.png")));
+        images::read(&sandbox.path(&format!("apples.png/kiln-000{i}-7.png")));
     }
 }
 
-/// The model's weights are missing: whatever is refused for another reason was refused before they were looked at.
+/// The model's weights are missing: an error with another reason was reported before they were read.
 #[test]
 fn an_impossible_output_is_refused_before_the_model_is_loaded() {
     let sandbox = Sandbox::new();
@@ -109,16 +109,16 @@ fn an_impossible_output_is_refused_before_the_model_is_loaded() {
     let before = sandbox.names();
     let run = |more: &[&str]| sandbox.txt2img(&[&args, more].concat());
     run(&["-o", "taken.png"]).refused(&["taken.png exists already", "--overwrite"]);
-    run(&["-o", "./{seed}.png"]).fails(1, &["no weights found"]); // a folder of that name, which is used
+    run(&["-o", "./{seed}.png"]).fails(1, &["no weights found"]); // a folder with that name, which is used
     fs::remove_dir(sandbox.path("{seed}.png")).unwrap();
     run(&["-o", "./{seed}.png"]).refused(&["7.png exists already", "--overwrite"]);
     run(&["-o", "{seed}.png", "-b", "3", "--overwrite"]).refused(&["--output", "8.png is a folder"]);
     run(&["-o", "no/where.png"]).fails(1, &["no: not found"]);
-    run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: is no folder", "a folder for the images"]);
+    run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: is not a folder", "a folder for the images"]);
     std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.png")).unwrap();
     run(&["-o", "dangling.png"]).refused(&["dangling.png exists already", "--overwrite"]);
     fs::remove_file(sandbox.path("dangling.png")).unwrap();
-    run(&["--latents-out", "8.png"]).refused(&["--latents-out", "this is a folder"]);
+    run(&["--latents-out", "8.png"]).refused(&["--latents-out", "found a folder"]);
     run(&["--latents-out", "no/where.safetensors"]).fails(1, &["no: not found"]);
     assert_eq!(fs::read(sandbox.path("taken.png")).unwrap(), b"old");
     assert_eq!(sandbox.names(), before.into_iter().filter(|name| name != "{seed}.png").collect::<Vec<_>>());
@@ -129,33 +129,33 @@ fn overwrite_replaces() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("apple.png"), "old").unwrap();
     sandbox.txt2img(&["an apple", "-o", "apple.png", "--overwrite"]).succeeds();
-    assert_eq!(pictures::read(&sandbox.path("apple.png")).size, (64, 64));
+    assert_eq!(images::read(&sandbox.path("apple.png")).size, (64, 64));
     assert_eq!(sandbox.names(), ["apple.png"]);
 }
 
-/// A picture that is a link to a precious file is replaced; the precious file is not.
+/// An image path that is a link is replaced; the target of the link is not.
 #[test]
 fn overwrite_does_not_write_through_links() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("precious.txt"), "old").unwrap();
     std::os::unix::fs::symlink(sandbox.path("precious.txt"), sandbox.path("apple.png")).unwrap();
     sandbox.txt2img(&["an apple", "-o", "apple.png", "--overwrite"]).succeeds();
-    pictures::read(&sandbox.path("apple.png"));
+    images::read(&sandbox.path("apple.png"));
     assert_eq!(fs::read(sandbox.path("precious.txt")).unwrap(), b"old");
 }
 
 #[test]
-fn sizes_are_what_was_asked_for() {
+fn images_have_the_requested_size() {
     for (width, height) in [(64, 64), (8, 8), (8, 128), (72, 40)] {
         let sandbox = Sandbox::new();
         let (w, h) = (width.to_string(), height.to_string());
         sandbox.txt2img(&["an apple", "-W", &w, "-H", &h, "-o", "apple.png"]).succeeds();
-        assert_eq!(pictures::read(&sandbox.path("apple.png")).size, (width, height));
+        assert_eq!(images::read(&sandbox.path("apple.png")).size, (width, height));
     }
 }
 
 #[test]
-fn pictures_carry_their_settings() {
+fn images_contain_their_settings() {
     let settings = "Steps: 1, Sampler: Euler a, Schedule type: Karras, CFG scale: 3.5, Seed: 7, Size: 64x64, \
                     Model: sd1, RNG: CPU, Version: Kiln ";
     let flags = ["-s", "7", "--cfg-scale", "3.5", "--sampler", "euler_a", "--scheduler", "karras", "-o", "x.png"];
@@ -177,7 +177,7 @@ fn pictures_carry_their_settings() {
         }
         expected += &format!("\n{settings}{}", env!("CARGO_PKG_VERSION"));
         let expected = if latin1 { Text::Latin1(expected) } else { Text::Utf8(expected) };
-        assert_eq!(pictures::read(&sandbox.path("x.png")).parameters, expected);
+        assert_eq!(images::read(&sandbox.path("x.png")).parameters, expected);
     }
 }
 
@@ -188,7 +188,7 @@ fn latents_are_written_and_replaced() {
     for (shape, args) in [([3, 4, 8, 8], ["-b", "3", "-W", "64"]), ([1, 4, 8, 16], ["-b", "1", "-W", "128"])] {
         let files = ["an apple", "-o", "{seed}.png", "--overwrite", "-s", "1", "--latents-out", "latents.safetensors"];
         sandbox.txt2img(&[&files, &args[..]].concat()).succeeds();
-        assert_eq!(pictures::latents_shape(&sandbox.path("latents.safetensors")), shape);
+        assert_eq!(images::latents_shape(&sandbox.path("latents.safetensors")), shape);
     }
     assert_eq!(sandbox.names(), ["1.png", "2.png", "3.png", "latents.safetensors"]);
 }
@@ -204,7 +204,7 @@ fn files_have_the_permissions_of_any_new_file() {
     }
 }
 
-/// Root may write into read-only folders. Without these capabilities it may not.
+/// Root may write to read-only folders. Without these capabilities it may not.
 const AS_A_USER: &str = "exec setpriv --bounding-set=-dac_override,-dac_read_search \"$@\"";
 
 #[test]
@@ -230,11 +230,11 @@ fn a_read_only_folder_is_refused_before_the_model_is_loaded() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
-/// A file that outgrows a limit fails like one on a full disk: the first bytes are written, the others are not.
+/// A file that exceeds a size limit fails like one on a full disk: the first bytes are written, the others are not.
 const FULL_DISK: &str = "ulimit -f 1; trap '' XFSZ; exec \"$@\"";
 
 #[test]
-fn a_full_disk_leaves_no_picture() {
+fn a_full_disk_leaves_no_image() {
     let sandbox = Sandbox::new();
     sandbox.shell(FULL_DISK, &["an apple", "-o", "apple.png"]).fails(1, &["cannot write ", "apple.png: "]);
     sandbox.shell(FULL_DISK, &["an apple", "-b", "3", "-s", "7"]).fails(1, &["cannot write ./kiln-0001-7.png: "]);
@@ -247,28 +247,28 @@ fn a_full_disk_leaves_no_picture() {
     assert_eq!(sandbox.names(), ["apple.png"]);
 }
 
-/// The pictures fit, the latents of all of them do not.
+/// The images fit, the latents of all of them do not.
 #[test]
 fn a_full_disk_leaves_no_latents() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("latents.safetensors"), "old").unwrap();
     let files = ["an apple", "-o", "{index}.png", "--latents-out", "latents.safetensors"];
-    let size = ["-W", "32", "-H", "32", "-b", "40"]; // 3 KB a picture; 10 KB of latents
+    let size = ["-W", "32", "-H", "32", "-b", "40"]; // 3 KB an image; 10 KB of latents
     let run = sandbox.shell("ulimit -f 8; trap '' XFSZ; exec \"$@\"", &[&files[..], &size].concat());
     assert_eq!(run.status.code(), Some(1), "{run}");
     assert!(run.error().contains("cannot write latents.safetensors: "), "{run}");
     assert_eq!(fs::read(sandbox.path("latents.safetensors")).unwrap(), b"old");
     let names = sandbox.names();
     assert_eq!(names.len(), 41, "{names:?}");
-    for (path, _) in run.pictures() {
-        pictures::read(&sandbox.path(path.to_str().unwrap()));
+    for (path, _) in run.images() {
+        images::read(&sandbox.path(path.to_str().unwrap()));
     }
 }
 
-/// Streams that nobody reads, that are full or closed, cost no picture. An output stream on a full disk is an error when
-/// all pictures are there.
+/// Streams that are unread, full or closed do not lose an image. An output stream on a full disk is an error after all
+/// images are written.
 #[test]
-fn streams_that_cannot_be_written_stop_nothing() {
+fn unwritable_streams_do_not_stop_a_run() {
     for (script, status) in [
         ("exec \"$@\" >/dev/full", 1),
         ("exec \"$@\" 2>/dev/full", 0),
@@ -283,14 +283,14 @@ fn streams_that_cannot_be_written_stop_nothing() {
         assert_eq!(run.status.code(), Some(status), "{run}");
         assert_eq!(sandbox.names(), ["7.png", "8.png"], "{run}");
         for name in sandbox.names() {
-            pictures::read(&sandbox.path(&name));
+            images::read(&sandbox.path(&name));
         }
     }
 }
 
-/// What only tells something cannot tell it, but does not panic.
+/// Commands that only print fail to print, but do not panic.
 #[test]
-fn streams_that_cannot_be_written_are_no_panic() {
+fn unwritable_streams_do_not_panic() {
     let sandbox = Sandbox::new();
     let model = fixtures("models/sd1").display().to_string();
     for args in [
@@ -306,8 +306,8 @@ fn streams_that_cannot_be_written_are_no_panic() {
         &["txt2img", "--help"],
         &["--version"],
     ] {
-        let told = &["error: cannot write the standard output: No space left"];
-        sandbox.shell_kiln("exec \"$@\" >/dev/full", args).fails(1, told);
+        let expected = &["error: cannot write the standard output: No space left"];
+        sandbox.shell_kiln("exec \"$@\" >/dev/full", args).fails(1, expected);
         sandbox.shell_kiln("{ \"$@\" || echo failed >&2; } | true", args).succeeds();
         let run = sandbox.shell_kiln("{ \"$@\" || echo failed >&2; } | head -c 1", args).succeeds();
         assert!(!run.stderr.contains("failed") && !run.stderr.contains("error"), "{run}");
@@ -321,13 +321,13 @@ fn streams_that_cannot_be_written_are_no_panic() {
 }
 
 #[test]
-fn a_log_in_a_file_has_no_colours() {
+fn a_log_in_a_file_has_no_colors() {
     let run = Sandbox::new().txt2img(&["an apple", "-vv"]).succeeds();
     assert!(run.stderr.contains("INFO"), "{run}");
     assert!(!run.stderr.contains('\u{1b}'), "{run}");
 }
 
-/// Not a device of the system's own, which a bug would replace: a FIFO, and names of the standard output.
+/// Not a device of the system, which a bug would replace: a FIFO, and names of the standard output.
 #[test]
 fn streams_get_the_image() {
     let sandbox = Sandbox::new();
@@ -349,7 +349,7 @@ fn streams_get_the_image() {
     assert!(!fs::metadata(sandbox.path("a.png")).unwrap().is_file() && Path::new("/dev/stdout").is_symlink());
     let two = ["an apple", "-b", "2", "-o", "a.png"];
     sandbox.txt2img(&two).refused(&["--output", "'a.png'", "there are several images"]);
-    // Other files follow the same rule, and need no ending there.
+    // Other files follow the same rule and need no extension there.
     let run = sandbox.kiln(&["bench", "--stages", "text", "--runs", "1", "--device", "cpu", "--json", "/dev/stdout"]);
     let report: serde_json::Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
     assert!(report["models"].is_array());
@@ -359,7 +359,7 @@ fn streams_get_the_image() {
 #[test]
 fn a_second_signal_ends_a_run_that_waits_for_a_reader() {
     let sandbox = Sandbox::new();
-    // Where the process waits is told by Linux, to some users; else the signals come a little later.
+    // Linux reports the function in which the process waits, to some users; else the signals come slightly later.
     let script = "mkfifo a.png; \"$@\" & run=$!
         for i in $(seq 40); do
             case $(cat /proc/$run/wchan) in *fifo*|*pipe*|*partner*) break;; *) sleep 0.05;; esac
@@ -370,9 +370,9 @@ fn a_second_signal_ends_a_run_that_waits_for_a_reader() {
     assert_eq!(run.status.code(), Some(130), "{run}");
 }
 
-/// Opening a FIFO would wait for a writer, reading a device might never end.
+/// Opening a FIFO would wait for a writer, and reading a device might never end.
 #[test]
-fn what_is_no_file_is_no_model() {
+fn special_files_are_not_models() {
     let sandbox = Sandbox::new();
     std::process::Command::new("mkfifo").arg(sandbox.path("fifo")).status().unwrap();
     for path in ["fifo", "/dev/null", "/dev/zero"] {
@@ -382,9 +382,9 @@ fn what_is_no_file_is_no_model() {
     }
 }
 
-/// `ulimit -f` is what a full disk is, without a trap for the signal that comes with it.
+/// `ulimit -f` replaces a full disk, without a trap for the signal that comes with it.
 #[test]
-fn a_file_that_outgrows_its_limit_is_an_error() {
+fn a_file_that_exceeds_its_size_limit_is_an_error() {
     let sandbox = Sandbox::new();
     let script = "ulimit -f 1; exec \"$@\"";
     sandbox.shell(script, &["an apple", "-o", "apple.png"]).fails(1, &["cannot write ", "apple.png: File too large"]);
@@ -392,7 +392,7 @@ fn a_file_that_outgrows_its_limit_is_an_error() {
 }
 
 #[test]
-fn what_killed_runs_left_is_removed() {
+fn files_of_killed_runs_are_deleted() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.path("latents")).unwrap();
     for name in [".kiln-aB3xY9.part", "latents/.kiln-000000.part", ".kiln-mine.part"] {
@@ -403,7 +403,7 @@ fn what_killed_runs_left_is_removed() {
     assert_eq!(fs::read_dir(sandbox.path("latents")).unwrap().count(), 1);
 }
 
-/// Whatever a file says, the terminal obeys none of it.
+/// Terminal control characters in files are never printed.
 #[test]
 fn escape_sequences_of_files_reach_no_terminal() {
     const BAD: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
@@ -417,14 +417,14 @@ fn escape_sequences_of_files_reach_no_terminal() {
     let run = sandbox.kiln(&["inspect", model.path(), "--log-format", "json"]);
     let line: serde_json::Value = serde_json::from_str(run.stderr.lines().last().unwrap()).unwrap();
     assert!(line["message"].as_str().unwrap().contains(BAD) && !run.stderr.contains(BAD), "{run}");
-    // The log: a list of words that is missing is told with its folder.
+    // The log: a missing word list is reported with its folder.
     fs::create_dir(sandbox.path("words\u{202e}")).unwrap();
     for (format, shown) in [("text", "words\\u{202e}"), ("json", "words\\u202e")] {
         let args = ["a __missing__", "--wildcards-dir", "words\u{202e}", "--log-format", format, "-o", "{index}.png"];
         let run = sandbox.txt2img(&args).succeeds();
         assert!(!run.stderr.contains(BAD) && run.stderr.contains(shown), "{run}");
     }
-    // Kiln's own settings, which anybody may write.
+    // Kiln's own settings, which are untrusted as well.
     let settings = "{\"kiln\":\"0\",\"request\":{\"prompt\":\"a\"},\"model\":{\"name\":\"\\u001b]0;ab\\u0007\",\"sha256\":\"\\u001b]0;cd\\u0007efghij\"}}";
     crate::settings::png_with(&sandbox, "evil.png", "kiln", settings);
     for args in [&["inspect", "evil.png"][..], &["inspect", "evil.png", "--json"]] {
@@ -436,7 +436,7 @@ fn escape_sequences_of_files_reach_no_terminal() {
 }
 
 #[test]
-fn a_command_line_that_is_none_is_told_as_it_was_asked_for() {
+fn an_invalid_command_line_is_reported_in_the_requested_format() {
     let sandbox = Sandbox::new();
     for args in
         [["--log-format=json", "txt2img", "a", "--ensd", "x"], ["--log-format=json", "txt2img", "a", "--no", "x"]]

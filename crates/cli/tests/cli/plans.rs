@@ -1,4 +1,4 @@
-//! `kiln plan`: what it tells of memory.
+//! `kiln plan`: memory plans.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn every_mode_has_a_row() {
     for row in ["full ", "medvram ", "lowvram, 1.20 GiB of the U-Net resident", "lowvram "] {
         assert!(run.stdout.lines().any(|line| line.starts_with(row) && line.ends_with("fits")), "{row:?}: {run}");
     }
-    assert!(run.stdout.contains("one picture of 512x512, f16 on a card") && run.stderr.is_empty(), "{run}");
+    assert!(run.stdout.contains("one image of 512x512, f16 on a GPU") && run.stderr.is_empty(), "{run}");
     assert!(run.stdout.contains("of 3.00 GiB: full, 2."), "{run}");
 }
 
@@ -41,7 +41,7 @@ fn a_larger_budget_allows_larger_batches() {
 }
 
 #[test]
-fn what_fits_nowhere_is_refused_with_the_numbers() {
+fn an_impossible_budget_is_an_error_with_numbers() {
     let run = Sandbox::new().kiln(&["plan", "sdxl-1024", "--device", "cuda", "--vram-budget", "100M"]);
     assert_eq!(run.status.code(), Some(2), "{run}");
     assert!(run.stdout.contains("too large"), "the table is there all the same: {run}");
@@ -51,7 +51,7 @@ fn what_fits_nowhere_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn sizes_that_are_none_are_refused() {
+fn invalid_sizes_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.kiln(&["plan", "--vram-budget", "lots"]).fails(2, &["such as 6G"]);
     sandbox.kiln(&["plan", "--batch-size", "many"]).fails(2, &["expected auto or a whole number"]);
@@ -60,7 +60,7 @@ fn sizes_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_budget_is_for_the_size_that_is_asked_for() {
+fn a_budget_applies_to_the_requested_size() {
     let sandbox = Sandbox::new();
     let small = ["-W", "64", "-H", "64", "--device", "cpu", "--dtype", "f32", "-t", "2"];
     // The model's own 256x256 needs more than this.
@@ -72,7 +72,7 @@ fn a_budget_is_for_the_size_that_is_asked_for() {
 }
 
 #[test]
-fn more_threads_than_cpus_can_use_are_not_started() {
+fn the_number_of_threads_is_limited() {
     let run = Sandbox::new().txt2img(&["x", "-t", "1024"]).succeeds();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(run.stderr.contains("1024 threads are too many"), cpus < 256, "{run}");

@@ -1,4 +1,4 @@
-//! An empty folder, and `kiln` run in it.
+//! An empty folder, and `kiln` running in it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use kiln_testkit::fixtures;
 use tempfile::TempDir;
 
-/// No run of a tiny model takes this long; what does, hangs.
+/// The maximum time of a run with a tiny model; a longer run hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What would send a test to a user's cache or to a server elsewhere.
+/// Variables that would direct a test to a user's cache or to another server.
 const HUB: [&str; 9] = [
     "HF_ENDPOINT",
     "HF_HUB_CACHE",
@@ -26,7 +26,7 @@ const HUB: [&str; 9] = [
     "TRANSFORMERS_OFFLINE",
 ];
 
-/// A folder that is gone at the test's end; `kiln` runs in it, with a cache of its own.
+/// A folder that is deleted at the end of the test; `kiln` runs in it with its own cache.
 pub struct Sandbox(TempDir, TempDir);
 
 impl Sandbox {
@@ -40,7 +40,7 @@ impl Sandbox {
         self.0.path().join(name)
     }
 
-    /// What is in the folder, hidden files too, sorted.
+    /// The entries of the folder including hidden files, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -53,12 +53,12 @@ impl Sandbox {
         self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(args)).finish()
     }
 
-    /// Runs `kiln txt2img` with `args`, a tiny model, one step and a small size, where they say nothing else.
+    /// Runs `kiln txt2img` with `args` and, unless they set them, a tiny model, one step and a small size.
     pub fn txt2img(&self, args: &[&str]) -> Run {
         self.kiln(&txt2img(args))
     }
 
-    /// Runs `script` in a shell, where `"$@"` is `kiln txt2img` with `args` as [`Self::txt2img`] fills them up.
+    /// Runs `script` in a shell, where `"$@"` is `kiln txt2img` with `args` completed as in [`Self::txt2img`].
     pub fn shell(&self, script: &str, args: &[&str]) -> Run {
         self.shell_kiln(script, &txt2img(args))
     }
@@ -68,7 +68,7 @@ impl Sandbox {
         self.start_shell(script, args).finish()
     }
 
-    /// Starts `kiln txt2img`, filled up as in [`Self::txt2img`].
+    /// Starts `kiln txt2img`, completed as in [`Self::txt2img`].
     pub fn start_txt2img(&self, args: &[&str]) -> Running {
         self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(txt2img(args)))
     }
@@ -89,13 +89,13 @@ impl Sandbox {
         for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "KILN_UPSCALERS", "RUST_LOG", "COLUMNS"] {
             command.env_remove(name);
         }
-        // Of the user's own settings and cache no test knows: what a test wants of them is below its folder.
+        // Tests do not see the user's settings and cache: those of a test are in its folder.
         for name in HUB {
             command.env_remove(name);
         }
         command.env("HF_HOME", self.path("hf"));
         command.env("KILN_CACHE", self.1.path());
-        command.env("KILN_NO_HANDOVER", "1"); // a build with CUDA lies beside this one, perhaps
+        command.env("KILN_NO_HANDOVER", "1"); // a CUDA build may be in the same folder
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");
         let mut child = command.spawn().unwrap();
@@ -105,7 +105,7 @@ impl Sandbox {
     }
 }
 
-/// The arguments of `kiln txt2img` with what makes a run short, unless they have it.
+/// The arguments of `kiln txt2img` with the values for a short run, unless they set them.
 fn txt2img(args: &[&str]) -> Vec<OsString> {
     let model = fixtures("models/sd1").into_os_string();
     let filling = [
@@ -124,7 +124,7 @@ fn txt2img(args: &[&str]) -> Vec<OsString> {
     all
 }
 
-/// What a process has written to a stream so far, read by a thread so that a full pipe stops nobody.
+/// The output of a process to a stream so far, read by a thread so that a full pipe does not block the process.
 struct Stream(Arc<(Mutex<Written>, Condvar)>);
 
 #[derive(Default)]
@@ -153,8 +153,7 @@ impl Stream {
         Self(shared)
     }
 
-    /// Waits until `enough` holds for the text or the stream has ended, and gives the text. `None` where that takes longer
-    /// than any run.
+    /// Waits until `enough` holds for the text or the stream has ended, and returns the text; `None` after a timeout.
     fn wait(&self, enough: impl Fn(&str) -> bool) -> Option<String> {
         let (written, changed) = &*self.0;
         let text = |written: &Written| String::from_utf8_lossy(&written.bytes).into_owned();
@@ -164,16 +163,16 @@ impl Stream {
     }
 }
 
-/// Whose lines [`Running::wait_for`] counts.
+/// The stream whose lines [`Running::wait_for`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lines {
-    /// Those of the output stream.
+    /// The output stream.
     Output,
-    /// Those of the error stream.
+    /// The error stream.
     Errors,
 }
 
-/// A process that was started.
+/// A started process.
 pub struct Running {
     line: String,
     child: Child,
@@ -182,9 +181,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends a signal by its name without `SIG`. It does not matter if the process has ended.
+    /// Sends a signal by its name without `SIG`. The process may have ended.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id()); // a child that nobody waited for keeps its number
+        let kill = format!("kill -{name} {}", self.child.id()); // a child keeps its number until it is waited for
         Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
     }
 
@@ -221,7 +220,7 @@ impl Running {
     }
 }
 
-/// A process that has ended, and did not panic.
+/// A process that has ended without a panic.
 pub struct Run {
     line: String,
     pub status: ExitStatus,
@@ -237,47 +236,47 @@ impl std::fmt::Display for Run {
 }
 
 impl Run {
-    /// Expects that all went well.
+    /// Expects success.
     #[track_caller]
     pub fn succeeds(self) -> Self {
         assert!(self.status.success(), "{self}");
         self
     }
 
-    /// Expects this exit status, an error message with all of `told`, and nothing on the output stream.
+    /// Expects this exit status, an error message with all of `expected`, and nothing on the output stream.
     #[track_caller]
-    pub fn fails(self, status: i32, told: &[&str]) -> Self {
+    pub fn fails(self, status: i32, expected: &[&str]) -> Self {
         assert_eq!(self.status.code(), Some(status), "{self}");
         assert!(self.stdout.is_empty(), "{self}");
         let message = self.error();
-        for text in told {
+        for text in expected {
             assert!(message.contains(text), "the message has no {text:?}: {self}");
         }
         self
     }
 
-    /// Expects, beside what [`Self::fails`] does, that the error is the first thing that the user is told.
+    /// Expects, in addition to [`Self::fails`], that the error is the first message to the user.
     #[track_caller]
-    pub fn refused(self, told: &[&str]) -> Self {
-        let run = self.fails(2, told);
-        assert!(run.stderr.starts_with("error: "), "told something before the error: {run}");
+    pub fn refused(self, expected: &[&str]) -> Self {
+        let run = self.fails(2, expected);
+        assert!(run.stderr.starts_with("error: "), "output before the error: {run}");
         run
     }
 
-    /// The error message, with whatever comes after it.
+    /// The error message and all following text.
     #[track_caller]
     pub fn error(&self) -> &str {
         let start = self.stderr.find("error: ").unwrap_or_else(|| panic!("no error message: {self}"));
         &self.stderr[start..]
     }
 
-    /// The paths of the pictures, as the output stream tells them, with their seeds.
+    /// The paths of the images with their seeds, from the output stream.
     #[track_caller]
-    pub fn pictures(&self) -> Vec<(PathBuf, u64)> {
-        let picture = |line: &str| {
+    pub fn images(&self) -> Vec<(PathBuf, u64)> {
+        let image = |line: &str| {
             let (path, seed) = line.strip_suffix(')')?.rsplit_once(" (seed ")?;
             Some((Path::new(path).to_path_buf(), seed.parse().ok()?))
         };
-        self.stdout.lines().map(|line| picture(line).unwrap_or_else(|| panic!("{line:?}: {self}"))).collect()
+        self.stdout.lines().map(|line| image(line).unwrap_or_else(|| panic!("{line:?}: {self}"))).collect()
     }
 }

@@ -1,15 +1,15 @@
-//! Pictures that are made again from their own settings.
+//! Images that are generated again from their own settings.
 
 use std::fs;
 
 use kiln_testkit::{fixtures, shared_data};
 use serde_json::Value;
 
+use crate::images;
 use crate::models::ModelCopy;
-use crate::pictures;
 use crate::sandbox::{Run, Sandbox};
 
-/// Runs `kiln txt2img --like` with nothing else than `args`.
+/// Runs `kiln txt2img --like` with only `args`.
 fn like(sandbox: &Sandbox, image: &str, args: &[&str]) -> Run {
     sandbox.kiln(&[&["txt2img", "--like", image], args].concat())
 }
@@ -18,13 +18,13 @@ fn bytes(sandbox: &Sandbox, name: &str) -> Vec<u8> {
     fs::read(sandbox.path(name)).unwrap()
 }
 
-/// The model's path, by which it is found: there is no folder of models in which its name would be.
+/// The model's path: no folder of models contains its name.
 fn model() -> String {
     fixtures("models/sd1").display().to_string()
 }
 
 #[test]
-fn a_picture_is_made_again_byte_by_byte() {
+fn an_image_is_generated_again_byte_by_byte() {
     let sandbox = Sandbox::new();
     for (i, args) in [
         &["an apple", "-s", "7"][..],
@@ -60,7 +60,7 @@ fn a_picture_is_made_again_byte_by_byte() {
 }
 
 #[test]
-fn every_picture_of_a_batch_is_made_again_alone() {
+fn every_image_of_a_batch_is_generated_again_alone() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.path("lists")).unwrap();
     fs::write(sandbox.path("lists/colour.txt"), "red\n{dark|light} green\nblue").unwrap();
@@ -76,7 +76,7 @@ fn every_picture_of_a_batch_is_made_again_alone() {
     for name in sandbox.names() {
         let again = format!("again-{name}");
         like(&sandbox, &name, &["-o", &again]).succeeds();
-        let [first, again] = [&name, &again].map(|name| pictures::read(&sandbox.path(name)));
+        let [first, again] = [&name, &again].map(|name| images::read(&sandbox.path(name)));
         assert!(first.rgb == again.rgb, "{name}");
         assert_eq!(first.settings, again.settings);
         let Value::String(prompt) = &first.settings["request"]["prompt"] else { panic!("{}", first.settings) };
@@ -89,7 +89,7 @@ fn every_picture_of_a_batch_is_made_again_alone() {
 }
 
 #[test]
-fn flags_win_over_the_picture() {
+fn flags_override_the_image() {
     let sandbox = Sandbox::new();
     let args = ["an apple", "-n", "dark", "-s", "7", "--sampler", "Euler a", "--eta", "0.5", "-o", "first.png"];
     sandbox.txt2img(&args).succeeds();
@@ -99,45 +99,45 @@ fn flags_win_over_the_picture() {
     sandbox.txt2img(&expected).succeeds();
     assert!(bytes(&sandbox, "b.png") == bytes(&sandbox, "c.png"));
     let run = like(&sandbox, "first.png", &["-s", "-1", "-b", "2", "-o", "{seed}.png"]).succeeds();
-    let [(_, a), (_, b)] = run.pictures()[..] else { panic!("{run}") };
+    let [(_, a), (_, b)] = run.images()[..] else { panic!("{run}") };
     assert!(a != 7 && b == a.wrapping_add(1), "{run}");
     let run = like(&sandbox, "first.png", &["--sampler", "euler", "--eta", "0.5"]);
     run.refused(&["--eta is 0.5, expected none with euler"]);
 }
 
 #[test]
-fn models_and_their_parts_are_found_by_their_hashes() {
+fn models_and_components_are_found_by_hash() {
     let sandbox = Sandbox::new();
     let (copy, other) = (ModelCopy::of("sd1"), ModelCopy::of("sd1"));
     let vae = fixtures("models/sd1/vae/diffusion_pytorch_model.safetensors").display().to_string();
     let args = ["an apple", "-s", "7", "-m", copy.path(), "--vae", &vae];
     sandbox.txt2img(&[&args[..], &["-o", "first.png"]].concat()).succeeds();
-    let settings = pictures::read(&sandbox.path("first.png")).settings;
-    assert!(!settings.to_string().contains('/'), "folders concern nobody: {settings}");
+    let settings = images::read(&sandbox.path("first.png")).settings;
+    assert!(!settings.to_string().contains('/'), "folders are not stored: {settings}");
     like(&sandbox, "first.png", &["-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"));
-    // The same model elsewhere is the same; another one is told.
+    // The same model at another path is accepted; another model is reported.
     let run = like(&sandbox, "first.png", &["-m", other.path(), "-o", "same.png"]).succeeds();
     assert!(!run.stderr.contains("warning") && bytes(&sandbox, "first.png") == bytes(&sandbox, "same.png"), "{run}");
     let [another, vae] = ["models/sd2v", "models/sd2v/vae"].map(|name| fixtures(name).display().to_string());
     let run = like(&sandbox, "first.png", &["-m", &another, "--vae", &vae, "-o", "x.png"]).succeeds();
     assert!(run.stderr.contains("warning: first.png: its model was sd1 (hash "), "{run}");
-    // What has changed is not the model any more.
+    // A changed file is not the same model.
     let unet = "unet/diffusion_pytorch_model.safetensors";
     let mut weights = fs::read(copy.file(unet)).unwrap();
     *weights.last_mut().unwrap() ^= 1;
     copy.write(unet, weights);
     let elsewhere = Sandbox::new();
     fs::copy(sandbox.path("first.png"), elsewhere.path("first.png")).unwrap();
-    let told = ["sd1: not found; looked for the model that made first.png (hash ", "--model"];
-    like(&elsewhere, "first.png", &[]).fails(1, &told);
+    let expected = ["sd1: not found; looked for the model that made first.png (hash ", "--model"];
+    like(&elsewhere, "first.png", &[]).fails(1, &expected);
     let run = like(&elsewhere, "first.png", &["-m", copy.path(), "-o", "changed.png"]).succeeds();
-    let told = run.stderr.contains("was made with --vae") && run.stderr.contains("this is sd1 (hash ");
-    assert!(told, "{run}");
+    let expected = run.stderr.contains("was made with --vae") && run.stderr.contains("this is sd1 (hash ");
+    assert!(expected, "{run}");
 }
 
 #[test]
-fn a_lora_is_found_again() {
+fn a_lora_is_found_by_hash() {
     let sandbox = Sandbox::new();
     let loras = fixtures("lora/sd1");
     let mut files: Vec<_> = fs::read_dir(&loras).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -149,12 +149,12 @@ fn a_lora_is_found_again() {
     let run = like(&sandbox, "first.png", &["-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"), "{run}");
     let stem = file.file_stem().unwrap().to_str().unwrap();
-    let pictures::Text::Latin1(text) = pictures::read(&sandbox.path("first.png")).parameters else { panic!("iTXt") };
+    let images::Text::Latin1(text) = images::read(&sandbox.path("first.png")).parameters else { panic!("iTXt") };
     assert!(
         text.contains(&format!("Lora hashes: \"{stem}: ")) && text.contains(&format!("<lora:{stem}:0.5>")),
         "{text}"
     );
-    // A tag in the prompt is found in the folder, as ever.
+    // A tag in the prompt is searched in the folder as usual.
     let tag = format!("an apple <lora:{stem}:0.5>");
     let folder = loras.display().to_string();
     sandbox.txt2img(&[&tag, "-s", "7", "--lora-dir", &folder, "-o", "tag.png"]).succeeds();
@@ -169,15 +169,15 @@ fn single_files_have_their_hash_in_the_text() {
     sandbox.kiln(&["convert", &model(), "tiny.safetensors"]).succeeds();
     let file = ["-m", "tiny.safetensors", "--config", &model()];
     sandbox.txt2img(&[&["an apple", "-s", "7", "-o", "first.png"], &file[..]].concat()).succeeds();
-    let picture = pictures::read(&sandbox.path("first.png"));
-    let pictures::Text::Latin1(text) = picture.parameters else { panic!("iTXt") };
-    let hash = picture.settings["model"]["sha256"].as_str().unwrap();
+    let image = images::read(&sandbox.path("first.png"));
+    let images::Text::Latin1(text) = image.parameters else { panic!("iTXt") };
+    let hash = image.settings["model"]["sha256"].as_str().unwrap();
     assert!(text.contains(&format!(", Model hash: {}, Model: tiny, ", &hash[..10])), "{text}");
     like(&sandbox, "first.png", &["--config", &model(), "-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "first.png") == bytes(&sandbox, "again.png"));
 }
 
-/// A PNG with nothing but a text.
+/// A PNG with only a text.
 pub fn png_with(sandbox: &Sandbox, name: &str, key: &str, text: &str) {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
@@ -195,23 +195,23 @@ fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
     like(&sandbox, "theirs.png", &[])
         .fails(1, &["other: not found; looked for the model that made theirs.png", "0123456789"]);
     let run = like(&sandbox, "theirs.png", &["-m", &model(), "-o", "a.png"]).succeeds();
-    for told in [
+    for expected in [
         "warning: theirs.png: a second pass is not supported",
         "Hires upscale: 2, Hires upscaler: Latent",
         "warning: theirs.png: Tiling: True is left out",
         "warning: theirs.png: its model was other (hash 0123456789), this is sd1 (hash ",
     ] {
-        assert!(run.stderr.contains(told), "{told}: {run}");
+        assert!(run.stderr.contains(expected), "{expected}: {run}");
     }
     let flags = ["--sampler", "dpmpp_2m", "--scheduler", "karras", "--rng", "cuda", "--cfg-scale", "6", "--steps", "2"];
     let flags = [&flags[..], &["--convention", "a1111"]].concat();
     sandbox
         .txt2img(&[&["an apple", "-n", "dark", "-s", "7", "-H", "72", "-o", "b.png"], &flags[..]].concat())
         .succeeds();
-    assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
+    assert!(images::read(&sandbox.path("a.png")).rgb == images::read(&sandbox.path("b.png")).rgb);
 }
 
-/// The text of a plain graph of ComfyUI.
+/// The text of a simple ComfyUI graph.
 const GRAPH: &str = r#"{"3": {"inputs": {"seed": 7, "steps": 2, "cfg": 6.0, "sampler_name": "euler", "scheduler": "normal",
     "denoise": 1.0, "model": ["4", 0], "positive": ["6", 0], "negative": ["7", 0], "latent_image": ["5", 0]}, "class_type":
     "KSampler"}, "4": {"inputs": {"ckpt_name": "other.safetensors"}, "class_type": "CheckpointLoaderSimple"}, "5": {"inputs":
@@ -221,7 +221,7 @@ const GRAPH: &str = r#"{"3": {"inputs": {"seed": 7, "steps": 2, "cfg": 6.0, "sam
     "9": {"inputs": {"images": ["8", 0]}, "class_type": "SaveImage"}}"#;
 
 #[test]
-fn a_plain_graph_of_comfyui_makes_the_picture() {
+fn a_simple_comfyui_graph_generates_the_image() {
     let sandbox = Sandbox::new();
     png_with(&sandbox, "comfy.png", "prompt", GRAPH);
     like(&sandbox, "comfy.png", &[]).fails(1, &["other: not found; looked for the model that made comfy.png"]);
@@ -242,18 +242,18 @@ fn a_plain_graph_of_comfyui_makes_the_picture() {
     ];
     let more = ["--pad-conds", "off", "--chunk-cut", "word", "-s", "7", "-W", "64", "-H", "72", "-o", "b.png"];
     sandbox.txt2img(&[&[r"an (apple:1.2) \[red\]", "-n", ""], &flags[..], &more].concat()).succeeds();
-    assert!(pictures::read(&sandbox.path("a.png")).rgb == pictures::read(&sandbox.path("b.png")).rgb);
-    // What is written into the picture makes it again.
+    assert!(images::read(&sandbox.path("a.png")).rgb == images::read(&sandbox.path("b.png")).rgb);
+    // The settings of the result generate it again.
     like(&sandbox, "a.png", &["-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "again.png"));
     let run = sandbox.kiln(&["inspect", "comfy.png"]).succeeds();
     assert!(run.stdout.contains("prompt of 3: an (apple:1.2) [red]\nsampler 3: sampler_name euler,"), "{run}");
     png_with(&sandbox, "img2img.png", "prompt", &GRAPH.replace("EmptyLatentImage", "VAEEncode"));
-    like(&sandbox, "img2img.png", &["-m", &model()]).fails(1, &["node 5 (VAEEncode) is not understood"]);
+    like(&sandbox, "img2img.png", &["-m", &model()]).fails(1, &["node 5 (VAEEncode) is not supported"]);
 }
 
 #[test]
-fn samplers_that_are_not_there_are_errors() {
+fn missing_samplers_are_errors() {
     let sandbox = Sandbox::new();
     let fields = "an apple\nSteps: 2, Sampler: DPM adaptive, Schedule type: Karras, CFG scale: 6, Seed: 7, Size: 64x64";
     png_with(&sandbox, "theirs.png", "parameters", fields);
@@ -268,7 +268,7 @@ fn samplers_that_are_not_there_are_errors() {
 }
 
 #[test]
-fn comments_are_no_part_of_the_picture() {
+fn comments_do_not_change_the_image() {
     let sandbox = Sandbox::new();
     sandbox.txt2img(&["an apple # and a pear", "-s", "7", "-o", "a.png"]).succeeds();
     sandbox.txt2img(&["an apple \n", "-s", "7", "-o", "b.png"]).succeeds();
@@ -277,12 +277,12 @@ fn comments_are_no_part_of_the_picture() {
     assert!(bytes(&sandbox, "a.png") != bytes(&sandbox, "c.png"));
     like(&sandbox, "c.png", &["-o", "again.png"]).succeeds();
     assert!(bytes(&sandbox, "c.png") == bytes(&sandbox, "again.png"));
-    // A new prompt may have comments, whatever the picture has kept.
+    // A new prompt may have comments, regardless of the setting in the image.
     like(&sandbox, "c.png", &["-p", "an apple # and a pear", "-o", "d.png"]).succeeds();
     assert!(bytes(&sandbox, "a.png") == bytes(&sandbox, "d.png"));
 }
 
-/// Another sampler makes another image: it is not drawn with what Kiln has, unless the user says so.
+/// Another sampler generates another image: it is only replaced at the user's request.
 #[test]
 fn a_sampler_that_kiln_does_not_have_is_refused() {
     let sandbox = Sandbox::new();
@@ -300,9 +300,9 @@ fn a_sampler_that_kiln_does_not_have_is_refused() {
     like(&sandbox, "schedule.png", &["-m", &model(), "--scheduler", "karras", "-o", "b.png"]).succeeds();
 }
 
-/// A run with every option of noise levels comes back from the image, bit for bit.
+/// A run with every option of noise levels is restored from the image, bit for bit.
 #[test]
-fn options_of_noise_levels_come_back() {
+fn options_of_noise_levels_round_trip() {
     let sandbox = Sandbox::new();
     let flags = [
         "--sampler",
@@ -332,13 +332,13 @@ fn options_of_noise_levels_come_back() {
 }
 
 #[test]
-fn pictures_without_settings_are_refused() {
+fn images_without_settings_are_refused() {
     let sandbox = Sandbox::new();
     png_with(&sandbox, "comfy.png", "prompt", "{\"3\": {\"class_type\": \"KSampler\", \"inputs\": {\"seed\": 5}}}");
     like(&sandbox, "comfy.png", &[])
         .fails(1, &["comfy.png: no settings", "those of ComfyUI cannot be met: no node saves an image"]);
     png_with(&sandbox, "plain.png", "Title", "a title");
-    like(&sandbox, "plain.png", &[]).fails(1, &["plain.png: no settings to make the picture again: it has none"]);
+    like(&sandbox, "plain.png", &[]).fails(1, &["plain.png: no settings to generate the image again: it has none"]);
     png_with(&sandbox, "damaged.png", "kiln", "{\"request\": 7}");
     like(&sandbox, "damaged.png", &[]).fails(1, &["damaged.png: no settings"]);
     fs::write(sandbox.path("empty.png"), "").unwrap();
@@ -349,25 +349,25 @@ fn pictures_without_settings_are_refused() {
     let many = "{\"request\": {\"wildcards_dir\": \"/nowhere\", \"batch_count\": 9000, \"steps\": 1, \"width\": 64, \"height\": 64}}";
     png_with(&sandbox, "many.png", "kiln", many);
     let run = like(&sandbox, "many.png", &["-m", &model(), "-o", "one.png"]).succeeds();
-    assert_eq!(run.pictures().len(), 1, "{run}");
+    assert_eq!(run.images().len(), 1, "{run}");
     let lora = "{\"request\": {\"loras\": [{\"lora\": {\"file\": \"/etc/passwd\"}, \"text\": 1, \"unet\": 1}]}}";
     png_with(&sandbox, "lora.png", "kiln", lora);
     like(&sandbox, "lora.png", &["-m", &model()]).fails(1, &["passwd: not found; looked for --lora"]);
 }
 
 #[test]
-fn inspect_tells_a_pictures_settings() {
+fn inspect_shows_the_settings_of_an_image() {
     let sandbox = Sandbox::new();
     sandbox.txt2img(&["an apple,\nred", "-n", "dark", "-s", "7", "-o", "a.png"]).succeeds();
     let run = sandbox.kiln(&["inspect", "a.png"]).succeeds();
-    for told in [
+    for expected in [
         "a.png: PNG, 64x64\n",
         "prompt: an apple,\n    red\n",
         "negative prompt: dark\n",
         "model: sd1 (hash ",
         "seed: 7\n",
     ] {
-        assert!(run.stdout.contains(told), "{told}: {run}");
+        assert!(run.stdout.contains(expected), "{expected}: {run}");
     }
     let json: Value = serde_json::from_str(&sandbox.kiln(&["inspect", "a.png", "--json"]).succeeds().stdout).unwrap();
     assert_eq!((&json["what"], &json["kiln"]["request"]["seed"]), (&"image".into(), &7.into()));
@@ -385,7 +385,7 @@ fn inspect_tells_a_pictures_settings() {
 fn shared_data_files_of_other_programs_are_inspected() {
     let folder = shared_data("png_metadata");
     let sandbox = Sandbox::new();
-    for (name, told) in [
+    for (name, expected) in [
         ("automatic1111_stealth.png", "Model: realisticVisionV51_v51VAE"),
         ("automatic1111_cropped.png", "Sampler: "),
         ("automatic1111_cropped.jpg", "Sampler: "),
@@ -394,7 +394,7 @@ fn shared_data_files_of_other_programs_are_inspected() {
         ("empty_image.jpg", "no settings"),
     ] {
         let run = sandbox.kiln(&["inspect", folder.join(name).to_str().unwrap()]).succeeds();
-        assert!(run.stdout.contains(told), "{told}: {run}");
+        assert!(run.stdout.contains(expected), "{expected}: {run}");
     }
     sandbox.kiln(&["inspect", folder.join("empty_file.png").to_str().unwrap()]).fails(1, &["empty_file.png: is empty"]);
 }

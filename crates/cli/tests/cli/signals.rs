@@ -1,29 +1,31 @@
-//! SIGINT and SIGTERM at any time: the run stops between steps, and every file is whole or not there.
+//! SIGINT and SIGTERM at any time: the run stops between steps, and every file is complete or missing.
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::pictures;
+use crate::images;
 use crate::sandbox::{Lines, Run, Running, Sandbox};
 
-/// Time goes to the denoiser: with 1,000 steps nearly every signal meets one. A line is written every 900 steps.
+/// Most of the time is spent in the denoiser: with 1,000 steps nearly every signal arrives in one. A line is written
+/// every 900 steps.
 const STEPS: &[&str] = &["--sampler", "euler", "--steps", "1000", "-b", "9"];
-/// Time goes to the decoder and the disk: half of the signals meet an image that is being made or saved.
+/// Most of the time is spent in the decoder and on disk: half of the signals arrive while an image is decoded or saved.
 const IMAGES: &[&str] = &["--steps", "1", "-b", "999"];
 
-/// What a signal follows: so many lines of a kind. The first of all is not awaited: the process may not listen yet.
+/// The event before a signal: a number of lines of a kind. The start is not awaited, because the handler may not be
+/// installed yet.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
     /// The process has started.
     Start,
     /// The weights are being read.
     Loading,
-    /// So many lines about steps.
+    /// A number of lines about steps.
     Steps(usize),
-    /// So many images are saved.
+    /// A number of saved images.
     Images(usize),
 }
 
-/// From the start until some images are there.
+/// From the start until some images exist.
 const MOMENTS: [Moment; 16] = [
     Moment::Start,
     Moment::Start,
@@ -62,12 +64,12 @@ fn start_until(sandbox: &Sandbox, i: usize, moment: Moment) -> Running {
     running
 }
 
-/// Expects that the run was stopped in good order, and by its own handler unless it may not have begun to listen.
+/// Expects that the run's own handler stopped it, unless the handler was not installed yet.
 fn check(sandbox: &Sandbox, run: &Run, moment: Moment) {
     let names = sandbox.names();
     for name in &names {
         assert!(name.ends_with(".png"), "{name} is left: {run}");
-        pictures::try_read(&sandbox.path(name)).unwrap_or_else(|error| panic!("{error}: {run}"));
+        images::try_read(&sandbox.path(name)).unwrap_or_else(|error| panic!("{error}: {run}"));
     }
     if run.status.signal().is_some() {
         assert!(matches!(moment, Moment::Start), "killed by the signal after {moment:?}: {run}");
@@ -100,7 +102,7 @@ fn a_termination_leaves_whole_files() {
     stop_at_every_moment("TERM");
 }
 
-/// A second signal ends the process at once, but for the file that is being written.
+/// A second signal ends the process immediately, except while a file is written.
 #[test]
 fn a_second_signal_leaves_whole_files() {
     for (i, moment) in MOMENTS.into_iter().enumerate().skip(4) {
@@ -111,14 +113,14 @@ fn a_second_signal_leaves_whole_files() {
         let run = running.finish();
         for name in sandbox.names() {
             assert!(name.ends_with(".png"), "{name} is left: {run}");
-            pictures::read(&sandbox.path(&name));
+            images::read(&sandbox.path(&name));
         }
         assert!(run.status.code() == Some(130) || run.status.signal().is_some(), "{run}");
     }
 }
 
 #[test]
-fn the_user_is_told_that_the_run_stops() {
+fn an_interrupt_is_reported() {
     let sandbox = Sandbox::new();
     let running = sandbox.start_txt2img(&[&["an apple"], STEPS].concat());
     running.wait_for((Lines::Errors, "loading"), 1);

@@ -1,4 +1,4 @@
-//! `--trace`: a step by operator, as other programs read it.
+//! `--trace`: the operators of a step, in a format that other programs read.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn events(sandbox: &Sandbox, name: &str) -> Vec<Value> {
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
-/// Those of one category.
+/// The events of one category.
 fn of<'a>(events: &'a [Value], category: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["cat"] == category).collect()
 }
@@ -23,7 +23,7 @@ fn number(event: &Value, key: &str) -> f64 {
     event[key].as_f64().unwrap_or_else(|| panic!("{key}: {event}"))
 }
 
-/// Checks what is true of every trace of one step, and gives its operators' names in order.
+/// Checks the properties of every trace of one step, and returns its operator names in order.
 #[track_caller]
 fn check(events: &[Value]) -> Vec<&str> {
     let (steps, operators) = (of(events, "step"), of(events, "operator"));
@@ -59,7 +59,7 @@ fn a_bench_traces_a_step_by_operator() {
 
     let events = events(&sandbox, "step.json");
     let names = check(&events);
-    // A U-Net begins with the timestep and ends with its last convolution, the outer layout and the guidance.
+    // A U-Net starts with the timestep and ends with its last convolution, the output layout and the guidance.
     let first: Vec<_> = names.iter().position(|name| *name == "timestep_embedding").into_iter().collect();
     assert!(first.first().is_some_and(|&i| i < 3), "{names:?}");
     assert_eq!(names[names.len() - 4..], ["group_norm", "conv2d", "to_channels_first", "guidance"]);
@@ -71,7 +71,7 @@ fn a_bench_traces_a_step_by_operator() {
     let named = |what: &str| metadata.iter().filter(|event| event["name"] == what).count();
     assert_eq!((named("process_name"), named("thread_name")), (1, 2));
 
-    // The same arithmetic as the table's, beside what is done once for all images: the timestep's embedding.
+    // The same FLOPs as in the table, and once for all images the timestep embedding.
     let report: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("report.json")).unwrap()).unwrap();
     let expected = report["models"][0]["stages"][0]["flop"].as_f64().unwrap() * 1e-9;
     let gflop: f64 = of(&events, "operator").iter().filter_map(|event| event["args"]["GFLOP"].as_f64()).sum();
@@ -79,7 +79,7 @@ fn a_bench_traces_a_step_by_operator() {
 }
 
 #[test]
-fn a_picture_is_the_same_with_a_trace() {
+fn a_trace_does_not_change_the_image() {
     let sandbox = Sandbox::new();
     let common = ["an apple", "--seed", "1", "--device", "cpu", "--dtype", "f32", "--steps", "3"];
     sandbox.txt2img(&[&common[..], &["--output", "plain.png"]].concat()).succeeds();
@@ -97,13 +97,13 @@ fn the_second_step_is_traced_where_there_is_one() {
         sandbox.txt2img(&args).succeeds();
         let events = events(&sandbox, "step.json");
         check(&events);
-        let told = of(&events, "step")[0]["args"]["how"].as_str().unwrap().to_string();
-        assert!(told.starts_with(how), "{told}");
+        let how_it_ran = of(&events, "step")[0]["args"]["how"].as_str().unwrap().to_string();
+        assert!(how_it_ran.starts_with(how), "{how_it_ran}");
     }
 }
 
 #[test]
-fn a_run_s_memory_is_written_played_back_and_drawn() {
+fn a_memory_trace_is_written_replayed_and_plotted() {
     let sandbox = Sandbox::new();
     let line =
         "txt2img apple --device cpu --dtype f32 --steps 2 --width 64 --height 64 -s 1 -o a.png --memory-trace a.jsonl";

@@ -1,4 +1,4 @@
-//! The LoRAs that are in a model's weights.
+//! The LoRAs that are merged into a model's weights.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{LoraUse, find_lora};
 use crate::error::{Error, Result};
 use crate::part::Part;
 
-/// What is in the weights now, and what may be.
+/// The merged LoRAs and the available ones.
 pub(crate) struct AppliedLoras {
     targets: Targets,
     folder: Option<PathBuf>,
@@ -24,14 +24,14 @@ struct Applied {
     unet: f32,
 }
 
-/// A file as it was when it was opened.
+/// The state of a file when it was opened.
 #[derive(PartialEq)]
 struct File {
     path: PathBuf,
     modified: Option<SystemTime>,
 }
 
-/// Which networks changed.
+/// The networks that changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) unet: bool,
@@ -39,22 +39,22 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Both.
+    /// Both networks.
     pub(crate) const ALL: Self = Self { unet: true, text: true };
 }
 
 impl AppliedLoras {
-    /// None yet, for networks with these parts. Names are looked for in `folder`.
+    /// No LoRAs yet, for networks with these segments. Names are searched in `folder`.
     pub(crate) fn new(networks: &[(Network, &Part)], folder: Option<&Path>) -> Self {
         let segments: Vec<_> = networks.iter().map(|(network, part)| (*network, part.segments())).collect();
         Self { targets: Targets::new(&segments), folder: folder.map(Path::to_path_buf), current: Vec::new() }
     }
 
-    /// Makes these LoRAs the ones that are in the weights, added in this order. Files are found, opened and checked
-    /// before any weight changes; those that were there and stay are not opened again.
+    /// Merges exactly these LoRAs into the weights, in this order. Files are found, opened and checked before any
+    /// weight changes; LoRAs that were merged before are not opened again.
     ///
     /// # Errors
-    /// [`Error::Files`], and what [`Lora::open`] and [`Part::patch`] say.
+    /// [`Error::Files`], and errors of [`Lora::open`] and [`Part::patch`].
     pub(crate) fn set(&mut self, uses: &[LoraUse], networks: &[(Network, &Part)]) -> Result<Changed> {
         let wanted = uses.iter().map(|wanted| self.open(wanted)).collect::<Result<Vec<_>>>()?;
         let mut changed = Changed::default();
@@ -72,7 +72,7 @@ impl AppliedLoras {
         Ok(changed)
     }
 
-    /// The files that are in the weights, in their order.
+    /// The files of the merged LoRAs in order.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<Lora>> {
         self.current.iter().map(|applied| &applied.lora)
     }
@@ -91,7 +91,7 @@ impl AppliedLoras {
     }
 }
 
-/// Says how many tensors of a file change nothing, and why, with the first names.
+/// Logs the number of tensors in a file without effect, the reason, and the first names.
 fn warn_of_unused(path: &Path, lora: &Lora) {
     const NAMED: usize = 3;
     let unused = lora.unused();

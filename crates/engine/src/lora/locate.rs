@@ -8,24 +8,24 @@ use kiln_models::cached;
 use super::{LoraName, stem};
 use crate::error::{Error, Result};
 
-/// How deep folders are looked through: links in circles end somewhere.
+/// The maximum depth of searched folders: loops of links end there.
 const MAX_DEPTH: usize = 8;
-/// Entries that are looked at: a folder that leads to the whole disk ends in an error rather than in minutes of scanning.
+/// The maximum number of searched entries: a folder that leads to the whole disk fails instead of taking minutes.
 const MAX_ENTRIES: usize = 200_000;
 
-/// What LoRA files end with.
+/// The extensions of LoRA files.
 const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
 
-/// All files of a folder and those below with one of these endings, sorted by path.
+/// All files of a folder and its subfolders with one of these extensions, sorted by path.
 ///
 /// # Errors
-/// [`Error::Files`] where the folder itself cannot be read; what is below and cannot be is left out. [`Error::Models`]
-/// where there are more than [`MAX_ENTRIES`] files and folders.
+/// [`Error::Files`] if the folder itself cannot be read; unreadable subfolders are skipped. [`Error::Models`] if there
+/// are more than [`MAX_ENTRIES`] files and folders.
 pub(crate) fn files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     files_among(folder, endings, MAX_ENTRIES)
 }
 
-/// [`files`] of at most `most` entries. A folder that several links lead to is looked through once.
+/// [`files`] with at most `most` entries. A folder with several links is searched once.
 fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let (mut entries_seen, mut folders_seen) =
@@ -105,7 +105,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_in_circles_and_crowded_folders_end() {
+    fn loops_of_links_and_large_folders_are_limited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         for i in 0..10 {
@@ -113,7 +113,7 @@ mod tests {
             std::os::unix::fs::symlink(path, path.join(format!("f{i}/up"))).unwrap();
         }
         std::fs::write(path.join("f0/ink.safetensors"), "").unwrap();
-        assert_eq!(files(path, &["safetensors"]).unwrap().len(), 1, "each folder is looked through once");
+        assert_eq!(files(path, &["safetensors"]).unwrap().len(), 1, "each folder is searched once");
         assert_eq!(files_among(path, &["safetensors"], 21).unwrap().len(), 1);
         let message = files_among(path, &["safetensors"], 20).unwrap_err().to_string();
         assert!(message.contains("has more than 20 files and folders in it"), "{message}");

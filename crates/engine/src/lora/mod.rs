@@ -1,4 +1,4 @@
-//! LoRA files of a job: which, how strongly, and into which networks.
+//! LoRA files of a job: their paths, strengths and networks.
 //!
 //! A job names files by path (`Request::loras`) or by name (`<lora:name:0.8>` in the prompt, `Setup::lora_dir`). What differs from
 //! the job before is read again, segment by segment; everything else stays where it is.
@@ -17,30 +17,30 @@ pub(crate) use locate::files;
 pub use locate::find_lora;
 pub(crate) use tag::{beside_tags, tagged, with_tags};
 
-/// A LoRA that a request asks for.
+/// A LoRA in a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraUse {
-    /// Which file.
+    /// The file.
     pub lora: LoraName,
-    /// How strongly it changes the text encoders; 1 is what was trained, 0 nothing.
+    /// The strength for the text encoders; 1 is the trained strength, 0 has no effect.
     pub text: f32,
-    /// How strongly it changes the denoiser.
+    /// The strength for the denoiser.
     pub unet: f32,
 }
 
-/// How a LoRA is named.
+/// The reference to a LoRA.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoraName {
     /// A file.
     File(PathBuf),
-    /// The name of a file in the folder of LoRAs, without its ending, in that folder or below.
+    /// The name of a file in the folder of LoRAs or a subfolder, without its extension.
     Named(String),
 }
 
 impl LoraUse {
-    /// The name by which tags and settings of pictures know it.
+    /// Its name in tags and image settings.
     pub fn name(&self) -> String {
         match &self.lora {
             LoraName::File(path) => stem(path),
@@ -72,7 +72,7 @@ impl FromStr for LoraUse {
     }
 }
 
-/// A file's name without its ending.
+/// A file name without its extension.
 pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -90,6 +90,6 @@ mod tests {
         let long: LoraUse = "a:1:2:3".parse().unwrap();
         assert_eq!((long.lora, long.text, long.unet), (LoraName::File("a:1".into()), 2.0, 3.0));
         assert!(read(":0.8").is_err() && read("").is_err());
-        assert_eq!(read("ink:nan").unwrap().1, 1.0); // no number of a strength, so part of the name
+        assert_eq!(read("ink:nan").unwrap().1, 1.0); // not a valid strength, so part of the name
     }
 }

@@ -1,18 +1,18 @@
-//! `<lora:name:0.8>`: LoRAs that a prompt names, as in AUTOMATIC1111.
+//! `<lora:name:0.8>`: LoRA tags in a prompt, as in AUTOMATIC1111.
 
 use kiln_clip::prompt::{Tag, take_tags};
 
 use super::{LoraName, LoraUse};
 use crate::error::{Error, Result};
 
-/// The kinds of tags that mean a LoRA: the second is of the extension that LyCORIS' files once needed.
+/// The kinds of LoRA tags: the second is of the extension that LyCORIS files needed earlier.
 const KINDS: [&str; 2] = ["lora", "lyco"];
 
-/// What the tags of a prompt ask for, in their order. Without a strength a tag means 1; a second one is the denoiser's, the
-/// first then the text encoders' alone; `te=` and `unet=` name them.
+/// The LoRAs of the tags in a prompt, in order. The default strength is 1; a second value is for the denoiser and the
+/// first one then only for the text encoders; `te=` and `unet=` name them.
 ///
 /// # Errors
-/// [`Error::Value`] where a strength is no number.
+/// [`Error::Value`] if a strength is not a number.
 pub(crate) fn tagged(prompt: &str) -> Result<Vec<LoraUse>> {
     let (_, tags) = take_tags(prompt);
     tags.iter().filter(|tag| KINDS.contains(&&*tag.kind)).map(read).collect()
@@ -34,7 +34,7 @@ fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
         match part.split_once('=') {
             Some(("te", value)) => te = Some(number(value)?),
             Some(("unet", value)) => unet = Some(number(value)?),
-            Some(_) => {} // AUTOMATIC1111 has others, which change no weights that Kiln has
+            Some(_) => {} // AUTOMATIC1111 has other tags, which do not change weights that Kiln has
             None => positional.push(number(part)?),
         }
     }
@@ -43,21 +43,21 @@ fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
     Ok(LoraUse { lora: LoraName::Named(name.into()), text, unet })
 }
 
-/// A picture's prompt, and those of `uses` that it does not name by its tags. `template` is the prompt before its choices
-/// were made, of which `uses` ends in the tags. Where choices took tags away, or lists brought some along, all of the
-/// prompt's tags are taken out: what `template` names is in the weights for all pictures.
+/// The prompt of an image, and those of `uses` that its tags do not name. `template` is the prompt before its choices
+/// were resolved; `uses` ends in its tags. If choices removed tags, or lists added some, all tags are removed from the
+/// prompt: the weights contain those in `template` for all images.
 pub(crate) fn beside_tags<'a>(template: &str, prompt: &str, uses: &'a [LoraUse]) -> (String, &'a [LoraUse]) {
     let by_tags = tagged(template).unwrap_or_default();
     match uses.strip_suffix(by_tags.as_slice()).filter(|_| tagged(prompt).is_ok_and(|tags| tags == by_tags)) {
-        Some(beside) => (prompt.to_string(), beside),
+        Some(others) => (prompt.to_string(), others),
         None => (take_tags(prompt).0, uses),
     }
 }
 
-/// The prompt of [`beside_tags`] with a tag for every LoRA: what makes the picture again.
+/// The prompt of [`beside_tags`] with a tag for every LoRA: it generates the image again.
 pub(crate) fn with_tags(template: &str, prompt: &str, uses: &[LoraUse]) -> String {
-    let (mut text, beside) = beside_tags(template, prompt, uses);
-    for LoraUse { lora, text: te, unet } in beside {
+    let (mut text, others) = beside_tags(template, prompt, uses);
+    for LoraUse { lora, text: te, unet } in others {
         let name = match lora {
             LoraName::File(path) => super::stem(path),
             LoraName::Named(name) => name.clone(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strength_that_is_no_number_is_named() {
+    fn an_invalid_strength_is_named() {
         let message = tagged("<lora:ink:strong>").unwrap_err().to_string();
         assert!(message.contains("<lora:ink:strong>, expected a number"), "{message}");
     }
@@ -99,7 +99,7 @@ mod tests {
         let prompt = "a cat <lora:b:1>";
         let text = with_tags(prompt, prompt, &[file.clone(), both, named("b", 1.0, 1.0)]);
         assert_eq!(text, "a cat <lora:b:1> <lora:ink:0.8> <lora:ink:0.8:1>");
-        // A tag in a choice is in the weights, whether it was made or not.
+        // A tag in a choice is in the weights, whether the choice was used or not.
         let uses = [file, named("c", 0.5, 0.5), named("d", 1.0, 1.0)];
         let text = with_tags("a {<lora:c:.5>|<lora:d>}", "a <lora:d>", &uses);
         assert_eq!(text, "a  <lora:ink:0.8> <lora:c:0.5> <lora:d:1>");

@@ -1,4 +1,4 @@
-//! Names for the images of a job, and their files.
+//! File names of a job's images.
 
 use std::path::{Path, PathBuf};
 
@@ -8,32 +8,32 @@ use crate::error::{Error, Result};
 use crate::picture::Picture;
 use crate::resolved::Job;
 
-/// The pattern of the files' names when none is given.
+/// The default pattern of file names.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
 const INDEX: &str = "{index}";
 const SEED: &str = "{seed}";
 
-/// Names for the pictures of a job, checked before anything is made.
+/// File names of a job's images, checked before anything is generated.
 #[derive(Debug)]
 pub struct Output {
     folder: PathBuf,
-    /// The file's name with its placeholders.
+    /// The file name with placeholders.
     pattern: String,
     rules: FileRules,
-    /// The `{index}` of the job's first picture.
+    /// The `{index}` of the job's first image.
     first_index: usize,
-    /// Where the one image goes that is written into a device, a FIFO or a standard stream.
+    /// The device, FIFO or standard stream for a single image.
     stream: Option<PlannedFile>,
 }
 
 impl Output {
-    /// Plans the files of `job`. `pattern` is a path whose last part may have `{index}`, which counts on from the
-    /// files that are there, and `{seed}`; a folder means Kiln's own pattern inside it. Where several pictures would
-    /// have one name, `-{index}` is added to it. A character device, a FIFO and `/dev/stdout` take one image.
+    /// Plans the files of `job`. `pattern` is a path whose last part may contain `{index}`, which continues after
+    /// existing files, and `{seed}`; for a folder the default pattern is used in it. If several images would have the
+    /// same name, `-{index}` is added. A character device, a FIFO and `/dev/stdout` accept one image.
     ///
     /// # Errors
-    /// [`Error::Files`] where a file would be overwritten and `overwrite` is not set, [`Error::Files`] where the
-    /// folder is missing, [`Error::Files`] where it takes no files, [`Error::Value`] where the pattern is impossible.
+    /// [`Error::Files`] if a file would be overwritten without `overwrite`, or the folder is missing or not writable,
+    /// [`Error::Value`] if the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
         let rules = FileRules { field: "output", what: "the images", extensions: &["png"], overwrite };
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);
@@ -43,54 +43,53 @@ impl Output {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        let mut name =
-            path.file_name().and_then(|name| name.to_str()).ok_or_else(|| value("a file's name"))?.to_string();
+        let mut name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| value("a file name"))?.to_string();
         if let Ok(file) = PlannedFile::named(&path, FileRules { overwrite: true, ..rules })
             && file.is_stream()
         {
             if job.pictures() > 1 {
-                return Err(value("a name in a folder, since there are several images; this takes one"));
+                return Err(value("a name in a folder; this output accepts one image and there are several"));
             }
             return Ok(Self { folder, pattern: name, rules, first_index: 1, stream: Some(file) });
         }
         if !name.to_ascii_lowercase().ends_with(".png") {
-            return Err(value("a name that ends in .png, the one format that is written, or a folder that is there"));
+            return Err(value("a name that ends in .png, the only format that is written, or an existing folder"));
         }
         let rest = name.replace(INDEX, "").replace(SEED, "");
         if rest.contains(['{', '}']) {
-            return Err(value("no placeholders but {index} and {seed}"));
+            return Err(value("only the placeholders {index} and {seed}"));
         }
         if job.pictures() > 1 && !name.contains(INDEX) && !name.contains(SEED) {
             name.insert_str(name.len() - ".png".len(), "-{index}");
         }
         let mut output = Self { folder, pattern: name, rules, first_index: 1, stream: None };
-        // The folder first: where it is missing, nothing else can be said of the names.
+        // The folder is checked first: without it, names cannot be checked.
         check_writable(&output.path(0, job.seed), rules.what)?;
         if output.pattern.contains(INDEX) {
             output.first_index = output.next_free_index()?;
         }
         for path in (0..job.pictures()).map(|i| output.path(i, job.seed_of(i))) {
             if path.is_dir() {
-                return Err(value(&format!("a file's name; {} is a folder", path.display())));
+                return Err(value(&format!("a file name; {} is a folder", path.display())));
             }
             if PlannedFile::named(&path, rules)?.is_stream() {
-                return Err(value(&format!("names of regular files; {} is none", path.display())));
+                return Err(value(&format!("names of regular files; {} is not a regular file", path.display())));
             }
         }
         Ok(output)
     }
 
-    /// Whether the image goes into a device, a FIFO or a standard stream ([`PlannedFile::is_stream`]).
+    /// Whether the image is written to a device, a FIFO or a standard stream ([`PlannedFile::is_stream`]).
     pub fn is_stream(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Whether the image is written to the standard output, which then has room for nothing else.
+    /// Whether the image is written to the standard output, which then cannot carry anything else.
     pub fn is_standard_output(&self) -> bool {
         self.stream.as_ref().is_some_and(PlannedFile::is_standard_output)
     }
 
-    /// Writes a picture as PNG, and gives its path. The file appears whole or not at all.
+    /// Writes an image as PNG atomically and returns its path.
     ///
     /// # Errors
     /// [`Error::Files`] where somebody else made the file in the meantime.
@@ -104,7 +103,7 @@ impl Output {
             };
             match planned.and_then(|file| file.write(|to| to.write_all(&bytes)).map(|()| file.path().to_path_buf())) {
                 Ok(path) => return Ok(path),
-                // Another run counts in the same folder: count on.
+                // Another run uses indices in the same folder: continue after them.
                 Err(kiln_files::Error::Exists(_)) if self.pattern.contains(INDEX) => self.first_index += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -116,7 +115,7 @@ impl Output {
         self.folder.join(self.pattern.replace(INDEX, &index).replace(SEED, &seed.to_string()))
     }
 
-    /// One more than the largest index among the files that the pattern could have named.
+    /// One more than the largest index among the existing files that match the pattern.
     fn next_free_index(&self) -> Result<usize> {
         let entries = std::fs::read_dir(&self.folder).map_err(Error::read(&self.folder))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -124,7 +123,7 @@ impl Output {
     }
 }
 
-/// The index in a file's name, if `pattern` could have made it.
+/// The index in a file name, if it matches `pattern`.
 fn index_in(pattern: &str, mut name: &str) -> Option<usize> {
     let mut found = None;
     let mut rest = pattern;

@@ -1,7 +1,7 @@
-//! Files that a run writes: images, latents, reports, traces, drawings.
+//! Output files of a run: images, latents, reports, traces, plots.
 //!
-//! [`PlannedFile`] has the rules that all of them follow: what is checked before the run, and that a file appears whole
-//! or not at all. [`Output`] gives the images of a job their names.
+//! [`PlannedFile`] has the rules for all of them: the checks before the run, and the atomic write. [`Output`] names the
+//! images of a job.
 
 mod images;
 

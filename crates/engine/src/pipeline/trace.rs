@@ -1,9 +1,8 @@
-//! One step of the denoiser by operator: how long each took, as a file for <https://ui.perfetto.dev> and
-//! `chrome://tracing`.
+//! The operators of one denoiser step with their times, as a file for <https://ui.perfetto.dev> and `chrome://tracing`.
 //!
 //! The file is in the trace-event format: an object whose `traceEvents` are complete events (`"ph": "X"`, with `ts` and
-//! `dur` in microseconds) and the names of processes and threads. A step is a process; its operators are on one
-//! thread and the whole step is on another, so that what lies between operators is seen.
+//! `dur` in microseconds) and the names of processes and threads. A step is a process; its operators are on one thread
+//! and the whole step is on another, so that gaps between operators are visible.
 
 use std::path::Path;
 
@@ -15,21 +14,21 @@ use serde_json::{Map, Value, json};
 use crate::error::Result;
 use crate::machine::Machine;
 
-/// Operators that the log names.
+/// The number of operators in the log.
 const MOST: usize = 5;
-/// The thread of the whole step, and that of its operators.
+/// The thread of the whole step, and the thread of its operators.
 const STEP: u32 = 1;
 const OPERATORS: u32 = 2;
 
-/// A step that was traced.
+/// A traced step.
 #[derive(Debug, Clone)]
 pub struct StepTrace {
     /// The model's name, and how many images of which size the step made at once.
     title: String,
-    /// On what it ran.
+    /// The device.
     machine: Machine,
     dtype: &'static str,
-    /// Which step of its run, and how it ran.
+    /// The index of the step in its run, and whether it was warm.
     how: String,
     trace: Trace,
 }
@@ -51,10 +50,10 @@ impl StepTrace {
         traced
     }
 
-    /// Logs the operators that took the most time.
+    /// Logs the slowest operators.
     fn log(&self) {
         let (whole, rows) = (self.trace.duration, by_operator(&self.trace.operators));
-        tracing::info!("{}: the traced step took {:.3} ms, of it", self.title, whole * 1e-3);
+        tracing::info!("{}: the traced step took {:.3} ms, including", self.title, whole * 1e-3);
         let width = rows.iter().take(MOST).map(|row| row.name.len()).max().unwrap_or(0);
         for Row { name, calls, microseconds } in rows.iter().take(MOST) {
             let (milliseconds, share) = (microseconds * 1e-3, 100.0 * microseconds / whole.max(f64::MIN_POSITIVE));
@@ -92,7 +91,7 @@ impl StepTrace {
     }
 }
 
-/// What a viewer shows of an operator.
+/// The attributes of an operator in a viewer.
 fn arguments(operator: &Operator) -> Value {
     let shapes = operator.operands.iter().map(|operand| (operand.name.to_string(), json!(operand.shape)));
     let mut shapes: Map<String, Value> = shapes.collect();
@@ -122,7 +121,7 @@ struct Row {
     microseconds: f64,
 }
 
-/// The operators, that with the most time first.
+/// The operators in descending order of time.
 fn by_operator(operators: &[Operator]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for operator in operators {
@@ -142,11 +141,11 @@ fn by_operator(operators: &[Operator]) -> Vec<Row> {
 pub struct TraceFile(PlannedFile);
 
 impl TraceFile {
-    /// Plans a file at `path`; one that is there will be replaced.
+    /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or takes no files, or the name is a folder's or has another
-    /// ending than `.json`.
+    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// extension than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
         let rules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };
         Ok(Self(PlannedFile::plan(path, rules)?))
@@ -157,7 +156,7 @@ impl TraceFile {
         &self.0
     }
 
-    /// Writes the file; it appears whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// [`crate::Error::Files`].
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_thousands_of_millions_a_second() {
+    fn rates_are_in_1e9_per_second() {
         let arguments = arguments(&operator("linear", 0.0, 2000.0, 3e9));
         for (name, expected) in [("GFLOP", 3.0), ("GFLOP/s", 1500.0), ("GB", 0.004), ("GB/s", 2.0)] {
             let found = arguments[name].as_f64().unwrap();
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_product_or_took_no_time_has_no_rate() {
+    fn operators_without_flops_or_time_have_no_rate() {
         let arguments = arguments(&operator("concat_channels", 0.0, 0.0, 0.0));
         for name in ["GFLOP", "GFLOP/s", "GB/s", "config"] {
             assert!(arguments.get(name).is_none(), "{arguments}");
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_with_the_most_time_comes_first() {
+    fn operators_are_sorted_by_time() {
         let calls = [("linear", 2.0), ("conv2d", 3.0), ("linear", 2.0)];
         let rows = by_operator(&calls.map(|(name, duration)| operator(name, 0.0, duration, 1.0)));
         let rows: Vec<_> = rows.iter().map(|row| (row.name, row.calls, row.microseconds)).collect();

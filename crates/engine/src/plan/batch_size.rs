@@ -1,18 +1,18 @@
-//! How many pictures at once: a number, or as many as are fastest.
+//! The batch size: a number, or the fastest.
 
 use std::str::FromStr;
 
 /// How many images are generated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
-    /// The batch with the most pictures a second that fits ([`super::Planner::batch_size`]).
+    /// The batch size with the most images per second that fits ([`super::Planner::batch_size`]).
     Auto,
-    /// So many.
+    /// A given number.
     Of(usize),
 }
 
 impl BatchSize {
-    /// The number, where one was given.
+    /// The number, if one was given.
     pub fn number(self) -> Option<usize> {
         match self {
             Self::Auto => None,

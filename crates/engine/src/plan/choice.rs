@@ -1,4 +1,4 @@
-//! Which mode, and how many pictures at once.
+//! The choice of mode and batch size.
 
 use kiln_files::ByteSize;
 use kiln_models::ModelFolder;
@@ -11,25 +11,25 @@ use crate::resolved::Job;
 use crate::room::Room;
 use crate::setup::Setup;
 
-/// Batches that are tried: beyond them a card has long been busy.
+/// The maximum batch size to try: a GPU is fully used before it.
 const MAX_BATCH: usize = 64;
-/// The smallest batch is taken that is not slower a picture than the best by more than this: memory and the wait for a
-/// batch count, too.
+/// The smallest batch is chosen whose time per image is within this fraction of the best, because memory and latency
+/// matter as well.
 const WORTH: f64 = 1.01;
 
 impl Planner {
-    /// The plan for `mode`, with everything at its best size, or as large as the budget leaves room for.
+    /// The plan for `mode`, with everything at its best size, or as large as fits into the budget.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub fn plan(&self, mode: Mode, work: &Work, on: RunsOn, budget: Option<usize>) -> Result<Plan> {
         Ok(self.measure(work, on)?.plan(mode, budget.unwrap_or(usize::MAX)))
     }
 
-    /// The plans for all modes and for some numbers of resident bytes between, the fastest first.
+    /// The plans for all modes and for some numbers of resident bytes between them, the fastest first.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub fn modes(&self, work: &Work, on: RunsOn) -> Result<Vec<Plan>> {
         let measures = self.measure(work, on)?;
         let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
@@ -37,16 +37,16 @@ impl Planner {
         Ok(modes.map(|mode| measures.plan(mode, usize::MAX)).collect())
     }
 
-    /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget decides how much of the U-Net is
-    /// resident.
+    /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget determines the resident part of
+    /// the U-Net.
     ///
     /// # Errors
-    /// [`Error::Budget`] with the numbers, where none fits.
+    /// [`Error::Budget`] with the numbers if none fits.
     pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
         self.choose_within(work, on, Room::given(budget))
     }
 
-    /// The same in a room that may be a budget's, or the device's.
+    /// The same for a limit by a budget or by the device.
     ///
     /// # Errors
     /// As [`Planner::choose`].
@@ -54,15 +54,15 @@ impl Planner {
         self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work, room))
     }
 
-    /// The fastest plan that fits into `bytes`, or as the inner error the smallest that there is.
+    /// The fastest plan that fits into `bytes`, or as inner error the smallest plan.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub(crate) fn fit(&self, work: &Work, on: RunsOn, bytes: usize) -> Result<std::result::Result<Plan, Plan>> {
         Ok(choose(&self.measure(work, on)?, bytes))
     }
 
-    /// [`Planner::batch_size`] for pictures of `job`, under the setup's budget or in what is free.
+    /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.
     ///
     /// # Errors
     /// As [`Planner::batch_size`].
@@ -78,17 +78,17 @@ impl Planner {
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)
     }
 
-    /// The batch that makes the most pictures a second among those that fit into `room`, and its plan. Larger
-    /// batches are faster a picture until they leave less room for weights than they save. No more than `most` are
-    /// tried; `work.batch_size` has no say.
+    /// The batch size with the most images per second within `room`, and its plan. Larger batches are faster per image
+    /// until they leave less memory for weights than they save. At most `most` images are tried; `work.batch_size` is
+    /// ignored.
     ///
     /// # Errors
-    /// [`Error::Budget`] where not even one picture fits.
+    /// [`Error::Budget`] if not even one image fits.
     pub fn batch_size(&self, work: &Work, on: RunsOn, room: Room, most: usize) -> Result<Plan> {
         let one = self.choose_within(&Work { batch_size: 1, ..*work }, on, room)?;
         let mut plans = vec![one.clone()];
         for batch_size in 2..=most.min(MAX_BATCH) {
-            // What does not fit with some pictures does not with more.
+            // A mode that does not fit for some images does not fit for more.
             let Ok(plan) = self.fit(&Work { batch_size, ..*work }, on, room.bytes)? else { break };
             plans.push(plan);
         }
@@ -98,7 +98,7 @@ impl Planner {
 }
 
 impl Plan {
-    /// Why it does not fit into `room`.
+    /// The error if it does not fit into `room`.
     pub(crate) fn refusal(&self, work: &Work, room: Room) -> Error {
         let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = self.largest();
         let parts = [
@@ -107,9 +107,9 @@ impl Plan {
             ("activations", activations),
             ("workspace", workspace),
             ("conditions", conditions),
-            ("between blocks", waiting),
+            ("fragmentation", waiting),
         ];
-        let told: Vec<String> = parts
+        let names: Vec<String> = parts
             .into_iter()
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
@@ -123,7 +123,7 @@ impl Plan {
             },
             stage: stage.id().into(),
             needed: ByteSize(self.peak()),
-            parts: told.join(", "),
+            parts: names.join(", "),
             room,
         }
     }

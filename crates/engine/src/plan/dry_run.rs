@@ -24,13 +24,13 @@ pub(super) struct StageBytes {
     pub(super) activations: usize,
     pub(super) workspace: usize,
     pub(super) conditions: usize,
-    /// Kept by the pool between blocks.
+    /// Fragmentation in the pool.
     pub(super) waiting: usize,
 }
 
-/// Tokens of a chunk.
+/// Tokens in a chunk.
 pub(super) const TOKENS: usize = 77;
-/// Latents of a batch that a sampler keeps at most, with its noise: UniPC's and LMS' history.
+/// The maximum number of stored latents of a sampler, including noise: the history of UniPC and LMS.
 const SAMPLER_STATE: usize = 8;
 
 /// The networks of a batch, and in which types they run.
@@ -61,7 +61,7 @@ pub(super) struct StageRun {
 }
 
 impl StageBytes {
-    /// All of it.
+    /// The sum.
     pub(super) fn total(&self) -> usize {
         self.activations + self.workspace + self.conditions + self.waiting
     }

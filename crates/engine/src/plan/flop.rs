@@ -11,7 +11,7 @@ use kiln_vae::Tiling;
 use crate::error::Result;
 use crate::pipeline::decoder::Network;
 
-/// Arithmetic does not depend on the device or the type; those of a card have the least to count besides.
+/// Arithmetic does not depend on the device or the type; those of a GPU have the least to count besides.
 const TARGET: Target = Target::Gpu;
 const DTYPE: DType = DType::F16;
 
@@ -57,7 +57,8 @@ mod tests {
     use super::*;
     use kiln_models::{Architecture, Preset};
 
-    /// PyTorch's counter on diffusers' and transformers' networks (`tests/reference/flop.py`) finds the same numbers.
+    /// PyTorch's counter reports the same numbers for the networks of diffusers and transformers
+    /// (`tests/reference/flop.py`).
     #[test]
     fn counts_are_pytorchs() {
         let rows = std::fs::read_to_string(fixtures("flop.json")).unwrap();
@@ -83,7 +84,8 @@ mod tests {
         }
     }
 
-    /// A linear layer and a kernel do two operations for each weight and pixel; attention's products come on top.
+    /// A linear layer and a kernel perform two operations for each weight and pixel, in addition to attention's
+    /// products.
     #[test]
     fn the_segments_are_the_networks() {
         for preset in Preset::ALL {

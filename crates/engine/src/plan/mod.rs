@@ -1,7 +1,7 @@
-//! How much memory a run will have at most, before it runs: per stage and mode, from configurations alone.
+//! Peak memory of a run before it starts: for each stage and mode, from configurations only.
 //!
 //! Weights are exact: segments know their bytes. All else is counted by a dry run: the networks' own code runs with
-//! tensors that have no elements ([`kiln_nn::MetaTensor`]), in the order of a run. What is counted is what pools count: on a card the tensors and the libraries' workspace, on the processor slabs, tensors and buffers. Code, the
+//! tensors that have no elements ([`kiln_nn::MetaTensor`]), in the order of a run. What is counted is what pools count: on a GPU the tensors and the libraries' workspace, on the CPU slabs, tensors and buffers. Code, the
 //! driver's context and mapped files are not in it.
 
 mod batch_size;
@@ -30,27 +30,27 @@ pub use planner::Planner;
 pub use runs_on::RunsOn;
 pub use time::Rates;
 
-/// How much there is to do, as far as memory depends on it.
+/// The workload, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// Width of the images in pixels.
     pub width: usize,
     /// Height of the images in pixels.
     pub height: usize,
-    /// Pictures at a time.
+    /// The batch size.
     pub batch_size: usize,
-    /// Steps of the sampler.
+    /// Sampler steps.
     pub steps: usize,
-    /// Whether the U-Net runs without the prompt too.
+    /// Whether the U-Net also runs without the prompt.
     pub guided: bool,
     /// Parts of each prompt: more than one with `AND`.
     pub parts: usize,
-    /// Chunks of tokens of the longest text.
+    /// Token chunks of the longest text.
     pub chunks: usize,
     /// Chunks of tokens that the U-Net sees for each text: as many, or more where texts of unequal length are repeated.
     pub context: usize,
-    /// Different texts that are encoded before the first step and held until the last: those of schedules too. At least
-    /// one for each part, and one more with guidance, are planned for.
+    /// Different texts that are encoded before the first step and stored until the last, including those of schedules.
+    /// The minimum is one for each part, and one more with guidance.
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
@@ -59,7 +59,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// One batch of a job, whose texts have one chunk.
+    /// One batch of a job with prompts of one chunk.
     pub fn of(job: &Job) -> Self {
         let Job { width, height, batch_size, steps, .. } = *job;
         Self {
@@ -110,18 +110,18 @@ impl Work {
         if self.guided { 1 + self.parts } else { 1 }
     }
 
-    /// Images that the U-Net sees at once.
+    /// Rows of the U-Net's batch.
     fn images(&self) -> usize {
         self.batch_size * self.usual_texts()
     }
 }
 
-/// What a run in one mode takes.
+/// The memory and time of a run in one mode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The mode.
     pub mode: Mode,
-    /// Pictures at a time.
+    /// The batch size.
     pub batch_size: usize,
     /// The stages of the run, in their order.
     pub stages: Vec<StagePlan>,
@@ -133,30 +133,30 @@ pub struct Plan {
     pub encode_tiling: Tiling,
     /// Bytes of weights that are copied to the device in every step of the sampler.
     pub copied_per_step: usize,
-    /// Bytes of weights that are copied besides, once a batch.
+    /// Bytes of weights that are copied in addition, once per batch.
     pub copied_per_batch: usize,
-    /// How long a step's copying takes.
+    /// The copy time of a step.
     pub copy_seconds_per_step: f64,
-    /// How long a batch would take, by a simple model: for comparing plans, not for telling.
+    /// The time of a batch by a simple model, used only to compare plans.
     pub seconds_per_batch: f64,
 }
 
-/// What one stage has at most, in bytes.
+/// Peak bytes of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StagePlan {
     /// The stage.
     pub stage: Stage,
-    /// Weights that are there all the time.
+    /// Resident weights.
     pub weights: usize,
-    /// The ring through which other weights stream.
+    /// The ring buffer of streamed weights.
     pub ring: usize,
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
     /// What operators keep: buffers of threads, the workspace of a GPU's libraries.
     pub workspace: usize,
-    /// What encoded prompts take, kept for the next batch.
+    /// Encoded prompts, cached for the next batch.
     pub conditions: usize,
-    /// What the pool keeps between blocks, too scattered for the next request.
+    /// Fragmentation: free memory in the pool that is too fragmented for the next request.
     pub waiting: usize,
 }
 
@@ -182,7 +182,7 @@ impl StagePlan {
 }
 
 impl Plan {
-    /// Logs what is expected.
+    /// Logs the plan.
     pub(crate) fn log(&self) {
         let Self { mode, tiling, copied_per_step, copy_seconds_per_step, .. } = self;
         let stages: Vec<String> =
@@ -209,19 +209,19 @@ impl Plan {
         self.stages.iter().fold(StagePlan::empty(Stage::Encode), most)
     }
 
-    /// The most bytes at any time.
+    /// The peak bytes.
     pub fn peak(&self) -> usize {
         self.largest().total()
     }
 
-    /// Pictures a second, by the same model as [`Plan::seconds_per_batch`].
+    /// Images per second by the same model as [`Plan::seconds_per_batch`].
     pub fn pictures_per_second(&self) -> f64 {
         self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
     }
 }
 
-/// The most physical memory that this process ever had beside the host pool, where the system tells: code, stacks, and
-/// what is too small for the pool. No plan has it.
+/// Peak physical memory of this process outside of the host pool, if the system reports it: code, stacks, and
+/// allocations that are too small for the pool. Plans do not include it.
 pub fn process_bytes() -> Option<u64> {
     let resident = ProcessMemory::now()?.peak_resident;
     Some(resident.saturating_sub(HostPool::statistics().peak_reserved as u64))

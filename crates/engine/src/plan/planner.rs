@@ -1,4 +1,4 @@
-//! The networks of a model, without weights, and what they take.
+//! The networks of a model without weights, and their memory.
 
 use std::path::Path;
 
@@ -21,10 +21,10 @@ use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::residency::{Share, on_device, planned, residency};
 
-/// Steps where nothing is said.
+/// The default number of steps.
 const USUAL_STEPS: usize = 20;
 
-/// A pool's classes are at least so close that rounding adds one part in so many.
+/// The inverse of the maximum rounding of a pool's size classes.
 const ROUNDING: usize = 128;
 
 /// Plans the runs of one model.
@@ -36,7 +36,7 @@ pub struct Planner {
     encoder: image_encoder::Network,
 }
 
-/// What is known of a batch before a mode is chosen.
+/// The properties of a batch that do not depend on the mode.
 pub(super) struct Measures {
     /// The stages of the run, in their order.
     stages: Vec<StageRun>,
@@ -55,7 +55,7 @@ pub(super) struct Measures {
     on: RunsOn,
 }
 
-/// A network's weights on the device.
+/// The device memory of a network's weights.
 struct Weights {
     segments: Vec<Segment>,
     placement: Placement,
@@ -63,7 +63,7 @@ struct Weights {
     rounding: Rounding,
 }
 
-/// What of them is there while they stream.
+/// The part on the device during streaming.
 #[derive(Clone, Copy, Default)]
 struct Streamed {
     resident: usize,
@@ -72,7 +72,7 @@ struct Streamed {
 }
 
 impl Weights {
-    /// `flop` are the operations of each segment in a run, as far as they are known.
+    /// `flop` are the operations of each segment in a run, if known.
     fn of(segments: &Segments, dtype: DType, on: RunsOn, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
@@ -82,12 +82,12 @@ impl Weights {
         }
     }
 
-    /// All of them.
+    /// The sum.
     fn all(&self) -> usize {
         self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
     }
 
-    /// As [`residency`] has it; where not even that has room, the least that streaming needs.
+    /// As in [`residency`]; if that does not fit, the minimum for streaming.
     fn streamed(&self, share: Share) -> Streamed {
         let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
         let Ok(residency) = of(share).or_else(|_| of(Share { resident: 0, room: self.largest() })) else {
@@ -106,7 +106,7 @@ impl Weights {
 }
 
 impl Planner {
-    /// The networks of `model`, whose weights are not read; `taesd`, a file or a folder, decodes where it is given.
+    /// The networks of `model` without reading weights; `taesd`, a file or a folder, replaces the decoder if given.
     ///
     /// # Errors
     /// Those of its configurations.
@@ -118,7 +118,7 @@ impl Planner {
         }
     }
 
-    /// The networks of a model that may have no folder.
+    /// The networks of a model without a folder.
     ///
     /// # Errors
     /// Those of its configurations.
@@ -157,10 +157,10 @@ impl Planner {
         })
     }
 
-    /// What streaming the U-Net goes by.
+    /// The estimate for streaming the U-Net.
     ///
     /// # Errors
-    /// What the network's dry run reports.
+    /// Errors of the network's dry run.
     pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
@@ -172,10 +172,10 @@ impl Planner {
         self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
     }
 
-    /// What a batch takes in every mode.
+    /// The memory of a batch in every mode.
     ///
     /// # Errors
-    /// What the networks' dry runs report.
+    /// Errors of the networks' dry runs.
     pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
@@ -353,19 +353,19 @@ impl Measures {
         found.copied().unwrap_or_else(|| (Tiling::Whole, of(StageBytes::default())))
     }
 
-    /// The bytes of the U-Net that may stay while it streams under `budget`: what is left beside its ring.
+    /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
         let room = self.room(budget, self.bytes_of(Stage::Denoise));
         room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
     }
 
-    /// What a budget leaves for weights and ring, less what the pool's rounding may add to them.
+    /// The part of a budget for weights and ring, less the possible rounding of the pool.
     fn room(&self, budget: usize, beside: StageBytes) -> usize {
         let room = budget.saturating_sub(beside.total());
         room - room / ROUNDING
     }
 
-    /// Bytes of the U-Net that stream where nothing is resident.
+    /// Bytes of the U-Net that stream without resident segments.
     pub(super) fn streamable(&self) -> usize {
         self.unet.all()
     }

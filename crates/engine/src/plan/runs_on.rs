@@ -1,4 +1,4 @@
-//! On what a run would take place, known without opening a device.
+//! The target of a run, known without opening a device.
 
 use candle_core::DType;
 use kiln_ops::Target;
@@ -10,49 +10,48 @@ use crate::room::{DeviceMemory, Room};
 use crate::setup::{DeviceChoice, Setup};
 use crate::threads;
 
-/// On what and in which type a run would take place.
+/// The device and type of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunsOn {
     /// The kind of device.
     pub target: Target,
     /// The type of weights and activations.
     pub dtype: DType,
-    /// The type of the matrices of linear layers, where it is another one.
+    /// The weight type of linear layers, if it differs.
     pub matrices: Option<MatrixType>,
-    /// What it does in a second.
+    /// Its rates per second.
     pub rates: Rates,
 }
 
 impl RunsOn {
-    /// With the rates that may be expected.
+    /// With the expected rates.
     pub fn new(target: Target, dtype: DType) -> Self {
         Self { target, dtype, matrices: None, rates: Rates::of(target, dtype) }
     }
 
-    /// The same with the matrices of linear layers in a type of their own.
+    /// The same with another weight type of linear layers.
     pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
         Self { matrices, ..self }
     }
 
-    /// The types in words.
+    /// A description of the types.
     pub fn types(&self) -> String {
         let dtype = self.dtype.as_str();
         self.matrices.map_or_else(|| dtype.into(), |matrices| format!("{dtype} with linear layers in {matrices}"))
     }
 
-    /// The device in words.
+    /// A description of the device.
     pub fn device(&self) -> String {
         match self.target {
-            Target::Gpu => "a card".into(),
-            Target::Cpu { threads } => format!("the processor ({threads} threads)"),
+            Target::Gpu => "a GPU".into(),
+            Target::Cpu { threads } => format!("the CPU ({threads} threads)"),
         }
     }
 
-    /// What `setup` asks for on this machine, and the bytes that a run may use there: those of the setup's budget, else
-    /// what is free. A GPU that is asked for and is not here is planned for all the same, with nothing known of its
-    /// memory.
+    /// The target of `setup` on this machine, and the bytes that a run may use there: those of the setup's budget, else
+    /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory.
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
-        let card = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|card| card.ordinal == number) };
+        let gpu = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == number) };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
@@ -63,9 +62,9 @@ impl RunsOn {
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Cuda(number) => (on(Target::Gpu), card(number).map(|card| DeviceMemory::of_card(&card))),
+            DeviceChoice::Cuda(number) => (on(Target::Gpu), gpu(number).map(|gpu| DeviceMemory::of_card(&gpu))),
             DeviceChoice::Auto => {
-                card(0).map_or_else(on_processor, |card| (on(Target::Gpu), Some(DeviceMemory::of_card(&card))))
+                gpu(0).map_or_else(on_processor, |gpu| (on(Target::Gpu), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))

@@ -16,7 +16,7 @@ fn planner(preset: Preset) -> Planner {
     Planner::of_configurations(&Architecture::preset(preset).unwrap()).unwrap()
 }
 
-/// A planner, one picture of the preset's size, and both kinds of device.
+/// A planner, one image of the preset's size, and both kinds of device.
 fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
     let on = [RunsOn::new(Target::Gpu, DType::F16), RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16)];
     Preset::ALL.into_iter().flat_map(move |preset| {
@@ -29,7 +29,7 @@ fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
 }
 
 #[test]
-fn every_mode_takes_less_than_the_one_before() {
+fn every_mode_needs_less_than_the_previous_one() {
     for (planner, work, on) in cases() {
         let plans = planner.modes(&work, on).unwrap();
         let peaks: Vec<usize> = plans.iter().map(Plan::peak).collect();
@@ -39,7 +39,7 @@ fn every_mode_takes_less_than_the_one_before() {
 }
 
 #[test]
-fn what_is_chosen_fits_and_more_memory_is_never_slower() {
+fn the_choice_fits_and_more_memory_is_never_slower() {
     for (planner, work, on) in cases() {
         let modes = planner.modes(&work, on).unwrap();
         let (most, least) = (modes[0].peak(), planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak());
@@ -56,7 +56,7 @@ fn what_is_chosen_fits_and_more_memory_is_never_slower() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_numbers() {
+fn plans_that_do_not_fit_are_refused_with_numbers() {
     let planner = planner(Preset::Sdxl);
     let work = planner.work([None; 2], None, 1).unwrap();
     let error = planner.choose(&work, RunsOn::new(Target::Gpu, DType::F16), 64 << 20).unwrap_err();
@@ -68,7 +68,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
+fn the_best_batch_fits_and_more_memory_allows_more_images() {
     let planner = planner(Preset::Sd15);
     let on = RunsOn::new(Target::Gpu, DType::F16);
     let work = planner.work([None; 2], None, 1).unwrap();
@@ -81,7 +81,7 @@ fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     for pair in plans.windows(2) {
         assert!(pair[1].pictures_per_second() > 0.98 * pair[0].pictures_per_second(), "{} slower", pair[1].mode);
     }
-    // Where weights stream, many pictures share a copy.
+    // With streamed weights many images share a copy.
     assert!(plans[0].mode != Mode::Full && plans[0].batch_size > 1);
     assert!(plans[3].mode == Mode::Full && plans[3].batch_size >= 8);
     assert_eq!(
@@ -91,9 +91,9 @@ fn the_best_batch_fits_and_more_memory_makes_more_pictures() {
     );
 }
 
-/// SDXL's goals: an ordinary card's memory is enough for the mode that keeps everything, a small card's for streaming.
+/// SDXL's goals: a common GPU can keep everything resident, and a small GPU can stream.
 #[test]
-fn small_cards_need_no_flags() {
+fn small_gpus_need_no_flags() {
     let on = RunsOn::new(Target::Gpu, DType::F16);
     let choose = |preset, budget| {
         let planner = planner(preset);
@@ -106,10 +106,10 @@ fn small_cards_need_no_flags() {
     assert_eq!(choose(Preset::Sd15, 4 * GIB).unwrap(), "full");
 }
 
-/// Under any budget what a plan gives to text encoders that stream is enough for them, also where segments stay beside a
-/// smaller ring.
+/// With any budget, the memory that a plan reserves for streamed text encoders is sufficient, also if segments stay
+/// resident next to a smaller ring.
 #[test]
-fn texts_stream_through_what_their_plan_has() {
+fn text_encoders_stream_within_their_plan() {
     let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16);
     let model = Architecture::preset(Preset::Emoji).unwrap();
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);

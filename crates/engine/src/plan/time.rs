@@ -1,38 +1,38 @@
-//! How long a batch takes, roughly: enough to tell which of two plans makes more pictures a second.
+//! A rough estimate of a batch's time, sufficient to compare the images per second of two plans.
 //!
-//! Compute is arithmetic over a rate, and a card has a fixed part a step: its launches and the maps that are too small
-//! to fill it cost about as much as half a picture more (SD1.5 at 512x512 on an H200: 5.4 ms a step for one picture,
-//! 3.9 for each of eight). Copies to a card hide behind its compute; on the processor they take cores from it.
+//! Compute time is operations divided by a rate. A GPU has a constant part for each step: its launches and the maps
+//! that are too small to fill it cost about as much as another half image (SD1.5 at 512x512 on an H200: 5.4 ms a step
+//! for one image, 3.9 for each of eight). Copies to a GPU overlap with its compute; on the CPU they use its cores.
 
 use candle_core::DType;
 use kiln_ops::Target;
 use kiln_weights::Estimate;
 use serde::Serialize;
 
-/// What a device does in a second.
+/// The rates of a device per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
     /// Floating-point operations.
     pub flop: f64,
-    /// Bytes of weights that are copied, or packed, to their place.
+    /// Bytes of weights that are copied or packed.
     pub copy: f64,
-    /// Pictures that a step costs beside those that it makes.
+    /// The constant cost of a step, in images.
     pub overhead: f64,
-    /// Whether copies hide behind compute.
+    /// Whether copies overlap with compute.
     pub overlap: bool,
 }
 
-/// A card's rate in f16 and bf16: what an H200 reaches in both SD1.5's and SDXL's steps.
+/// A GPU's rate in f16 and bf16: the rate of an H200 in the steps of SD1.5 and SDXL.
 const CARD_FLOP: f64 = 4.3e14;
-/// A card's link: page-locked memory over PCIe 5.
+/// A GPU's link: pinned memory over PCIe 5.
 const CARD_COPY: f64 = 55e9;
 /// A core's rate in f32, of AVX-512.
 const CORE_FLOP: f64 = 75e9;
-/// Weights that a core packs.
+/// Bytes of weights that a core packs.
 const CORE_WEIGHTS: f64 = 1e9;
 
 impl Rates {
-    /// What may be expected of a target, in a type.
+    /// The expected rates of a target in a type.
     pub fn of(target: Target, dtype: DType) -> Self {
         let half = dtype != DType::F32;
         match target {
@@ -59,7 +59,7 @@ impl Rates {
         bytes as f64 / self.copy
     }
 
-    /// Seconds of a part of `flop` operations a picture for `n` pictures, for which `bytes` are copied.
+    /// Seconds of a part with `flop` operations per image for `n` images, for which `bytes` are copied.
     pub(super) fn seconds(&self, flop: f64, n: usize, bytes: usize) -> f64 {
         let (compute, copying) = (flop * (n as f64 + self.overhead) / self.flop, self.copying(bytes));
         if self.overlap { compute.max(copying) } else { compute + copying }
@@ -76,7 +76,7 @@ mod tests {
 
     /// The measured times are those of `benches/runs/2026-11.md`.
     #[test]
-    fn a_cards_steps_are_about_as_long_as_measured() {
+    fn gpu_steps_are_about_as_long_as_measured() {
         let rates = Rates::of(Target::Gpu, DType::F16);
         let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
         let unet = Unet::new(Architecture::preset(Preset::Sd15).unwrap().unet);
@@ -85,12 +85,12 @@ mod tests {
         close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);
     }
 
-    /// 4e12 operations an image at 2e12 a second, and 6e9 bytes at 1e9.
+    /// 4e12 operations per image at 2e12 per second, and 6e9 bytes at 1e9.
     #[test]
     fn copies_hide_on_a_gpu_and_not_on_the_cpu() {
         let gpu = Rates { flop: 2e12, copy: 1e9, overhead: 0.5, overlap: true };
         assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "one image and half of one for the step");
-        assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, beside the step");
+        assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, in parallel with the step");
         assert_eq!(gpu.seconds(4e12, 1, 6_000_000_000), 6.0, "the step waits for the copy");
         let cpu = Rates { overhead: 0.0, overlap: false, ..gpu };
         assert_eq!(cpu.seconds(4e12, 1, 6_000_000_000), 8.0, "one after the other");

@@ -1,4 +1,4 @@
-//! A picture's file, and the texts in it.
+//! An image file and the texts in it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,39 +8,39 @@ use serde::Serialize;
 use super::own::{self, OwnSettings};
 use crate::error::Result;
 
-/// What is known of a picture's making.
+/// The settings in an image.
 #[derive(Debug, Clone, Serialize)]
 pub struct ImageReport {
     /// The file.
     pub path: PathBuf,
     /// Its format.
     pub format: &'static str,
-    /// Width and height, of a PNG.
+    /// Width and height of a PNG.
     pub size: Option<(u32, u32)>,
     /// Kiln's own settings.
     pub kiln: Option<OwnSettings>,
-    /// What of them this version does not know.
+    /// Fields of them that this version does not know.
     pub unknown: Vec<String>,
     /// AUTOMATIC1111's settings.
     pub parameters: Option<Infotext>,
-    /// Where those are.
+    /// The location of those.
     pub place: Option<String>,
-    /// What other programs say.
+    /// The settings of other programs.
     pub others: Vec<ForeignSettings>,
-    /// All texts as they are.
+    /// All texts unchanged.
     pub texts: Vec<ImageText>,
 }
 
-/// The keys of AUTOMATIC1111's text. Some programs put it into other fields of the Exif.
+/// The keys of AUTOMATIC1111's text. Some programs write it into other fields of the Exif data.
 const PARAMETERS: [&str; 4] = ["parameters", "UserComment", "ImageDescription", "Comment"];
 
 impl ImageReport {
-    /// Whether a path looks like a picture's: by its first bytes, or, where they say nothing, by its name.
+    /// Whether a path looks like an image file: by its first bytes or, if they are inconclusive, by its name.
     pub(crate) fn is_for(path: &Path) -> bool {
         ImageTexts::is_image(path)
     }
 
-    /// Reads what a picture says of its making. Pixels are looked at only where no text is found, for hidden ones.
+    /// Reads the settings in an image. Pixels are only read for hidden texts, if no other text is found.
     ///
     /// # Errors
     /// Those of [`ImageTexts::read`].
@@ -63,7 +63,7 @@ impl ImageReport {
     }
 }
 
-/// Kiln's own settings; those that cannot be read are told, and there are none.
+/// Kiln's own settings; `None` with a warning if they cannot be read.
 fn own_of(texts: &[ImageText]) -> Option<(OwnSettings, Vec<String>)> {
     let text = texts.iter().find(|text| text.key == own::KEY)?;
     if text.text.len() > MAX_JSON {
@@ -73,7 +73,7 @@ fn own_of(texts: &[ImageText]) -> Option<(OwnSettings, Vec<String>)> {
     OwnSettings::from_json(&text.text).inspect_err(|error| tracing::warn!("the chunk `kiln` is damaged: {error}")).ok()
 }
 
-/// AUTOMATIC1111's settings, and where they are.
+/// AUTOMATIC1111's settings and their location.
 fn infotext_of(texts: &[ImageText]) -> Option<(Infotext, String)> {
     let is_one = |text: &&ImageText| PARAMETERS.contains(&text.key.as_str()) || text.key.starts_with("stealth_");
     let found = texts.iter().filter(is_one).find_map(|text| Some((Infotext::parse(&text.text)?, text)))?;
@@ -85,16 +85,16 @@ mod tests {
     use super::*;
     use kiln_testkit::shared_data;
 
-    /// A FIFO would wait for a writer for ever.
+    /// A FIFO would wait for a writer forever.
     #[cfg(unix)]
     #[test]
-    fn a_device_is_no_image() {
+    fn a_device_is_not_an_image() {
         let error = ImageReport::read(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(error.contains("/dev/zero"), "{error}");
         assert!(!ImageReport::is_for(Path::new("/dev/zero")));
     }
 
-    /// Files of sd-parsers' tests, with what that package reads in them.
+    /// Files of sd-parsers' tests with the results of that package.
     #[test]
     #[ignore = "needs ../shared/data"]
     fn shared_data_real_files_are_read() {

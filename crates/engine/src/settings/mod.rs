@@ -1,11 +1,11 @@
-//! From a picture to its settings and back.
+//! Settings in images: writing and reading them.
 //!
-//! Kiln writes two texts into a PNG: `parameters`, as AUTOMATIC1111 does ([`crate::parameters`]), and `kiln`, the whole
-//! request as JSON ([`own`]). It reads both, AUTOMATIC1111's text wherever that is found: in text chunks, in the Exif of JPEG,
-//! WebP and AVIF, and hidden in pixels; and the JSON of some other programs ([`formats`]).
+//! Kiln writes two texts into a PNG: `parameters` in AUTOMATIC1111's format ([`crate::parameters`]), and `kiln`, the
+//! whole request as JSON ([`own`]). It reads both; AUTOMATIC1111's text is read in text chunks, in the Exif data of
+//! JPEG, WebP and AVIF, and hidden in pixels. It also reads the JSON of some other programs ([`formats`]).
 //!
-//! Pictures come from strangers. Nothing is allocated because a file says so, texts are bounded, and what is damaged is
-//! left out.
+//! Image files are untrusted. No memory is allocated because a file claims a size, the length of texts is limited, and
+//! damaged parts are skipped.
 
 mod fit;
 mod formats;

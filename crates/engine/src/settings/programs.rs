@@ -1,4 +1,4 @@
-//! The names of samplers and schedules as other programs' files have them, and those programs' rules.
+//! Names of samplers and schedules in other programs' files, and those programs' rules.
 
 use std::str::FromStr;
 
@@ -8,8 +8,8 @@ use kiln_scheduler::{Convention, Error, SamplerChoice, SamplerKind, SigmaSchedul
 use super::labels;
 use crate::request::Request;
 
-/// Takes the sampler of ComfyUI's KSampler, its input `sampler_name`, and ComfyUI's rules. Returns what of it Kiln does in
-/// another way, a sentence each.
+/// Sets the sampler of ComfyUI's KSampler, its input `sampler_name`, and ComfyUI's rules. Returns the differences in
+/// Kiln, one sentence each.
 ///
 /// # Errors
 /// [`Error::UnknownSampler`].
@@ -21,8 +21,7 @@ pub(super) fn comfyui_sampler(request: &mut Request, sampler: &str) -> Result<Ve
         other => SamplerChoice::from_str(other.strip_suffix("_gpu").unwrap_or(other))?.kind,
     };
     if matches!(kind, SamplerKind::Deis | SamplerKind::Ddpm | SamplerKind::Lcm) {
-        warnings
-            .push(format!("sampler {sampler}: Kiln has diffusers' {kind}, which is another function than ComfyUI's"));
+        warnings.push(format!("sampler {sampler}: Kiln has diffusers' {kind}, which differs from ComfyUI's function"));
     }
     if sampler.ends_with("_gpu")
         || sampler.contains("ancestral")
@@ -40,7 +39,7 @@ pub(super) fn comfyui_sampler(request: &mut Request, sampler: &str) -> Result<Ve
     Ok(warnings)
 }
 
-/// Takes the sampler and the schedule of ComfyUI's KSampler: its inputs `sampler_name` and `scheduler`.
+/// Sets the sampler and the schedule of ComfyUI's KSampler: its inputs `sampler_name` and `scheduler`.
 ///
 /// # Errors
 /// [`Error::UnknownSampler`] and [`Error::UnknownSigmaSchedule`].
@@ -50,10 +49,10 @@ pub(super) fn comfyui(request: &mut Request, sampler: &str, scheduler: &str) -> 
     Ok(warnings)
 }
 
-/// The sigma schedule of AUTOMATIC1111's `Schedule type`, which names it `wanted` (`None` where the field is missing or is
-/// no schedule), for its sampler `kind`, whose older names end in a schedule (`named`).
+/// The sigma schedule of AUTOMATIC1111's `Schedule type`, which names it `wanted` (`None` if the field is missing or is
+/// not a schedule), for its sampler `kind`, whose older names end in a schedule (`named`).
 ///
-/// Without a field, before version 1.9, it is what the sampler's name ends in, or k-diffusion's own.
+/// Without the field, before version 1.9, it is the suffix of the sampler's name, or k-diffusion's own.
 pub(super) fn a1111_schedule(
     kind: SamplerKind,
     named: Option<SigmaSchedule>,
@@ -64,15 +63,14 @@ pub(super) fn a1111_schedule(
     match (wanted, named) {
         (Some(SigmaSchedule::Default) | None, Some(named)) => named,
         (Some(SigmaSchedule::Default), None) => Convention::automatic(kind),
-        (Some(SigmaSchedule::Beta), _) => SigmaSchedule::BetaSigmas, // its "Beta" is of noise levels
+        (Some(SigmaSchedule::Beta), _) => SigmaSchedule::BetaSigmas, // its "Beta" is a distribution of noise levels
         (Some(wanted), _) if asks => wanted,
         (None, None) if !has_field && asks => SigmaSchedule::Normal,
         _ => SigmaSchedule::Default,
     }
 }
 
-/// The names of the sampler and of the schedule in `info` that stand for nothing here: whether it is a schedule's, its
-/// field, and the name.
+/// The unknown names of the sampler and the schedule in `info`: whether it names a schedule, its field, and the name.
 pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, String)>; 2] {
     let sampler = info.get(labels::SAMPLER).filter(|name| SamplerChoice::from_str(name.trim()).is_err());
     let schedule = info.get(labels::SCHEDULE_TYPE).filter(|name| SigmaSchedule::from_str(name.trim()).is_err());
@@ -80,7 +78,7 @@ pub(super) fn unknown_names(info: &Infotext) -> [Option<(bool, &'static str, Str
     [sampler.map(|name| (false, labels::SAMPLER, name)), schedule.map(|name| (true, labels::SCHEDULE_TYPE, name))]
 }
 
-/// Python's words.
+/// Python's literals.
 pub(super) fn truth(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Some(true),
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comfyuis_names_are_its_functions() {
+    fn comfyui_names_map_to_its_functions() {
         let read = |sampler: &str, scheduler: &str| {
             let mut request = Request::default();
             let warnings = comfyui(&mut request, sampler, scheduler).unwrap();
@@ -114,8 +112,8 @@ mod tests {
 
     #[test]
     fn unknown_names_are_errors() {
-        let info = Infotext::parse("a\nSteps: 20, Sampler: Nobody's, Schedule type: Own, Seed: 1").unwrap();
-        let expected = [(false, "Sampler", "Nobody's".into()), (true, "Schedule type", "Own".into())];
+        let info = Infotext::parse("a\nSteps: 20, Sampler: Unknown, Schedule type: Own, Seed: 1").unwrap();
+        let expected = [(false, "Sampler", "Unknown".into()), (true, "Schedule type", "Own".into())];
         assert_eq!(unknown_names(&info), expected.map(Some));
         let info = Infotext::parse("a\nSteps: 20, Sampler: Euler a, Seed: 1").unwrap();
         assert!(unknown_names(&info).iter().all(Option::is_none));

@@ -1,4 +1,4 @@
-//! Models from one layout into another and back.
+//! Conversion of models between layouts and back.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn tensors(path: &Path) -> Vec<(String, Vec<usize>, String, Vec<u8>)> {
 const UNET: &str = "unet/diffusion_pytorch_model.safetensors";
 const VAE: &str = "vae/diffusion_pytorch_model.safetensors";
 
-/// The files that come back byte for byte: all that have the names of today.
+/// The files that are restored byte for byte: all with current names.
 fn round_trip(kind: &str, files: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let original = fixtures("models").join(kind);
@@ -59,7 +59,7 @@ fn round_trip(kind: &str, files: &[&str]) {
 }
 
 #[test]
-fn folders_come_back_byte_for_byte() {
+fn folders_round_trip_byte_for_byte() {
     round_trip("sd1", &[UNET, VAE, "text_encoder/model.safetensors"]);
     // The other encoders' tensors lack `text_model.` in these folders; they get it.
     round_trip("sd2v", &[UNET, VAE]);
@@ -93,22 +93,22 @@ fn types_can_be_chosen() {
     };
     assert_eq!(types("a.safetensors", "f32"), ["F32", "I64"]);
     assert_eq!(types("b.safetensors", "bf16"), ["BF16", "I64"]);
-    // The tiny model's matrices of the text encoder alone have rows of 32.
+    // Of the tiny model only the text encoder's matrices have rows of 32.
     assert_eq!(types("c.gguf", "q8_0"), ["F16", "F32", "I64", "Q8_0"]);
     let quantised = tensors(&folder.path().join("c.gguf"));
     let name = "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight";
     assert!(quantised.iter().any(|(key, _, dtype, _)| key == name && dtype == "Q8_0"));
-    // Tables of tokens are no matrices of products, here as in `--weight-type` of a run.
+    // Token tables are not matrices of products, as with `--weight-type` of a run.
     let table = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight";
     assert!(quantised.iter().any(|(key, _, dtype, _)| key == table && dtype == "F16"));
-    // What is quantised opens, and goes back into safetensors as f32.
+    // A quantized file can be opened and converted to safetensors as f32.
     let back = folder.path().join("d.safetensors");
     to(&folder.path().join("c.gguf"), &back, Some(&original), "auto");
     assert!(tensors(&back).iter().any(|(key, _, dtype, _)| key == name && dtype == "F32"));
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anything_is() {
+fn impossible_outputs_are_refused_before_writing() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |output: &str, weight_type: &str| {
         let (options, weight_type) = (ModelOptions::default(), weight_type.parse::<WeightType>().unwrap());
@@ -123,7 +123,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
-/// Every file below a folder, by its path in it.
+/// Every file below a folder by relative path.
 fn all_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut files, mut waiting) = (BTreeMap::new(), vec![folder.to_path_buf()]);
     while let Some(path) = waiting.pop() {
@@ -137,9 +137,9 @@ fn all_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Without `--config`: configurations, tokenizers and defaults are in the file, and a folder comes back as it was.
+/// Without `--config`: the file contains configurations, tokenizers and defaults, and the folder is restored unchanged.
 #[test]
-fn a_single_file_keeps_what_its_tensors_do_not_say() {
+fn a_single_file_keeps_the_folder_s_other_files() {
     let folder = tempfile::tempdir().unwrap();
     for kind in ["sd1", "sd2v", "sdxl"] {
         let original = folder.path().join(kind);
@@ -165,10 +165,10 @@ fn a_single_file_keeps_what_its_tensors_do_not_say() {
     }
 }
 
-/// The model that comes with Kiln has other heads, groups and tokens than official ones, and a schedule of its own: from one
-/// file it makes the same image, to the bit.
+/// The model that comes with Kiln has other heads, groups and tokens than official models, and its own schedule: from
+/// one file it generates the same image bit for bit.
 #[test]
-fn a_single_file_makes_the_same_image() {
+fn a_single_file_generates_the_same_image() {
     let folder = tempfile::tempdir().unwrap();
     let original = kiln_testkit::repository().join("models/emoji");
     let image = |model: &Path| {
@@ -185,8 +185,8 @@ fn a_single_file_makes_the_same_image() {
         let job = request.resolve(engine.model()).unwrap();
         let mut rgb = Vec::new();
         let watch = &mut |event| {
-            if let Event::Picture(picture) = event {
-                rgb = picture.rgb.clone();
+            if let Event::Picture(image) = event {
+                rgb = image.rgb.clone();
             }
             Ok(go())
         };
@@ -202,7 +202,7 @@ fn a_single_file_makes_the_same_image() {
     }
 }
 
-/// From one file into another tensors are renamed, whatever their shapes mean.
+/// Between two files the tensors are renamed regardless of their shapes.
 #[test]
 fn a_checkpoint_of_unusual_shapes_needs_no_configuration() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn a_checkpoint_of_unusual_shapes_needs_no_configuration() {
 }
 
 #[test]
-fn what_is_stopped_leaves_nothing_behind() {
+fn an_interrupted_conversion_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.safetensors", "a.gguf", "folder"] {
         for after in [0, 1, 5, 20] {
@@ -240,7 +240,7 @@ fn what_is_stopped_leaves_nothing_behind() {
 
 #[cfg(unix)]
 #[test]
-fn a_place_that_is_none_is_refused() {
+fn an_impossible_path_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("pipe.gguf");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -250,7 +250,7 @@ fn a_place_that_is_none_is_refused() {
     };
     assert!(refused(&fifo).contains("expected a regular file"));
     let message = refused(&folder.path().join("no/such/a.gguf"));
-    assert!(message.contains("no/such: not found; looked for a folder for the model; make it first"), "{message}");
+    assert!(message.contains("no/such: not found; looked for a folder for the model; create it first"), "{message}");
     let options = ModelOptions::default();
     let message = convert("/dev/null".as_ref(), &folder.path().join("x"), &options, WeightType::Keep, true, &go);
     let message = message.unwrap_err().to_string();

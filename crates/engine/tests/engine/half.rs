@@ -5,7 +5,7 @@ use kiln_testkit::{psnr, repository};
 
 use crate::support::{cpu, load, pixels};
 
-/// The least peak signal-to-noise ratio in dB; differences over 8 of 255 nearly everywhere would be 30.
+/// The minimum peak signal-to-noise ratio in dB; differences above 8 of 255 almost everywhere would be 30.
 const LEAST: f64 = 40.0;
 
 #[test]
@@ -21,6 +21,6 @@ fn bf16_images_are_those_of_f32() {
         let ratio = psnr(&image(DTypeChoice::Bf16, prompt), expected);
         println!("{prompt}: {ratio:.1} dB");
         assert!(ratio > LEAST, "{prompt}: {ratio:.1} dB, expected over {LEAST} dB");
-        assert!(psnr(other, expected) < LEAST / 2.0, "another image is not told apart");
+        assert!(psnr(other, expected) < LEAST / 2.0, "another image is not distinguished");
     }
 }

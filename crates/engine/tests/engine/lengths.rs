@@ -1,4 +1,4 @@
-//! Prompts of unequal length against diffusers' U-Net, each row of which ran with its own text length.
+//! Prompts of unequal length compared with diffusers' U-Net, of which each row ran with its own text length.
 
 use std::ops::ControlFlow;
 
@@ -7,7 +7,7 @@ use kiln_engine::{DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFo
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
-/// In standard deviations, f32 on both sides. A long prompt padded in the other way is more than 1e-2 away, see below.
+/// In standard deviations, f32 on both sides. A long prompt with other padding differs by more than 1e-2, see below.
 const BOUND: f64 = 1e-3;
 
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ impl Case {
             cfg_scale: Some(self.cfg_scale),
             seed: Some(self.seed),
             sampler: Some(SamplerKind::Ddim.into()),
-            comma_backtrack: Some(0), // the reference cuts where a chunk is full
+            comma_backtrack: Some(0), // the reference splits at full chunks
             pad_conds: Some(self.pad),
             ..Request::default()
         }
@@ -55,8 +55,8 @@ fn latents(engine: &mut Engine, request: &Request) -> Tensor {
     let path = folder.path().join("latents.safetensors");
     let mut file = LatentsFile::plan(&path).unwrap();
     let mut watch = |event| {
-        if let Event::Picture(picture) = event {
-            file.push(&picture);
+        if let Event::Picture(image) = event {
+            file.push(&image);
         }
         Ok(ControlFlow::Continue(()))
     };
@@ -66,7 +66,7 @@ fn latents(engine: &mut Engine, request: &Request) -> Tensor {
 }
 
 #[test]
-fn every_text_steers_with_its_own_length() {
+fn every_prompt_keeps_its_own_length() {
     let cases: Vec<Case> = serde_json::from_str(&std::fs::read_to_string(fixtures("lengths.json")).unwrap()).unwrap();
     let fixture = Fixture::open("lengths.safetensors");
     assert_eq!(cases.len(), 14);
@@ -89,7 +89,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / deviation
 }
 
-/// A schedule's texts, one of which is also the negative prompt in another length, and images of one batch.
+/// The prompts of a schedule, one of which is also the negative prompt with another length, and images of one batch.
 #[test]
 fn schedules_and_batches_keep_their_lengths() {
     let long = "a red apple, ".repeat(30);
@@ -105,17 +105,17 @@ fn schedules_and_batches_keep_their_lengths() {
         pad_conds: Some(pad),
         ..Request::default()
     };
-    // A text of a schedule has the length of the longest text of the schedule, which one text of that length has too.
+    // A prompt of a schedule has the length of the longest one, like a single prompt with that length.
     let scheduled = latents(&mut engine, &request(&format!("[a cat:{long}:2]"), "a cat", false));
     let alone = latents(&mut engine, &request("a cat", "a cat", false));
     assert!(distance(&scheduled, &alone) > 1e-3);
-    // Equal lengths are the same either way, bit for bit.
+    // Equal lengths give the same result with both settings, bit for bit.
     let both = [true, false].map(|pad| latents(&mut engine, &request("a cat", "a dog", pad)));
     assert_eq!(distance(&both[0], &both[1]), 0.0);
-    // Padding is another image.
+    // Padding changes the image.
     let both = [true, false].map(|pad| latents(&mut engine, &request(&long, "a dog", pad)));
     assert!(distance(&both[0], &both[1]) > 1e-2);
-    // Images of a batch have the lengths that they have alone.
+    // Images of a batch have the same lengths as alone.
     let choices = Request { batch_size: Some(4), ..request(&format!("{{a cat|{long}}}"), "a dog", false) };
     let together = latents(&mut engine, &choices);
     for i in 0..4 {

@@ -1,5 +1,5 @@
-//! The engine through its public interface. Programs of their own are the tests that count the process's memory or replace its
-//! allocator, and `parity`, which runs in every type.
+//! The engine through its public interface. Separate programs are the tests that count the memory of the process or
+//! replace its allocator, and `parity`, which runs with every type.
 
 mod convert;
 mod half;

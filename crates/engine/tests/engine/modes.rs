@@ -1,4 +1,4 @@
-//! The same picture in every mode of memory.
+//! The image is the same in every memory mode.
 
 use kiln_engine::{DTypeChoice, Engine, MemoryOptions, ModeChoice, Request, Setup, VaeMemory};
 
@@ -8,8 +8,8 @@ fn engine(model: &str, dtype: DTypeChoice, memory: MemoryOptions) -> Engine {
     tiny(model, &Setup { dtype, memory, ..cpu() })
 }
 
-/// The pixels of two batches of two pictures.
-fn pictures(engine: &mut Engine) -> Vec<Vec<u8>> {
+/// The pixels of two batches of two images.
+fn images(engine: &mut Engine) -> Vec<Vec<u8>> {
     let two_batches = Request { batch_count: Some(2), batch_size: Some(2), ..request("a red apple", (72, 64), 2, 7) };
     pixels(engine, &two_batches)
 }
@@ -19,18 +19,18 @@ fn modes_do_not_change_a_bit() {
     for model in ["sd1", "sdxl"] {
         for dtype in [DTypeChoice::F32, DTypeChoice::Bf16] {
             let with = |mode| engine(model, dtype, MemoryOptions { mode, ..MemoryOptions::default() });
-            let expected = pictures(&mut with(ModeChoice::Full));
+            let expected = images(&mut with(ModeChoice::Full));
             assert_eq!(expected.len(), 4);
             for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
                 let mut engine = with(mode);
-                assert_eq!(pictures(&mut engine), expected, "{model} {dtype:?} {mode:?}");
-                // Once more, from conditions that are known.
-                assert_eq!(pictures(&mut engine), expected, "{model} {dtype:?} {mode:?}");
+                assert_eq!(images(&mut engine), expected, "{model} {dtype:?} {mode:?}");
+                // Again, with cached embeddings.
+                assert_eq!(images(&mut engine), expected, "{model} {dtype:?} {mode:?}");
             }
             for tile_size in [8, 16, 40] {
                 let vae = VaeMemory { tiling: true, tile_size: Some(tile_size) };
                 let memory = MemoryOptions { mode: ModeChoice::Full, vae, ..MemoryOptions::default() };
-                let found = pictures(&mut engine(model, dtype, memory));
+                let found = images(&mut engine(model, dtype, memory));
                 assert_eq!(found, expected, "{model} {dtype:?}, strips of {tile_size} rows");
             }
         }

@@ -1,4 +1,4 @@
-//! What the prompt dialect does to pictures, over the tiny models.
+//! The effects of the prompt dialect on images of the tiny models.
 
 use kiln_engine::{Emphasis, Engine, Picture, Request, Setup};
 use kiln_scheduler::SamplerKind;
@@ -30,14 +30,14 @@ fn pixels(engine: &mut Engine, request: &Request) -> Vec<u8> {
     images(engine, request).remove(0).rgb
 }
 
-/// The largest difference of two pictures' bytes.
+/// The largest difference between two images' bytes.
 fn difference(a: &[u8], b: &[u8]) -> u8 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0)
 }
 
 #[test]
-fn schedules_change_the_text_on_the_way() {
+fn schedules_change_the_prompt_during_the_run() {
     for model in MODELS {
         let engine = &mut engine(model);
         let mut of = |prompt: &str| pixels(engine, &request(prompt));
@@ -53,9 +53,9 @@ fn schedules_change_the_text_on_the_way() {
     }
 }
 
-/// Heun calls the denoiser twice a step: a switch is at the same step as with one call.
+/// Heun calls the denoiser twice in a step: a prompt changes at the same step as with one call.
 #[test]
-fn both_calls_of_a_step_have_one_text() {
+fn both_calls_of_a_step_use_one_prompt() {
     let engine = &mut engine("models/sd1");
     let mut of = |prompt: &str| pixels(engine, &Request { sampler: Some(SamplerKind::Heun.into()), ..request(prompt) });
     let last = of("a [cat:dog:2]");
@@ -68,14 +68,14 @@ fn parts_add_up() {
     for model in MODELS {
         let engine = &mut engine(model);
         let alone = pixels(engine, &request("a cat"));
-        // Half the guidance, twice; and a part that weighs nothing.
+        // Half of the guidance, twice; and a part with weight 0.
         let half = Request { cfg_scale: Some(2.5), ..request("a cat AND a cat") };
         assert!(difference(&pixels(engine, &half), &alone) <= 1);
         assert!(difference(&pixels(engine, &request("a cat AND a dog :0")), &alone) <= 1);
         assert!(difference(&pixels(engine, &request("a cat AND a dog")), &alone) > 1);
         let stronger = Request { cfg_scale: Some(2.5), ..request("a cat :2") };
         assert!(difference(&pixels(engine, &stronger), &alone) <= 1);
-        // Without guidance the parts still steer.
+        // Without guidance the parts are still used.
         let unguided = |prompt: &str| Request { cfg_scale: Some(1.0), ..request(prompt) };
         let one = pixels(engine, &unguided("a cat"));
         assert!(difference(&pixels(engine, &unguided("a cat :0.5 AND a cat :0.5")), &one) <= 1);
@@ -83,7 +83,7 @@ fn parts_add_up() {
 }
 
 #[test]
-fn emphasis_is_as_asked() {
+fn emphasis_modes_are_applied() {
     for model in MODELS {
         let engine = &mut engine(model);
         let mut of = |prompt: &str, emphasis| pixels(engine, &Request { emphasis, ..request(prompt) });
@@ -108,7 +108,7 @@ fn layers_are_counted_from_the_last() {
 }
 
 #[test]
-fn every_picture_makes_its_own_choices() {
+fn every_image_has_its_own_choices() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("colour.txt"), "red\ngreen\nblue\n").unwrap();
     for model in MODELS {
@@ -120,20 +120,20 @@ fn every_picture_makes_its_own_choices() {
             ..request("a __colour__ {cat|dog|fox AND bird}, {x|y}")
         };
         let together = images(engine, &batch);
-        let prompt = |picture: &Picture| picture.parameters.lines().next().unwrap_or_default().to_string();
+        let prompt = |image: &Picture| image.parameters.lines().next().unwrap_or_default().to_string();
         let prompts: std::collections::BTreeSet<String> = together.iter().map(prompt).collect();
         assert!(prompts.len() > 1, "{prompts:?}");
-        for picture in &together {
-            assert!(!prompt(picture).contains(['{', '_']) && picture.parameters.contains("Template: "));
-            // What is written into the picture makes it again, alone.
-            let alone = pixels(engine, &Request { seed: Some(picture.seed), ..request(&prompt(picture)) });
-            assert!(difference(&picture.rgb, &alone) <= 1, "{model}: {}", prompt(picture));
+        for image in &together {
+            assert!(!prompt(image).contains(['{', '_']) && image.parameters.contains("Template: "));
+            // The settings in the image generate it again, alone.
+            let alone = pixels(engine, &Request { seed: Some(image.seed), ..request(&prompt(image)) });
+            assert!(difference(&image.rgb, &alone) <= 1, "{model}: {}", prompt(image));
         }
     }
 }
 
 #[test]
-fn texts_of_any_length_go_together() {
+fn prompts_of_any_length_share_a_batch() {
     let long = "a red apple, ".repeat(30);
     for model in MODELS {
         let engine = &mut engine(model);
@@ -152,7 +152,7 @@ fn texts_of_any_length_go_together() {
 }
 
 #[test]
-fn encoded_texts_are_kept() {
+fn encoded_prompts_are_cached() {
     let engine = &mut engine("models/sd1");
     pixels(engine, &request("a [cat:dog:2]"));
     let first = engine.timings();
@@ -184,13 +184,13 @@ fn no_prompt_fails() {
     }
 }
 
-/// Guidance that is done outside of the step, ends, or wants both answers, together with parts and schedules.
+/// Guidance outside of the step, with an end, or with both outputs, combined with parts and schedules.
 #[test]
-fn guidance_in_every_way_goes_with_parts_and_schedules() {
+fn all_kinds_of_guidance_work_with_parts_and_schedules() {
     for model in MODELS {
         let engine = &mut engine(model);
         let plain = "a [cat:dog:2]";
-        // One part of weight 1, but combined: a second one weighs nothing.
+        // One part with weight 1, but combined: a second one has weight 0.
         let combined = "a [cat:dog:2] AND a fox :0";
         let ways: [fn(Request) -> Request; 6] = [
             |request| Request { guidance_end: Some(0.5), ..request },
@@ -213,7 +213,7 @@ fn guidance_in_every_way_goes_with_parts_and_schedules() {
             assert!(difference(&one, &same) <= 1, "{model} {i}");
             assert!(difference(&one, &other) > 1, "{model} {i}");
         }
-        // Where guidance is off throughout, a combined prompt is at strength 1.
+        // Where guidance is always off, a combined prompt has strength 1.
         let both = "a cat AND a dog";
         let off = pixels(engine, &Request { guidance_end: Some(0.0), ..request(both) });
         assert!(difference(&off, &pixels(engine, &Request { cfg_scale: Some(1.0), ..request(both) })) <= 1);
@@ -222,9 +222,9 @@ fn guidance_in_every_way_goes_with_parts_and_schedules() {
     }
 }
 
-/// A word with vectors of its own, and LoRAs, within the dialect; what they change is encoded again.
+/// A token with its own embedding, and LoRAs, within the dialect; prompts that they change are encoded again.
 #[test]
-fn words_and_loras_go_with_the_dialect() {
+fn embeddings_and_loras_work_in_the_dialect() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixtures("lora/embedding.safetensors"), folder.path().join("cat-toy (old).safetensors")).unwrap();
     let setup = |embeddings: bool| Setup {
@@ -234,13 +234,13 @@ fn words_and_loras_go_with_the_dialect() {
     };
     let (engine, bare) = (&mut tiny("sd1", &setup(true)), &mut tiny("sd1", &setup(false)));
     let mut of = |prompt: &str| pixels(engine, &request(prompt));
-    // The name is found behind its escapes, with a weight, and on the way.
+    // The name is found after escapes, with a weight, and in a schedule.
     let word = of(r"a cat-toy \(old\)");
     assert_ne!(word, pixels(bare, &request(r"a cat-toy \(old\)")));
     assert_ne!(of(r"a (cat-toy \(old\):1.4)"), word);
     assert_eq!(of(r"a [cat-toy \(old\):dog:4]"), word);
     assert_ne!(of(r"a [cat-toy \(old\):dog:2]"), word);
-    // A tag anywhere is one for the whole picture, and no text.
+    // A tag at any position applies to the whole image and is removed from the text.
     let plain = of("a [cat:dog:2]");
     let with = of("a [cat:dog:2]<lora:kohya:0.8>");
     assert_ne!(with, plain);
@@ -248,9 +248,9 @@ fn words_and_loras_go_with_the_dialect() {
     assert_eq!(of("a [cat:dog:2]"), plain);
 }
 
-/// Another strength for the text encoders makes other texts of the same ones; the same LoRA leaves them known.
+/// Another strength for the text encoders changes embeddings of the same prompts; with the same LoRA they stay cached.
 #[test]
-fn loras_in_text_encoders_forget_texts() {
+fn loras_in_text_encoders_invalidate_the_cache() {
     let setup = Setup { lora_dir: Some(fixtures("lora/sd1")), ..cpu() };
     let engine = &mut tiny("sd1", &setup);
     let mut encoded = |prompt: &str| {
@@ -262,6 +262,6 @@ fn loras_in_text_encoders_forget_texts() {
     assert_eq!(encoded("a cat<lora:kohya:1>"), 2);
     assert_eq!(encoded("a cat<lora:kohya:1>"), 0);
     assert_eq!(encoded("a cat<lora:kohya:0.5>"), 2);
-    assert_eq!(encoded("a cat<lora:kohya:0.5:1>"), 0); // the denoiser alone
+    assert_eq!(encoded("a cat<lora:kohya:0.5:1>"), 0); // only the denoiser
     assert_eq!(encoded("a cat"), 2);
 }

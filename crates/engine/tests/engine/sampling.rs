@@ -1,5 +1,5 @@
-//! Samplers, sigma schedules, guidance and seeds in whole runs of a tiny model. What they compute is held in the
-//! scheduler's own tests; here it matters that all of it arrives.
+//! Samplers, sigma schedules, guidance and seeds in whole runs of a tiny model. The scheduler's own tests check the
+//! formulas; these tests check that all options take effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,10 +11,10 @@ use kiln_testkit::{fixtures, repository, similarity};
 
 use crate::support::{cpu, images, latents, load, tiny};
 
-/// What was computed when the file was made, for each `{sampler} {schedule}`; see `measure_samplers`.
+/// The stored results for each `{sampler} {schedule}`; see `measure_samplers`.
 const STORED: &str = "crates/engine/tests/engine/samplers.json";
-/// How far a value may be from the stored one, in parts of the mean absolute latent: three steps enlarge the differences in
-/// f32 between processors to less than a tenth of this.
+/// The maximum error of a value relative to the mean absolute latent: three steps amplify f32 differences between CPUs
+/// to less than a tenth of this.
 const TOLERANCE: f64 = 1e-3;
 
 fn engine() -> Engine {
@@ -48,8 +48,8 @@ fn with_scheduler(model: &str, config: &str) -> tempfile::TempDir {
     folder
 }
 
-/// diffusers 0.42.1, `StableDiffusionPipeline.__init__`: `steps_offset` becomes 1 and `clip_sample` false. The model's own
-/// configuration has both, so that the images are the same. `StableDiffusionXLPipeline` does not correct.
+/// diffusers 0.42.1, `StableDiffusionPipeline.__init__`: `steps_offset` becomes 1 and `clip_sample` false. The model's
+/// own configuration has both values, so the images are the same. `StableDiffusionXLPipeline` has no correction.
 #[test]
 fn old_scheduler_configurations_are_corrected() {
     let betas = r#""_class_name": "DDIMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "set_alpha_to_one": false,
@@ -76,7 +76,7 @@ fn pairs() -> Vec<(SamplerKind, SigmaSchedule)> {
     of_sampler.chain(of_schedule).collect()
 }
 
-/// What is known of latents: their mean, the mean absolute value, and a sum that knows where each value is.
+/// Statistics of latents: the mean, the mean absolute value, and a position-dependent sum.
 fn summary(latents: &Tensor) -> [f64; 3] {
     let values: Vec<f32> = latents.flatten_all().unwrap().to_vec1().unwrap();
     let mean = |term: &dyn Fn(usize, f64) -> f64| {
@@ -89,10 +89,10 @@ fn run(engine: &mut Engine, kind: SamplerKind, scheduler: SigmaSchedule) -> Tens
     latents(&images(engine, &Request { sampler: Some(kind.into()), scheduler, ..request() }))
 }
 
-/// The scheduler's own tests compare what samplers compute with their sources. Here each of them gets its network, its noise
-/// and its schedule from the engine, and must give the latents that it gave when the file was made.
+/// The scheduler's own tests compare samplers with their sources. Here each sampler gets its network, its noise and its
+/// schedule from the engine, and must reproduce the stored latents.
 #[test]
-fn every_sampler_gives_its_latents_on_every_schedule() {
+fn every_sampler_reproduces_its_latents_on_every_schedule() {
     let text = std::fs::read_to_string(repository().join(STORED)).unwrap();
     let mut stored: BTreeMap<String, [f64; 3]> = serde_json::from_str(&text).unwrap();
     let start = ImageNoise::new(3, 1).latents((4, 4, 4)).unwrap();
@@ -115,7 +115,7 @@ fn every_sampler_gives_its_latents_on_every_schedule() {
     assert!(stored.is_empty(), "{STORED} has values that nothing was compared with: {stored:?}");
 }
 
-/// Writes the file of stored values: for a new sampler, or where one changes on purpose.
+/// Writes the file of stored values: for a new sampler, or after an intended change.
 /// `cargo test -p kiln-engine --release --test engine -- --ignored measure_samplers`
 #[test]
 #[ignore = "writes crates/engine/tests/engine/samplers.json"]
@@ -140,7 +140,7 @@ fn guidance_may_end() {
     assert_eq!(run(Request { guidance_end: Some(0.0), ..request() }), unguided);
     let half = run(Request { guidance_end: Some(0.5), ..request() });
     assert!(half != guided && half != unguided);
-    // What comes of both halves outside of the step is the same guidance.
+    // Combining both halves outside of the step is the same guidance.
     let rescaled = run(Request { guidance_rescale: Some(1e-12), ..request() });
     assert_eq!((guided.len(), guided[0].len()), (rescaled.len(), rescaled[0].len()));
     let off = guided[0].iter().zip(&rescaled[0]).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
@@ -151,7 +151,7 @@ fn guidance_may_end() {
 }
 
 #[test]
-fn seeds_beside_the_first() {
+fn seeds_other_than_the_first() {
     let mut engine = engine();
     let mut run = |request: Request| pixels(&mut engine, &request);
     let first = run(request());
@@ -160,7 +160,7 @@ fn seeds_beside_the_first() {
     let varied = |strength| Request { subseed: Some(8), subseed_strength: Some(strength), ..request() };
     assert_eq!(run(varied(0.0)), first);
     assert_ne!(run(varied(0.1)), first);
-    // Two variations at once have one seed, and the second seeds count on.
+    // Two variations in a batch have one seed, and their subseeds increase.
     let two = run(Request { batch_size: Some(2), ..varied(0.1) });
     assert_eq!(two[0], run(varied(0.1))[0]);
     assert_eq!(two[1], run(Request { subseed: Some(9), ..varied(0.1) })[0]);
@@ -169,7 +169,7 @@ fn seeds_beside_the_first() {
 }
 
 #[test]
-fn what_the_sampler_does_not_take_is_refused() {
+fn unsupported_sampler_options_are_refused() {
     let engine = engine();
     let message = |request: Request| {
         let error = request.resolve(engine.model()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Models in single files of every format: the latents that diffusers samples, and the same bits from all of them.
+//! Models in single files of every format: diffusers' latents, and the same bits from all formats.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ fn single(name: &str) -> PathBuf {
     fixtures("single").join(name)
 }
 
-/// The configurations of a tiny model with its tokenizers: its shapes are too small to tell them.
+/// The configurations of a tiny model with its tokenizers, which its small shapes do not determine.
 fn configs(kind: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     copy(&single(kind), folder.path());
@@ -42,7 +42,7 @@ fn options(config: &TempDir) -> ModelOptions {
     ModelOptions { config: Some(config.path().to_path_buf()), ..ModelOptions::default() }
 }
 
-fn picture(model: ModelFolder) -> Picture {
+fn generate(model: ModelFolder) -> Picture {
     let mut engine = Engine::load(model, &cpu(), &mut |_| ControlFlow::Continue(())).unwrap();
     let request = Request { cfg_scale: Some(7.0), ..request("a red apple", (64, 64), 4, 42) };
     images(&mut engine, &request).remove(0)
@@ -52,14 +52,14 @@ fn open(path: &Path, options: &ModelOptions) -> ModelFolder {
     ModelFolder::open_with(path, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn latents(picture: &Picture) -> Tensor {
-    crate::support::latents(std::slice::from_ref(picture))
+fn latents(image: &Picture) -> Tensor {
+    crate::support::latents(std::slice::from_ref(image))
 }
 
-/// The latents of `picture` are those of diffusers.
-fn check(kind: &str, picture: &Picture) {
+/// Expects diffusers' latents in `image`.
+fn check(kind: &str, image: &Picture) {
     let expected = Fixture::open("single/latents.safetensors").tensor(kind);
-    let found = deviation(&latents(picture), &expected).error;
+    let found = deviation(&latents(image), &expected).error;
     assert!(found < 1e-3, "{kind}: {found} standard deviations from diffusers");
 }
 
@@ -67,40 +67,40 @@ fn check(kind: &str, picture: &Picture) {
 fn stable_diffusion_1_draws_the_same_from_every_format() {
     let config = configs("sd1");
     let options = options(&config);
-    let ckpt = picture(open(&single("sd1.ckpt"), &options));
+    let ckpt = generate(open(&single("sd1.ckpt"), &options));
     check("sd1", &ckpt);
-    let gguf = picture(open(&single("sd1.gguf"), &options));
+    let gguf = generate(open(&single("sd1.gguf"), &options));
     assert_eq!(bits(&gguf), bits(&ckpt));
     assert_eq!(gguf.rgb, ckpt.rgb);
 }
 
 #[test]
-fn stable_diffusion_xl_draws_from_one_file_what_diffusers_draws() {
+fn stable_diffusion_xl_in_one_file_equals_diffusers() {
     let config = configs("sdxl");
-    check("sdxl", &picture(open(&single("sdxl.safetensors"), &options(&config))));
+    check("sdxl", &generate(open(&single("sdxl.safetensors"), &options(&config))));
 }
 
-fn bits(picture: &Picture) -> Vec<u32> {
-    let values: Vec<f32> = latents(picture).flatten_all().unwrap().to_vec1().unwrap();
+fn bits(image: &Picture) -> Vec<u32> {
+    let values: Vec<f32> = latents(image).flatten_all().unwrap().to_vec1().unwrap();
     values.into_iter().map(f32::to_bits).collect()
 }
 
 #[test]
-fn parts_of_other_files_take_their_places() {
+fn components_are_replaced_by_other_files() {
     let config = configs("sd1");
-    let whole = picture(open(&single("sd1.ckpt"), &options(&config)));
+    let whole = generate(open(&single("sd1.ckpt"), &options(&config)));
     let parts = ModelOptions {
         unet: Some(single("sd1.gguf")),
         vae: Some(single("vae_legacy.pt")),
         text_encoders: vec![single("sd1.ckpt")],
         ..options(&config)
     };
-    let same = picture(open(&single("sd1.gguf"), &parts));
+    let same = generate(open(&single("sd1.gguf"), &parts));
     assert_eq!((bits(&same), same.rgb), (bits(&whole), whole.rgb.clone()));
 
-    // Another autoencoder changes the picture and nothing before it.
+    // Another autoencoder changes the image but not the latents.
     let other = ModelOptions { vae: Some(single("sdxl.safetensors")), ..options(&config) };
-    let other = picture(open(&single("sd1.ckpt"), &other));
+    let other = generate(open(&single("sd1.ckpt"), &other));
     assert_eq!(bits(&other), bits(&whole));
     assert_ne!(other.rgb, whole.rgb);
 
@@ -121,7 +121,7 @@ fn a_u_net_alone_is_completed_by_other_files() {
     let config = configs("sdxl");
     let (folder, whole) = (tempfile::tempdir().unwrap(), single("sdxl.safetensors"));
     let alone = folder.path().join("unet.safetensors");
-    // Named as files of one network are: without what stands before the names in a whole model.
+    // Named as in files of one network: without the prefix of a whole model.
     let file = Checkpoint::open(&whole).unwrap();
     let keys = file.keys();
     let tensors = keys.iter().filter_map(|key| {
@@ -140,23 +140,23 @@ fn a_u_net_alone_is_completed_by_other_files() {
         "{message}"
     );
     let parts = ModelOptions { vae: Some(whole.clone()), text_encoders: vec![whole.clone()], ..options(&config) };
-    assert_eq!(bits(&picture(open(&alone, &parts))), bits(&picture(open(&whole, &options(&config)))));
+    assert_eq!(bits(&generate(open(&alone, &parts))), bits(&generate(open(&whole, &options(&config)))));
 }
 
 #[test]
 fn the_prediction_can_be_set() {
     let config = configs("sd1");
-    let epsilon = picture(open(&single("sd1.ckpt"), &options(&config)));
+    let epsilon = generate(open(&single("sd1.ckpt"), &options(&config)));
     let v = ModelOptions { prediction: Some(Prediction::V), ..options(&config) };
     let model = open(&single("sd1.ckpt"), &v);
     assert_eq!(model.scheduler_config().prediction_type.as_deref(), Some("v_prediction"));
-    assert_ne!(bits(&picture(model)), bits(&epsilon));
+    assert_ne!(bits(&generate(model)), bits(&epsilon));
 }
 
 #[test]
-fn a_file_that_is_no_whole_model_says_what_to_do() {
+fn an_incomplete_file_is_an_error_with_advice() {
     let message = |name: &str| ModelFolder::open(&single(name)).err().unwrap().to_string();
-    assert!(message("comfy.gguf").contains("is no model of Stable Diffusion in one file"), "{}", message("comfy.gguf"));
+    assert!(message("comfy.gguf").contains("is not a Stable Diffusion model in one file"), "{}", message("comfy.gguf"));
     let vae = message("vae_legacy.pt");
     assert!(
         vae.contains("no U-Net and no text encoder; to use it in another model, open that with this file as its `vae`"),
@@ -167,7 +167,7 @@ fn a_file_that_is_no_whole_model_says_what_to_do() {
 }
 
 #[test]
-fn inspect_tells_what_a_file_is() {
+fn inspect_shows_the_kind_of_a_file() {
     let report = |name: &str| match inspect(&single(name), DTypeChoice::F32).unwrap() {
         Inspection::File(report) => report,
         other => panic!("{name} is a file, not {other:?}"),

@@ -1,4 +1,4 @@
-//! A TAESD in the place of a model's own autoencoder.
+//! A TAESD instead of a model's own autoencoder.
 
 use std::path::{Path, PathBuf};
 
@@ -14,34 +14,34 @@ fn open(model: &Path, taesd: PathBuf) -> kiln_engine::Result<Engine> {
     try_load(model, &Setup { taesd: Some(taesd), ..cpu() })
 }
 
-fn picture(engine: &mut Engine) -> Picture {
+fn generate(engine: &mut Engine) -> Picture {
     images(engine, &request("a red apple", (72, 64), 2, 7)).remove(0)
 }
 
-/// The latents as the denoiser gives them go into TAESD; the model's own autoencoder is not even there.
+/// TAESD decodes the denoiser's latents; the model's own autoencoder does not exist here.
 #[test]
-fn decodes_in_the_place_of_the_models_own() {
+fn taesd_replaces_the_models_own_decoder() {
     let folder = tempfile::tempdir().unwrap();
     copy(&fixtures("models/sd1"), folder.path());
     std::fs::remove_file(folder.path().join("vae/diffusion_pytorch_model.safetensors")).unwrap();
     let taesd = fixtures("taesd/default");
-    let picture = picture(&mut open(folder.path(), taesd.clone()).unwrap());
-    assert_eq!((picture.width, picture.height), (72, 64));
+    let generated = generate(&mut open(folder.path(), taesd.clone()).unwrap());
+    assert_eq!((generated.width, generated.height), (72, 64));
 
-    let latents = latents(std::slice::from_ref(&picture));
+    let latents = latents(std::slice::from_ref(&generated));
     let config = TinyConfig::from_json(&std::fs::read_to_string(taesd.join("config.json")).unwrap()).unwrap();
     let decoder = TinyDecoder::new(&config);
     let placement = Placement::new(Device::Cpu, DType::F32);
     load(decoder.segments(), open_component(&taesd).unwrap().as_ref(), &placement).unwrap();
     let image = decoder.decode(&latents).unwrap().affine(127.5, 127.5).unwrap().clamp(0., 255.).unwrap();
     let expected: Vec<f32> = image.permute((0, 2, 3, 1)).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-    assert_eq!(expected.len(), picture.rgb.len());
-    assert!(picture.rgb.iter().zip(&expected).all(|(&found, expected)| (f32::from(found) - expected).abs() < 0.51));
+    assert_eq!(expected.len(), generated.rgb.len());
+    assert!(generated.rgb.iter().zip(&expected).all(|(&found, expected)| (f32::from(found) - expected).abs() < 0.51));
     assert!(expected.iter().any(|&value| value > 0.0), "nothing is to be seen");
 }
 
 #[test]
-fn what_is_no_taesd_is_refused() {
+fn other_files_are_refused_as_taesd() {
     let model = fixtures("models/sd1");
     let message = |taesd: PathBuf| open(&model, taesd).err().unwrap().to_string();
     let missing = message("/no/such.safetensors".into());

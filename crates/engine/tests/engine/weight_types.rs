@@ -1,5 +1,5 @@
-//! Linear layers that are kept in another type than the activations': the same bits as from a model whose weights have
-//! been through that type, in every mode of memory, from files of every kind.
+//! Linear layers in another type than the activations': the same bits as from a model whose weights were converted to
+//! that type and back, in every memory mode, from files of every kind.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -25,7 +25,7 @@ fn emoji() -> std::path::PathBuf {
     repository().join("models/emoji")
 }
 
-/// All types, as a user writes them.
+/// All types as a user types them.
 fn names() -> Vec<String> {
     let blocks = BlockType::ALL.map(|block| MatrixType::Blocks(block).to_string());
     ["f16", "bf16", "f8"].into_iter().map(String::from).chain(blocks).collect()
@@ -37,7 +37,7 @@ fn setup(dtype: DTypeChoice, weight_type: &str, mode: ModeChoice) -> Setup {
     Setup { device: DeviceChoice::Cpu, dtype, weight_type, memory, ..Setup::default() }
 }
 
-/// The latents' bits, and the picture.
+/// The latents' bits, and the image.
 fn run(model: &Path, setup: &Setup) -> (Vec<u32>, Vec<u8>) {
     run_with(model, &ModelOptions::default(), setup)
 }
@@ -59,14 +59,14 @@ fn bits(image: &Picture) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// A matrix through a type and back.
+/// Converts a matrix to a type and back.
 fn through(matrix: &Tensor, kind: MatrixType) -> Tensor {
     let back = |dtype| matrix.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
     match kind {
         MatrixType::F16 => back(DType::F16),
         MatrixType::Bf16 => back(DType::BF16),
         MatrixType::F8 => {
-            // The largest of a row becomes the largest of the type.
+            // The maximum of a row becomes the maximum of the type.
             let row = |row: &Vec<f32>| {
                 let factor = row.iter().fold(0f32, |largest, value| largest.max(value.abs())) / 448.0;
                 let numbers: Vec<f32> = row.iter().map(|value| (value / factor).clamp(-448.0, 448.0)).collect();
@@ -81,7 +81,7 @@ fn through(matrix: &Tensor, kind: MatrixType) -> Tensor {
     }
 }
 
-/// A copy of the model whose linear layers' matrices have been through a type; gives how many there are.
+/// A copy of the model with linear matrices converted to a type and back; returns their number.
 fn model_through(kind: MatrixType, folder: &Path) -> usize {
     let mut changed = 0;
     for entry in fs::read_dir(emoji()).unwrap().map(|entry| entry.unwrap().path()) {
@@ -141,7 +141,7 @@ fn file_through(kind: MatrixType, from: &Path, segments: &Segments, to: &Path) -
 }
 
 #[test]
-fn a_type_gives_the_bits_of_weights_that_have_been_through_it() {
+fn a_weight_type_equals_converted_weights() {
     for name in names() {
         let Ok(MatrixChoice::Kept(kind)) = name.parse() else { panic!("{name}") };
         let folder = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn a_files_blocks_are_kept() {
         })
         .unwrap();
         let name = MatrixType::Blocks(block).to_string();
-        // The text encoders' tables of tokens are blocks in the file, too: of it only the U-Net is taken.
+        // The token tables of the text encoders are blocks in the file as well, so only its U-Net is used.
         let options = ModelOptions { unet: Some(path), ..ModelOptions::default() };
         let expected = run(&emoji(), &setup(DTypeChoice::F32, &name, ModeChoice::Full));
         for mode in [ModeChoice::Full, ModeChoice::Lowvram] {
@@ -187,7 +187,7 @@ fn a_files_blocks_are_kept() {
 }
 
 #[test]
-fn what_has_more_digits_than_the_file_changes_nothing() {
+fn a_wider_type_than_the_files_changes_nothing() {
     // The model's weights are f16.
     let expected = run(&emoji(), &setup(DTypeChoice::F32, "auto", ModeChoice::Full));
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "f16", ModeChoice::Full)) == expected);
@@ -195,8 +195,8 @@ fn what_has_more_digits_than_the_file_changes_nothing() {
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "q8_0", ModeChoice::Full)) != expected);
 }
 
-/// A copy of the model in which `w` of one matrix is `w + up down`, and a LoRA file that says so. The numbers are such that
-/// f32 holds each sum, so that the order of adding does not matter.
+/// A copy of the model in which `w` of one matrix is `w + up down`, and the corresponding LoRA file. f32 represents
+/// each sum exactly, so the order of addition does not matter.
 fn with_lora(layer: &str, folder: &Path) {
     let save = |tensors: HashMap<String, Tensor>, path: &Path| candle_core::safetensors::save(&tensors, path).unwrap();
     let unet = Path::new("unet/diffusion_pytorch_model.safetensors");

@@ -60,7 +60,7 @@ impl Case {
             sampler: self.sampler.map(Into::into),
             scheduler: self.schedule,
             batch_size: Some(self.images),
-            comma_backtrack: Some(0), // the reference cuts a long prompt where a chunk is full
+            comma_backtrack: Some(0), // the reference splits a long prompt at full chunks
             ..Request::default()
         }
     }

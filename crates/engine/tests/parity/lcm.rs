@@ -44,7 +44,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Its defaults, other steps and strengths. A negative prompt changes nothing.
+/// Its defaults, other steps and strengths. A negative prompt has no effect.
 #[test]
 fn lcm() {
     let folder = folder();

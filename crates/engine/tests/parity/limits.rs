@@ -1,4 +1,4 @@
-//! How alike results must be. `negative.rs` shows that no bound here accepts noise, zeros or the result of another request.
+//! Error bounds. `negative.rs` shows that none of them accepts noise, zeros or the result of another request.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use kiln_testkit::{Fixture, Limits};
 
 use crate::cases::EMOJI;
 
-/// A step of the tiny models may be this many times as far from f32 as PyTorch's step in the same type. Both round at
-/// other places, so that the ratio varies: on the CPU it is 0.24 to 2.1 over 270 steps in f16 and bf16, 0.9 at the median.
+/// The maximum ratio of a step's error to that of PyTorch's step in the same type, for the tiny models. Both round at
+/// different points, so the ratio varies: on the CPU it is 0.24 to 2.1 over 270 steps in f16 and bf16, with median 0.9.
 const TINY_FACTOR: f64 = 2.5;
-/// How much more the angle between a step and that of f32 may be: one on an H200 (sd2v, f16) is 2.9 times PyTorch's.
+/// The maximum ratio of the angles to the f32 step: one on an H200 (sd2v, f16) is 2.9 times PyTorch's.
 const ANGLE_FACTOR: f64 = 1.25;
 /// The same for the trained model, where the ratio is 0.84 to 0.92.
 const TRAINED_FACTOR: f64 = 2.0;
 
-/// No step may be farther than this, whatever PyTorch's is: what has half of the size, say.
+/// The maximum error of any step regardless of PyTorch's: it detects, for example, a result scaled by half.
 const LOOSEST: Limits = Limits { cosine: 0.9, error: 0.4 };
 
 /// In f32 only the order of sums differs.
 const F32: Limits = Limits { cosine: 0.999_999_9, error: 1e-4 };
 
-/// How far PyTorch's half precision is from f32, by call and type, as the fixture's note has it: cosine and mean error.
+/// The errors of PyTorch's half precision relative to f32, by call and type, from the fixture's note: cosine and mean
+/// error.
 pub type Rounding = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
 
 /// The limits of each call of a fixture of steps, by `{case}.{call}`.
@@ -59,8 +60,8 @@ pub fn run(model: &str, dtype: DType) -> Limits {
     Limits { cosine, error }
 }
 
-/// The least PSNR of images in dB, 4 dB below the smallest on the CPU and on an H200. In f32 a few values round to the next of
-/// 255 levels.
+/// The minimum PSNR of images in dB, 4 dB below the smallest on the CPU and on an H200. In f32 a few values round to an
+/// adjacent level of 255.
 pub fn image(model: &str, dtype: DType) -> f64 {
     match (dtype, model) {
         (DType::F16, "sd1") => 54.0,

@@ -1,5 +1,5 @@
-//! The bounds are tight enough: in every type they refuse noise, zeros and the results of other requests. Only fixtures are
-//! compared here, so that this holds whatever the engine computes.
+//! The bounds are tight: in every type they refuse noise, zeros and the results of other requests. Only fixtures are
+//! compared here, so the test does not depend on the engine.
 
 use candle_core::{DType, Device, Tensor};
 use kiln_testkit::{Fixture, Limits, psnr, similarity};
@@ -10,15 +10,15 @@ use crate::steps::Call;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Requests whose final latents are near each other in a model that hardly listens to its prompt: both are made without
-/// guidance, one because its strength is 1, the other because both of its prompts are empty. Their steps are refused.
+/// Requests with similar final latents in a model that reacts weakly to its prompt: both run without guidance, one
+/// because its strength is 1, the other because both of its prompts are empty. Their steps are refused.
 const NEAR: [(&str, &str, &str); 1] = [("sd1", "empty_prompt", "guidance_1")];
 
-/// What a request asks for beside the way to solve it. Two requests that differ in sampler, steps and spacing alone have the
-/// same image as their limit, and nearly equal results.
+/// The part of a request other than the solver. Two requests that differ only in sampler, steps and spacing converge to
+/// the same image and have nearly equal results.
 fn asked(model: &str, case: &Case) -> (String, Option<String>, [u64; 5]) {
     let numbers = [case.cfg_scale.to_bits(), case.seed, case.width as u64, case.height as u64, case.images as u64];
-    // XL alone tells an empty negative prompt from none.
+    // Only XL distinguishes an empty negative prompt from none.
     let negative = case.negative_prompt.clone().or((model != "sdxl").then(String::new));
     (case.prompt.clone(), negative, numbers)
 }
@@ -47,7 +47,7 @@ fn refuse(limits: Limits, what: &str, found: &Tensor, expected: &Tensor) {
     assert!(!limits.accept(alike), "{what}: {alike:?} is within {limits:?}");
 }
 
-/// Refuses what no bound may accept, and accepts the expected values themselves.
+/// Fails if a bound accepts a wrong result, or refuses the expected values.
 fn refuse_noise(limits: Limits, what: &str, expected: &Tensor) {
     assert!(limits.accept(similarity(expected, expected)), "{what}");
     refuse(limits, &format!("{what}: zeros"), &expected.zeros_like().unwrap(), expected);
@@ -72,7 +72,7 @@ fn bounds_of_steps_refuse_noise_zeros_and_other_requests() {
                 refuse(bound, &format!("{what}: its latents"), &fixture.tensor(&call.key("latents")), &expected);
                 for other in &calls {
                     let found = fixture.tensor(&other.key("output"));
-                    // The first call of one request sees the same noise whatever the sampler is.
+                    // The first call of a request has the same noise for all samplers.
                     let is_same = call.index == 0 && other.index == 0 && asked_in(call) == asked_in(other);
                     if found.dims() == expected.dims() && call.name() != other.name() && !is_same {
                         refuse(bound, &format!("{what}: {}", other.name()), &found, &expected);

@@ -1,4 +1,4 @@
-//! Runs of one engine after another: prompts, batches, seeds, and where a run stops.
+//! Consecutive runs of one engine: prompts, batches, seeds, and interruption.
 
 use std::ops::ControlFlow;
 
@@ -7,9 +7,9 @@ use kiln_testkit::{Parity, Target};
 
 use crate::support::{from_env, images, latents, request, tiny};
 
-/// On the CPU the text encoders are unloaded after the first job, and read again for another prompt.
+/// On the CPU the text encoders are unloaded after the first job, and loaded again for another prompt.
 #[test]
-fn a_prompt_gives_its_image_again() {
+fn a_repeated_prompt_gives_the_same_image() {
     let mut engine = tiny("sd1", &from_env());
     let mut image = |prompt: &str, cfg_scale| {
         let request = Request { cfg_scale: Some(cfg_scale), ..request(prompt, (64, 64), 1, 7) };
@@ -25,7 +25,7 @@ fn a_prompt_gives_its_image_again() {
 /// On the CPU an image has the same bits in any batch. A GPU chooses kernels by the batch's shape: there the images differ
 /// by rounding.
 #[test]
-fn batches_and_seeds_count_on() {
+fn seeds_increase_over_batches() {
     let target = Target::from_env();
     let mut engine = tiny("sd1", &from_env());
     let base = request("a red apple", (64, 64), 3, 7);

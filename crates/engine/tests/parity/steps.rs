@@ -1,5 +1,5 @@
-//! Teacher-forced steps: the denoiser's guided output for latents that diffusers' run had, against what diffusers made of
-//! them. Errors of earlier steps are not in it, so the bounds are tight in every type.
+//! Teacher-forced steps: the denoiser's guided output for the latents of diffusers' run, compared with diffusers'
+//! output. Errors of earlier steps do not accumulate, so the bounds are tight in every type.
 
 use candle_core::DType;
 use kiln_testkit::{Fixture, Parity, Target};
@@ -15,12 +15,12 @@ const F32_BOUND: f64 = 5e-4;
 pub struct Call {
     /// The case.
     pub case: String,
-    /// Which call of the run, from 0.
+    /// The index of the call in the run.
     pub index: usize,
 }
 
 impl Call {
-    /// The calls that a fixture has, by the case's name.
+    /// The calls in a fixture, by case name.
     pub fn all(fixture: &Fixture) -> Vec<Self> {
         let calls = fixture.keys().into_iter().filter_map(|key| {
             let (case, index) = key.strip_suffix(".output")?.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! What the tests of the engine share: an engine, its images and their latents.
+//! Shared code of the engine's tests: an engine, its images and their latents.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ pub fn cpu_in(mode: ModeChoice) -> Setup {
     Setup { memory: MemoryOptions { mode, ..MemoryOptions::default() }, ..cpu() }
 }
 
-/// The device and the type that the environment asks for.
+/// The device and the type from the environment.
 pub fn from_env() -> Setup {
     let Target { device, dtype } = Target::from_env();
     let device = if device.is_cpu() { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) };
@@ -65,7 +65,7 @@ pub fn request(prompt: &str, (width, height): (usize, usize), steps: usize, seed
     }
 }
 
-/// The images that a request makes.
+/// Generates the images of a request.
 ///
 /// # Errors
 /// Those of the request and of the run.
@@ -81,7 +81,7 @@ pub fn try_images(engine: &mut Engine, request: &Request) -> Result<Vec<Picture>
     Ok(images)
 }
 
-/// The images that a request makes, of which there is one at least.
+/// Generates the images of a request, at least one.
 #[track_caller]
 pub fn images(engine: &mut Engine, request: &Request) -> Vec<Picture> {
     let images = try_images(engine, request).unwrap_or_else(|error| panic!("{error}"));

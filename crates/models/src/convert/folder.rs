@@ -1,4 +1,4 @@
-//! Writing a model into a folder of diffusers.
+//! Writing a model as a folder in the diffusers layout.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
 
-/// Writes the folder, and gives the number of its tensors. A folder that is there gets the files one by one, a new one
-/// appears with all of them.
+/// Writes the folder and returns the number of its tensors. The files of an existing folder are replaced one by one; a
+/// new folder appears with all files at once.
 pub(super) fn write(
     files: &ModelFiles,
     parts: &ConvertedModel,
@@ -28,7 +28,7 @@ pub(super) fn write(
         folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_orphans(&folder.join(name)));
         return write_into(files, parts, folder, weight_type, proceed);
     }
-    let new = NewFolder::beside(folder)?;
+    let new = NewFolder::new_for(folder)?;
     let count = write_into(files, parts, new.path(), weight_type, proceed)?;
     new.finish()?;
     Ok(count)
@@ -110,7 +110,7 @@ fn part_file(
     replace(path, proceed, |file| write_safetensors(file, tensors, &notes))
 }
 
-/// A configuration as diffusers indents it; the text itself where it is no JSON (Python's infinities).
+/// A configuration with the indentation of diffusers, or the original text if it is not JSON (Python's infinities).
 fn pretty(text: String) -> String {
     match serde_json::from_str::<serde_json::Value>(&text) {
         Ok(value) if !text.contains('\n') => format!("{value:#}\n"),
@@ -118,7 +118,7 @@ fn pretty(text: String) -> String {
     }
 }
 
-/// Makes the folder of a file.
+/// Creates the folder of a file.
 fn make_folder(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), |folder| std::fs::create_dir_all(folder).map_err(Error::write(folder)))
 }

@@ -1,4 +1,4 @@
-//! What of a model a single file keeps beside its tensors.
+//! The parts of a model folder that a single file stores in addition to tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +15,14 @@ use crate::single_file::kept::{Kept, configurations};
 
 /// Bytes of a tokenizer's file. CLIP's largest has 3.6 MB.
 pub(super) const MAX_TOKENIZER_FILE: u64 = 32 << 20;
-/// Bytes of all files together. Headers of safetensors files end at 100 MB, and readers take them whole.
+/// Maximum bytes of all files together. Headers of safetensors files are limited to 100 MB, and readers load them
+/// completely.
 const MAX_KEPT: usize = 16 << 20;
 
-/// The files to keep, and the names of those that have no room.
+/// The files to store, and the names of those that are too large.
 pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Result<(Kept, Vec<String>)> {
     if !files.has_own_configs() {
-        return Ok((Kept::default(), Vec::new())); // they are derived from the tensors, and will be again
+        return Ok((Kept::default(), Vec::new())); // they are derived from the tensors again
     }
     let mut kept = Kept::default();
     for name in configurations().filter(|name| *name != "kiln.json" && files.has_config(name)) {
@@ -39,9 +40,9 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
             TokenizerFiles::Folder(from) => texts(&from)?,
         };
         if texts.is_empty() {
-            continue; // a folder without a tokenizer has none to keep
+            continue; // a folder without a tokenizer
         }
-        // Files that say nothing but what a file without any means need not be kept.
+        // Files that equal the defaults of a file without them are not stored.
         let (_, dialect) = text_place(parts, i);
         let padding = if is_openai(dialect, parts.text[i].width) { ClipPadding::End } else { ClipPadding::Zero };
         let own = Tokenizer::from_texts(Path::new(folder), &texts)?;

@@ -1,7 +1,7 @@
-//! Models from one layout into another: a folder of diffusers, a single safetensors file, a GGUF file.
+//! Conversion of models between layouts: a diffusers folder, a single safetensors file, a GGUF file.
 //!
-//! Tensors keep their types, and so their bits, where the new format has them. A fused projection is put together, or
-//! cut, by its bytes; nothing is computed but where another type is asked for, or needed.
+//! Tensors keep their types and bits if the new format supports the type. Fused projections are joined or split as
+//! bytes. Values are computed only if another type is requested or required.
 
 mod folder;
 mod keep;
@@ -26,12 +26,12 @@ use parts::ConvertedModel;
 /// The type of a converted model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightType {
-    /// As they are.
+    /// Keeps the stored types.
     Keep,
-    /// One type for everything that is no integer.
+    /// One type for all floating-point tensors.
     Plain(Dtype),
-    /// Blocks for the matrices whose rows they divide, f32 for vectors, f16 for other weights and for tables of tokens. In
-    /// GGUF files alone.
+    /// Quantized blocks for matrices whose rows the block size divides, f32 for vectors, f16 for other weights and for
+    /// token tables. Only in GGUF files.
     Blocks(BlockType),
 }
 
@@ -62,29 +62,30 @@ enum Layout {
     Gguf,
 }
 
-/// What a conversion did.
+/// The result of a conversion.
 #[derive(Debug, Clone)]
 pub struct Converted {
-    /// The file, or the folder.
+    /// The path of the file or folder.
     pub path: PathBuf,
-    /// How many tensors were written.
+    /// The number of tensors that were written.
     pub tensors: usize,
-    /// Tensors of the input that belong to no part of a model, and were left out.
+    /// Tensors of the input that belong to no part of a model and were not written.
     pub left_out: Vec<String>,
-    /// Tokenizers that a single file has no room for. To use the file, name the folder that has them as
-    /// [`ModelOptions::config`].
+    /// Tokenizers that do not fit into a single file. To use the file, set [`ModelOptions::config`] to the folder that
+    /// contains them.
     pub not_kept: Vec<String>,
 }
 
-/// Converts the model at `input` to `output`: a file that ends in `.safetensors` or `.gguf`, else a folder. What is there
-/// is replaced if `overwrite`. `proceed` is asked again and again whether to go on.
+/// Converts the model at `input` to `output`: a file if the name ends in `.safetensors` or `.gguf`, else a folder. An
+/// existing output is replaced if `overwrite`. `proceed` is called repeatedly; the conversion stops if it returns
+/// `false`.
 ///
-/// A single file has the model's configurations, its tokenizers where they are not CLIP's, and its `kiln.json` in its
-/// notes, where they come from a folder: opened by Kiln it is the same model.
+/// A single file made from a folder contains the folder's configurations, its tokenizers if they differ from CLIP's,
+/// and its `kiln.json` as notes: Kiln opens it as the same model.
 ///
 /// # Errors
-/// [`Error::Files`] where the folder of `output` is missing, [`Error::Interrupted`], and what is wrong
-/// with the model: with a missing tensor nothing is written.
+/// [`Error::Files`] if the folder of `output` is missing, [`Error::Interrupted`], and errors of the model: if a tensor
+/// is missing, nothing is written.
 pub fn convert(
     input: &Path,
     output: &Path,
@@ -98,25 +99,26 @@ pub fn convert(
         Some("safetensors") => Layout::Safetensors,
         Some("gguf") => Layout::Gguf,
         Some(other @ ("ckpt" | "pt" | "pth" | "bin")) => {
-            let expected = "a .safetensors or .gguf file or a folder: pickles are read, not written".into();
+            let expected = "a .safetensors or .gguf file or a folder (PyTorch files can only be read)".into();
             return Err(Error::Value { field: "output", found: format!("a .{other} file"), expected });
         }
         _ => Layout::Folder,
     };
     if matches!(weight_type, WeightType::Blocks(_)) && layout != Layout::Gguf {
-        let expected = "auto, f32, f16 or bf16: blocks are for .gguf files".into();
+        let expected = "auto, f32, f16 or bf16: block types need a .gguf file".into();
         return Err(Error::Value { field: "weight_type", found: "a type of blocks".into(), expected });
     }
     if output.exists() && !overwrite {
         return Err(kiln_files::Error::Exists(output.to_path_buf()).into());
     }
     if output.exists() && (if layout == Layout::Folder { !output.is_dir() } else { !output.is_file() }) {
-        let expected = if layout == Layout::Folder { "a folder, or a name that is free" } else { "a regular file" };
+        let expected =
+            if layout == Layout::Folder { "a folder, or a name that does not exist" } else { "a regular file" };
         return Err(Error::Value { field: "output", found: output.display().to_string(), expected: expected.into() });
     }
     let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
-        let looked_for = "a folder for the model; make it first".into();
+        let looked_for = "a folder for the model; create it first".into();
         return Err(Error::not_found(parent.to_path_buf(), looked_for));
     }
     if !input.exists() {
@@ -125,7 +127,7 @@ pub fn convert(
     }
     let files = ModelFiles::open(input, options)?;
     let parts = match (ConvertedModel::open(&files), layout) {
-        // From one file into another the tensors are renamed, which needs no configuration that makes sense.
+        // Between two files the tensors are only renamed, which needs no valid configuration.
         (Err(error @ Error::Model { .. }), Layout::Safetensors | Layout::Gguf) => {
             files.single().filter(|_| !files.has_own_configs()).and_then(ConvertedModel::of_names).ok_or(error)?
         }
@@ -146,7 +148,7 @@ pub fn convert(
 }
 
 impl WeightType {
-    /// The type in which the tensor `key` is written that is stored as `stored`.
+    /// The type to write the tensor `key` in, which is stored as `stored`.
     fn of(self, stored: StoredType, key: &str, shape: &[usize], is_gguf: bool) -> StoredType {
         let is_float = match stored {
             StoredType::Plain(dtype) => {
@@ -164,10 +166,10 @@ impl WeightType {
             Self::Blocks(block) => {
                 let blocks = StoredType::Blocks(block);
                 match shape {
-                    // Tables of tokens and positions are read row by row, and no run keeps them in blocks.
+                    // Token and position tables are read row by row and are never used in blocks.
                     [_, _] if key.contains(".embeddings.") => Dtype::F16.into(),
                     [_, _] if blocks.bytes(shape).is_some() => blocks,
-                    [_] => Dtype::F32.into(), // vectors are small, and other programs want them so
+                    [_] => Dtype::F32.into(), // vectors are small, and other programs expect f32
                     _ => Dtype::F16.into(),
                 }
             }

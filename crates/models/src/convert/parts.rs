@@ -1,4 +1,4 @@
-//! The parts of a model that is converted: their tensors under the names that networks declare.
+//! The components of a model to convert: their tensors under the names that the networks declare.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use crate::single_file::SingleFile;
 use crate::single_file::configs::is_openai;
 use crate::single_file::shapes::unet_shape;
 
-/// A buffer that text encoders carried in files of 2022.
+/// A buffer that text encoders of 2022 contain.
 const POSITION_IDS: &str = "text_model.embeddings.position_ids";
 
-/// A part: a source, and its tensors' names, sorted.
+/// A component: a source, and its sorted tensor names.
 pub(super) struct ConvertedComponent {
     pub(super) source: Box<dyn ParamSource>,
     pub(super) keys: Vec<String>,
@@ -26,13 +26,13 @@ pub(super) struct ConvertedComponent {
 /// A text encoder.
 pub(super) struct ConvertedText {
     pub(super) part: ConvertedComponent,
-    /// Channels of its tokens.
+    /// Channels of its token embeddings.
     pub(super) width: usize,
-    /// Whether it is of OpenCLIP's kind.
+    /// Whether it is an OpenCLIP encoder.
     pub(super) is_open: bool,
 }
 
-/// A model's parts, and what their names in a single file depend on.
+/// The components of a model, and the properties that determine their names in a single file.
 pub(super) struct ConvertedModel {
     pub(super) unet: ConvertedComponent,
     pub(super) unet_shape: UnetShape,
@@ -43,7 +43,7 @@ pub(super) struct ConvertedModel {
 }
 
 impl ConvertedModel {
-    /// Opens the parts, and checks that every tensor is there.
+    /// Opens the components and checks that every tensor exists.
     pub(super) fn open(files: &ModelFiles) -> Result<Self> {
         fn read<T, E: std::fmt::Display>(
             files: &ModelFiles,
@@ -78,8 +78,8 @@ impl ConvertedModel {
         Ok(Self { unet, unet_shape, vae, vae_levels, text })
     }
 
-    /// The parts of a single file by their names alone, whatever their shapes: enough where the new file's names are the
-    /// same. `None` where the file has not all parts of a model with CompVis' names.
+    /// The components of a single file by name only, with any shapes: sufficient if the names do not change. `None` if
+    /// the file does not have all components of a model with CompVis' names.
     pub(super) fn of_names(file: &SingleFile) -> Option<Self> {
         let part = |source: Box<dyn ParamSource>| {
             let mut keys = source.keys();
@@ -113,7 +113,7 @@ impl ConvertedComponent {
         Ok(Self { source, keys })
     }
 
-    /// Shape and stored type. Every name of `keys` is there.
+    /// Shape and stored type. The source has every name of `keys`.
     pub(super) fn info(&self, key: &str) -> Result<ParamInfo> {
         self.source.info(key).ok_or_else(|| self.missing(key))
     }

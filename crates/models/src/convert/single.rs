@@ -1,4 +1,4 @@
-//! Writing a model into one file, under the names of CompVis' code.
+//! Writing a model to one file with the names of CompVis' code.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{Proceed, replace};
 use crate::error::Result;
 
-/// What a text encoder's tensors are called in a file: what stands before their names, and whose names.
+/// The names of a text encoder's tensors in a file: prefix and naming scheme.
 pub(super) fn text_place(parts: &ConvertedModel, i: usize) -> (&'static str, ClipDialect) {
     let is_xl = parts.unet_shape.added_dim.is_some();
     match (is_xl, parts.text.len(), i, parts.text[i].is_open) {
@@ -25,7 +25,7 @@ pub(super) fn text_place(parts: &ConvertedModel, i: usize) -> (&'static str, Cli
     }
 }
 
-/// Writes the file with `notes`, and gives the number of its tensors.
+/// Writes the file with `notes` and returns the number of its tensors.
 pub(super) fn write(
     parts: &ConvertedModel,
     path: &Path,
@@ -56,7 +56,7 @@ pub(super) fn write(
     Ok(count)
 }
 
-/// The tensors of `part` as a single file has them.
+/// The tensors of `part` under single-file names.
 fn stored<'a>(
     part: &'a ConvertedComponent,
     prefix: &str,
@@ -64,16 +64,16 @@ fn stored<'a>(
     is_gguf: bool,
     weight_type: WeightType,
 ) -> Result<Vec<NewTensor<'a>>> {
-    // Stored names with what they are made of: one declared tensor, or three.
+    // Stored names with their sources: one declared tensor, or three.
     let mut made: BTreeMap<String, Vec<(Piece, &str)>> = BTreeMap::new();
     for key in &part.keys {
-        // What the table does not know keeps its name.
+        // Tensors that the table does not contain keep their names.
         let Place { name, piece } = names.place(key).unwrap_or(Place { name: key.clone(), piece: Piece::Whole });
         made.entry(name).or_default().push((piece, key));
     }
     let one = |(name, mut pieces): (String, Vec<(Piece, &'a str)>)| {
         pieces.sort_by_key(|(piece, _)| if let Piece::Third(i) = piece { *i } else { 0 });
-        let (piece, first) = pieces[0]; // every entry was made with one
+        let (piece, first) = pieces[0]; // every entry has at least one piece
         let ParamInfo { mut shape, dtype } = part.info(first)?;
         match (piece, shape.as_mut_slice()) {
             (Piece::Third(_), [rows, ..]) => *rows *= 3,
@@ -86,7 +86,7 @@ fn stored<'a>(
             dtype = Dtype::F16.into();
         }
         let keys: Vec<&str> = pieces.into_iter().map(|(_, key)| key).collect();
-        // The declared matrix has the rows that the stored one has as columns.
+        // The rows of the declared matrix are the columns of the stored one.
         let (rows, columns) = (shape.last().copied().unwrap_or(1), shape.first().copied().unwrap_or(1));
         let bytes = move || -> kiln_weights::Result<Cow<'a, [u8]>> {
             let mut bytes = part.bytes(keys[0], dtype)?;

@@ -1,4 +1,4 @@
-//! Writing files whole or not at all, and stopping in between.
+//! Atomic writes that can be interrupted.
 
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
@@ -8,13 +8,13 @@ use kiln_files::{persist, temporary_beside, temporary_folder_beside};
 
 use crate::error::{Error, Result};
 
-/// Bytes that are written between two looks at whether to go on.
+/// Bytes between two calls of `proceed`.
 const PIECE: usize = 4 << 20;
 
-/// Whether to go on.
+/// Returns `false` to stop.
 pub(super) type Proceed<'a> = &'a dyn Fn() -> ControlFlow<()>;
 
-/// A writer that ends when it is told to.
+/// A writer that fails when it is asked to stop.
 struct Watched<'a, W> {
     inner: W,
     proceed: Proceed<'a>,
@@ -33,10 +33,11 @@ impl<W: Write> Write for Watched<'_, W> {
     }
 }
 
-/// Writes a file under another name beside its place and puts it there at the end, so that none is ever half written.
+/// Writes a file under a temporary name in the same folder and renames it at the end, so that no incomplete file
+/// appears.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where `proceed` said so; then nothing is left.
+/// [`Error::Interrupted`] if `proceed` returned `false`; then nothing is left.
 pub(super) fn replace(
     path: &Path,
     proceed: Proceed<'_>,
@@ -56,15 +57,15 @@ pub(super) fn replace(
     Ok(persist(file.inner, path)?)
 }
 
-/// A folder that is made beside its place and put there at the end.
+/// A folder that is created under a temporary name and renamed at the end.
 pub(super) struct NewFolder {
     made: tempfile::TempDir,
     place: PathBuf,
 }
 
 impl NewFolder {
-    /// Makes it, empty.
-    pub(super) fn beside(place: &Path) -> Result<Self> {
+    /// Creates the empty folder.
+    pub(super) fn new_for(place: &Path) -> Result<Self> {
         let made = temporary_folder_beside(place)?;
         Ok(Self { made, place: place.to_path_buf() })
     }
@@ -73,7 +74,7 @@ impl NewFolder {
         self.made.path()
     }
 
-    /// Puts it in its place, where nothing is.
+    /// Renames it to its final path, which must not exist.
     pub(super) fn finish(self) -> Result<()> {
         std::fs::rename(self.made.path(), &self.place).map_err(Error::write(&self.place))?;
         let _moved = self.made.keep(); // under its new name
@@ -87,7 +88,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn what_is_stopped_leaves_nothing() {
+    fn an_interrupted_write_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (path, calls) = (folder.path().join("a.safetensors"), Cell::new(0));
         let proceed = || {
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         replace(&path, &|| ControlFlow::Continue(()), write).unwrap();
         assert!(std::fs::read(&path).unwrap() == bytes);
-        drop(NewFolder::beside(&folder.path().join("new")).unwrap());
+        drop(NewFolder::new_for(&folder.path().join("new")).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

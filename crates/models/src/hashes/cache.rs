@@ -1,8 +1,8 @@
-//! Digests that were computed before, in a file of the user's cache folder.
+//! Cached digests, in a file of the user's cache folder.
 //!
-//! `hashes.json` is a list of entries, the newest first. An entry holds as long as its files have the size and the time of
-//! change that they had; a file that cannot be read, or is damaged, is an empty list. Two programs that write at one time
-//! leave one of the two lists, which costs a digest and nothing else.
+//! `hashes.json` is a list of entries, the newest first. An entry is valid while its files have the same size and
+//! modification time. An unreadable or damaged file counts as an empty list. If two programs write at the same time,
+//! one of the two lists remains, and a digest is computed again.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -14,22 +14,22 @@ use serde::{Deserialize, Serialize};
 use super::digest::Scope;
 use crate::error::Result;
 
-/// Older entries than so many are forgotten.
+/// The maximum number of entries; the oldest are removed.
 const ENTRIES: usize = 2000;
-/// No list of so many entries is larger.
+/// The maximum file size of such a list.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What is known of some files.
+/// The state and digest of some files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// What the files belong to: themselves, or a model folder.
+    /// The owner of the files: the file itself, or a model folder.
     of: PathBuf,
     files: Vec<Fingerprint>,
     scope: Scope,
     sha256: String,
 }
 
-/// A file as it was when it was read.
+/// The state of a file when it was read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Fingerprint {
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Fingerprint {
 }
 
 impl Entry {
-    /// Of `files` as they are now; `None` where one cannot be looked at.
+    /// The state of `files` now; `None` if one is not accessible.
     pub(super) fn new(of: &Path, files: &[PathBuf], scope: Scope) -> Option<Self> {
         let files = files.iter().map(|file| Fingerprint::of(file)).collect::<Option<Vec<_>>>()?;
         Some(Self { of: of.canonicalize().ok()?, files, scope, sha256: String::new() })
@@ -63,7 +63,7 @@ impl Entry {
         self.scope == other.scope && self.files == other.files
     }
 
-    /// Whether the files are what they were.
+    /// Whether the files are unchanged.
     fn holds(&self) -> bool {
         self.files.iter().all(|file| Fingerprint::of(&file.path).as_ref() == Some(file))
     }
@@ -80,15 +80,15 @@ impl Cache {
         Self { path: folder.join("hashes.json") }
     }
 
-    /// The digest of the files that `entry` describes, if it is known.
+    /// The digest of the files that `entry` describes, if it is cached.
     pub(super) fn get(&self, entry: &Entry) -> Option<String> {
         self.read().into_iter().find(|known| known.is_same(entry)).map(|known| known.sha256)
     }
 
-    /// Adds an entry in the place of an older one of the same files.
+    /// Adds an entry and removes an older one of the same files.
     ///
     /// # Errors
-    /// Where the folder takes no files.
+    /// If the folder is not writable.
     pub(super) fn put(&self, entry: Entry) -> Result<()> {
         let paths = |entry: &Entry| entry.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
         let mut entries = self.read();
@@ -104,7 +104,7 @@ impl Cache {
         Ok(persist(file, &self.path)?)
     }
 
-    /// What has a digest that begins so, and is still what it was.
+    /// The owner of a digest with this prefix, if its files are unchanged.
     pub(super) fn find(&self, begin: &str, scope: Scope) -> Option<PathBuf> {
         let begin = begin.to_ascii_lowercase();
         let is_it = |entry: &Entry| entry.scope == scope && entry.sha256.starts_with(&begin);
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_changed_is_not_known() {
+    fn changed_files_are_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, file) = (Cache::in_folder(&folder.path().join("new/folder")), folder.path().join("a.ckpt"));
         std::fs::write(&file, "abc").unwrap();

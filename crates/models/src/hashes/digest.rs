@@ -1,4 +1,4 @@
-//! The digests of model files that other programs write into pictures.
+//! The digests of model files that other programs write to image metadata.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,23 +7,24 @@ use std::path::{Path, PathBuf};
 use kiln_files::{Sha256, sha256 as sha256_of};
 use serde::{Deserialize, Serialize};
 
-/// What of a file is hashed.
+/// The part of a file to hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// All of it: how models are known.
+    /// The whole file, for models.
     Whole,
-    /// What follows the header of a safetensors file, so that notes in it change nothing: how AUTOMATIC1111 knows LoRAs.
+    /// The bytes after the header of a safetensors file, so that notes do not change the hash: AUTOMATIC1111's hash of
+    /// LoRAs.
     PastHeader,
 }
 
-/// As much as is read at once.
+/// Bytes of one read.
 const BLOCK: usize = 1 << 20;
 
-/// The SHA-256 of `files` one behind the other, in hexadecimal digits.
+/// The SHA-256 of the concatenated `files`, in hexadecimal digits.
 ///
 /// # Errors
-/// What the system says of a file.
+/// The system's error on a file.
 pub(super) fn sha256(files: &[PathBuf], scope: Scope) -> std::io::Result<String> {
     let mut hasher = Sha256::default();
     let mut block = vec![0; BLOCK];
@@ -42,7 +43,7 @@ pub(super) fn sha256(files: &[PathBuf], scope: Scope) -> std::io::Result<String>
     Ok(hasher.finish())
 }
 
-/// Moves behind a safetensors header: its length in 8 bytes, then that many. A file that has none is hashed whole.
+/// Seeks past a safetensors header: 8 bytes with its length, then the header. A file without one is hashed whole.
 fn skip_header(file: &mut File) -> std::io::Result<()> {
     let mut length = [0; 8];
     let has_length = file.read_exact(&mut length).is_ok();
@@ -51,7 +52,7 @@ fn skip_header(file: &mut File) -> std::io::Result<()> {
     file.seek(SeekFrom::Start(start.unwrap_or(0))).map(drop)
 }
 
-/// AUTOMATIC1111's first hash of models, before 2023: 8 digits of the SHA-256 of 64 KiB behind the first mebibyte.
+/// AUTOMATIC1111's first hash of models, before 2023: 8 digits of the SHA-256 of 64 KiB at offset 1 MiB.
 pub fn old_hash(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(0x10_0000))?;
@@ -89,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn the_old_hash_looks_behind_the_first_mebibyte() {
+    fn the_old_hash_starts_at_one_mebibyte() {
         let (_folder, path) = file(&[&[7; 0x10_0000][..], b"abc"].concat());
         assert_eq!(old_hash(&path).unwrap(), &ABC[..8]);
         let (_folder, path) = file(b"short");
-        assert_eq!(old_hash(&path).unwrap(), "e3b0c442"); // of nothing, as there
+        assert_eq!(old_hash(&path).unwrap(), "e3b0c442"); // the hash of no bytes, as in AUTOMATIC1111
     }
 }

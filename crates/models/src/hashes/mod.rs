@@ -1,8 +1,8 @@
-//! By which numbers pictures name the files that they were made with.
+//! The hashes by which image metadata names model files.
 //!
-//! A model is known by the SHA-256 of its file, of which AUTOMATIC1111 writes 10 digits; a model folder by that of its
-//! U-Net's weights, shards one behind the other, since everything else of a model is often exchanged or shared. Digests are
-//! computed on a thread of their own while weights load, once for a file: [`cache`] keeps them.
+//! The hash of a model is the SHA-256 of its file, of which AUTOMATIC1111 writes 10 digits. The hash of a model folder
+//! is that of its concatenated U-Net weights, because its other files are often replaced or shared. Digests are
+//! computed on a separate thread while weights load, once for each file: [`cache`] stores them.
 
 mod cache;
 mod digest;
@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cache::{Cache, Entry};
 pub use digest::{Scope, old_hash};
 
-/// Files whose digest is wanted.
+/// Files to hash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hashed {
-    /// What they belong to: themselves, or a model folder.
+    /// Their owner: the file itself, or a model folder.
     pub of: PathBuf,
-    /// The files, which are hashed one after the other.
+    /// The files, which are hashed as one sequence.
     pub files: Vec<PathBuf>,
-    /// What of them is hashed.
+    /// The part of the files to hash.
     pub scope: Scope,
 }
 
@@ -31,7 +31,7 @@ impl Hashed {
         Self { of: path.to_path_buf(), files: vec![path.to_path_buf()], scope }
     }
 
-    /// A component of a model: a checkpoint file, or the weights of a folder. `None` where there are none.
+    /// A component of a model: a checkpoint file, or the weights of a folder. `None` if there are none.
     pub fn component(path: &Path) -> Option<Self> {
         if path.is_file() {
             return Some(Self::file(path, Scope::Whole));
@@ -40,7 +40,7 @@ impl Hashed {
         Some(Self { of: path.to_path_buf(), files, scope: Scope::Whole })
     }
 
-    /// What a model is known by: its file, or the weights of the U-Net of a folder.
+    /// The identity of a model: its file, or the weights of a folder's U-Net.
     pub fn model(path: &Path) -> Option<Self> {
         if path.is_file() {
             return Self::component(path);
@@ -55,7 +55,7 @@ impl Hashed {
     }
 }
 
-/// Digests that are computed in the background. Clones are one.
+/// Digests that are computed in the background. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Hashes {
     /// Without a folder nothing is computed.
@@ -66,24 +66,24 @@ pub struct Hashes {
 type Digest = Arc<OnceLock<Option<String>>>;
 
 impl Hashes {
-    /// With what is known in `folder`, which is made when it is needed. Without one nothing is computed.
+    /// Uses the cache in `folder`, which is created when it is needed. Without a folder nothing is computed.
     pub fn new(folder: Option<&Path>) -> Self {
         Self { folder: folder.map(Path::to_path_buf), digests: Arc::default() }
     }
 
-    /// Begins to compute the digests of `all`, one after the other.
+    /// Starts to compute the digests of `all`, in this order.
     pub fn start(&self, all: Vec<Hashed>) {
         if self.folder.is_none() || all.is_empty() {
             return;
         }
         let this = self.clone();
         let run = move || all.iter().for_each(|hashed| drop(this.get(hashed)));
-        // Without a thread, whoever asks computes.
+        // Without a thread, the first reader computes the digest.
         let _ = std::thread::Builder::new().name("kiln-hash".into()).spawn(run);
     }
 
-    /// The digest in 64 hexadecimal digits; waits for it. `None` where files cannot be read, which is told, or where
-    /// nothing is to be computed.
+    /// The digest in 64 hexadecimal digits; waits for it. `None` if files cannot be read, which is logged, or if
+    /// nothing is computed.
     pub fn get(&self, hashed: &Hashed) -> Option<String> {
         let cache = Cache::in_folder(self.folder.as_deref()?);
         let digest = {
@@ -93,7 +93,7 @@ impl Hashes {
         digest.get_or_init(|| compute(hashed, &cache)).clone()
     }
 
-    /// The file or the model folder whose digest begins so, among those that were hashed on this machine.
+    /// The file or model folder that was hashed on this machine and whose digest has this prefix.
     pub fn find(&self, begin: &str, scope: Scope) -> Option<PathBuf> {
         Cache::in_folder(self.folder.as_deref()?).find(begin, scope)
     }
@@ -109,15 +109,15 @@ fn compute(hashed: &Hashed, cache: &Cache) -> Option<String> {
     let sha256 = match digest::sha256(files, *scope) {
         Ok(sha256) => sha256,
         Err(error) => {
-            tracing::warn!("no hash of {}: {error}", of.display());
+            tracing::warn!("cannot hash {}: {error}", of.display());
             return None;
         }
     };
     tracing::info!(of = %of.display(), %sha256, seconds = start.elapsed().as_secs_f64(), "hashed");
-    // What changed while it was read is hashed again the next time.
+    // A file that changed while it was read is hashed again next time.
     if let Some(entry) = entry.filter(|entry| Entry::new(of, files, *scope).as_ref() == Some(entry)) {
         let put = cache.put(entry.with(sha256.clone()));
-        put.unwrap_or_else(|error| tracing::info!("the hash is not kept: {error}"));
+        put.unwrap_or_else(|error| tracing::info!("cannot cache the hash: {error}"));
     }
     Some(sha256)
 }
@@ -142,9 +142,9 @@ mod tests {
         assert_eq!(Hashes::default().get(&hashed), None, "without a folder nothing is computed");
     }
 
-    /// What is cached is not read again: a list that says something else is believed.
+    /// A cached digest is used without reading the file, even if it is wrong.
     #[test]
-    fn what_is_known_is_not_computed() {
+    fn cached_digests_are_not_computed() {
         let folder = tempfile::tempdir().unwrap();
         let (file, list) = (folder.path().join("a.ckpt"), folder.path().join("hashes.json"));
         std::fs::write(&file, "abc").unwrap();

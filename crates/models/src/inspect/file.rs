@@ -1,4 +1,4 @@
-//! One checkpoint file.
+//! Inspection of one checkpoint file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use crate::single_file::configs::configs;
 use crate::single_file::kept::{self, Kept};
 use crate::single_file::kind::{self, ModelInput, ModelKind, Prediction};
 
-/// What a checkpoint file holds.
+/// The contents of a checkpoint file.
 #[derive(Debug, Clone, Serialize)]
 pub struct FileReport {
     /// The file.
     pub path: PathBuf,
-    /// Its size in bytes, the header among them.
+    /// Its size in bytes, including the header.
     pub bytes: u64,
     /// Its format: safetensors, GGUF or PyTorch's.
     pub format: &'static str,
-    /// What it looks like, by its tensors' names.
+    /// Its kind, by tensor names.
     pub kind: FileKind,
-    /// What model it is, or is a part of, where it has a U-Net with the names of a single-file checkpoint.
+    /// The model, if the file has a U-Net with the names of a single-file checkpoint.
     pub model: Option<FileModel>,
-    /// How many tensors.
+    /// The number of tensors.
     pub tensors: usize,
-    /// How many numbers in them.
+    /// The number of elements.
     pub parameters: usize,
-    /// How they are stored.
+    /// The stored types.
     pub stored: Vec<Stored>,
     /// The file's own notes.
     pub metadata: BTreeMap<String, String>,
-    /// The files of a model folder that `kiln convert` kept in the notes: configurations and tokenizers.
+    /// The files of a model folder that `kiln convert` stored in the notes: configurations and tokenizers.
     pub kept: Vec<String>,
 }
 
@@ -47,17 +47,17 @@ pub struct FileReport {
 pub struct FileModel {
     /// The kind.
     pub kind: ModelKind,
-    /// What its U-Net takes besides latents.
+    /// The inputs of its U-Net in addition to latents.
     pub input: ModelInput,
-    /// What its U-Net predicts.
+    /// The prediction type of its U-Net.
     pub prediction: Prediction,
-    /// A distillation that the file's name or notes speak of; its tensors do not tell.
+    /// A distillation that the file's name or notes contain; tensors do not show it.
     pub distilled: Option<&'static str>,
-    /// The parts that the file has.
+    /// The components in the file.
     pub parts: Vec<&'static str>,
-    /// Tensors that are missing or have another shape: with any of them the model cannot be loaded.
+    /// Missing tensors and tensors with wrong shapes: the model cannot be loaded with any of them.
     pub problems: Vec<String>,
-    /// Tensors that belong to nothing that Kiln knows.
+    /// Tensors that belong to no known component.
     pub unexpected: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
         format: file.checkpoint.format().label(),
         kind: match FileKind::of(&keys) {
-            // With a whole model's names for it, but alone.
+            // A U-Net file with the names of a whole model.
             FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
             kind => kind,
         },
@@ -96,7 +96,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
     let problems = match configs(file, &[]) {
         _ if !kept.is_empty() => problems(file, &|name| kept.files.get(name).cloned()),
         Ok(configs) => problems(file, &|name| configs.get(name).map(|config| config.to_string())),
-        Err(_) => Vec::new(), // a U-Net alone
+        Err(_) => Vec::new(), // only a U-Net
     };
     Some(FileModel {
         kind: ModelKind::of(shape),
@@ -109,7 +109,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
     })
 }
 
-/// What does not fit the networks that the file's shapes describe; where one cannot be built, why.
+/// Mismatches with the networks that the shapes describe; if a network cannot be built, the reason.
 fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut problems = Vec::new();
     let fit = |segments: &Segments, source: Option<Box<dyn ParamSource>>| -> Vec<String> {

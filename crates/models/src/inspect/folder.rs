@@ -16,20 +16,20 @@ use crate::error::{Error, Result};
 use crate::model::{Family, ModelFolder};
 use crate::presets::Architecture;
 
-/// What a model folder holds.
+/// The contents of a model folder.
 #[derive(Debug, Clone, Serialize)]
 pub struct FolderReport {
     /// The folder.
     pub path: PathBuf,
     /// The folder's name.
     pub name: String,
-    /// How the networks work together.
+    /// The family of the pipeline.
     pub family: &'static str,
-    /// Width and height of the pictures when nothing else is said.
+    /// Default width and height of the images.
     pub size: (usize, usize),
-    /// The type for which the segments' sizes are.
+    /// The type for which the segment sizes are computed.
     pub dtype: String,
-    /// How many parameters in all.
+    /// The total number of parameters.
     pub parameters: usize,
     /// The sum of all segments in bytes.
     pub bytes: usize,
@@ -40,30 +40,30 @@ pub struct FolderReport {
 /// A network.
 #[derive(Debug, Clone, Serialize)]
 pub struct ComponentReport {
-    /// The folder in the model folder; for an autoencoder, which half too.
+    /// The subfolder of the model folder; for an autoencoder also the half.
     pub name: String,
-    /// How many parameters (numbers, not tensors).
+    /// The number of parameters (elements, not tensors).
     pub parameters: usize,
     /// The sum of the segments in bytes.
     pub bytes: usize,
     /// The segments, in the order in which they run.
     pub segments: Vec<SegmentReport>,
-    /// How the files store the network's tensors; nothing where there are no files.
+    /// The stored types of the network's tensors; empty without files.
     pub stored: Vec<Stored>,
-    /// Tensors that are missing or have another shape: with any of them the network cannot be loaded.
+    /// Missing tensors and tensors with wrong shapes: the network cannot be loaded with any of them.
     pub problems: Vec<String>,
 }
 
-/// A part of a network that is loaded, streamed and dropped as one.
+/// A part of a network that is loaded, streamed and dropped as a unit.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentReport {
-    /// The name, in the checkpoint's terms.
+    /// The name, as in the checkpoint.
     pub name: String,
-    /// How many parameters.
+    /// The number of parameters.
     pub parameters: usize,
     /// The exact size of its slab in bytes.
     pub bytes: usize,
-    /// Whether it stays in host memory whatever the device.
+    /// Whether it stays in host memory on every device.
     pub on_host: bool,
 }
 

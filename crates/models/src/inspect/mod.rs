@@ -1,4 +1,4 @@
-//! What is in a model folder, a checkpoint file or a picture: no weights are read.
+//! Inspection of a model folder, a checkpoint file or an image without reading weights.
 
 mod file;
 mod folder;
@@ -16,7 +16,7 @@ use crate::dtype::DTypeChoice;
 use crate::error::Result;
 use crate::model::ModelFolder;
 
-/// What was found.
+/// The result of an inspection.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum Inspected {
@@ -26,24 +26,24 @@ pub enum Inspected {
     File(FileReport),
 }
 
-/// How some tensors are stored: those of one type together.
+/// The stored tensors of one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stored {
     /// The type, as safetensors calls it.
     pub dtype: String,
-    /// How many tensors.
+    /// The number of tensors.
     pub tensors: usize,
-    /// How many numbers in them.
+    /// The number of elements.
     pub parameters: usize,
     /// Their size in bytes.
     pub bytes: usize,
 }
 
-/// Looks at `path`. Segments have the sizes that they have with elements of `dtype`.
+/// Inspects `path`. Segment sizes are for elements of `dtype`.
 ///
 /// # Errors
-/// What is wrong with the path, a configuration, or a file that is no valid checkpoint. Weights that do not fit their
-/// network are no error here: [`ComponentReport::problems`] has them.
+/// An invalid path, configuration or checkpoint. Weights that do not match their network are not an error: see
+/// [`ComponentReport::problems`].
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
     if path.is_dir() {
         return Ok(Inspected::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
@@ -51,7 +51,7 @@ pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
     Ok(Inspected::File(file::report(path)?))
 }
 
-/// Counts tensors by their types, the most bytes first.
+/// Counts tensors by type, sorted by bytes in descending order.
 fn stored(tensors: impl IntoIterator<Item = ParamInfo>) -> Vec<Stored> {
     let mut by_dtype: BTreeMap<String, Stored> = BTreeMap::new();
     for ParamInfo { shape, dtype } in tensors {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs ../shared/data"]
-    fn shared_data_real_files_are_told_apart() {
+    fn shared_data_real_files_are_distinguished() {
         let data = shared_data(".");
         for (file, kind) in [
             ("taesd/taesd_sd_fp8.safetensors", FileKind::Taesd),

@@ -1,7 +1,7 @@
-//! The configurations of a model in one file, as diffusers would have them in a folder.
+//! The configurations of a model in one file, in the form of a diffusers folder.
 //!
-//! What tensors tell is read from their shapes; what they do not is a fact of the official models: heads, groups, the
-//! latents' scale, the noise schedule.
+//! Most values follow from tensor shapes; the others are properties of the official models: heads, groups, the scaling
+//! factor of latents, the noise schedule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{FilePart, SingleFile};
 use crate::components::ComponentKind;
 use crate::error::{Error, Result};
 
-/// A folder's configurations by their paths in it.
+/// A folder's configurations by relative path.
 pub(crate) type Configs = BTreeMap<&'static str, Value>;
 
 /// Channels of an attention head in every model since Stable Diffusion 2.
@@ -23,20 +23,20 @@ const HEAD_DIM: usize = 64;
 const SD1_HEADS: usize = 8;
 /// Layers of OpenCLIP's ViT-H.
 const OPENCLIP_H_LAYERS: usize = 24;
-/// Channels of CLIP's first text encoder (OpenAI's ViT-L), which has an activation of its own.
+/// Channels of CLIP's first text encoder (OpenAI's ViT-L), which has its own activation.
 pub(crate) const OPENAI_WIDTH: usize = 768;
-/// Channels of OpenCLIP's ViT-H and ViT-bigG, which some files have under the names of transformers.
+/// Channels of OpenCLIP's ViT-H and ViT-bigG, which some files store under the names of transformers.
 const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 
-/// The configurations of the model, some of whose parts may be in `others`.
+/// The configurations of the model. `others` may provide some of its components.
 ///
 /// # Errors
-/// [`Error::Incomplete`] where a component is missing.
+/// [`Error::Incomplete`] if a component is missing.
 pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<Configs> {
     let unet = file.unet_shape();
     let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
     let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
-    // Of two encoders OpenAI's, the narrow one, is the first, whichever file has it.
+    // Of two encoders, OpenAI's narrow one is the first, whichever file contains it.
     let elsewhere = |first: bool| {
         let texts = others.iter().flat_map(|other| other.text.iter().flatten());
         texts
@@ -69,7 +69,7 @@ pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<C
     Ok(configs)
 }
 
-/// The error for a file that is no whole model.
+/// The error for a file that does not contain a whole model.
 fn incomplete(file: &SingleFile) -> Error {
     let all = [
         (ComponentKind::Unet, file.unet.is_some()),
@@ -109,7 +109,7 @@ fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {
     index
 }
 
-/// One number where all are equal, else a list.
+/// One number if all are equal, else a list.
 fn one_or_each<T: PartialEq + Into<Value> + Copy>(values: &[T]) -> Value {
     match values {
         [first, rest @ ..] if rest.iter().all(|value| value == first) => (*first).into(),
@@ -122,7 +122,7 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
     let types = |levels: &[UnetLevel], cross: &str, plain: &str| -> Vec<String> {
         levels.iter().map(|level| if has_transformer(level) { cross } else { plain }.to_string()).collect()
     };
-    // A level without transformers has no depth; the last one's counts for the middle.
+    // A level without transformers has no depth; the depth of the last level applies to the middle block.
     let middle = unet.middle.filter(|&depth| depth > 0);
     let depth = |(i, level): (usize, &UnetLevel), count: usize| -> Value {
         match (has_transformer(level), middle) {
@@ -188,7 +188,7 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
         config["time_cond_proj_dim"] = json!(dim);
     }
     if ModelKind::of(unet) == ModelKind::Sd2 && prediction == Prediction::V {
-        // Stable Diffusion 2.1's own: in f16 its attention overflows without. Kiln always computes so.
+        // As in Stable Diffusion 2.1: its attention overflows in f16 without this. Kiln always computes it so.
         config["upcast_attention"] = json!(true);
     }
     config
@@ -225,8 +225,8 @@ pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
     config
 }
 
-/// Whether a text encoder is of OpenAI's kind (another activation, another padding than OpenCLIP's): by the widths of the
-/// official ones, and of other widths by whose names it has.
+/// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and
+/// for other widths by the naming scheme.
 pub(crate) fn is_openai(dialect: ClipDialect, width: usize) -> bool {
     match width {
         OPENAI_WIDTH => true,
@@ -235,7 +235,7 @@ pub(crate) fn is_openai(dialect: ClipDialect, width: usize) -> bool {
     }
 }
 
-/// `without_last`: Stable Diffusion 2 takes the last layer but one of its encoder, OpenCLIP's ViT-H, so its folders have
+/// `without_last`: Stable Diffusion 2 uses the penultimate layer of its encoder, OpenCLIP's ViT-H, so its folders have
 /// one layer less.
 pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool) -> Value {
     let is_open = !is_openai(text.dialect, text.hidden_size);
@@ -259,7 +259,7 @@ pub(super) fn text_config(text: &ClipShape, projected: bool, without_last: bool)
     })
 }
 
-/// The schedule of SimianLuo/LCM_Dreamshaper_v7, the first model of the kind.
+/// The schedule of SimianLuo/LCM_Dreamshaper_v7, the first latent consistency model.
 fn lcm_scheduler(prediction: Prediction) -> Value {
     json!({
         "_class_name": "LCMScheduler",
@@ -313,9 +313,9 @@ mod tests {
     use kiln_scheduler::{SamplerKind, SchedulerConfig};
     use kiln_unet::UnetConfig;
 
-    /// A distilled U-Net in a file is one in a folder: the width of its embedding, the class, the schedule.
+    /// A distilled U-Net in a file equals one in a folder: the width of its embedding, the class, the schedule.
     #[test]
-    fn guidance_inside_is_told_by_a_tensor() {
+    fn a_tensor_shows_guidance_embedding() {
         let text = std::fs::read_to_string(kiln_testkit::fixtures("lcm/unet/config.json")).unwrap();
         let shape = unet_shape(&UnetConfig::from_json(&text).unwrap());
         assert_eq!(shape.guidance_dim, Some(10));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_encoder_of_an_unusual_width_is_what_its_names_say() {
+    fn names_identify_a_text_encoder_of_unusual_width() {
         let shape = |dialect, hidden_size| ClipShape {
             dialect,
             vocab_size: 100,
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(act(ClipDialect::Transformers, 1024), "gelu", "Stable Diffusion 2 by other programs");
     }
 
-    /// The official file of Stable Diffusion 2.1 has it, and diffusers reads it.
+    /// The official file of Stable Diffusion 2.1 contains it, and diffusers reads it.
     #[test]
     fn stable_diffusion_2_with_velocities_upcasts_its_attention() {
         let text = r#"{"block_out_channels": [320, 640, 1280, 1280], "cross_attention_dim": 1024,

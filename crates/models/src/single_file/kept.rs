@@ -1,8 +1,8 @@
-//! What a folder says and a single file's tensors do not: configurations, tokenizers, defaults. `kiln convert` keeps the
-//! texts of these files in the notes of the file that it writes (`__metadata__` of safetensors, keys of GGUF), one note a
-//! file, and a model that is opened from the file has them instead of what its shapes tell.
+//! The contents of a folder that a single file's tensors do not show: configurations, tokenizers, defaults. `kiln
+//! convert` stores these files as text in the notes of its output (`__metadata__` of safetensors, keys of GGUF), one
+//! note for each file. A model that is opened from the file uses them instead of values derived from shapes.
 //!
-//! The notes are a file's like any other: the same limits hold for them, and the same checks.
+//! Notes are untrusted: they are subject to the same limits and checks as files.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use kiln_clip::TOKENIZER_FILES;
 
 use crate::files::TEXT_FOLDERS;
 
-/// Before a file's path in its note's name.
+/// The prefix of a file's path in the name of its note.
 const PREFIX: &str = "kiln.file:";
-/// The note with the text encoders whose tensors have no `text_model.` in a folder, with spaces between.
+/// The note with the text encoders whose tensors lack `text_model.` in a folder, separated by spaces.
 const BARE: &str = "kiln.bare";
-/// The files without which the others are not taken: half of a model's configurations may contradict what is derived.
+/// The required files: with only some of them, a model's configurations could contradict the derived ones.
 const NEEDED: [&str; 5] = [
     "model_index.json",
     "unet/config.json",
@@ -27,24 +27,24 @@ const OPTIONAL: [&str; 2] = ["text_encoder_2/config.json", "kiln.json"];
 /// Texts of a model folder's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// By their paths in the folder.
+    /// By relative path.
     pub(crate) files: BTreeMap<String, String>,
-    /// Whether the tensors of the first and the second text encoder have no `text_model.` in their names.
+    /// Whether the tensor names of the first and the second text encoder lack `text_model.`.
     pub(crate) bare: [bool; 2],
 }
 
-/// The paths of the files that are kept, tokenizers aside.
+/// The paths of the stored files except tokenizers.
 pub(crate) fn configurations() -> impl Iterator<Item = &'static str> {
     NEEDED.into_iter().chain(OPTIONAL)
 }
 
-/// Whether a file's note is one of these.
+/// Whether this is the note of such a file.
 pub(crate) fn is_note(key: &str) -> bool {
     key == BARE || key.starts_with(PREFIX)
 }
 
 impl Kept {
-    /// What the notes of a checkpoint have; nothing where they lack one of the files that belong together.
+    /// The files in the notes of a checkpoint; empty if a required file is missing.
     pub(crate) fn of(notes: &BTreeMap<String, String>) -> Self {
         let tokenizers = TEXT_FOLDERS
             .iter()
@@ -59,7 +59,7 @@ impl Kept {
         Self { files, bare: TEXT_FOLDERS.map(|(name, _)| bare.split(' ').any(|bare| bare == name)) }
     }
 
-    /// The notes that say so.
+    /// The notes with these files.
     pub(crate) fn notes(&self) -> BTreeMap<String, String> {
         let mut notes: BTreeMap<String, String> =
             self.files.iter().map(|(path, text)| (format!("{PREFIX}{path}"), text.clone())).collect();
@@ -71,7 +71,7 @@ impl Kept {
         notes
     }
 
-    /// The files of text encoder `i`'s tokenizer by their names; `None` where there are none.
+    /// The files of text encoder `i`'s tokenizer by name; `None` if there are none.
     pub(crate) fn tokenizer(&self, i: usize) -> Option<BTreeMap<String, String>> {
         let (_, folder) = TEXT_FOLDERS.get(i)?;
         let below = |(path, text): (&String, &String)| {
@@ -80,7 +80,7 @@ impl Kept {
         Some(self.files.iter().filter_map(below).collect::<BTreeMap<_, _>>()).filter(|files| !files.is_empty())
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -102,10 +102,10 @@ mod tests {
         notes.insert("format".into(), "pt".into());
         notes.insert("kiln.file:../../victim".into(), "x".into());
         notes.insert("kiln.file:tokenizer/other.py".into(), "x".into());
-        assert_eq!(Kept::of(&notes), kept, "other names are not taken");
+        assert_eq!(Kept::of(&notes), kept, "other names are ignored");
         assert_eq!(kept.tokenizer(0).unwrap().keys().collect::<Vec<_>>(), ["vocab.json"]);
         assert_eq!(kept.tokenizer(1).unwrap().keys().collect::<Vec<_>>(), ["merges.txt"]);
         notes.remove("kiln.file:unet/config.json");
-        assert!(Kept::of(&notes).is_empty(), "half of them are none");
+        assert!(Kept::of(&notes).is_empty(), "incomplete notes are ignored");
     }
 }

@@ -1,4 +1,4 @@
-//! What kind of model a file is, by its shapes, a few of its tensors, and its notes.
+//! The kind of model in a file, by its shapes, a few of its tensors, and its notes.
 
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::UnetShape;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{FilePart, SingleFile, UnetPart};
 
-/// The kinds that are told apart.
+/// The distinguished kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelKind {
@@ -22,7 +22,7 @@ pub enum ModelKind {
     Ssd1b,
     /// Segmind Vega: XL with a third of its layers.
     Vega,
-    /// Of this family, in a shape that is none of these.
+    /// Another model of this family.
     Other,
 }
 
@@ -43,7 +43,7 @@ impl ModelKind {
         }
     }
 
-    /// The kind in words.
+    /// A description of the kind.
     pub fn label(self) -> &'static str {
         match self {
             Self::Sd1 => "Stable Diffusion 1",
@@ -57,7 +57,7 @@ impl ModelKind {
     }
 }
 
-/// What a U-Net takes besides noisy latents.
+/// The inputs of a U-Net in addition to noisy latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelInput {
@@ -69,7 +69,7 @@ pub enum ModelInput {
     Depth,
     /// An image to change: 8 channels.
     Edit,
-    /// Some other number of channels.
+    /// Another number of channels.
     Other,
 }
 
@@ -84,7 +84,7 @@ impl ModelInput {
         }
     }
 
-    /// The input in words; nothing for latents alone.
+    /// A description of the input; `None` for latents only.
     pub fn label(self) -> Option<&'static str> {
         match self {
             Self::Latents => None,
@@ -96,7 +96,7 @@ impl ModelInput {
     }
 }
 
-/// What the denoiser predicts.
+/// The prediction type of the denoiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prediction {
@@ -129,19 +129,18 @@ impl std::str::FromStr for Prediction {
     }
 }
 
-/// Distillations whose tensors have the names and shapes of the model that they were made from: what a file calls
-/// itself is all there is.
+/// Distillations whose tensors have the same names and shapes as the original model. Only the name and the notes of a
+/// file show them.
 const DISTILLED: [&str; 5] = ["turbo", "lightning", "lcm", "hyper", "dmd"];
 
-/// The step at which the official Stable Diffusion 2.1 base, which predicts noise, was saved.
+/// The training step of the official Stable Diffusion 2.1 base, which predicts noise.
 const SD21_BASE_STEP: &str = "875000";
-/// Above this standard deviation of one bias a Stable Diffusion 2 predicts velocities: a rule of ComfyUI's
-/// (`supported_models.py`, SD20), which no tensor's name or shape tells.
+/// The standard deviation of one bias above which a Stable Diffusion 2 model predicts velocity: a rule of ComfyUI
+/// (`supported_models.py`, SD20). No tensor name or shape shows it.
 const VELOCITY_DEVIATION: f64 = 0.09;
 const TELLING_BIAS: &str = "output_blocks.11.1.transformer_blocks.0.norm1.bias";
 
-/// What the denoiser predicts: as the notes say, as marker tensors say, or as numbers tell where the shape is that
-/// of Stable Diffusion 2.
+/// The prediction type, from the notes, from marker tensors, or from values if the shape is that of Stable Diffusion 2.
 pub(crate) fn prediction(file: &SingleFile) -> Prediction {
     let notes = file.checkpoint.metadata();
     match notes.get("modelspec.prediction_type").map(String::as_str) {
@@ -153,7 +152,7 @@ pub(crate) fn prediction(file: &SingleFile) -> Prediction {
         return Prediction::V;
     }
     let Some(UnetPart::Ldm(FilePart { prefix, shape })) = &file.unet else { return Prediction::Epsilon };
-    // Those of this width with more inputs were all trained to predict noise.
+    // Models of this width with more inputs were all trained to predict noise.
     if shape.context_dim != 1024 || ModelInput::of(shape) != ModelInput::Latents {
         return Prediction::Epsilon;
     }
@@ -166,7 +165,7 @@ pub(crate) fn prediction(file: &SingleFile) -> Prediction {
     }
 }
 
-/// Whether the schedule ends in pure noise: a marker that files with velocities carry.
+/// Whether the schedule ends at zero SNR: files with velocity prediction have a marker for it.
 pub(crate) fn zero_terminal_snr(file: &SingleFile) -> bool {
     has_marker(file, "ztsnr")
 }
@@ -175,7 +174,7 @@ fn has_marker(file: &SingleFile, name: &str) -> bool {
     file.checkpoint.info(name).is_some()
 }
 
-/// The distillation that the file's name or notes speak of.
+/// The distillation that the file's name or notes contain.
 pub(crate) fn distilled(file: &SingleFile) -> Option<&'static str> {
     let notes = file.checkpoint.metadata();
     let name = file.path.file_stem().map(|name| name.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! A checkpoint in one file: which parts it has, under which names, and what kind of model they are.
+//! A checkpoint in one file: its components, their naming schemes, and the kind of model.
 
 pub(crate) mod configs;
 pub(crate) mod kept;
@@ -17,10 +17,10 @@ use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
 use crate::error::Result;
 use crate::file_kind::DIFFUSERS_UNET;
 
-/// What stands before a U-Net's names: in whole models, in a U-Net's own file, in some programs' files.
+/// Prefixes of U-Net tensor names: in whole models, in U-Net files, in files of some programs.
 const UNET: [&str; 4] = ["model.diffusion_model.", "", "diffusion_model.", "unet."];
 const VAE: [&str; 3] = ["first_stage_model.", "", "vae."];
-/// What stands before the first text encoder's names: Stable Diffusion 1, XL, 2, the refiner, an encoder's own file.
+/// Prefixes of the first text encoder's tensor names: Stable Diffusion 1, XL, 2, the refiner, an encoder file.
 const FIRST_TEXT: [&str; 6] = [
     "cond_stage_model.transformer.",
     "conditioner.embedders.0.transformer.",
@@ -29,10 +29,10 @@ const FIRST_TEXT: [&str; 6] = [
     "text_encoder.",
     "",
 ];
-/// XL's second: CompVis' names, and stable-diffusion.cpp's.
+/// The second encoder of XL: CompVis' names, and stable-diffusion.cpp's.
 const SECOND_TEXT: [&str; 3] = ["conditioner.embedders.1.model.", "cond_stage_model.1.transformer.", "text_encoder_2."];
 
-/// Tensors of whole models that no part needs, by how their names begin or end.
+/// Tensors of whole models that no component needs, by prefix or suffix.
 const IGNORED_PREFIXES: [&str; 16] = [
     "model_ema.",
     "alphas_cumprod",
@@ -54,7 +54,7 @@ const IGNORED_PREFIXES: [&str; 16] = [
 const IGNORED_SUFFIXES: [&str; 5] =
     ["position_ids", "logit_scale", "text_projection", "attn_mask", "text_projection.weight"];
 
-/// A part of a file: what stands before its names, and its shape.
+/// A component of a file: the prefix of its names, and its shape.
 #[derive(Debug, Clone)]
 pub(crate) struct FilePart<S> {
     pub(crate) prefix: &'static str,
@@ -65,11 +65,11 @@ pub(crate) struct FilePart<S> {
 #[derive(Debug, Clone)]
 pub(crate) enum UnetPart {
     Ldm(FilePart<UnetShape>),
-    /// What stands before its names.
+    /// The prefix of its names.
     Diffusers(&'static str),
 }
 
-/// An open checkpoint and its parts.
+/// An open checkpoint and its components.
 #[derive(Clone)]
 pub(crate) struct SingleFile {
     pub(crate) path: PathBuf,
@@ -87,7 +87,7 @@ impl std::fmt::Debug for SingleFile {
 }
 
 impl SingleFile {
-    /// Opens a file and looks for its parts, by names and shapes alone.
+    /// Opens a file and detects its components, by names and shapes only.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let below = |prefix: &'static str| Subset::new(checkpoint.clone(), prefix);
@@ -140,7 +140,7 @@ impl SingleFile {
         Some(Box::new(Named::new(self.below(prefix), shape.dialect.names())))
     }
 
-    /// The tensors that belong to none of the parts and are none of those that training leaves behind, sorted.
+    /// The tensors that belong to no component and are not remains of training, sorted.
     pub(crate) fn unexpected(&self) -> Vec<String> {
         let mut known = BTreeSet::new();
         let mut add = |prefix: &str, names: &dyn Fn(&str) -> bool| {
@@ -173,7 +173,7 @@ impl SingleFile {
         unexpected
     }
 
-    /// The elements of a small tensor, for what its numbers tell.
+    /// The elements of a small tensor.
     fn values(&self, key: &str) -> Option<Vec<f32>> {
         let ParamInfo { shape, .. } = self.checkpoint.info(key)?;
         if shape.iter().product::<usize>() > 1 << 16 {

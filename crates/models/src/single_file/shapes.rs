@@ -1,4 +1,4 @@
-//! The shapes of networks that are known by their configurations: what decides their names in a single file.
+//! The shapes of networks from their configurations, which determine names in a single file.
 
 use kiln_unet::{BlockConfig, UnetConfig};
 use kiln_weights::ldm::{UnetLevel, UnetShape};

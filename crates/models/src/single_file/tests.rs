@@ -1,4 +1,4 @@
-//! The official configurations, through the names and shapes of their single files and back.
+//! The official configurations, converted to the names and shapes of single files and back.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,11 +15,11 @@ use super::configs::{text_config, unet_config, vae_config};
 use super::kind::{ModelInput, ModelKind, Prediction, prediction};
 use super::shapes::unet_shape;
 
-/// Tensors of which nothing but names and shapes is known.
+/// Tensors with names and shapes only.
 struct Shapes(HashMap<String, Vec<usize>>);
 
 impl Shapes {
-    /// The tensors of some networks, under the names of a single file and in its shapes.
+    /// The tensors of some networks, with the names and shapes of a single file.
     fn of(networks: &[&Segments], names: &Names) -> Self {
         let mut shapes = HashMap::new();
         for param in networks.iter().flat_map(|segments| segments.iter()).flat_map(|segment| segment.params()) {
@@ -65,7 +65,7 @@ fn check_unet(config: &UnetConfig, kind: ModelKind, input: ModelInput, predictio
     let network = Unet::new(config.clone());
     let mut tensors = Shapes::of(&[network.segments()], &shape.names());
     if !config.use_linear_projection {
-        // Networks declare what they multiply with; files of this kind have 1x1 convolutions.
+        // Networks declare matrices; files of this kind have 1x1 convolutions.
         let outer = |key: &str| key.ends_with("proj_in.weight") || key.ends_with("proj_out.weight");
         tensors.0.iter_mut().filter(|(key, _)| outer(key)).for_each(|(_, shape)| shape.extend([1, 1]));
     }
@@ -100,7 +100,7 @@ fn shared_data_official_configurations_follow_from_the_shapes() {
         let found = VaeShape::read(&tensors).unwrap();
         assert_eq!((found.dialect, found.channels.as_slice()), (VaeDialect::Ldm, [128, 256, 512, 512].as_slice()));
         let mut derived = VaeConfig::from_json(&vae_config(&found, is_xl).to_string()).unwrap();
-        derived.force_upcast = vae.force_upcast; // without meaning but for XL
+        derived.force_upcast = vae.force_upcast; // only used for XL
         assert_eq!(derived, vae, "{name}");
 
         for (i, part) in ["text_encoder", "text_encoder_2"].into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn shared_data_official_configurations_follow_from_the_shapes() {
                 let mut derived =
                     TextEncoderConfig::from_json(&text_config(&found, projected, !is_xl).to_string()).unwrap();
                 if !config.has_projection() {
-                    derived.projection_dim = config.projection_dim; // without meaning
+                    derived.projection_dim = config.projection_dim; // not used
                 }
                 assert_eq!(derived, config, "{name} {part}");
             }
@@ -126,7 +126,7 @@ fn shared_data_official_configurations_follow_from_the_shapes() {
     }
 }
 
-/// segmind's `config.json` in short: the levels' depths, which are not the same on both ways.
+/// segmind's `config.json` in short: the depths differ between down and up blocks.
 fn distilled(down: &str, up: &str) -> UnetConfig {
     let json = format!(
         r#"{{"block_out_channels": [320, 640, 1280], "cross_attention_dim": 2048, "attention_head_dim": [5, 10, 20],
@@ -147,7 +147,8 @@ fn distilled_shapes_are_known() {
     check_unet(&vega, ModelKind::Vega, ModelInput::Latents, Prediction::Epsilon);
 }
 
-/// A file with a part of a Stable Diffusion 2: what tells its prediction. `bias` alternates between plus and minus this.
+/// A file with a part of a Stable Diffusion 2 that shows its prediction type. The elements of its bias alternate
+/// between `bias` and `-bias`.
 fn second(extra: &[&str], notes: &[(&str, &str)], channels: usize, bias: f32) -> Prediction {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
@@ -178,7 +179,7 @@ fn second(extra: &[&str], notes: &[(&str, &str)], channels: usize, bias: f32) ->
 }
 
 #[test]
-fn predictions_are_told_by_notes_markers_and_numbers() {
+fn prediction_types_follow_from_notes_markers_and_values() {
     use Prediction::{Epsilon, V};
     assert_eq!(second(&[], &[], 4, 0.2), V);
     assert_eq!(second(&[], &[], 4, 0.05), Epsilon);

@@ -1,7 +1,7 @@
-//! ComfyUI's graph under the key `prompt`: nodes by their ids, whose inputs are values or `[id, slot]` of another node.
+//! ComfyUI's graph under the key `prompt`: nodes by id, whose inputs are values or links `[id, slot]` to other nodes.
 //!
-//! A graph is plain where an image comes from one sampler over an empty latent image, texts and a checkpoint, with LoRAs in
-//! between. Any other node makes it something else than a request can say, and is named.
+//! A simple graph generates an image from one sampler with an empty latent image, texts and a checkpoint, with optional
+//! LoRAs. A request cannot express other nodes; the error names them.
 
 use kiln_media::{Graph, NodeAt, short, shortened};
 use serde_json::Value;
@@ -11,17 +11,17 @@ use super::{Taken, as_in_comfyui, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
 
-/// A chain of more nodes is no plain graph, or leads back to its begin.
+/// The maximum length of a chain of nodes; a longer one is not simple, or is a loop.
 const MAX_CHAIN: usize = 200;
 /// Deeper parentheses are text.
 const MAX_DEPTH: usize = 64;
-/// What a pair of parentheses multiplies by.
+/// The factor of a pair of parentheses.
 const STEP: f64 = 1.1;
 
-/// The request that a plain graph is.
+/// The request for a simple graph.
 ///
 /// # Errors
-/// Names the node or the input that makes it no plain one.
+/// Names the node or the input that is not supported.
 pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
     let reader = Reader { graph };
     let (sampler, decoder) = reader.sampler()?;
@@ -38,7 +38,7 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
         for (name, expected) in all {
             let found = reader.value(sampler, name)?;
             if *found != expected {
-                return Err(format!("{name} of node {} is {}, which is no whole run", named(sampler), short(found)));
+                return Err(format!("{name} of node {} is {}, which is not a whole run", named(sampler), short(found)));
             }
         }
         if (reader.whole(sampler, "end_at_step")? as usize) < steps {
@@ -48,7 +48,7 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
         let denoise = reader.value(sampler, "denoise")?;
         if denoise.as_f64() != Some(1.0) {
             return Err(format!(
-                "denoise of node {} is {}, so that it began with an image",
+                "denoise of node {} is {}, so the run started from an image",
                 named(sampler),
                 short(denoise)
             ));
@@ -60,7 +60,7 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
     }
     let batch = reader.whole(latent, "batch_size")?;
     if batch > 1 {
-        taken.warnings.push(format!("it is one of {batch} images that share their noise; the first one is made"));
+        taken.warnings.push(format!("it is one of {batch} images that share their noise; the first one is generated"));
     }
     let (positive, clip) = reader.text(sampler, "positive")?;
     let (negative, negative_clip) = reader.text(sampler, "negative")?;
@@ -72,7 +72,7 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
     }
     taken.request = Request {
         prompt: dialect::written(&spans(positive)),
-        // Empty texts are encoded there, too.
+        // ComfyUI also encodes empty texts.
         negative_prompt: Some(dialect::written(&spans(negative))),
         steps: Some(steps),
         seed: Some(reader.whole(sampler, if advanced { "noise_seed" } else { "seed" })?),
@@ -99,7 +99,7 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
     Ok(taken)
 }
 
-/// The nodes between a sampler or a text and its checkpoint, from there on, and that checkpoint's id.
+/// The nodes between a sampler or a text and its checkpoint, in this order, and that checkpoint's id.
 struct Chain<'a> {
     nodes: Vec<&'a str>,
     checkpoint: String,
@@ -111,14 +111,14 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn node(&self, id: &str) -> Result<NodeAt<'a>, String> {
-        self.graph.node(id).ok_or_else(|| format!("node {} is not there", shortened(id)))
+        self.graph.node(id).ok_or_else(|| format!("node {} does not exist", shortened(id)))
     }
 
     fn link(&self, at: NodeAt<'a>, name: &str) -> Result<NodeAt<'a>, String> {
         self.graph.linked(at, name).ok_or_else(|| format!("{name} of node {} comes from no node", named(at)))
     }
 
-    /// A value that stands in the node itself.
+    /// A literal value of the node.
     fn value(&self, at: NodeAt<'a>, name: &str) -> Result<&'a Value, String> {
         if let Some(from) = self.graph.linked(at, name) {
             return Err(format!("{name} of node {} comes from node {}", named(at), named(from)));
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         whole(value).ok_or_else(|| Self::wrong(at, name, value, "a whole number"))
     }
 
-    /// The sampler that the saved image comes from, and the node that decodes it.
+    /// The sampler of the saved image, and the node that decodes it.
     fn sampler(&self) -> Result<(NodeAt<'a>, NodeAt<'a>), String> {
         const SAVERS: [&str; 4] = ["SaveImage", "PreviewImage", "SaveAnimatedWEBP", "SaveAnimatedPNG"];
         let savers = self.graph.iter().filter(|(_, node)| SAVERS.contains(&node.class_type.as_str()));
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text of a sampler's input, and the node with it.
+    /// The text of a sampler's input, and its node.
     fn text(&self, sampler: NodeAt<'a>, name: &str) -> Result<(&'a str, NodeAt<'a>), String> {
         let at = self.link(sampler, name)?;
         if at.1.class_type != "CLIPTextEncode" {
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
         Ok((self.name(at, "text")?, at))
     }
 
-    /// Follows `first` of `from`, then `next` of each node, up to the checkpoint.
+    /// Follows `first` of `from`, then `next` of each node, to the checkpoint.
     fn chain(&self, from: NodeAt<'a>, first: &str, next: &str) -> Result<Chain<'a>, String> {
         let (mut nodes, mut at) = (Vec::new(), self.link(from, first)?);
         for _ in 0..MAX_CHAIN {
@@ -190,10 +190,10 @@ impl<'a> Reader<'a> {
             nodes.push(at.0);
             at = self.link(at, next)?;
         }
-        Err(format!("the nodes behind {} do not end", named(from)))
+        Err(format!("the nodes after {} do not end", named(from)))
     }
 
-    /// The layer of the last node that sets one, which is the nearest to the text.
+    /// The layer of the nearest node to the text that sets one.
     fn clip_skip(&self, clip: &Chain<'a>) -> Result<Option<usize>, String> {
         for id in &clip.nodes {
             let at = self.node(id)?;
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    /// The LoRAs, those next to the checkpoint first. Each changes the networks of the chains that it stands in.
+    /// The LoRAs in order from the checkpoint. Each changes the networks of the chains that contain it.
     fn loras(&self, model: &Chain<'a>, clip: &Chain<'a>) -> Result<Vec<LoraUse>, String> {
         let mut ids: Vec<&str> = clip.nodes.iter().rev().copied().filter(|id| !model.nodes.contains(id)).collect();
         ids.extend(model.nodes.iter().rev());
@@ -230,20 +230,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A node as messages name it.
+/// A node as in messages.
 fn named((id, node): NodeAt<'_>) -> String {
     format!("{} ({})", shortened(id), shortened(&node.class_type))
 }
 
 fn not_understood(at: NodeAt<'_>) -> String {
-    format!("node {} is not understood", named(at))
+    format!("node {} is not supported", named(at))
 }
 
-/// The spans of a text with ComfyUI's brackets (`comfy/sd1_clip.py`, `token_weights`): `(a)` is 1.1 times as much, `(a:1.3)`
-/// is 1.3 whatever is around it, `\(` and `\)` are text, and so is a parenthesis without its other half. A word
-/// `embedding:name` names an embedding.
+/// The spans of a text with ComfyUI's parentheses (`comfy/sd1_clip.py`, `token_weights`): `(a)` has 1.1 times the
+/// weight, `(a:1.3)` has 1.3 regardless of its context, `\(` and `\)` are text, and so is an unbalanced parenthesis. A
+/// word `embedding:name` names an embedding.
 pub(super) fn spans(text: &str) -> Vec<(String, f64)> {
-    // As there: characters that no text has, so that escaped parentheses are none.
+    // As in ComfyUI: escaped parentheses are replaced by characters that no text has.
     let text = text.replace("\\)", "\0\u{1}").replace("\\(", "\0\u{2}");
     let mut spans = Vec::new();
     weigh(&text, 1.0, 0, &mut spans);
@@ -288,12 +288,12 @@ fn weigh<'t>(text: &'t str, weight: f64, depth: usize, spans: &mut Vec<(&'t str,
     push(text.get(start..).unwrap_or_default(), spans);
 }
 
-/// A number as Python reads it, if it is a finite one.
+/// A number in Python's format, if it is finite.
 fn stated_weight(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|weight: &f64| weight.is_finite())
 }
 
-/// Words that name embeddings as they are named here: without `embedding:` and the ending of a file.
+/// Converts names of embeddings to Kiln's names: without `embedding:` and the file extension.
 fn with_names(text: &str) -> String {
     const PREFIX: &str = "embedding:";
     if !text.contains(PREFIX) {

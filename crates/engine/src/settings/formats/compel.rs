@@ -1,7 +1,7 @@
-//! compel's syntax, which InvokeAI's prompts have: `word++`, `word-`, `(some words)1.3`, `(some words)++`.
+//! compel's syntax in InvokeAI's prompts: `word++`, `word-`, `(some words)1.3`, `(some words)++`.
 //!
-//! `+` is a factor of 1.1, `-` one of 0.9, each as often as it is written; parentheses alone change nothing, and factors of
-//! parentheses in each other are multiplied (compel's documentation, `Syntax.md`).
+//! Each `+` is a factor of 1.1, each `-` one of 0.9; parentheses without a factor have no effect, and factors of nested
+//! parentheses are multiplied (compel's documentation, `Syntax.md`).
 
 const PLUS: f64 = 1.1;
 const MINUS: f64 = 0.9;
@@ -11,11 +11,11 @@ const MAX_DEPTH: usize = 64;
 /// The spans of a prompt.
 ///
 /// # Errors
-/// Names a function such as `.blend()`, which makes several prompts of one.
+/// Names a function such as `.blend()`, which combines several prompts.
 pub(super) fn spans(prompt: &str) -> Result<Vec<(String, f64)>, String> {
     for function in [".and(", ".blend(", ".swap("] {
         if prompt.contains(function) {
-            return Err(format!("its prompt has compel's {function}..), which Kiln does not have"));
+            return Err(format!("its prompt has compel's {function}..), which Kiln does not support"));
         }
     }
     let chars: Vec<char> = prompt.chars().collect();
@@ -24,9 +24,9 @@ pub(super) fn spans(prompt: &str) -> Result<Vec<(String, f64)>, String> {
     Ok(spans)
 }
 
-/// Adds the spans of `text`, all of which weighs `weight`.
+/// Adds the spans of `text` with the base weight `weight`.
 fn read(text: &[char], weight: f64, depth: usize, spans: &mut Vec<(String, f64)>) {
-    let mut open = String::new(); // text of this weight
+    let mut open = String::new(); // text with this weight
     let mut i = 0;
     while let Some(&c) = text.get(i) {
         match c {
@@ -51,7 +51,7 @@ fn read(text: &[char], weight: f64, depth: usize, spans: &mut Vec<(String, f64)>
                 let next = text.get(i + signs);
                 let ends_a_word = next.is_none_or(|next| !next.is_alphanumeric() && !['+', '-'].contains(next));
                 let start = open.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-                // A sign that stands alone, or within a word, is text.
+                // A sign that stands alone or within a word is text.
                 if ends_a_word && open.get(start..).is_some_and(|word| word.chars().any(char::is_alphanumeric)) {
                     let mut word = open.split_off(start);
                     push(spans, &mut open, weight);
@@ -82,7 +82,7 @@ fn power(sign: char, times: usize) -> f64 {
     factor.powi(times.min(100) as i32)
 }
 
-/// Where the parenthesis at `start` is closed.
+/// The position that closes the parenthesis at `start`.
 fn closing(text: &[char], start: usize) -> Option<usize> {
     let (mut depth, mut i) = (0usize, start);
     loop {
@@ -101,7 +101,7 @@ fn closing(text: &[char], start: usize) -> Option<usize> {
     }
 }
 
-/// The factor that stands at `start`, behind a parenthesis, and what is behind it.
+/// The factor at `start` after a parenthesis, and the position after it.
 fn factor(text: &[char], start: usize) -> (f64, usize) {
     let rest = text.get(start..).unwrap_or_default();
     match rest.first() {
@@ -111,7 +111,7 @@ fn factor(text: &[char], start: usize) -> (f64, usize) {
         }
         _ => {
             let number: String = rest.iter().take(20).take_while(|c| c.is_ascii_digit() || **c == '.').collect();
-            // The point that ends a sentence is none of the number's.
+            // The period of a sentence is not part of the number.
             let number = number.trim_end_matches('.');
             number.parse().map_or((1.0, start), |factor| (factor, start + number.len()))
         }
@@ -129,9 +129,9 @@ mod tests {
         assert!(close && found.len() == expected.len(), "{prompt}: {found:?}");
     }
 
-    /// Examples of compel's documentation of its syntax, and of a real prompt.
+    /// Examples from compel's documentation of its syntax, and from a real prompt.
     #[test]
-    fn words_and_parentheses_weigh() {
+    fn words_and_parentheses_have_weights() {
         check(
             "a man picking apricots++ from a tree--",
             &[("a man picking", 1.0), ("apricots", 1.21), ("from a", 1.0), ("tree", 0.81)],

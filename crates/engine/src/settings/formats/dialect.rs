@@ -1,10 +1,10 @@
-//! Texts with weights in the dialect that requests are written in.
+//! Texts with weights in the dialect of requests.
 
-/// A prompt in which `spans` have their weights and nothing else is read: no `AND`, `BREAK`, tag, schedule or bracket. Its
-/// spans are apart, as words of different spans are in ComfyUI and compel.
+/// A prompt in which `spans` have their weights and nothing else is parsed: no `AND`, `BREAK`, tag, schedule or
+/// bracket. Spans are separated, as words of different spans are in ComfyUI and compel.
 ///
-/// A backslash before a bracket or a backslash makes it text, and any other backslash vanishes when a prompt is read. So one
-/// within a word that would be read, or behind a `<` or `:`, keeps it from being read and leaves no trace.
+/// A backslash before a bracket or a backslash makes it text, and the parser removes any other backslash. A backslash
+/// within a keyword, or after a `<` or `:`, therefore prevents its parsing and leaves no trace.
 pub(super) fn written(spans: &[(String, f64)]) -> String {
     let spans = spans.iter().filter(|(text, _)| !text.trim().is_empty());
     let written = spans.map(|(text, weight)| match *weight {
@@ -14,7 +14,7 @@ pub(super) fn written(spans: &[(String, f64)]) -> String {
     written.collect::<Vec<_>>().join(" ")
 }
 
-/// The text with all that would be read made text.
+/// The text with all syntax escaped.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for word in text.trim().split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
@@ -33,7 +33,7 @@ fn escaped(text: &str) -> String {
             }
         }
     }
-    // What follows a last `<` or `:` is outside of the text.
+    // Text after a last `<` or `:` is outside of the span.
     if text.trim().ends_with(['<', ':']) {
         escaped.pop();
     }
@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// What the encoders get of a text, as the engine reads it.
+    /// The text for the encoders, as the engine parses it.
     fn read(text: &str) -> Vec<(String, f64)> {
         let parts = subprompts(&take_tags(text).0);
         assert_eq!((parts.len(), parts[0].weight), (1, 1.0), "{text}");
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_weights_is_read() {
+    fn only_weights_are_parsed() {
         for text in [
             "a cat",
             "a [cat:dog:0.5] AND b BREAK c",

@@ -1,4 +1,4 @@
-//! Fooocus' scheme: JSON in `parameters`, or in the Exif (`modules/meta_parser.py`, `FooocusMetadataParser`).
+//! Fooocus' format: JSON in `parameters`, or in the Exif data (`modules/meta_parser.py`, `FooocusMetadataParser`).
 
 use kiln_clip::Emphasis;
 use serde_json::{Map, Value};
@@ -8,8 +8,7 @@ use super::{Taken, as_in_comfyui, comfy, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
 
-/// What says nothing of the image that other fields do not say: the prompts before styles were written into them, the
-/// names of styles, and who wrote it.
+/// Fields that other fields repeat: the prompts before styles were applied, the names of styles, and the author.
 const SILENT: [&str; 13] = [
     "prompt",
     "negative_prompt",
@@ -34,7 +33,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
         Some(Value::String(text)) => vec![text.clone()],
         _ => vec![all.get(plain).and_then(Value::as_str).unwrap_or_default().to_string()],
     };
-    // Each style's text is encoded alone, and all of them stand one behind the other.
+    // Each style's text is encoded separately, and the results are concatenated.
     let prompt = |texts: Vec<String>| {
         let written = texts.iter().map(|text| dialect::written(&comfy::spans(text)));
         written.collect::<Vec<_>>().join(" BREAK ")
@@ -49,7 +48,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
         width: size.map(|(width, _)| width),
         height: size.map(|(_, height)| height),
         clip_skip: fields.count("clip_skip").filter(|&skip| skip > 0),
-        // Its own way to weigh is AUTOMATIC1111's (`modules/patch_clip.py`).
+        // Its weighting equals AUTOMATIC1111's (`modules/patch_clip.py`).
         emphasis: Emphasis::Original,
         ..as_in_comfyui()
     };
@@ -63,7 +62,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
             taken.request.loras.push(lora_use(name, weight));
         }
     }
-    // The same once more, by their places.
+    // The same fields by position.
     let combined: Vec<&str> =
         all.keys().map(String::as_str).filter(|name| name.starts_with("lora_combined_")).collect();
     for name in combined {

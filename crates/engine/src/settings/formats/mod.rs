@@ -1,9 +1,8 @@
-//! Settings that other programs write in formats of their own, all of them JSON: taken as far as their fields mean
-//! something here.
+//! Settings of other programs in JSON formats, converted as far as Kiln supports their fields.
 //!
-//! What a program does by default and Kiln does otherwise is part of what its settings mean: where noise is drawn, how
-//! weights of words act, what happens to texts of unequal length. What cannot be met is named in a warning, a sampler that
-//! Kiln does not have is an error, and a text that is not understood is no settings at all.
+//! A program's defaults are part of its settings if they differ from Kiln's: the device of the noise, the effect of
+//! word weights, the padding of texts with unequal lengths. Unsupported values are named in a warning, an unsupported
+//! sampler is an error, and an unknown text counts as no settings.
 
 mod comfy;
 mod compel;
@@ -23,35 +22,35 @@ use serde_json::Value;
 use super::programs;
 use crate::request::{Request, Rng};
 
-/// What a program's settings make here.
+/// The converted settings of a program.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// The request without files.
     pub(super) request: Request,
     /// The model's name.
     pub(super) model: Option<String>,
-    /// The model's SHA-256, or the begin of it.
+    /// The model's SHA-256, or its prefix.
     pub(super) model_hash: Option<String>,
-    /// The VAE in the place of the model's own.
+    /// The VAE that replaces the model's.
     pub(super) vae: Option<String>,
-    /// A sampler or a schedule that Kiln does not have.
+    /// An unsupported sampler or schedule.
     pub(super) unknown: Option<Unknown>,
-    /// What is not met, a sentence each.
+    /// Unsupported values, one sentence each.
     pub(super) warnings: Vec<String>,
 }
 
-/// A name that stands for nothing here.
+/// An unknown name.
 #[derive(Debug, PartialEq)]
 pub(super) struct Unknown {
-    /// Whether it is a schedule's, not a sampler's.
+    /// Whether it names a schedule, not a sampler.
     pub(super) is_schedule: bool,
-    /// The field that names it.
+    /// The field with the name.
     pub(super) field: &'static str,
     /// The name.
     pub(super) name: String,
 }
 
-/// A program, and its settings or why they are not understood.
+/// A program, and its settings or the reason why they are not supported.
 pub(super) type Found = (&'static str, Result<Taken, String>);
 
 /// The settings of a program among the texts of an image.
@@ -74,7 +73,7 @@ pub(super) fn find(texts: &[ImageText]) -> Option<Found> {
     if let Some(all) = text(&["sd-metadata"]) {
         return Some(("InvokeAI", invoke::taken_old(&all)));
     }
-    // NovelAI hides all of its texts as one object, whose `Comment` is a text with JSON.
+    // NovelAI hides all of its texts as one object, whose `Comment` is JSON text.
     let hidden = texts.iter().filter(|text| text.key.starts_with("stealth_")).find_map(object_of);
     if let Some(hidden) = hidden.filter(|hidden| hidden.contains_key("Comment")) {
         let comment = match hidden.get("Comment") {
@@ -95,20 +94,20 @@ pub(super) fn find(texts: &[ImageText]) -> Option<Found> {
     None
 }
 
-/// A request whose texts are in the dialect that [`dialect`] writes: no choice, comment or tag in them is read.
+/// A request whose texts are in the dialect that [`dialect`] writes: no choice, comment or tag in them is parsed.
 fn literal() -> Request {
     Request { literal_prompt: true, literal_negative_prompt: true, keep_comments: true, ..Request::default() }
 }
 
-/// What ComfyUI does by default, and SwarmUI and Fooocus, whose samplers are ComfyUI's: the first noise is drawn on the CPU,
-/// texts of unequal length are not padded, a text is cut before a word.
+/// The defaults of ComfyUI, and of SwarmUI and Fooocus, which use its samplers: the initial noise is drawn on the CPU,
+/// texts of unequal length are not padded, and a chunk ends before a word.
 fn as_in_comfyui() -> Request {
     Request { rng: Rng::Cpu, emphasis: Emphasis::Comfy, chunk_cut: ChunkCut::Word, pad_conds: Some(false), ..literal() }
 }
 
 impl Taken {
-    /// Takes a sampler and a schedule by ComfyUI's names (`comfy/samplers.py`, `KSAMPLER_NAMES` and `SCHEDULER_NAMES`), which
-    /// stand in these fields.
+    /// Sets a sampler and a schedule by ComfyUI's names (`comfy/samplers.py`, `KSAMPLER_NAMES` and `SCHEDULER_NAMES`)
+    /// in these fields.
     fn sampler_of_comfyui(
         &mut self,
         [field, schedule_field]: [&'static str; 2],
@@ -129,13 +128,13 @@ impl Taken {
         }
     }
 
-    /// Notes a name, unless there is one already.
+    /// Stores an unknown name, unless there is one already.
     fn has_unknown(&mut self, unknown: Unknown) {
         self.unknown.get_or_insert(unknown);
     }
 }
 
-/// A file's name without folders and ending, as models, VAEs and LoRAs are named here.
+/// A file name without folders and extension, as Kiln names models, VAEs and LoRAs in settings.
 fn stem(name: &str) -> &str {
     let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let endings = [".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin", ".gguf"];

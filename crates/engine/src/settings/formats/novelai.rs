@@ -1,7 +1,7 @@
 //! NovelAI's texts: `Comment` has JSON, `Description` the prompt.
 //!
-//! Braces multiply a weight by 1.05 and square brackets divide it by 1.05, as often as they are written. Its models are
-//! public for none but the first version, so that other images come near at best.
+//! Braces multiply a weight by 1.05 and square brackets divide it by 1.05, once for each pair. Only the models of the
+//! first version are public, so other images are approximations at best.
 
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use serde_json::{Map, Value};
@@ -10,9 +10,9 @@ use super::object::Object;
 use super::{Taken, Unknown, dialect, literal};
 use crate::request::Request;
 
-/// What a pair of braces multiplies by.
+/// The factor of a pair of braces.
 const STEP: f64 = 1.05;
-/// More brackets than this change nothing: 1.05 to that power is 5e5.
+/// More brackets have no effect: 1.05 to that power is 5e5.
 const MAX_DEPTH: i32 = 270;
 const SILENT: [&str; 7] = ["n_samples", "request_type", "signed_hash", "version", "prompt", "legacy", "qualityToggle"];
 
@@ -21,7 +21,7 @@ pub(super) fn taken(comment: &Map<String, Value>, description: Option<&str>) -> 
     let prompt = description.or_else(|| comment.get("prompt").and_then(Value::as_str)).unwrap_or_default();
     let negative = fields.text("uc");
     if [Some(prompt), negative].into_iter().flatten().any(|text| text.contains("::")) {
-        return Err("its prompt has weights as in 1.2::word::, which Kiln does not read".into());
+        return Err("its prompt has weights as in 1.2::word::, which Kiln does not support".into());
     }
     let mut taken = Taken {
         request: Request {
@@ -50,7 +50,7 @@ pub(super) fn taken(comment: &Map<String, Value>, description: Option<&str>) -> 
                         unknown = Some(Unknown { is_schedule: true, field, name: name.into() });
                         SigmaSchedule::Default
                     }),
-                    // The levels of whole timesteps, as in k-diffusion.
+                    // The levels of integer timesteps, as in k-diffusion.
                     None if is_k => SigmaSchedule::Normal,
                     None => SigmaSchedule::Default,
                 };
@@ -63,7 +63,7 @@ pub(super) fn taken(comment: &Map<String, Value>, description: Option<&str>) -> 
     Ok(taken)
 }
 
-/// The text's pieces with their weights. Brackets that belong to no other bracket weigh all the same.
+/// The spans of the text with their weights. Unbalanced brackets count as well.
 fn spans(text: &str) -> Vec<(String, f64)> {
     let (mut spans, mut depth, mut open) = (Vec::new(), 0i32, String::new());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The members of a JSON object, of which those that were asked for are remembered.
+//! The members of a JSON object with a record of the used ones.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Of these members, of which `silent` mean nothing here.
+    /// Uses these members; those in `silent` have no effect here.
     pub(super) fn new(members: &'a Map<String, Value>, silent: &[&'a str]) -> Self {
         Self { members, used: silent.iter().copied().collect(), warnings: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl<'a> Object<'a> {
         self.read(name, |value| value.as_str()).filter(|text| !text.is_empty())
     }
 
-    /// A number, which some programs write as a text.
+    /// A number, which some programs write as text.
     pub(super) fn number(&mut self, name: &'a str) -> Option<f64> {
         let number = |value: &Value| match value {
             Value::String(text) => text.trim().parse().ok(),
@@ -38,12 +38,12 @@ impl<'a> Object<'a> {
         self.read(name, number).filter(|number: &f64| number.is_finite())
     }
 
-    /// A whole number, not negative.
+    /// A whole number of at least 0.
     pub(super) fn whole(&mut self, name: &'a str) -> Option<u64> {
         self.read(name, whole)
     }
 
-    /// The same for a number of things.
+    /// The same for a count.
     pub(super) fn count(&mut self, name: &'a str) -> Option<usize> {
         self.whole(name).and_then(|number| usize::try_from(number).ok())
     }
@@ -52,25 +52,24 @@ impl<'a> Object<'a> {
         let value = self.get(name)?;
         let found = read(value);
         if found.is_none() {
-            self.warnings.push(format!("{name}: {} is left out: Kiln does not know it", short(value)));
+            self.warnings.push(format!("{name}: {} is ignored: unknown to Kiln", short(value)));
         }
         found
     }
 
-    /// Names every member that nobody asked for and that says something.
+    /// Names every unused member with a value.
     pub(super) fn finish(mut self) -> Vec<String> {
         let left =
             self.members.iter().filter(|(name, value)| !self.used.contains(name.as_str()) && says_something(value));
-        let told = left.map(|(name, value)| {
-            format!("{}: {} is left out: Kiln does not know what it means", shortened(name), short(value))
-        });
-        let told: Vec<String> = told.collect();
-        self.warnings.extend(told);
+        let warnings = left
+            .map(|(name, value)| format!("{}: {} is ignored: its meaning is unknown", shortened(name), short(value)));
+        let warnings: Vec<String> = warnings.collect();
+        self.warnings.extend(warnings);
         self.warnings
     }
 }
 
-/// A whole number in any of the ways in which JSON is written.
+/// A whole number in any JSON notation.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),

@@ -1,4 +1,4 @@
-//! SwarmUI's `sui_image_params`: parameters by their names in small letters (`src/Text2Image/T2IParamTypes.cs`).
+//! SwarmUI's `sui_image_params`: parameters by their lower-case names (`src/Text2Image/T2IParamTypes.cs`).
 
 use kiln_media::short;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use super::{Taken, as_in_comfyui, comfy, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
 
-/// What says nothing of the image that other parameters do not say.
+/// Parameters that other parameters repeat.
 const SILENT: [&str; 12] = [
     "swarm_version",
     "date",
@@ -23,7 +23,7 @@ const SILENT: [&str; 12] = [
     "donotsave",
     "personalnote",
 ];
-/// What is sampled where nothing is said (`ComfyUIBackend/WorkflowGenerator.cs`).
+/// The default sampler (`ComfyUIBackend/WorkflowGenerator.cs`).
 const SAMPLER: &str = "euler";
 const SCHEDULER: &str = "normal";
 
@@ -33,7 +33,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
     let mut prompt = |name| -> Result<String, String> {
         let text = fields.text(name).unwrap_or_default();
         if let Some((tag, _)) = tag(text) {
-            return Err(format!("its prompt has <{tag}..>, which Kiln does not have"));
+            return Err(format!("its prompt has <{tag}..>, which Kiln does not support"));
         }
         Ok(dialect::written(&comfy::spans(text)))
     };
@@ -64,7 +64,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
     Ok(taken)
 }
 
-/// The first `<word:` or `<word>` of a text, and what follows.
+/// The first `<word:` or `<word>` of a text, and the text after it.
 fn tag(text: &str) -> Option<(&str, &str)> {
     text.match_indices('<').find_map(|(at, _)| {
         let inner = text.get(at + 1..)?;
@@ -75,7 +75,7 @@ fn tag(text: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// A list as JSON or as a text with commas.
+/// A list as JSON or as comma-separated text.
 fn list(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::Array(all)) => {

@@ -8,7 +8,7 @@ use kiln_weights::{KeyRule, Lora, Network, ParamSource, Patch, Patched, Renamed,
 
 use super::networks::{FOLDERS, Networks};
 
-/// Of a merged weight the fixtures have each so many-th value.
+/// The fixtures contain every n-th value of a merged weight.
 const STRIDE: usize = 7;
 /// The largest error of a merged weight, whose values are of order 0.1 to 1: about eight roundings of f32.
 const BOUND: f32 = 1e-6;

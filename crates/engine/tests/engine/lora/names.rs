@@ -1,4 +1,4 @@
-//! The names of layers: real ones, and CompVis' against the key maps of the official models.
+//! Layer names: real ones, and CompVis' names compared with the key maps of the official models.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ struct KeyMap {
 /// Every real name of LoRA, LoHa, LoKr and OFT files is one of Stable Diffusion 1.5's or XL's layers.
 #[test]
 #[ignore = "needs ../shared/data"]
-fn shared_data_every_known_name_is_understood() {
+fn shared_data_every_known_name_is_supported() {
     let list = shared_data("lora/lora_inspector_keys.json");
     let [sd1, sdxl] =
         ["stable-diffusion-v1-5", "stable-diffusion-xl-base-1.0"].map(|name| shared_data(&format!("configs/{name}")));

@@ -16,7 +16,7 @@ pub const FOLDERS: [(Network, &str); 3] =
     [(Network::Unet, "unet"), (Network::TextEncoder, "text_encoder"), (Network::TextEncoder2, "text_encoder_2")];
 
 impl Networks {
-    /// Those of a model folder, by its configurations alone.
+    /// The segments of a model folder, from its configurations only.
     pub fn of(model: &Path) -> Self {
         let mut all = Vec::new();
         for (network, folder) in FOLDERS {
@@ -31,7 +31,7 @@ impl Networks {
         Self { all }
     }
 
-    /// What LoRA files may change in them.
+    /// The parameters that LoRA files may change.
     pub fn targets(&self) -> Targets {
         let networks: Vec<_> = self.all.iter().map(|(network, segments)| (*network, &segments[..])).collect();
         Targets::new(&networks)

@@ -1,4 +1,4 @@
-//! Files that people trained, on the shape of Stable Diffusion 1.5.
+//! Trained files for the shape of Stable Diffusion 1.5.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn shared_data_the_same_file_in_two_dialects_changes_the_same_layers() {
 
 #[test]
 #[ignore = "needs ../shared/data"]
-fn shared_data_a_file_for_another_model_says_so() {
+fn shared_data_a_file_for_another_model_is_reported() {
     let (folder, model) = (shared_data("lora"), shared_data("configs/stable-diffusion-xl-base-1.0"));
     let targets = Networks::of(&model).targets();
     let error = Lora::open(&folder.join("catundchat_sd15.safetensors"), &targets).err().unwrap().to_string();
@@ -75,7 +75,7 @@ fn shared_data_real_embeddings_are_read() {
     }
 }
 
-/// AUTOMATIC1111's `.pt`, and the same vectors alone.
+/// AUTOMATIC1111's `.pt`, and the same vectors without its metadata.
 #[test]
 fn an_embedding_of_automatic1111_has_its_vectors() {
     let values = |name: &str| {
@@ -87,7 +87,7 @@ fn an_embedding_of_automatic1111_has_its_vectors() {
     assert_eq!(values("embedding.pt"), values("embedding.safetensors"));
 }
 
-/// Seconds of the processor that this process took so far, in all threads: what other programs take does not count.
+/// CPU seconds of this process so far in all threads, independent of other programs.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -95,7 +95,7 @@ fn processor_seconds() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Prints how much longer weights take to load with LoRAs. `cargo test -p kiln-engine --release --test engine -- --ignored
+/// Prints the additional load time with LoRAs. `cargo test -p kiln-engine --release --test engine -- --ignored
 /// --nocapture measure_`
 #[test]
 #[ignore = "a measurement, needs ../shared/data"]

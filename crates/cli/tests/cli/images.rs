@@ -1,10 +1,10 @@
-//! Reading what `kiln` wrote.
+//! Reading the images that `kiln` wrote.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-/// A PNG that was decoded to its end.
+/// A completely decoded PNG.
 pub struct Picture {
     pub size: (u32, u32),
     /// The `parameters` text, as tEXt or as iTXt.
@@ -14,7 +14,7 @@ pub struct Picture {
     pub rgb: Vec<u8>,
 }
 
-/// A text of a PNG with the kind of its chunk.
+/// A text of a PNG and the kind of its chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Text {
     /// tEXt.
@@ -23,7 +23,7 @@ pub enum Text {
     Utf8(String),
 }
 
-/// Decodes a PNG, or says what is wrong with it.
+/// Decodes a PNG, or returns its error.
 pub fn try_read(path: &Path) -> Result<Picture, String> {
     let decode = || -> Result<Picture, png::DecodingError> {
         let mut reader = png::Decoder::new(BufReader::new(File::open(path)?)).read_info()?;
@@ -55,7 +55,7 @@ pub fn read(path: &Path) -> Picture {
     try_read(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The shape of the one tensor `latents` of a safetensors file, which must be f32 and whole.
+/// The shape of the only tensor `latents` of a safetensors file, which must be complete and f32.
 #[track_caller]
 pub fn latents_shape(path: &Path) -> Vec<usize> {
     kiln_testkit::Fixture::read("latents", path).tensor("latents").dims().to_vec()

@@ -26,19 +26,19 @@ fn engine(kind: &str) -> Engine {
     engine_in(kind, ModeChoice::Full, Some(loras(kind)), None)
 }
 
-/// The pixels and the settings of a picture.
-fn picture(engine: &mut Engine, prompt: &str, loras: &[LoraUse]) -> kiln_engine::Result<(Vec<u8>, String)> {
+/// The pixels and the settings of an image.
+fn generate(engine: &mut Engine, prompt: &str, loras: &[LoraUse]) -> kiln_engine::Result<(Vec<u8>, String)> {
     let request = Request { loras: loras.to_vec(), ..request(prompt, (64, 64), 2, 7) };
     let image = try_images(engine, &request)?.remove(0);
     Ok((image.rgb, image.parameters))
 }
 
 fn pixels(engine: &mut Engine, prompt: &str) -> Vec<u8> {
-    picture(engine, prompt, &[]).unwrap().0
+    generate(engine, prompt, &[]).unwrap().0
 }
 
 #[test]
-fn a_lora_changes_the_picture_and_is_gone_without_a_trace() {
+fn a_lora_changes_the_image_and_is_removed_exactly() {
     for kind in ["sd1", "sdxl"] {
         let mut engine = engine(kind);
         let plain = pixels(&mut engine, "a red apple");
@@ -55,7 +55,7 @@ fn a_lora_changes_the_picture_and_is_gone_without_a_trace() {
 }
 
 #[test]
-fn modes_and_files_at_load_give_the_same_picture() {
+fn modes_and_files_at_load_give_the_same_image() {
     let kind = "sdxl";
     let expected = pixels(&mut engine(kind), "a red apple<lora:kohya_sgm:0.8>");
     for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
@@ -70,23 +70,23 @@ fn modes_and_files_at_load_give_the_same_picture() {
     let model = ModelFolder::open(&fixtures("models/sdxl")).unwrap();
     let uses = [lora.clone()];
     let mut loaded = Engine::load_with(model, &setup, &uses, &mut |_| ControlFlow::Continue(())).unwrap();
-    let (found, parameters) = picture(&mut loaded, "a red apple", &uses).unwrap();
-    // The same changes under other names of the layers.
+    let (found, parameters) = generate(&mut loaded, "a red apple", &uses).unwrap();
+    // The same changes with other layer names.
     assert_eq!(found, pixels(&mut engine(kind), "a red apple<lora:kohya:0.8>"));
     assert!(parameters.starts_with("a red apple <lora:kohya:0.8>\n"), "{parameters}");
 }
 
 #[test]
 fn the_tag_stays_in_the_settings() {
-    let (_, parameters) = picture(&mut engine("sd1"), "a <lora:kohya:0.5>cat", &[]).unwrap();
+    let (_, parameters) = generate(&mut engine("sd1"), "a <lora:kohya:0.5>cat", &[]).unwrap();
     assert!(parameters.starts_with("a <lora:kohya:0.5>cat\n"), "{parameters}");
 }
 
 #[test]
-fn what_is_not_there_or_does_not_fit_is_named() {
+fn missing_and_mismatched_files_are_named() {
     let mut engine = engine("sd1");
     let plain = pixels(&mut engine, "a red apple");
-    let mut message = |prompt: &str, loras: &[LoraUse]| picture(&mut engine, prompt, loras).unwrap_err().to_string();
+    let mut message = |prompt: &str, loras: &[LoraUse]| generate(&mut engine, prompt, loras).unwrap_err().to_string();
     let found = message("a <lora:ink:1>", &[]);
     assert!(
         found.contains("looked for ink.safetensors in that folder or below, for <lora:ink> in the prompt"),
@@ -144,13 +144,13 @@ fn an_embedding_of_tokens_is_those_tokens() {
             assert_eq!(pixels(&mut engine, named), pixels(&mut without, spelt), "{kind}: {named}");
         }
         assert_ne!(pixels(&mut engine, "threefold"), pixels(&mut engine, "apple-emb"));
-        // Vectors are counted like tokens: fifty times five are four chunks.
+        // Vectors count as tokens: fifty times five are four chunks.
         pixels(&mut engine, &"threefold ".repeat(50));
     }
 }
 
 #[test]
-fn a_lora_brings_its_words() {
+fn a_lora_provides_its_tokens() {
     let mut engine = engine("sd1");
     let with = pixels(&mut engine, "a photo of <s1><lora:cloneofsimo:0.8>");
     let other = pixels(&mut engine, "a photo of <s2><lora:cloneofsimo:0.8>");
@@ -160,8 +160,8 @@ fn a_lora_brings_its_words() {
     assert_eq!(pixels(&mut engine, "a photo of <s1><lora:cloneofsimo:0.8>"), with);
 }
 
-/// PEFT's `lora_bias` in projections that have no bias, against diffusers with the adapter in its layers; the image
-/// without is the one from before again.
+/// PEFT's `lora_bias` in projections without a bias, compared with diffusers with the adapter in its layers; without it
+/// the image is unchanged.
 #[test]
 fn biases_of_layers_without_any() {
     use kiln_testkit::{Fixture, Parity};
@@ -187,8 +187,8 @@ fn biases_of_layers_without_any() {
             let path = folder.path().join("latents.safetensors");
             let mut file = LatentsFile::plan(&path).unwrap();
             let watch = &mut |event| {
-                if let Event::Picture(picture) = event {
-                    file.push(&picture);
+                if let Event::Picture(image) = event {
+                    file.push(&image);
                 }
                 Ok(ControlFlow::Continue(()))
             };
