@@ -55,6 +55,7 @@ impl Args {
     fn asks_for_a_card(&self) -> bool {
         let device = match &self.command {
             Subcommand::Txt2img(args) => args.run.setup().device,
+            Subcommand::Img2img(args) => args.common.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Plan(args) => args.setup().device,

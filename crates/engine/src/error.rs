@@ -24,6 +24,9 @@ pub enum Error {
     /// A file cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
+    /// An input image cannot be read.
+    #[error(transparent)]
+    Image(#[from] kiln_media::Error),
     /// A model, or a file of one, is not what it should be.
     #[error(transparent)]
     Models(kiln_models::Error),

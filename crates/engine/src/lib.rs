@@ -29,6 +29,7 @@ mod devices;
 mod engine;
 mod error;
 mod host_memory;
+mod input;
 mod inspect;
 mod latents_file;
 mod lora;
@@ -65,6 +66,7 @@ pub use bench::{
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
+pub use input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -87,8 +89,8 @@ pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use mode::Mode;
 pub use options::{
-    GuidanceOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request, find_option,
-    request_schema, respell,
+    GuidanceOptions, ImageOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request,
+    find_option, request_schema, respell,
 };
 pub use output::Output;
 pub use picture::Picture;
@@ -102,7 +104,7 @@ pub use request::Rng;
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
-pub use settings::{ComponentKind, ImageReport, Like, NamedFile, OwnSettings, PartFile};
+pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Setup};
 
 /// The example of `docs/library.md`, which has to compile.

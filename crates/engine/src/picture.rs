@@ -1,6 +1,7 @@
 //! A picture that is ready to be saved.
 
 use candle_core::{DType, Tensor};
+use kiln_media::Rgb8Image;
 use kiln_nn::{MetaTensor, TensorLike};
 
 use crate::error::{Error, Result};
@@ -38,6 +39,13 @@ impl Picture {
             return Err(Error::model(origin.vae_config(), problem));
         }
         let rgb = to_rgb(image)?;
+        let (width, height, rgb) = match job.input.as_ref().and_then(|input| input.paste_back.as_ref()) {
+            None => (width, height, rgb),
+            Some(paste_back) => {
+                let whole = paste_back.apply(Rgb8Image::new(width, height, rgb)?)?;
+                (whole.width(), whole.height(), whole.into_data())
+            }
+        };
         let seed = job.seed_of(index);
         let settings = origin.settings(job, index);
         let parameters = parameters(job, &origin.files(&settings), index);

@@ -9,7 +9,9 @@ use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::input::{Input, Rule};
 use crate::lora::LoraUse;
+use crate::options::ImageOptions;
 use crate::pipeline::guidance::GuidanceOptions;
 use crate::pipeline::init::Init;
 use crate::pipeline::prompts::{Parsed, ParsedPrompt};
@@ -74,6 +76,14 @@ pub struct Job {
     pub(crate) guidance_inside: bool,
     /// What the images begin with.
     pub(crate) init: Init,
+    /// What is done with an input image.
+    pub image: ImageOptions,
+    /// What is known of the input image, where the request names one.
+    #[serde(skip)]
+    pub(crate) input: Option<Input>,
+    /// Whether the denoiser takes a mask and a masked image besides latents.
+    #[serde(skip)]
+    pub(crate) takes_mask: bool,
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub(crate) parsed: Parsed,
@@ -117,12 +127,63 @@ impl Job {
             };
             let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
             let config = config.with_options(&self.sampling).map_err(blame)?;
-            let schedule = Schedule::new(&config, self.steps).map_err(blame)?;
-            match self.init.strength() {
-                None => Ok(schedule),
-                Some(strength) => schedule.starting_at(schedule.start_for_strength(strength)).map_err(blame),
-            }
+            let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
+            let Some(strength) = self.init.strength() else { return schedule(self.steps) };
+            let (schedule, start) = match self.image.rule {
+                Rule::Diffusers => {
+                    let schedule = schedule(self.steps)?;
+                    let start = schedule.start_for_strength(strength);
+                    (schedule, start)
+                }
+                rule => {
+                    let (total, skipped) = self.steps_of_rule(rule, strength);
+                    let schedule = schedule(total)?;
+                    let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
+                    (schedule, start)
+                }
+            };
+            schedule.starting_at(start).map_err(blame)
         })
+    }
+
+    /// The steps of the whole schedule, and how many of them are skipped.
+    ///
+    /// AUTOMATIC1111 runs `int(min(strength, 0.999) * steps) + 1` steps of the schedule (`setup_img2img_steps` and
+    /// `sample_img2img` of v1.10). ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
+    /// `comfy/samplers.py`).
+    fn steps_of_rule(&self, rule: Rule, strength: f64) -> (usize, usize) {
+        const MOST: f64 = 0.999;
+        match rule {
+            Rule::Automatic1111 => {
+                let encoded = (strength.min(MOST) * self.steps as f64) as usize;
+                (self.steps, self.steps.saturating_sub(encoded + 1))
+            }
+            _ => {
+                let total = (self.steps as f64 / strength) as usize;
+                (total, total.saturating_sub(self.steps))
+            }
+        }
+    }
+
+    /// Refuses what a rule of another program is not known for.
+    pub(crate) fn check_rule(&self) -> Result<()> {
+        let rule = self.image.rule;
+        if rule == Rule::Diffusers || self.init.image().is_none() {
+            return Ok(());
+        }
+        let refuse = |expected: &str| {
+            Err(Error::Value { name: "rule", found: rule.id().into(), expected: format!("diffusers with {expected}") })
+        };
+        if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {
+            return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
+        }
+        if rule == Rule::Comfy && self.sampling.sigmas.is_some() {
+            return refuse("`sigmas`, which say how many steps there are");
+        }
+        if self.takes_mask && self.init.is_masked() {
+            return refuse("an inpainting model and a mask");
+        }
+        Ok(())
     }
 
     /// The same job whose images begin with `init`.

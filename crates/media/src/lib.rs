@@ -70,7 +70,7 @@ pub use foreign::{ForeignSettings, MAX_JSON, is_of_fooocus, is_of_novelai, objec
 pub use image8::{Gray8Image, Image8, MAX_PIXELS, Rgb8Image, Rgba8Image};
 pub use infotext::{Infotext, quoted};
 pub use json::{short, shortened};
-pub use open::{open, read_all};
+pub use open::{open, read_all, read_file};
 pub use png_encode::{EncodingError, encode_png};
 pub use region::Region;
 pub use resize::Filter;

@@ -9,8 +9,17 @@ use crate::{DecodeOptions, DecodedImage, Error, Result, decode};
 /// Reads and decodes an image file. The content decides about its format.
 ///
 /// # Errors
-/// [`Error::Read`] if it is no regular file (a FIFO would wait for a writer) or cannot be read, and those of [`decode`].
+/// Those of [`read_file`] and of [`decode`].
 pub fn open(path: &Path, options: &DecodeOptions) -> Result<DecodedImage> {
+    decode(&read_file(path, options)?, &path.display().to_string(), options)
+}
+
+/// All bytes of a file, for [`decode`].
+///
+/// # Errors
+/// [`Error::Read`] if it is no regular file (a FIFO would wait for a writer) or cannot be read, and [`Error::TooLarge`] if
+/// it has more bytes than [`DecodeOptions::max_file`].
+pub fn read_file(path: &Path, options: &DecodeOptions) -> Result<Vec<u8>> {
     let name = path.display().to_string();
     let failed = |error: std::io::Error| Error::Read { name: name.clone(), problem: error.to_string() };
     let metadata = path.metadata().map_err(failed)?;
@@ -23,7 +32,7 @@ pub fn open(path: &Path, options: &DecodeOptions) -> Result<DecodedImage> {
         return Err(Error::TooLarge { name, found, limit });
     }
     let file = File::open(path).map_err(failed)?;
-    decode(&read_all(file, &name, options)?, &name, options)
+    read_all(file, &name, options)
 }
 
 /// All bytes of a stream, for [`decode`]: standard input, say.

@@ -237,6 +237,11 @@ impl ModelFolder {
         self.unet.time_cond_proj_dim.is_some()
     }
 
+    /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
+    pub fn takes_mask(&self) -> bool {
+        self.unet.extra_channels() == self.vae.latent_channels + 1
+    }
+
     /// Layers that all text encoders have.
     pub fn text_layers(&self) -> usize {
         self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
@@ -277,10 +282,11 @@ impl ModelFolder {
             }
         }
         let latents = self.vae.latent_channels;
-        if self.unet.in_channels != latents || self.unet.out_channels != latents {
+        let is_known = self.unet.in_channels == latents || self.takes_mask();
+        if !is_known || self.unet.out_channels != latents {
             let problem = format!(
-                "`in_channels` is {} and `out_channels` {}, but the VAE has {latents} latent channels; models with \
-                 more inputs need an image, which txt2img does not have",
+                "`in_channels` is {} and `out_channels` {}, but the VAE has {latents} latent channels; besides latents a \
+                 U-Net may take a mask and a masked image, and nothing else",
                 self.unet.in_channels, self.unet.out_channels
             );
             return Err(Error::model(&unet_path, problem));

@@ -80,7 +80,7 @@ impl Resolver<'_> {
     /// tens of KiB.
     fn share_schedule(&mut self, model: usize, job: &mut Job) -> Result<()> {
         let schedule = job.schedule(&self.models[model].1.model)?;
-        let key = json!([model, job.sampler, job.scheduler, job.sampling, job.steps, job.init]).to_string();
+        let key = json!([model, job.sampler, job.scheduler, job.sampling, job.steps, job.init, job.image]).to_string();
         job.parsed.set_schedule(self.schedules.entry(key).or_insert(schedule).clone());
         Ok(())
     }

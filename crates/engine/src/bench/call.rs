@@ -96,7 +96,7 @@ impl Call<'_> {
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
         let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;
-        let start = Start { latents: (latents * self.schedule.init_noise_sigma())?, kept: None };
+        let start = Start { latents: (latents * self.schedule.init_noise_sigma())?, kept: None, extra: None };
         let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
         let guidance = Guidance::plain(CFG_SCALE, true, calls);
         let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;
@@ -164,6 +164,10 @@ impl Denoiser for Echo<'_> {
 
     fn latent_channels(&self) -> usize {
         Denoiser::latent_channels(self.0)
+    }
+
+    fn extra_channels(&self) -> usize {
+        self.0.extra_channels()
     }
 
     fn meta_conditioning(

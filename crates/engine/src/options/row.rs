@@ -77,6 +77,10 @@ pub enum OptionKind {
     Numbers,
     /// A path of a folder.
     Folder,
+    /// A path of an image file; `-` is the standard input.
+    File,
+    /// Sides of an image with numbers of pixels.
+    Borders,
     /// LoRA files with their strengths.
     Loras,
 }
@@ -107,6 +111,8 @@ pub enum OptionGroup {
     Image,
     /// The sampler, guidance and noise.
     Sampling,
+    /// The image to begin with, its mask, and what is done with them.
+    Input,
     /// State that Kiln writes into the settings of images, and that no user types.
     Internal,
 }
@@ -177,7 +183,8 @@ impl OptionKind {
             Self::Choice(names) => names().join(", "),
             Self::Name(_) => "name".into(),
             Self::Numbers => "list of numbers".into(),
-            Self::Folder => "path".into(),
+            Self::Folder | Self::File => "path".into(),
+            Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
         }
     }

@@ -6,7 +6,8 @@ use super::table::Request;
 /// Texts that a user may type for the option: the ends of its range, or all its names.
 pub(crate) fn samples(row: &OptionRow) -> Vec<String> {
     match row.kind {
-        OptionKind::Text | OptionKind::Folder => vec!["a".into()],
+        OptionKind::Text | OptionKind::Folder | OptionKind::File => vec!["a".into()],
+        OptionKind::Borders => vec!["top=8,left=16".into()],
         OptionKind::Flag | OptionKind::Switch => vec!["on".into(), "false".into()],
         OptionKind::Whole { min, max } => vec![min.to_string(), max.min(1 << 53).to_string()],
         OptionKind::Number { min, max } => vec![min.to_string(), max.to_string()],

@@ -23,4 +23,4 @@ pub use image::ImageReport;
 pub use like::Like;
 pub(crate) use origin::{Files, Origin};
 pub(crate) use own::KEY;
-pub use own::{ComponentKind, NamedFile, OwnSettings, PartFile};
+pub use own::{ComponentKind, InputFile, NamedFile, OwnSettings, PartFile};
