@@ -36,8 +36,13 @@ pub struct Defaults {
 }
 
 /// diffusers' classes of the models that can be run, with what they are.
-pub(crate) const PIPELINES: [(&str, Family); 3] =
-    [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl), (LCM_PIPELINE, Family::Sd)];
+pub(crate) const PIPELINES: [(&str, Family); 5] = [
+    ("StableDiffusionPipeline", Family::Sd),
+    ("StableDiffusionXLPipeline", Family::Sdxl),
+    ("StableDiffusionInpaintPipeline", Family::Sd),
+    ("StableDiffusionXLInpaintPipeline", Family::Sdxl),
+    (LCM_PIPELINE, Family::Sd),
+];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
 /// The steps of that class where nothing is asked for.
@@ -121,7 +126,7 @@ impl ModelFolder {
                 let problem = match path.is_file() && !files.has_own_configs() {
                     true => format!(
                         "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
-                         StableDiffusionXLPipeline: no other inputs than a prompt, and for XL both text encoders"
+                         StableDiffusionXLPipeline: no other inputs than a prompt, a mask and a masked image, and for XL both text encoders"
                     ),
                     false => format!(
                         "`_class_name` is {found}, expected StableDiffusionPipeline, StableDiffusionXLPipeline or \

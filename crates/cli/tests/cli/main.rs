@@ -11,6 +11,7 @@ mod flags;
 mod handover;
 mod help;
 mod hub;
+mod img2img;
 mod models;
 mod output;
 mod pictures;
