@@ -30,12 +30,20 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
         like.fill_in(&mut options, &mut setup);
     }
     let model = ModelFolder::open_with(&path, &options)?;
-    let request = match &mut like {
+    let mut request = match &mut like {
         None => args.request(),
         Some(like) => args.request_over(like.request(&model, &setup)),
     };
     let requests = match inputs {
-        None => vec![request],
+        None => {
+            for (name, value) in request.drop_input() {
+                let path = args.like.as_deref().unwrap_or(Path::new("")).display();
+                tell!(
+                    "warning: {path}: {name}: {value} is left out: the image was made from another one; see kiln img2img"
+                );
+            }
+            vec![request]
+        }
         Some(inputs) => inputs.requests(request),
     };
     let resolve = |request: &Request| match (inputs, &request.init) {

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use kiln_engine::{
-    Engine, InpaintArea, Job, ModelFolder, Picture, Request, Rule, SamplerKind, Stage, Work,
-};
+use kiln_engine::{Engine, InpaintArea, Job, ModelFolder, Picture, Request, Rule, SamplerKind, Stage, Work};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
