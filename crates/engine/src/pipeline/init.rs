@@ -336,7 +336,7 @@ impl Kept {
 
 impl Kept {
     /// The denoiser's output for `evaluation` with the image in the place of what it predicts where the image stays.
-    pub(crate) fn into_output<S: std::borrow::Borrow<Schedule>>(
+    pub(crate) fn blend_output<S: std::borrow::Borrow<Schedule>>(
         &self,
         answer: ModelOutput,
         stepper: &Stepper<S>,

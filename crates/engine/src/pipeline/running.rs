@@ -303,7 +303,7 @@ impl Group {
     fn advance(&mut self, evaluation: Evaluation, output: Tensor) -> Result<()> {
         let answer: ModelOutput = self.guidance.answer(output, self.guided.unwrap_or_default())?;
         let answer = match &self.kept {
-            Some(kept) => kept.into_output(answer, &self.stepper, &evaluation)?,
+            Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
             None => answer,
         };
         let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;

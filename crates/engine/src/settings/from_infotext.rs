@@ -157,9 +157,7 @@ fn not_supported(fields: &mut Fields<'_>) {
         warnings.push(format!("a second pass is not supported; the picture is the first one's ({})", names.join(", ")));
     }
     for (name, value) in others {
-        warnings.push(match name {
-            _ => format!("{name}: {} is left out: Kiln does not know what it means", short(value)),
-        });
+        warnings.push(format!("{name}: {} is left out: Kiln does not know what it means", short(value)));
     }
     fields.warnings.extend(warnings);
 }
