@@ -194,6 +194,25 @@ fn rules_have_their_own_steps() {
     }
 }
 
+/// What AUTOMATIC1111's rule keeps are the input's latents, whatever the strength and the sampler; the rest differs.
+#[test]
+fn a_mask_keeps_latents_by_the_other_rule() {
+    let mut engine = tiny("sd1", &cpu());
+    let mut run = |strength: f64, sampler: SamplerKind| {
+        let (strength, sampler, rule) = (Some(strength), Some(sampler.into()), Some(Rule::Automatic1111));
+        latents(&pictures(&mut engine, &Request { strength, sampler, rule, ..masked(4) }))
+    };
+    let values = |part: Tensor| part.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let first = run(0.4, SamplerKind::Euler);
+    for (strength, sampler) in [(0.9, SamplerKind::EulerA), (0.7, SamplerKind::Heun), (0.7, SamplerKind::Dpmpp2m)] {
+        let other = run(strength, sampler);
+        let columns = |latents: &Tensor, from| values(latents.narrow(3, from, 1).unwrap());
+        assert_eq!(columns(&first, 0), columns(&other, 0), "{sampler}");
+        assert_ne!(columns(&first, 5), columns(&other, 5), "{sampler}");
+        assert!(values(other).iter().all(|value| value.is_finite()));
+    }
+}
+
 #[test]
 fn requests_come_back_from_their_images() {
     let mut engine = tiny("sd1", &cpu());
