@@ -160,7 +160,8 @@ fn an_inpainting_model_needs_no_image() {
     assert_eq!(bits(&without), bits(&pictures(&mut engine, &all)));
     let job = plain.resolve(engine.model()).unwrap();
     assert!(Work::of(&job).stages().contains(&Stage::EncodeImage));
-    let refused = Request { rule: Some(Rule::Automatic1111), ..masked(4) }.resolve(engine.model()).unwrap_err();
+    let (rule, sampler) = (Some(Rule::Automatic1111), Some(SamplerKind::Euler.into()));
+    let refused = Request { rule, sampler, ..masked(4) }.resolve(engine.model()).unwrap_err();
     assert!(refused.to_string().contains("an inpainting model and a mask"), "{refused}");
 }
 
