@@ -2,8 +2,8 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, lengths, emoji, steps,
-single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `lengths`, `single_file`, `lora`, `lcm` and
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, lengths, emoji, steps,
+single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `lengths`, `single_file`, `lora`, `lcm` and
 `lora_bias` need `models`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "lengths", "emoji", "steps", "single_file", "lora",
-    "lcm", "lora_bias", "flop",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "lengths", "emoji", "steps", "single_file",
+    "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 9_000_000
+LIMIT = 10_000_000
 
 
 def main():
@@ -42,6 +42,7 @@ def main():
     import emoji
     import flop
     import image_to_image
+    import inpaint
     import lcm
     import lengths
     import lora
@@ -62,6 +63,7 @@ def main():
         "samplers": samplers.main,
         "pipeline": pipeline.main,
         "image_to_image": image_to_image.main,
+        "inpaint": inpaint.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),
         "steps": lambda: steps.main(args.emoji),

@@ -150,6 +150,10 @@ impl Denoiser for Echo<'_> {
         Denoiser::latent_channels(self.0)
     }
 
+    fn extra_channels(&self) -> usize {
+        self.0.extra_channels()
+    }
+
     fn meta_conditioning(
         &self,
         device: &MetaDevice,

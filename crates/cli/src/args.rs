@@ -7,6 +7,7 @@ use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, MemoryOptions,
 
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
+use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
 use crate::tell::LogFormat;
 use crate::txt2img_args::Txt2img;
@@ -33,6 +34,8 @@ pub struct Args {
 pub enum Command {
     /// Generates images from a prompt.
     Txt2img(Box<Txt2img>),
+    /// Generates images from a prompt and an image: variations, inpainting with a mask, and outpainting.
+    Img2img(Box<Img2img>),
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
     /// Enlarges images, with a network or a filter.
@@ -151,6 +154,9 @@ pub struct PlanArgs {
     /// Number of sampling steps, to weigh copies that are made once against copies in every step. Default: 20.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     pub steps: Option<usize>,
+    /// Includes the encoding of an input image, as kiln img2img does it.
+    #[arg(long)]
+    pub img2img: bool,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

@@ -56,6 +56,7 @@ impl Args {
     fn may_use_gpu(&self) -> bool {
         let device = match &self.command {
             Subcommand::Txt2img(args) => args.run.setup().device,
+            Subcommand::Img2img(args) => args.common.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
             Subcommand::Upscale(args) => args.device(),
             Subcommand::Bench(args) => args.plan().setup.device,

@@ -16,7 +16,9 @@ mod convert;
 mod devices;
 mod failure;
 mod flags;
+mod generate;
 mod handover;
+mod img2img_args;
 mod inspect;
 mod interrupt;
 mod log;
@@ -34,7 +36,6 @@ mod reference;
 mod run_args;
 mod table;
 mod terminal;
-mod txt2img;
 mod txt2img_args;
 mod upscale;
 mod upscale_args;
@@ -73,7 +74,11 @@ fn started() -> Result<Args, ExitCode> {
 
 fn run(args: Args) -> ExitCode {
     let result = match args.command {
-        Command::Txt2img(args) => txt2img::run(*args),
+        Command::Txt2img(args) => generate::run(*args, None),
+        Command::Img2img(args) => {
+            let args = *args;
+            generate::run(args.common, Some(&args.inputs))
+        }
         Command::Batch(args) => batch::run(*args),
         Command::Upscale(args) => upscale::run(*args),
         Command::Devices(args) => {

@@ -17,13 +17,15 @@ use crate::flags::{flag, spell};
 /// Flags of one letter.
 const SHORT: [(&str, char); 5] =
     [("negative_prompt", 'n'), ("width", 'W'), ("height", 'H'), ("seed", 's'), ("batch_count", 'b')];
-/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs are given one by one, and
-/// the batch size may be chosen by Kiln.
-const BY_HAND: [&str; 3] = ["prompt", "loras", "batch_size"];
+/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs and input images are given one
+/// by one, and the batch size may be chosen by Kiln.
+const BY_HAND: [&str; 4] = ["prompt", "loras", "batch_size", "init"];
 /// Options that cannot be given together.
 const CONFLICTS: [(&str, &str); 1] = [("sigmas", "scheduler")];
 /// The heading over the options of the sampler.
 const SAMPLING: &str = "Sampler, guidance and noise";
+/// The heading over the options of input images.
+pub const INPUT: &str = "Input image";
 /// Options that replace others of an image's settings; they are applied before what those settings have for another sampler
 /// is removed.
 const FIRST: [&str; 4] = ["sampler", "scheduler", "convention", "sigmas"];
@@ -35,9 +37,44 @@ pub struct OptionArgs {
     given: Vec<&'static OptionRow>,
 }
 
-/// The options with an argument here.
-fn rows() -> impl Iterator<Item = &'static OptionRow> {
-    OPTIONS.iter().filter(|row| row.group != OptionGroup::Internal && !BY_HAND.contains(&row.name))
+/// The options of input images that were given as arguments.
+#[derive(Debug, Clone, Default)]
+pub struct InputArgs(OptionArgs);
+
+/// The options with an argument, those of input images or all others.
+fn rows(of_inputs: bool) -> impl Iterator<Item = &'static OptionRow> {
+    let is_asked = move |row: &&OptionRow| (row.group == OptionGroup::Input) == of_inputs;
+    OPTIONS.iter().filter(is_asked).filter(|row| row.group != OptionGroup::Internal && !BY_HAND.contains(&row.name))
+}
+
+impl InputArgs {
+    /// The request with what was given in the place of what it has.
+    pub fn apply(&self, mut request: Request) -> Request {
+        self.0.given.iter().for_each(|row| row.copy(&self.0.values, &mut request));
+        request
+    }
+}
+
+impl Args for InputArgs {
+    fn augment_args(command: Command) -> Command {
+        rows(true).fold(command, |command, row| command.arg(argument(row)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for InputArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.read(rows(true), matches)
+    }
 }
 
 impl OptionArgs {
@@ -82,7 +119,7 @@ impl OptionArgs {
 
 impl Args for OptionArgs {
     fn augment_args(command: Command) -> Command {
-        rows().fold(command, |command, row| command.arg(argument(row)))
+        rows(false).fold(command, |command, row| command.arg(argument(row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -98,11 +135,24 @@ impl FromArgMatches for OptionArgs {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for row in rows().filter(|row| matches.value_source(row.name) == Some(ValueSource::CommandLine)) {
+        self.read(rows(false), matches)
+    }
+}
+
+impl OptionArgs {
+    /// Reads the arguments of `rows`.
+    fn read(
+        &mut self,
+        rows: impl Iterator<Item = &'static OptionRow>,
+        matches: &ArgMatches,
+    ) -> Result<(), clap::Error> {
+        for row in rows.filter(|row| matches.value_source(row.name) == Some(ValueSource::CommandLine)) {
             let value = row.value_mut(&mut self.values);
             let read = match row.kind {
                 OptionKind::Flag => value.read("on"),
-                OptionKind::Folder => matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| value.read_path(path)),
+                OptionKind::Folder | OptionKind::File => {
+                    matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| value.read_path(path))
+                }
                 _ => matches.get_one::<String>(row.name).map_or(Ok(()), |text| value.read(text)),
             };
             read.map_err(|problem| clap::Error::raw(ErrorKind::ValueValidation, problem))?;
@@ -128,6 +178,9 @@ fn argument(row: &'static OptionRow) -> Arg {
     if row.group == OptionGroup::Sampling {
         arg = arg.help_heading(SAMPLING);
     }
+    if row.group == OptionGroup::Input {
+        arg = arg.help_heading(INPUT);
+    }
     for (name, other) in CONFLICTS {
         if name == row.name {
             arg = arg.conflicts_with(other);
@@ -139,6 +192,7 @@ fn argument(row: &'static OptionRow) -> Arg {
     };
     match row.kind {
         OptionKind::Flag => return arg.action(ArgAction::SetTrue),
+        OptionKind::File => return arg.value_name("IMAGE").value_parser(value_parser!(PathBuf)),
         OptionKind::Folder => return arg.value_name("DIR").value_parser(value_parser!(PathBuf)),
         OptionKind::Text | OptionKind::Seed | OptionKind::Offset => arg = arg.allow_hyphen_values(true),
         OptionKind::Whole { .. } | OptionKind::Number { .. } | OptionKind::Side { .. } => {
@@ -160,6 +214,8 @@ fn value_name(kind: OptionKind) -> &'static str {
         OptionKind::Numbers => "LIST",
         OptionKind::Switch => "on|off",
         OptionKind::Folder => "DIR",
+        OptionKind::File => "IMAGE",
+        OptionKind::Borders => "SIDES",
         _ => "TEXT",
     }
 }

@@ -23,6 +23,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (on, room) = RunsOn::of(&setup);
     let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
+    work.encodes_image |= args.img2img;
     if args.batch_size == BatchSize::Auto {
         work.batch_size =
             planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size;

@@ -27,6 +27,7 @@ mod devices;
 mod engine;
 mod error;
 mod host_memory;
+mod input;
 mod inspect;
 mod latents_file;
 pub mod limits;
@@ -58,6 +59,7 @@ mod words;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result};
+pub use input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -80,8 +82,8 @@ pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
 pub use options::{
-    GuidanceOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request, find_option,
-    nearest_option, request_schema, respell,
+    GuidanceOptions, ImageOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request,
+    find_option, nearest_option, request_schema, respell,
 };
 pub use output::Output;
 pub use picture::Picture;
@@ -95,7 +97,7 @@ pub use request::Rng;
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
-pub use settings::{ComponentKind, ImageReport, Like, NamedFile, OwnSettings, PartFile};
+pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Place, Setup};
 pub use upscaling::{
     Enlarger, EnlargerEvent, ImageSource, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,

@@ -80,7 +80,7 @@ mod tests {
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     use super::*;
-    use crate::options::GuidanceOptions;
+    use crate::options::{GuidanceOptions, ImageOptions};
     use crate::request::Rng;
     use crate::seeds::SeedOptions;
 
@@ -116,6 +116,9 @@ mod tests {
             literal_negative_prompt: false,
             guidance_inside: false,
             init: Default::default(),
+            image: ImageOptions::default(),
+            input: None,
+            takes_mask: false,
             parsed: Default::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! A decoded image that is ready to be saved.
 
 use candle_core::{DType, Tensor};
-use kiln_media::{EncodingError, encode_png};
+use kiln_media::{EncodingError, Rgb8Image, encode_png};
 use kiln_nn::{MetaTensor, TensorLike};
 
 use crate::error::{Error, Result};
@@ -40,7 +40,12 @@ impl Picture {
         }
         let settings = origin.settings(job, index);
         let parameters = parameters(job, &origin.files(&settings), index);
-        let plain = Self::without_settings(index, job.seed_of(index), image, latents)?;
+        let mut plain = Self::without_settings(index, job.seed_of(index), image, latents)?;
+        if let Some(paste_back) = job.input.as_ref().and_then(|input| input.paste_back.as_ref()) {
+            let rgb = std::mem::take(&mut plain.rgb);
+            let whole = paste_back.apply(Rgb8Image::new(plain.width, plain.height, rgb)?)?;
+            (plain.width, plain.height, plain.rgb) = (whole.width(), whole.height(), whole.into_data());
+        }
         Ok(Self { parameters, settings: settings.to_json(), ..plain })
     }
 

@@ -6,9 +6,10 @@ use kiln_scheduler::{Convention, SamplerOptions, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::input::Prepared;
 use crate::limits::{MAX_PICTURES, in_range, random_seed, side};
 use crate::lora::tagged;
-pub use crate::options::{GuidanceOptions, Request};
+pub use crate::options::{GuidanceOptions, ImageOptions, Request};
 use crate::options::{OptionSet, check, sampling};
 use crate::pipeline::init::Init;
 use crate::pipeline::prompts::Parsed;
@@ -41,6 +42,8 @@ impl Request {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         check(self)?;
+        let prepared = self.prepare_input(multiple)?;
+        let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
         let sampling = sampling(self);
         let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);
         let (batch_count, batch_size) = (self.batch_count.unwrap_or(1), self.batch_size.unwrap_or(1));
@@ -60,8 +63,8 @@ impl Request {
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
-            width: side("width", self.width.unwrap_or(defaults.width), multiple)?,
-            height: side("height", self.height.unwrap_or(defaults.height), multiple)?,
+            width: side("width", self.width.unwrap_or(size.0), multiple)?,
+            height: side("height", self.height.unwrap_or(size.1), multiple)?,
             steps,
             cfg_scale: self.cfg_scale.unwrap_or(defaults.cfg_scale),
             seed: self.seed.unwrap_or_else(random_seed),
@@ -84,8 +87,19 @@ impl Request {
             literal_negative_prompt: self.literal_negative_prompt,
             guidance_inside: model.has_guidance_inside(),
             init: Init::Noise,
+            image: ImageOptions::of(self),
+            input: None,
+            takes_mask: model.takes_mask(),
             parsed: Parsed::default(),
         };
+        let job = match prepared {
+            None => job,
+            Some(Prepared { init, input, .. }) => {
+                init.check(job.width, job.height)?;
+                Job { init, input: Some(input), ..job }
+            }
+        };
+        job.check_rule()?;
         job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
         Ok(job)
     }

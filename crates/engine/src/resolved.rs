@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::{Error, Result};
+use crate::input::{Input, Rule};
 use crate::lora::LoraUse;
+use crate::options::ImageOptions;
 use crate::pipeline::guidance::GuidanceOptions;
 use crate::pipeline::init::Init;
 use crate::pipeline::prompts::{Parsed, ParsedPrompt};
@@ -75,6 +77,14 @@ pub struct Job {
     pub(crate) guidance_inside: bool,
     /// What the images begin with.
     pub(crate) init: Init,
+    /// What is done with an input image.
+    pub image: ImageOptions,
+    /// What is known of the input image, where the request names one.
+    #[serde(skip)]
+    pub(crate) input: Option<Input>,
+    /// Whether the denoiser takes a mask and a masked image besides latents.
+    #[serde(skip)]
+    pub(crate) takes_mask: bool,
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub(crate) parsed: Parsed,
@@ -118,23 +128,74 @@ impl Job {
             };
             let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
             let config = config.with_options(&self.sampling).map_err(blame)?;
-            let schedule = Schedule::new(&config, self.steps).map_err(blame)?;
-            match self.init.strength() {
-                None => Ok(schedule),
-                Some(strength) => schedule.starting_at(schedule.start_for_strength(strength)).map_err(blame),
-            }
+            let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
+            let Some(strength) = self.init.strength() else { return schedule(self.steps) };
+            let (schedule, start) = match self.image.rule {
+                Rule::Diffusers => {
+                    let schedule = schedule(self.steps)?;
+                    let start = schedule.start_for_strength(strength);
+                    (schedule, start)
+                }
+                rule => {
+                    let (total, skipped) = self.steps_of_rule(rule, strength);
+                    let schedule = schedule(total)?;
+                    let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
+                    (schedule, start)
+                }
+            };
+            schedule.starting_at(start).map_err(blame)
         })
     }
 
     /// What a schedule is made from, as text: jobs of one model with equal keys have equal schedules.
     pub fn schedule_key(&self) -> String {
-        json!([self.sampler, self.scheduler, self.sampling, self.steps, self.init]).to_string()
+        json!([self.sampler, self.scheduler, self.sampling, self.steps, self.init, self.image]).to_string()
     }
 
     /// Has the job use a schedule of another job of its model with the same [`Self::schedule_key`]: many jobs share one,
     /// which takes some tens of KiB.
     pub fn share_schedule(&mut self, schedule: Arc<Schedule>) {
         self.parsed.set_schedule(schedule);
+    }
+
+    /// The steps of the whole schedule, and how many of them are skipped.
+    ///
+    /// AUTOMATIC1111 runs `int(min(strength, 0.999) * steps) + 1` steps of the schedule (`setup_img2img_steps` and
+    /// `sample_img2img` of v1.10). ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
+    /// `comfy/samplers.py`).
+    fn steps_of_rule(&self, rule: Rule, strength: f64) -> (usize, usize) {
+        const MOST: f64 = 0.999;
+        match rule {
+            Rule::Automatic1111 => {
+                let encoded = (strength.min(MOST) * self.steps as f64) as usize;
+                (self.steps, self.steps.saturating_sub(encoded + 1))
+            }
+            _ => {
+                let total = (self.steps as f64 / strength) as usize;
+                (total, total.saturating_sub(self.steps))
+            }
+        }
+    }
+
+    /// Refuses what a rule of another program is not known for.
+    pub(crate) fn check_rule(&self) -> Result<()> {
+        let rule = self.image.rule;
+        if rule == Rule::Diffusers || self.init.image().is_none() {
+            return Ok(());
+        }
+        let refuse = |expected: &str| {
+            Err(Error::Value { name: "rule", found: rule.id().into(), expected: format!("diffusers with {expected}") })
+        };
+        if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {
+            return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
+        }
+        if rule == Rule::Comfy && self.sampling.sigmas.is_some() {
+            return refuse("`sigmas`, which say how many steps there are");
+        }
+        if self.takes_mask && self.init.is_masked() {
+            return refuse("an inpainting model and a mask");
+        }
+        Ok(())
     }
 
     /// The same job whose images begin with `init`.

@@ -33,6 +33,23 @@ impl<const C: usize> Image8<C> {
 }
 
 impl Rgb8Image {
+    /// The image with `original` over it where `mask` is below 255: at 0 the original's bytes, at 255 this image's
+    /// (`VaeImageProcessor.apply_overlay` of diffusers 0.42: a paste of the premultiplied original through the inverted
+    /// mask, then `alpha_composite`).
+    ///
+    /// # Errors
+    /// [`crate::Error::Size`] if the three differ in size.
+    pub fn with_overlay(&self, original: &Self, mask: &Gray8Image) -> Result<Self> {
+        self.check_same_size(original, "the image to paste")?;
+        self.check_same_size(mask, "the mask")?;
+        let opaque = |image: &Self| image.map(|[r, g, b]| [r, g, b, 255]);
+        let mut over = Rgba8Image::filled(self.width(), self.height(), [0; 4])?;
+        over.paste_through(&opaque(original), &mask.invert())?; // already multiplied by alpha
+        let mut result = opaque(self);
+        result.composite(&over.unpremultiply());
+        Ok(result.to_rgb())
+    }
+
     /// The image with `alpha` as its fourth channel.
     ///
     /// # Errors

@@ -36,8 +36,13 @@ pub struct Defaults {
 }
 
 /// The diffusers pipeline classes that can run, with their families.
-pub(crate) const PIPELINES: [(&str, Family); 3] =
-    [("StableDiffusionPipeline", Family::Sd), ("StableDiffusionXLPipeline", Family::Sdxl), (LCM_PIPELINE, Family::Sd)];
+pub(crate) const PIPELINES: [(&str, Family); 5] = [
+    ("StableDiffusionPipeline", Family::Sd),
+    ("StableDiffusionXLPipeline", Family::Sdxl),
+    ("StableDiffusionInpaintPipeline", Family::Sd),
+    ("StableDiffusionXLInpaintPipeline", Family::Sdxl),
+    (LCM_PIPELINE, Family::Sd),
+];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
 /// Default steps of that class.
@@ -121,7 +126,7 @@ impl ModelFolder {
                 let problem = match path.is_file() && !files.has_own_configs() {
                     true => format!(
                         "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
-                         StableDiffusionXLPipeline: no other inputs than a prompt, and for XL both text encoders"
+                         StableDiffusionXLPipeline: no other inputs than a prompt, a mask and a masked image, and for XL both text encoders"
                     ),
                     false => format!(
                         "`_class_name` is {found}, expected StableDiffusionPipeline, StableDiffusionXLPipeline or \
@@ -238,6 +243,11 @@ impl ModelFolder {
         self.unet.time_cond_proj_dim.is_some()
     }
 
+    /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
+    pub fn takes_mask(&self) -> bool {
+        self.unet.extra_channels() == self.vae.latent_channels + 1
+    }
+
     /// The number of layers that all text encoders have.
     pub fn text_layers(&self) -> usize {
         self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
@@ -278,10 +288,11 @@ impl ModelFolder {
             }
         }
         let latents = self.vae.latent_channels;
-        if self.unet.in_channels != latents || self.unet.out_channels != latents {
+        let is_known = self.unet.in_channels == latents || self.takes_mask();
+        if !is_known || self.unet.out_channels != latents {
             let problem = format!(
-                "`in_channels` is {} and `out_channels` {}, but the VAE has {latents} latent channels; models with \
-                 more inputs need an image, which txt2img does not have",
+                "`in_channels` is {} and `out_channels` {}, but the VAE has {latents} latent channels; besides latents a \
+                 U-Net may take a mask and a masked image, and nothing else",
                 self.unet.in_channels, self.unet.out_channels
             );
             return Err(Error::model(&unet_path, problem));

@@ -113,20 +113,9 @@ impl Denoiser {
         if let Some(MimicCfg { output: weaker, percentile }) = mimic {
             let image = |output: &Tensor| Ok::<_, Error>(self.interpret(output, x, point)?.x0);
             let limited = limit_range(&image(&output)?, &image(&checked(weaker)?)?, percentile)?;
-            output = self.output_for_x0(&limited, x, point)?;
+            output = output_for_x0(self.prediction, &limited, x, point)?;
         }
         Ok(ModelOutput { output, unconditional, mimic: None })
-    }
-
-    /// The model output that corresponds to the image `x0` in the latents: the inverse of [`Denoiser::interpret`].
-    fn output_for_x0(&self, x0: &Tensor, x: &Tensor, point: Point) -> Result<Tensor> {
-        let Point { alpha, sigma, .. } = point;
-        let norm = point.norm();
-        match self.prediction {
-            Prediction::Epsilon => linear(&[(1.0 / sigma, x), (-alpha / sigma, x0)]),
-            Prediction::V => linear(&[(alpha / (norm * sigma), x), (-norm / sigma, x0)]),
-            Prediction::Sample => Ok(x0.clone()),
-        }
     }
 
     /// Converts a model output for the latents `x` at `point` to `x0` and `eps`.
@@ -147,6 +136,18 @@ impl Denoiser {
             Prediction::Sample => (output.clone(), linear(&[(1.0 / sigma, x), (-alpha / sigma, output)])?),
         };
         Ok(Denoised { x0: self.threshold.apply(x0)?, eps })
+    }
+}
+
+/// The model output that corresponds to the image `x0` in the latents `x` at `point`: the inverse of
+/// [`Denoiser::interpret`].
+pub(crate) fn output_for_x0(prediction: Prediction, x0: &Tensor, x: &Tensor, point: Point) -> Result<Tensor> {
+    let Point { alpha, sigma, .. } = point;
+    let norm = point.norm();
+    match prediction {
+        Prediction::Epsilon => linear(&[(1.0 / sigma, x), (-alpha / sigma, x0)]),
+        Prediction::V => linear(&[(alpha / (norm * sigma), x), (-norm / sigma, x0)]),
+        Prediction::Sample => Ok(x0.clone()),
     }
 }
 

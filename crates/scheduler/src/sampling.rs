@@ -89,6 +89,19 @@ impl<S: Borrow<Schedule>> Stepper<S> {
         self.schedule.borrow()
     }
 
+    /// The model output for the latents of `evaluation`, the next one, that corresponds to the clean image `x0` of their shape.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn output_for(&self, x0: &Tensor, evaluation: &Evaluation) -> Result<Tensor> {
+        let schedule = self.schedule();
+        let point = schedule.points().get(self.next).copied();
+        let (index, len) = (self.next, schedule.points().len());
+        let point = point.ok_or(Error::Start { index, len, reason: "the schedule has no such evaluation" })?;
+        let prediction = schedule.config().prediction;
+        crate::denoiser::output_for_x0(prediction, x0, &evaluation.latents, point)
+    }
+
     /// The next evaluation's index in the schedule.
     pub fn index(&self) -> usize {
         self.next

@@ -127,7 +127,8 @@ fn impossible_jobs_are_refused_before_anything_is_generated() {
         write(&sandbox, "jobs.jsonl", &format!("{good}{}", job(fields)));
         batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl:2: ", expected]);
     }
-    for (field, expected) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")] {
+    for (field, expected) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")]
+    {
         write(&sandbox, "jobs.txt", "a\nb\n");
         batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", expected, "; 2 images of this file"]);
     }

@@ -12,6 +12,7 @@ mod handover;
 mod help;
 mod hub;
 mod images;
+mod img2img;
 mod models;
 mod output;
 mod plans;

@@ -334,7 +334,7 @@ fn configurations_with_absurd_values_are_refused() {
         ("unet/config.json", "attention_head_dim", json!(0)),
         ("unet/config.json", "norm_num_groups", json!(0)),
         ("unet/config.json", "norm_num_groups", json!(7)),
-        ("unet/config.json", "in_channels", json!(9)),
+        ("unet/config.json", "in_channels", json!(8)),
         ("unet/config.json", "cross_attention_dim", json!(768)),
         ("vae/config.json", "latent_channels", json!(16)),
         ("vae/config.json", "block_out_channels", json!([])),

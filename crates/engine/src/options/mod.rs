@@ -30,7 +30,7 @@ pub use schema::request_schema;
 pub use spelling::respell;
 pub(crate) use spelling::shown;
 pub use table::MAX_PICTURES;
-pub use table::{GuidanceOptions, OPTIONS, Request};
+pub use table::{GuidanceOptions, ImageOptions, OPTIONS, Request};
 pub(crate) use table::{OptionSet, sampling, set_sampling};
 pub use value::OptionValue;
 

@@ -77,6 +77,10 @@ pub enum OptionKind {
     Numbers,
     /// A path of a folder.
     Folder,
+    /// A path of an image file; `-` is the standard input.
+    File,
+    /// Sides of an image with numbers of pixels.
+    Borders,
     /// LoRA files with their strengths.
     Loras,
 }
@@ -107,6 +111,8 @@ pub enum OptionGroup {
     Image,
     /// The sampler, guidance and noise.
     Sampling,
+    /// The image to begin with, its mask, and what is done with them.
+    Input,
     /// State that Kiln writes into the settings of images, and that no user types.
     Internal,
 }
@@ -158,7 +164,8 @@ impl OptionKind {
     /// iterate over them.
     pub fn samples(&self) -> Vec<String> {
         match *self {
-            Self::Text | Self::Folder => vec!["a".into()],
+            Self::Text | Self::Folder | Self::File => vec!["a".into()],
+            Self::Borders => vec!["top=8,left=16".into()],
             Self::Flag | Self::Switch => vec!["on".into(), "false".into()],
             Self::Whole { min, max } => vec![min.to_string(), max.min(1 << 53).to_string()],
             Self::Number { min, max } => vec![min.to_string(), max.to_string()],
@@ -195,7 +202,8 @@ impl OptionKind {
             Self::Choice(names) => names().join(", "),
             Self::Name(_) => "name".into(),
             Self::Numbers => "list of numbers".into(),
-            Self::Folder => "path".into(),
+            Self::Folder | Self::File => "path".into(),
+            Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
         }
     }

@@ -7,6 +7,8 @@ use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
+use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
+use crate::pipeline::init::InitLatents;
 use crate::request::Rng;
 use kiln_media::quoted;
 
@@ -268,6 +270,37 @@ impl Scalar for ChunkCut {
         self.id().into()
     }
 }
+
+impl Scalar for Extend {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// Names of one of the enumerations of input images.
+macro_rules! choices {
+    ($($kind:ty),*) => {$(
+        impl Scalar for $kind {
+            fn parse(text: &str) -> Result<Self, String> {
+                Self::find(text).ok_or_else(|| format!("expected one of {}", Self::IDS.join(", ")))
+            }
+
+            fn infotext(&self) -> String {
+                self.label().into()
+            }
+
+            fn shown(&self) -> String {
+                self.id().into()
+            }
+        }
+    )*};
+}
+
+choices!(Rule, ResizeChoice, MaskContent, InpaintArea, InitLatents);
 
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())

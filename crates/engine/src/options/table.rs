@@ -12,12 +12,14 @@ use kiln_scheduler::{
 use serde::{Deserialize, Serialize};
 
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
-use super::row::OptionGroup::{Image, Internal, Prompt, Sampling};
+use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
-    Choice, Flag, Folder, Loras, Name, Number, Numbers, Offset, Seed, Side, Size, Switch, Text, Whole,
+    Borders, Choice, File, Flag, Folder, Loras, Name, Number, Numbers, Offset, Seed, Side, Size, Switch, Text, Whole,
 };
 use super::row::{InfotextKey, OptionRow};
+use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
 use crate::lora::LoraUse;
+use crate::pipeline::init::InitLatents;
 use crate::request::Rng;
 use crate::settings::labels;
 
@@ -337,5 +339,61 @@ options! {
         literal_prompt: bool { kind: Flag, group: Internal }
         /// Reads braces and __name__ in the negative prompt as text.
         literal_negative_prompt: bool { kind: Flag, group: Internal }
+    }
+    /// What is done with an input image. The defaults are those of an image without a mask.
+    group ImageOptions {
+        /// Fraction of the steps that is run on the input, more than 0. Less keeps more of it.
+        strength as strength: f64 = 0.75; Option<f64> {
+            kind: PART, default: "0.75", infotext: Changed("Denoising strength"), aliases: &["denoising_strength"], group: Input,
+        }
+        /// The program whose rules apply: step counts, first noise, and what a mask does.
+        rule as rule: Rule = Rule::Diffusers; Option<Rule> {
+            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers", infotext: Changed("Image rule"), group: Input,
+        }
+        /// How the input gets the size of the results: stretch changes its shape, crop keeps the middle, fill adds bars with the
+        /// colors of its edge.
+        resize_mode as resize_mode: ResizeChoice = ResizeChoice::Stretch; Option<ResizeChoice> {
+            kind: Choice(|| ResizeChoice::IDS.to_vec()), default: "stretch", infotext: Changed("Resize mode"), group: Input,
+        }
+        /// The latents of the input: a random sample of what the encoder returns, or the mean.
+        init_noise as init_noise: Option<InitLatents> = None; Option<InitLatents> {
+            kind: Choice(|| InitLatents::IDS.to_vec()), default: "sample; with `rule` a1111 or comfy mean",
+            infotext: Changed("Init noise"), group: Input,
+        }
+        /// Factor of the noise that is added to the input.
+        noise_multiplier as noise_multiplier: f64 = 1.0; Option<f64> {
+            kind: Number { min: 0.0, max: 1.5 }, default: "1", infotext: Changed("Noise multiplier"), group: Input,
+        }
+        /// Blur of the mask: standard deviation in pixels of the input.
+        mask_blur as mask_blur: Option<f64> = None; Option<f64> {
+            kind: Number { min: 0.0, max: 256.0 }, default: "0; with `rule` a1111 4", infotext: Changed("Mask blur"), group: Input,
+        }
+        /// What the masked part begins with: original, fill (colors from around it), noise, or nothing (latents of 0).
+        mask_content as mask_content: MaskContent = MaskContent::Original; Option<MaskContent> {
+            kind: Choice(|| MaskContent::IDS.to_vec()), default: "original", infotext: Changed("Masked content"), group: Input,
+        }
+        /// The part of the input that the network sees: whole, or masked, the mask's bounding box enlarged to the results' size.
+        inpaint_area as inpaint_area: InpaintArea = InpaintArea::Whole; Option<InpaintArea> {
+            kind: Choice(|| InpaintArea::IDS.to_vec()), default: "whole", infotext: Changed("Inpaint area"), group: Input,
+        }
+        /// Pixels around the mask's bounding box, with `inpaint_area` masked.
+        inpaint_padding as inpaint_padding: usize = 32; Option<usize> {
+            kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"), group: Input,
+        }
+        /// Pastes the input back around the mask: pixels outside of it are the input's own.
+        paste_back as paste_back: bool = true; Option<bool> {
+            kind: Switch, default: "on", infotext: Changed("Paste back"), group: Input,
+        }
+    }
+    by_hand {
+        /// The image to begin with; - is the standard input. The size of the results is its size, rounded down, where none is
+        /// given.
+        init: Option<PathBuf> { kind: File, aliases: &["init_img"], group: Input }
+        /// Where the input is made anew: the white part of an image, or its opaque part where it has transparency.
+        mask: Option<PathBuf> { kind: File, group: Input }
+        /// Makes anew what the mask does not cover.
+        mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
+        /// Extends the input by pixels, as top=128,left=64. The border is made anew.
+        extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
     }
 }

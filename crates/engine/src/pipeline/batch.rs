@@ -72,6 +72,7 @@ impl Job {
             wildcards: Wildcards::default(),
             literal_prompt: false,
             literal_negative_prompt: false,
+            input: None,
             parsed: Parsed::default(),
             ..self.clone()
         }

@@ -18,6 +18,9 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// Channels of the latents.
     fn latent_channels(&self) -> usize;
 
+    /// Channels that it takes besides the latents.
+    fn extra_channels(&self) -> usize;
+
     /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each.
     fn meta_conditioning(
         &self,
@@ -52,6 +55,10 @@ impl Denoiser for Unet {
 
     fn latent_channels(&self) -> usize {
         self.config().latent_channels()
+    }
+
+    fn extra_channels(&self) -> usize {
+        self.config().extra_channels()
     }
 
     fn meta_conditioning(

@@ -18,7 +18,7 @@ use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::image_encoder::ImageEncoder;
-use crate::pipeline::init::{Init, InitImage, Start};
+use crate::pipeline::init::{Init, InitImage, Start, is_from_noise, mask_channels};
 use crate::pipeline::running::{Group, RunningBatch};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
@@ -193,7 +193,20 @@ pub(crate) fn start(
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = batch.noise(f);
-    let image = encode_images(engine, batch, &mut noise, tell)?;
+    let (inits, takes_mask) = (batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>(), job.takes_mask);
+    // A network with channels for the masked image sees nothing else of an image that begins with noise.
+    let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
+    let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
+    let image = encode_images(engine, &images, &mut noise, tell)?;
+    let drawn = noise.latents(shape)?;
+    let extra = if takes_mask {
+        let latents = job.image.init_noise.unwrap_or_default();
+        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, latents)?;
+        let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, tell)?;
+        masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
+    } else {
+        None
+    };
     let begin = Instant::now();
     let schedule = job.schedule(&engine.model)?;
     let guidance = Guidance::new(job, &conditions, schedule.points().len() - schedule.start());
@@ -202,8 +215,16 @@ pub(crate) fn start(
     engine.timings.encode += begin.elapsed();
 
     let begin = Instant::now();
-    let inits: Vec<&Init> = batch.images().map(|(job, _)| &job.init).collect();
-    let start = Start::new(&inits, image, &mut noise, &schedule, (shape, f), &engine.device)?;
+    let start = Start::new(
+        &inits,
+        image,
+        (&mut noise, drawn),
+        (&schedule, &job.image),
+        (shape, f),
+        (&engine.device, takes_mask),
+    )?;
+    let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
+    let start = Start { extra, ..start };
     let group = Group::new(schedule, start, Box::new(noise), conditions, guidance, job.steps)?;
     engine.timings.denoise += begin.elapsed();
     Ok(group)
@@ -231,15 +252,13 @@ fn encode(
     Ok(conditions)
 }
 
-/// The stage encode-image: the latents of a batch's initial images, `(n, c, h, w)` in f32 in the host's memory. `None` where
-/// the batch begins with noise.
+/// The stage encode-image: the latents of images, `(n, c, h, w)` in f32 in the host's memory. `None` where there are none.
 fn encode_images(
     engine: &mut Engine,
-    batch: &Batch<'_>,
+    images: &[&InitImage],
     noise: &mut BatchNoise,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Option<Tensor>> {
-    let images: Vec<&InitImage> = batch.images().filter_map(|(job, _)| job.init.image()).collect();
     if images.is_empty() {
         return Ok(None);
     }
@@ -260,7 +279,7 @@ fn encode_images(
             );
             Ok(())
         };
-        engine.image_encoder()?.encode(&images, &keep, tiling, draw, &mut upcast)
+        engine.image_encoder()?.encode(images, &keep, tiling, draw, &mut upcast)
     })?;
     engine.after("encoded images");
     engine.timings.encode += begin.elapsed();

@@ -24,6 +24,8 @@ pub struct GroupId(u64);
 pub struct Group {
     stepper: Stepper<Arc<Schedule>>,
     kept: Option<Kept>,
+    /// Channels besides the latents that the denoiser takes, `(n, e, h, w)` in f32.
+    extra: Option<Tensor>,
     /// `(n, c, h, w)` in f32 on the denoiser's device.
     latents: Tensor,
     noise: Box<dyn NoiseSource + Send>,
@@ -52,12 +54,24 @@ impl Group {
         guidance: Guidance,
         steps: usize,
     ) -> Result<Self> {
-        let Start { latents, kept } = start;
+        let Start { latents, kept, extra } = start;
         let (_, c, h, w) = latents.dims4()?;
         let weights = conditions.weights((c, h, w), latents.device())?;
         let stepper = Stepper::new(schedule);
         let evaluations = stepper.remaining();
-        Ok(Self { stepper, kept, latents, noise, conditions, weights, guidance, steps, evaluations, guided: None })
+        Ok(Self {
+            stepper,
+            kept,
+            extra,
+            latents,
+            noise,
+            conditions,
+            weights,
+            guidance,
+            steps,
+            evaluations,
+            guided: None,
+        })
     }
 
     /// How many images.
@@ -279,7 +293,11 @@ impl Group {
     /// The rows' conditions at the next evaluation.
     fn conditioning(&mut self) -> Result<Conditioning> {
         let (step, on) = self.next();
-        let conditioning = self.conditions.at(step, on)?;
+        let mut conditioning = self.conditions.at(step, on)?;
+        if let Some(extra) = &self.extra {
+            let rows = conditioning.context.dim(0)? / self.images().max(1);
+            conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
+        }
         self.guided = Some(on);
         Ok(conditioning)
     }
@@ -287,6 +305,10 @@ impl Group {
     /// Takes the denoiser's output for an evaluation of this group.
     fn advance(&mut self, evaluation: Evaluation, output: Tensor) -> Result<()> {
         let answer: ModelOutput = self.guidance.answer(output, self.guided.unwrap_or_default())?;
+        let answer = match &self.kept {
+            Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
+            None => answer,
+        };
         let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;
         self.latents = match &self.kept {
             Some(kept) => kept.put_back(&latents, self.stepper.schedule(), self.stepper.index())?,

@@ -74,6 +74,11 @@ impl Networks<'_> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
+        // The caller's pixels and mask in f32 stay in the host's memory, the input that is pasted back as bytes, and a masked
+        // image for a network that takes one.
+        let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
+        let in_host = work.encodes_image && !target.is_gpu();
+        let _input = in_host.then(|| device.tensor(&[1, planes, work.height, work.width], DType::F32));
         let (conditioning, scheduled) = self.encode(&device, work)?;
         let conditions = conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>();
         let bytes = || {

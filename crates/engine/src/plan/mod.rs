@@ -72,7 +72,7 @@ impl Work {
             chunks: 1,
             context: 1,
             texts: 1,
-            encodes_image: job.init.image().is_some(),
+            encodes_image: job.init.image().is_some() || job.takes_mask,
             vae: VaeMemory::default(),
         }
     }

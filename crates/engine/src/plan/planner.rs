@@ -152,7 +152,7 @@ impl Planner {
             chunks: 1,
             context: 1,
             texts: 1,
-            encodes_image: false,
+            encodes_image: self.unet.config().extra_channels() > 0,
             vae: VaeMemory::default(),
         })
     }

@@ -1,9 +1,22 @@
 //! Options that a sampler has no use for.
 
-use crate::options::{OPTIONS, Request};
+use crate::options::{OPTIONS, OptionGroup, Request};
 use kiln_scheduler::{Convention, SamplerKind, SigmaSchedule};
 
 impl Request {
+    /// Removes what is done with an input image where none is named. Returns the infotext keys and values. For settings of an
+    /// image that was made from another one, which they do not have.
+    pub fn drop_input(&mut self) -> Vec<(&'static str, String)> {
+        let (mut removed, has_input) = (Vec::new(), self.init.is_some());
+        for row in OPTIONS.iter().filter(|row| row.group == OptionGroup::Input && !has_input) {
+            if !row.value(self).is_default() {
+                removed.push((row.infotext_keys().next().unwrap_or(row.name), row.value(self).shown()));
+                row.copy(&Request::default(), self);
+            }
+        }
+        removed
+    }
+
     /// Removes options that the request's sampler and sigma schedule do not have, which would be refused. Returns their
     /// infotext keys and values. For settings that come from an image and meet another sampler.
     pub fn drop_unfit(&mut self) -> Vec<(&'static str, f64)> {
@@ -55,6 +68,17 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_an_input_need_it() {
+        let request = Request { strength: Some(0.5), mask_invert: true, steps: Some(3), ..Request::default() };
+        let mut plain = request.clone();
+        let removed = [("Denoising strength", "0.5".to_string()), ("Mask inverted", "True".into())];
+        assert_eq!(plain.drop_input(), removed);
+        assert_eq!(plain, Request { steps: Some(3), ..Request::default() });
+        let mut with = Request { init: Some("a.png".into()), ..request };
+        assert!(with.drop_input().is_empty() && with.strength == Some(0.5));
+    }
 
     #[test]
     fn only_what_the_sampler_has_stays() {

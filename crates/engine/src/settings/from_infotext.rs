@@ -12,6 +12,7 @@ use kiln_models::Family;
 use kiln_scheduler::{Convention, SamplerChoice, SamplerKind, SigmaSchedule};
 
 use super::{labels as l, programs};
+use crate::input::Rule;
 use crate::options::{OPTIONS, OptionRow, Request};
 use crate::request::Rng;
 
@@ -82,6 +83,14 @@ pub(super) fn request(info: &Infotext, family: Family) -> (Request, Vec<String>)
     for (name, value) in request.drop_unfit() {
         fields.warnings.push(format!("{name}: {value} is left out: the sampler has no such choice"));
     }
+    let is_on_levels = request.sampler.is_some_and(|sampler| {
+        !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc // those that this rule is known for
+    });
+    if fields.info.fields.iter().any(|(name, _)| name.starts_with("Hires ")) {
+        request.strength = None; // the second pass has it
+    } else if request.strength.is_some() && request.convention == Convention::Automatic1111 && is_on_levels {
+        request.rule = Some(Rule::Automatic1111);
+    }
     not_supported(&mut fields);
     (request, fields.warnings)
 }
@@ -148,13 +157,7 @@ fn not_supported(fields: &mut Fields<'_>) {
         warnings.push(format!("a second pass is not supported; the picture is the first one's ({})", names.join(", ")));
     }
     for (name, value) in others {
-        warnings.push(match name {
-            "Denoising strength" if !second.is_empty() => continue, // the second pass'
-            "Denoising strength" => {
-                format!("{name}: {value} is left out: the picture was made from another one, which it does not hold")
-            }
-            _ => format!("{name}: {} is left out: Kiln does not know what it means", short(value)),
-        });
+        warnings.push(format!("{name}: {} is left out: Kiln does not know what it means", short(value)));
     }
     fields.warnings.extend(warnings);
 }
@@ -368,10 +371,11 @@ mod tests {
                 "ControlNet 0: Module: canny, Weight: 1 is left out: Kiln does not know what it means",
             ]
         );
-        let (found, warnings) = read("Steps: 20, Sampler: Euler, Eta: 0.5, Denoising strength: 0.75");
-        assert_eq!(found.eta, None);
-        assert_eq!(warnings[0], "Eta: 0.5 is left out: the sampler has no such choice");
-        assert!(warnings[1].contains("made from another one"), "{warnings:?}");
+        let (found, warnings) = read("Steps: 20, Sampler: Euler, Eta: 0.5, Denoising strength: 0.75, Mask blur: 4");
+        assert_eq!((found.eta, found.strength, found.mask_blur), (None, Some(0.75), Some(4.0)));
+        assert_eq!(found.rule, Some(Rule::Automatic1111));
+        assert_eq!(warnings, ["Eta: 0.5 is left out: the sampler has no such choice"]);
+        assert_eq!(read("Steps: 20, Denoising strength: 0.7, Hires upscale: 2").0.strength, None);
     }
 
     #[test]

@@ -265,6 +265,16 @@ impl Like {
             }
         }
         if let Source::Own(own) = &self.source {
+            for input in &own.inputs {
+                let used = now.inputs.iter().find(|used| used.option == input.option);
+                if let (Some(then), Some(now)) = (&input.file.sha256, used.and_then(|used| used.file.sha256.as_ref()))
+                    && then != now
+                {
+                    let (option, name) = (&input.option, &input.file.name);
+                    let (then, now) = (short(then), short(now));
+                    all.push(format!("its `{option}` was {name} (hash {then}), this is another image (hash {now})"));
+                }
+            }
             let matrices = |own: &OwnSettings| own.weight_type.clone().unwrap_or_else(|| own.dtype.clone());
             for (what, then, now) in [
                 ("device", own.device.clone(), now.device.clone()),

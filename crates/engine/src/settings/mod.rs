@@ -24,4 +24,4 @@ pub use like::Like;
 pub(crate) use origin::Files;
 pub use origin::Origin;
 pub(crate) use own::KEY;
-pub use own::{ComponentKind, NamedFile, OwnSettings, PartFile};
+pub use own::{ComponentKind, InputFile, NamedFile, OwnSettings, PartFile};

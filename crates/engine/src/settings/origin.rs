@@ -111,6 +111,7 @@ impl Origin {
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
             files: self.parts.iter().map(file).collect(),
             loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
+            inputs: job.input.as_ref().map(|input| input.files.clone()).unwrap_or_default(),
             embeddings: self.words.iter().filter(is_named).cloned().collect(),
             ..self.base.clone()
         }

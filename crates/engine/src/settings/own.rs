@@ -30,6 +30,8 @@ pub struct OwnSettings {
     pub prediction: Option<String>,
     /// The LoRAs, in their order.
     pub loras: Vec<NamedFile>,
+    /// The input images.
+    pub inputs: Vec<InputFile>,
     /// The words of the prompts that had vectors of their own.
     pub embeddings: Vec<String>,
     /// The type of weights and activations.
@@ -49,6 +51,17 @@ pub struct NamedFile {
     /// Its SHA-256; of a LoRA in safetensors that of what follows the header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+}
+
+/// An input image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InputFile {
+    /// The option that names it: `init` or `mask`.
+    pub option: String,
+    /// The file; its SHA-256 is that of all of its bytes.
+    #[serde(flatten)]
+    pub file: NamedFile,
 }
 
 /// A file that replaces a component of a model.
@@ -140,7 +153,8 @@ impl OwnSettings {
         }
         let mut settings: Self = serde_json::from_value(value)?;
         let parts = settings.files.iter_mut().map(|part| &mut part.file);
-        for file in parts.chain(&mut settings.loras).chain([&mut settings.model]) {
+        let inputs = settings.inputs.iter_mut().map(|input| &mut input.file);
+        for file in parts.chain(inputs).chain(&mut settings.loras).chain([&mut settings.model]) {
             file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
         }
         Ok((settings, unknown))
@@ -201,6 +215,10 @@ impl Job {
         };
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
+        if let Some(input) = &self.input {
+            self.image.write(&mut request);
+            input.write(self.image.strength, &mut request);
+        }
         request
     }
 }

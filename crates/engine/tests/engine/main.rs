@@ -4,6 +4,7 @@
 mod convert;
 mod half;
 mod image_to_image;
+mod inpaint;
 mod lengths;
 mod lora;
 mod modes;

@@ -1,0 +1,192 @@
+//! `kiln txt2img` and `kiln img2img`: a prompt, and perhaps input images, become images.
+
+use std::path::Path;
+
+use kiln_bench::MemoryTraceFile;
+use kiln_engine::{
+    BatchSize, Engine, Error, Event, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, Request,
+    TraceFile, locate_model, number_text,
+};
+
+use crate::failure::Result;
+use crate::flags::with_flags;
+use crate::img2img_args::Inputs;
+use crate::interrupt;
+use crate::progress::{Progress, summary};
+use crate::txt2img_args::Txt2img;
+
+/// Runs the command, with input images for `kiln img2img`. Everything that can be refused is refused before weights are
+/// read.
+pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
+    interrupt::listen();
+    args.run.fetch(&mut args.loras)?;
+    let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
+    let mut like = args.like.as_deref().map(Like::read).transpose()?;
+    let path = match (&args.run.model, &like) {
+        (None, Some(like)) => like.locate_model(setup.cache_dir.as_deref())?,
+        (model, _) => locate_model(model.as_deref())?,
+    };
+    if let Some(like) = &mut like {
+        let (sampler, schedule) = args.names();
+        like.check_names(sampler, schedule)?;
+        like.fill_in(&mut options, &mut setup);
+    }
+    let model = ModelFolder::open_with(&path, &options)?;
+    let mut request = match &mut like {
+        None => args.request(),
+        Some(like) => args.request_over(like.request(&model, &setup)),
+    };
+    let requests = match inputs {
+        None => {
+            for (name, value) in request.drop_input() {
+                let path = args.like.as_deref().unwrap_or(Path::new("")).display();
+                tell!(
+                    "warning: {path}: {name}: {value} is left out: the image was made from another one; see kiln img2img"
+                );
+            }
+            vec![request]
+        }
+        Some(inputs) => inputs.requests(request),
+    };
+    let resolve = |request: &Request| match (inputs, &request.init) {
+        (Some(_), None) => {
+            let (name, found) = ("init", "not given".into());
+            Err(Error::Value { name, found, expected: "an image to begin with: the settings name none".into() })
+        }
+        _ => request.resolve(&model),
+    };
+    let mut jobs = requests.iter().map(resolve).collect::<kiln_engine::Result<Vec<Job>>>()?;
+    setup.check()?;
+    for warning in like.iter_mut().flat_map(Like::take_warnings) {
+        tell!("warning: {}", with_flags(&warning));
+    }
+    if args.batch_size == Some(BatchSize::Auto) {
+        for (request, job) in requests.iter().zip(&mut jobs) {
+            let batch_size = Some(Planner::auto_batch_size(&model, job, &setup)?);
+            *job = Request { batch_size, ..request.clone() }.resolve(&model)?;
+            tell!("batch size {}", job.batch_size);
+        }
+    }
+    let mut outputs = outputs(&args, &requests, &jobs)?;
+    let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
+    let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
+    let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
+    // A file that is the standard output must not be mixed with other lines.
+    let others = [
+        latents.as_ref().map(LatentsFile::file),
+        trace.as_ref().map(TraceFile::file),
+        memory.as_ref().map(MemoryTraceFile::file),
+    ];
+    let stdout_is_taken = outputs.iter().any(Output::is_standard_output)
+        || others.into_iter().flatten().any(PlannedFile::is_standard_output);
+
+    let mut progress = Progress::new();
+    let describe = |job: &Job| {
+        tell!(
+            "{}: {}x{}, {} steps of {}, guidance {}, seed {}",
+            model.name(),
+            job.width,
+            job.height,
+            job.steps,
+            job.sampler,
+            number_text(job.cfg_scale),
+            job.seed
+        )
+    };
+    let Some(first) = jobs.first() else { return Ok(()) };
+    describe(first);
+    let mut on_load = |event| {
+        match event {
+            Event::Begin(stage) => progress.begin(stage),
+            Event::Smaller { from, to, .. } => {
+                progress.warn(&format!("out of memory with {from}; continuing with {to}"))
+            }
+            _ => {}
+        }
+        interrupt::proceed()
+    };
+    let memory = memory.map(MemoryTraceFile::start).transpose()?;
+    let mut engine = Engine::load_for(model.clone(), &setup, first, &mut on_load)?;
+    if let Some(file) = trace {
+        engine.trace(file);
+    }
+    for (number, (job, output)) in jobs.iter().zip(&mut outputs).enumerate() {
+        if number > 0 {
+            progress.finish();
+            progress = Progress::new();
+            describe(job);
+        }
+        let result = engine.txt2img(job, &mut |event| {
+            match event {
+                Event::Begin(stage) => progress.begin(stage),
+                Event::Text { .. } => {}
+                Event::Step { done, total } => progress.step(done, total),
+                Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
+                    "image {} (seed {seed}) overflowed {from} in the VAE; it and all following images are decoded in {to}",
+                    index + 1
+                )),
+                Event::Smaller { stage, from, to } => {
+                    progress.warn(&format!("out of memory for {} with {from}; continuing with {to}", stage.doing()))
+                }
+                Event::Picture(picture) => {
+                    let path = interrupt::whole(output.is_stream(), || output.save(&picture))?;
+                    // The same for all images: the first one has them.
+                    for difference in like.take().iter().flat_map(|like| like.differences(&picture, &model)) {
+                        progress.warn(&format!("warning: {}", with_flags(&difference)));
+                    }
+                    let line = format!("{} (seed {})", path.display(), picture.seed);
+                    if stdout_is_taken {
+                        progress.warn(&line)
+                    } else {
+                        progress.line(&line)
+                    }
+                    if let Some(latents) = &mut latents {
+                        latents.push(&picture);
+                    }
+                }
+            }
+            Ok(interrupt::proceed())
+        });
+        if result.is_err() {
+            progress.finish();
+        }
+        result?;
+    }
+    progress.finish();
+    memory.map_or(Ok(()), |memory| interrupt::whole(memory.file().is_stream(), || memory.write()))?;
+    if let Some(latents) = latents {
+        interrupt::whole(latents.file().is_stream(), || latents.write())?;
+    }
+    tell!("{}", summary(&engine.timings()));
+    Ok(())
+}
+
+/// The files of all jobs. Where there are several, the results of each have its input's name, after `{input}` in the
+/// pattern or, without a pattern, in the place of `kiln`.
+fn outputs(args: &Txt2img, requests: &[Request], jobs: &[Job]) -> Result<Vec<Output>> {
+    const INPUT: &str = "{input}";
+    let mut names: Vec<String> = Vec::new();
+    let one = |(request, job): (&Request, &Job)| {
+        let stem = request.init.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+        let mut stem = stem.filter(|stem| stem != "-").unwrap_or_else(|| "kiln".into()).replace(['{', '}'], "_");
+        if names.contains(&stem) {
+            stem = format!("{stem}-{}", names.len() + 1);
+        }
+        names.push(stem.clone());
+        let usual = format!("{stem}-{{index}}-{{seed}}.png");
+        let pattern = match args.output.as_deref() {
+            Some(pattern) if pattern.contains(INPUT) => Some(pattern.replace(INPUT, &stem)),
+            Some(pattern) if jobs.len() > 1 && Path::new(pattern).is_dir() => {
+                Some(Path::new(pattern).join(usual).to_string_lossy().into_owned())
+            }
+            Some(pattern) if jobs.len() > 1 => {
+                let expected = "a folder, or a name with {input}, since there are several input images".into();
+                return Err(Error::Value { name: "output", found: pattern.into(), expected }.into());
+            }
+            None if jobs.len() > 1 => Some(usual),
+            other => other.map(String::from),
+        };
+        Ok(Output::plan(pattern.as_deref(), args.overwrite, job)?)
+    };
+    requests.iter().zip(jobs).map(one).collect()
+}
