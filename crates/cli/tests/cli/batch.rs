@@ -546,7 +546,7 @@ fn a_set_and_its_shard_cannot_run_together() {
     running.wait_for((Lines::Output, ""), 1);
     for part in [&[][..], &["--shard", "3/4"], &["--shard", "1/3"], &["--shard", "1/2"]] {
         let run = batch(&sandbox, &[&["jobs.jsonl"], part].concat());
-        assert!(run.status.code() == Some(1) && run.error().contains("another kiln batch is at work"), "{run}");
+        assert!(run.status.code() == Some(1) && run.error().contains("another kiln batch is running"), "{run}");
     }
     // A shard without common images runs.
     batch(&sandbox, &["jobs.jsonl", "--shard", "400/400"]).succeeds();

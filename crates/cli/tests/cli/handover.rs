@@ -39,7 +39,7 @@ fn kiln_cuda_gets_the_arguments_and_sets_the_status() {
         assert_eq!(run.stdout, format!("fake: {}\n", args.replace('\'', "")), "{run}");
     }
     let run = pair.run("", "devices -v");
-    assert!(run.stderr.contains("handing over to") && run.stderr.contains("kiln-cuda"), "{run}");
+    assert!(run.stderr.contains("running") && run.stderr.contains("kiln-cuda"), "{run}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn a_pulled_model_runs_offline() {
     assert!(!fetched.contains(&"README.md".to_string()), "{fetched:?}");
 
     let again = kiln(&sandbox, &server, &["pull", NAME]).succeeds();
-    assert!(again.stderr.contains("0 of them fetched now"), "{again}");
+    assert!(again.stderr.contains("0 of them downloaded now"), "{again}");
     assert!(server.fetched().is_empty());
 
     let path = repository().join("models/emoji");

@@ -299,7 +299,7 @@ fn nan_weights_produce_no_image() {
     let bytes = fs::read(copy.file(file)).unwrap();
     let (header, data) = header(&bytes);
     copy.write(file, with_header(&header, &vec![0xff; data.len()]));
-    copy.run().fails(1, &["the denoiser gave", "not numbers"]);
+    copy.run().fails(1, &["the denoiser produced", "not numbers"]);
 }
 
 #[test]
@@ -367,8 +367,8 @@ fn configurations_with_absurd_values_are_refused() {
 #[test]
 fn errors_in_a_models_defaults_name_the_file() {
     for (text, expected) in [
-        ("", "is no valid JSON"),
-        ("{\"steps\": 20", "is no valid JSON"),
+        ("", "is not valid JSON"),
+        ("{\"steps\": 20", "is not valid JSON"),
         ("20", "invalid type"),
         ("{\"steps\": \"20\"}", "invalid type"),
         ("{\"step\": 20}", "unknown field `step`, expected one of"),

@@ -114,8 +114,8 @@ fn impossible_outputs_are_refused_before_writing() {
         let (options, weight_type) = (ModelOptions::default(), weight_type.parse::<WeightType>().unwrap());
         convert(&fixtures("models/sd1"), &folder.path().join(output), &options, weight_type, false, &go).unwrap_err()
     };
-    assert!(refused("a.ckpt", "auto").to_string().contains("pickles are read, not written"));
-    assert!(refused("a.safetensors", "q4_k").to_string().contains("blocks are for .gguf files"));
+    assert!(refused("a.ckpt", "auto").to_string().contains("PyTorch files can only be read"));
+    assert!(refused("a.safetensors", "q4_k").to_string().contains("block types need a .gguf file"));
     std::fs::write(folder.path().join("b.gguf"), "precious").unwrap();
     assert!(matches!(refused("b.gguf", "auto"), Error::Files(kiln_files::Error::Exists(_))));
     assert!("q9_9".parse::<WeightType>().unwrap_err().contains("q6_k"));
