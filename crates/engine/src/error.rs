@@ -78,7 +78,7 @@ pub enum Error {
         room: Room,
     },
     /// Values are not finite.
-    #[error("{stage} produced {count} NaN or infinite values; {remedy}")]
+    #[error("{stage} gave {count} values that are not numbers; {remedy}")]
     NotANumber {
         /// The stage.
         stage: &'static str,

@@ -299,7 +299,7 @@ fn nan_weights_produce_no_image() {
     let bytes = fs::read(copy.file(file)).unwrap();
     let (header, data) = header(&bytes);
     copy.write(file, with_header(&header, &vec![0xff; data.len()]));
-    copy.run().fails(1, &["the denoiser produced", "not numbers"]);
+    copy.run().fails(1, &["the denoiser gave", "not numbers"]);
 }
 
 #[test]
