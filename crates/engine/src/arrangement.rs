@@ -247,7 +247,7 @@ mod tests {
         let error = small.prepare(work(4096)).unwrap_err();
         assert!(error.is_usage());
         let message = error.to_string();
-        for part in ["1 of 4096x4096 needs", "in the smallest mode", "there are 60.0 MiB in all"] {
+        for part in ["1 of 4096x4096 needs", "in the smallest mode", "60.0 MiB exist in total"] {
             assert!(message.contains(part), "{message}");
         }
         // A run that needs more than the free memory may fit, because other programs may end.
