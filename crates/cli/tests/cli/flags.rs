@@ -88,10 +88,10 @@ const BAD: &[(&str, &[Bad])] = &[
     (
         "--seed",
         &[
-            ("18446744073709551616", "a number from 0 to 18446744073709551615, or -1 for a random one"),
+            ("18446744073709551616", "a number from 0 to 18446744073709551615, or -1 for a random seed"),
             ("1.5", "a number from 0 to"),
             ("0x2a", "a number from 0 to"),
-            ("random", "or -1 for a random one"),
+            ("random", "or -1 for a random seed"),
             ("", "a number from 0 to"),
         ],
     ),
@@ -169,7 +169,7 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", "a whole number"),
         ],
     ),
-    ("--subseed", &[("1.5", "a number from 0 to"), ("random", "or -1 for a random one"), ("", "a number from 0 to")]),
+    ("--subseed", &[("1.5", "a number from 0 to"), ("random", "or -1 for a random seed"), ("", "a number from 0 to")]),
     ("--subseed-strength", PART),
     (
         "--seed-resize-from",

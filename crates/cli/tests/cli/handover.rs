@@ -77,7 +77,7 @@ fn a_failed_start_is_a_warning_only() {
     for (script, expected) in [
         (missing, "libcublas.so.13: cannot open shared object file"),
         ("kill -SEGV $$", "no message (signal: 11"),
-        ("echo kiln 0.0.0", "it is \"kiln 0.0.0\", expected \"kiln "),
+        ("echo kiln 0.0.0", "its version is \"kiln 0.0.0\", expected \"kiln "),
     ] {
         let pair = Pair::new(script);
         let run = pair.run("", "devices").succeeds();

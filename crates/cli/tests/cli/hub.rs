@@ -65,7 +65,7 @@ fn named_files_are_downloaded_on_demand() {
     let server = HubServer::start("owner/tiny");
     server.add_folder(&fixtures("models/sd1"));
     let run = kiln(&sandbox, &server, &draw("hf:owner/tiny", "a.png", &[])).succeeds();
-    assert!(run.stderr.starts_with("fetching "), "{run}");
+    assert!(run.stderr.starts_with("downloading "), "{run}");
     // A component of a model, and a file of it.
     let vae = std::fs::read_dir(fixtures("models/sd1/vae")).unwrap().flatten();
     let vae = vae.map(|entry| entry.file_name().into_string().unwrap()).find(|name| name.ends_with(".safetensors"));
