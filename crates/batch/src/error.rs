@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// Some of a set's images could not be made.
     #[error(
-        "{failed} of {all} pictures failed; {} tells why, and `retry` tries them again", journal.display()
+        "{failed} of {all} images failed; {} has the reasons, and `retry` tries them again", journal.display()
     )]
     JobsFailed {
         /// How many failed.
@@ -34,7 +34,7 @@ pub enum Error {
         journal: PathBuf,
     },
     /// Another process makes the set.
-    #[error("{}: another kiln batch is at work there; wait for it, or choose another folder", .0.display())]
+    #[error("{}: another kiln batch is running there; wait for it, or choose another folder", .0.display())]
     Busy(PathBuf),
 }
 

@@ -100,7 +100,7 @@ fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
     let journal = || journal.lock().unwrap_or_else(PoisonError::into_inner);
     let of_set = {
         let journal = journal();
-        journal.check_place()?; // else the folder would be made anew here, without a journal
+        journal.check_place()?; // else the folder would be created again here, without a journal
         journal.path().parent().map(Path::to_path_buf)
     };
     if let Some(folder) = path.parent().filter(|folder| of_set.as_deref() != Some(*folder)) {

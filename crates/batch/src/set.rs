@@ -192,7 +192,7 @@ mod tests {
         let job = "{\"prompt\": \"a\"}";
         assert!(message("{\"steps\": 1}", &[]).contains("jobs.jsonl:1: the job has no prompt"));
         assert!(message(job, &["seed=1,2", "seed=3"]).contains("`grid` is two axes of seed"));
-        assert!(message(job, &["seed=1..1000", "steps=1..101"]).contains("at most 100000 pictures"));
+        assert!(message(job, &["seed=1..1000", "steps=1..101"]).contains("at most 100000 images"));
         assert!(message("{\"prompt\": \"a\", \"batch_count\": 0}", &[]).contains("batch_count times batch_size is 0"));
         assert!(message("{\"prompt\": \"a\", \"output\": \"../a.png\"}", &[]).contains(":1: output: "));
     }

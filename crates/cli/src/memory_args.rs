@@ -39,7 +39,7 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",
           default_missing_value = "on", value_parser = parse_switch)]
     cuda_stream: Switch,
-    /// Keeps offloaded weights in pinned (page-locked) memory: on or off.
+    /// Keeps offloaded weights in pinned memory: on or off.
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, require_equals = true, default_value = "on",
           default_missing_value = "on", value_parser = parse_switch)]
     pin_shared_memory: Switch,

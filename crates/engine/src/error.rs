@@ -48,7 +48,7 @@ pub enum Error {
         all: usize,
     },
     /// A picture has no settings that can be taken.
-    #[error("{}: no settings to make the picture again: {found}", path.display())]
+    #[error("{}: no settings to generate the image again: {found}", path.display())]
     NoSettings {
         /// The image.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum Error {
     Device(String),
     /// Nothing fits into the memory that there is.
     #[error(
-        "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer pictures \
+        "{what} needs {needed} in {mode}, in the stage {stage} ({parts}), and {room}; try a smaller size, fewer images \
          at once, a 16-bit `dtype` or `taesd`"
     )]
     Budget {

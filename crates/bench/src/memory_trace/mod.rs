@@ -163,7 +163,7 @@ fn read_trace(path: &Path) -> Result<MemoryTrace> {
                         format!("version {version} of the format, expected {VERSION}; use a newer Kiln"),
                     ));
                 }
-                _ => return Err(wrong(i, "no trace of memory; make one with `memory_trace` of kiln txt2img".into())),
+                _ => return Err(wrong(i, "not a memory trace; `memory_trace` of kiln txt2img writes one".into())),
             }
             continue;
         }

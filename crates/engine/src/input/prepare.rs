@@ -200,7 +200,7 @@ fn begin(
         }
         InpaintArea::Masked => {
             let Some(bounds) = mask.bounding_box() else {
-                let expected = "at least one pixel that is not black: the part to make anew".into();
+                let expected = "at least one pixel that is not black: the part to regenerate".into();
                 return Err(Error::Value { name: "mask", found: "black".into(), expected });
             };
             let region = bounds.padded(options.inpaint_padding, image.width(), image.height());

@@ -389,11 +389,11 @@ options! {
         /// The image to begin with; - is the standard input. The size of the results is its size, rounded down, where none is
         /// given.
         init: Option<PathBuf> { kind: File, aliases: &["init_img"], group: Input }
-        /// Where the input is made anew: the white part of an image, or its opaque part where it has transparency.
+        /// Part of the input that is regenerated: the white part of an image, or its opaque part where it has transparency.
         mask: Option<PathBuf> { kind: File, group: Input }
-        /// Makes anew what the mask does not cover.
+        /// Regenerates the part outside of the mask instead.
         mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
-        /// Extends the input by pixels, as top=128,left=64. The border is made anew.
+        /// Extends the input by pixels, as top=128,left=64. The border is regenerated.
         extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
     }
 }

@@ -231,7 +231,7 @@ pub(crate) fn is_from_noise(inits: &[&Init], options: &ImageOptions) -> bool {
 }
 
 /// The mask `(n, 1, h, w)` and the masked image `(1, 3, H, W)` of each image, for networks with channels for them. An image
-/// without a mask is made anew as a whole, and its masked image is gray (diffusers' `prepare_mask_and_masked_image`,
+/// without a mask is regenerated as a whole, and its masked image is gray (diffusers' `prepare_mask_and_masked_image`,
 /// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`).
 pub(crate) fn mask_channels(
     inits: &[&Init],

@@ -130,10 +130,10 @@ fn a_mask_keeps_the_images_latents() {
         latents(&run(&mut engine, &job).0)
     };
     let values = |latents: Tensor| latents.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    // Nothing is made anew: the image's latents, whatever the strength.
+    // Nothing is regenerated: the image's latents, whatever the strength.
     let kept = latents_with(half(0..0), 0.6);
     assert_eq!(values(kept.clone()), values(latents_with(half(0..0), 1.0)));
-    // The upper half is made anew: the lower half of the latents stays, bit for bit.
+    // The upper half is regenerated: the lower half of the latents stays, bit for bit.
     let upper = latents_with(half(0..32), 0.6);
     let (lower, found) = (kept.narrow(2, 4, 4).unwrap(), upper.narrow(2, 4, 4).unwrap());
     assert_eq!(values(lower), values(found));

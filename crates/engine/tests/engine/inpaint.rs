@@ -280,7 +280,7 @@ fn what_does_not_go_together_is_refused() {
     }
 }
 
-/// The border of an extended image is made anew, the image itself stays.
+/// The border of an extended image is regenerated, the image itself stays.
 #[test]
 fn images_are_extended() {
     let mut engine = tiny("sd1", &cpu());

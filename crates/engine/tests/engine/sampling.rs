@@ -177,13 +177,13 @@ fn unsupported_sampler_options_are_refused() {
         error.to_string()
     };
     let euler = || Request { sampler: Some(SamplerKind::Euler.into()), ..request() };
-    assert!(message(Request { eta: Some(0.5), ..euler() }).contains("--eta is 0.5, expected none with euler"));
+    assert!(message(Request { eta: Some(0.5), ..euler() }).contains("`eta` is 0.5, expected none with euler"));
     let sigmas = || Some(vec![10.0, 1.0, 0.0]);
-    assert!(message(Request { sigmas: sigmas(), ..request() }).contains("--steps is 3, expected none, or 2"));
-    assert!(message(Request { sigmas: Some(vec![1.0, 2.0]), steps: None, ..request() }).contains("--sigmas is 1,2"));
-    assert!(message(Request { mimic_scale: Some(5.0), ..request() }).contains("--dynamic-thresholding too"));
-    assert!(message(Request { guidance_start: Some(-0.1), ..request() }).contains("--guidance-start is -0.1"));
-    assert!(message(Request { seed_resize_from: Some((30, 32)), ..request() }).contains("--seed-resize-from is 30"));
+    assert!(message(Request { sigmas: sigmas(), ..request() }).contains("`steps` is 3, expected none, or 2"));
+    assert!(message(Request { sigmas: Some(vec![1.0, 2.0]), steps: None, ..request() }).contains("`sigmas` is 1,2"));
+    assert!(message(Request { mimic_scale: Some(5.0), ..request() }).contains("`dynamic_thresholding` too"));
+    assert!(message(Request { guidance_start: Some(-0.1), ..request() }).contains("`guidance_start` is -0.1"));
+    assert!(message(Request { seed_resize_from: Some((30, 32)), ..request() }).contains("`seed_resize_from` is 30"));
     let job = Request { sigmas: sigmas(), steps: None, ..euler() }.resolve(engine.model()).unwrap();
     assert_eq!(job.steps, 2);
 }

@@ -45,7 +45,7 @@ fn other_files_are_refused_as_taesd() {
     let model = fixtures("models/sd1");
     let message = |taesd: PathBuf| open(&model, taesd).err().unwrap().to_string();
     let missing = message("/no/such.safetensors".into());
-    assert!(missing.starts_with("/no/such.safetensors: not found; looked for --taesd"), "{missing}");
+    assert!(missing.starts_with("/no/such.safetensors: not found; looked for `taesd`"), "{missing}");
     let kl = message(fixtures("models/sd1/vae"));
     assert!(kl.contains("`_class_name` is AutoencoderKL, expected AutoencoderTiny"), "{kl}");
     let kl = message(fixtures("models/sd1/vae/diffusion_pytorch_model.safetensors"));
