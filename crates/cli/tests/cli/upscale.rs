@@ -239,7 +239,7 @@ fn what_is_wrong_is_refused_before_anything_is_done() {
             &["large.png", "-u", &compact, "--scale", "5"],
             "large.png: the network's result of pass 2 has 48000x48000",
         ),
-        (1, &["apple.png", "-o", "nowhere/a.png"], "nowhere: not found; looked for a folder for the images; make it"),
+        (1, &["apple.png", "-o", "nowhere/a.png"], "nowhere: not found; looked for a folder for the images; create it"),
         (2, &["apple.png", "-o", "taken.png"], "taken.png exists already; choose another name, or add --overwrite"),
         (2, &["apple.png", "-o", "apple.jpg"], "--output is 'apple.jpg', expected a name that ends in .png"),
         (2, &["apple.png", "-o", "{seed}.png"], "no placeholders but {stem}, {scale} and {index}"),

@@ -133,7 +133,7 @@ impl OptionValue for Option<u64> {
         *self = match text.parse::<i128>() {
             Ok(seed) if seed < 0 => None,
             Ok(seed) if seed <= i128::from(u64::MAX) => Some(seed as u64),
-            _ => return Err(format!("expected a number from 0 to {}, or -1 for a random one", u64::MAX)),
+            _ => return Err(format!("expected a number from 0 to {}, or -1 for a random seed", u64::MAX)),
         };
         Ok(())
     }

@@ -100,7 +100,7 @@ mod tests {
             (path("{seed}.png"), &["x.png"], "no placeholders but {stem}, {scale} and {index}"),
             (path("a.jpg"), &["x.png"], "a name that ends in .png"),
             (path("old.png"), &["x.png"], "old.png exists already"),
-            (path("no/a.png"), &["x.png"], "no: not found; looked for a folder for the images; make it first"),
+            (path("no/a.png"), &["x.png"], "no: not found; looked for a folder for the images; create it first"),
         ] {
             let message = names(&output, sources).unwrap_err();
             assert!(message.contains(told), "{output:?}: {message}");
