@@ -96,17 +96,17 @@ mod tests {
         let in_range = number.is_none_or(|number| {
             bound("minimum").is_none_or(|min| number >= min) && bound("maximum").is_none_or(|max| number <= max)
         });
-        let items = value.as_array().into_iter().flatten();
+        let mut items = value.as_array().into_iter().flatten();
         let one_of = schema.get("enum").and_then(Value::as_array).is_none_or(|names| names.contains(value));
-        let fields = value.as_object().into_iter().flatten();
+        let mut fields = value.as_object().into_iter().flatten();
         let known = |(name, value): (&String, &Value)| {
             schema["properties"].get(name).is_some_and(|schema| allows(schema, value))
         };
         of_type
             && in_range
             && one_of
-            && items.map(|item| allows(&schema["items"], item)).all(|ok| ok)
-            && fields.map(known).all(|ok| ok)
+            && items.all(|item| allows(&schema["items"], item))
+            && fields.all(known)
     }
 
     #[test]

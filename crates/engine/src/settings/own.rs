@@ -139,15 +139,13 @@ impl OwnSettings {
     pub(crate) fn from_json(text: &str) -> Result<(Self, Vec<String>), serde_json::Error> {
         let mut value = Value::Object(serde_json::from_str(text)?);
         let mut unknown = Vec::new();
-        if let Some(request) = value.get_mut("request") {
-            if let Some(fields) = request.as_object_mut() {
-                for (name, value) in std::mem::take(fields) {
-                    match find_option(&name) {
-                        // An alias is what another version calls the option; of two the option's own name wins.
-                        Some(row) if row.name == name => drop(fields.insert(name, value)),
-                        Some(row) => drop(fields.entry(row.name).or_insert(value)),
-                        None => unknown.push(name),
-                    }
+        if let Some(fields) = value.get_mut("request").and_then(Value::as_object_mut) {
+            for (name, value) in std::mem::take(fields) {
+                match find_option(&name) {
+                    // An alias is what another version calls the option; of two the option's own name wins.
+                    Some(row) if row.name == name => drop(fields.insert(name, value)),
+                    Some(row) => drop(fields.entry(row.name).or_insert(value)),
+                    None => unknown.push(name),
                 }
             }
         }

@@ -72,7 +72,7 @@ pub(super) fn locate(path: &Path, folder: Option<&Path>) -> Result<PathBuf> {
             name.push(ending);
             PathBuf::from(name)
         };
-        for name in std::iter::once(path.to_path_buf()).chain(ENDINGS.iter().map(|ending| with_ending(&ending))) {
+        for name in std::iter::once(path.to_path_buf()).chain(ENDINGS.iter().map(with_ending)) {
             let candidate = folder.join(name);
             if candidate.is_file() {
                 return Ok(candidate);
