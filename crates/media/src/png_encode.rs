@@ -98,7 +98,12 @@ mod tests {
         assert_eq!(found, texts);
 
         // More compressed bytes than a chunk has.
-        let noise = (0..600 * 500 * 3u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let noise = (0..600 * 500 * 3).map(|_| next()).collect();
         let image = Rgb8Image::new(600, 500, noise).unwrap();
         let mut bytes = Vec::new();
         write_png(&mut bytes, &image, &[]).unwrap();
