@@ -238,7 +238,7 @@ mod tests {
                 "jobs:1: is not a JSON object on one line: the key `prompt`",
             ),
             (None, "{\"prompt\": \"a\", \"cfg\": 1, \"cfg_scale\": 2}", "jobs:1: cfg_scale is set twice"),
-            (None, "\n# nothing\n", "jobs:1: there are no jobs"),
+            (None, "\n# nothing\n", "jobs:1: contains no jobs"),
             (Some(JobFormat::Csv), "prompt,cgf\na,1\n", "jobs:1: unknown field `cgf`"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c,2\n", "jobs:3: has 3 cells, expected 2"),
             (Some(JobFormat::Csv), "prompt,cfg\na,1\nb,c\n", "jobs:3: cfg_scale: \"c\" is not a number"),

@@ -94,7 +94,7 @@ impl Shown {
                         "event": "failed", "number": number, "line": line, "error": error, "progress": progress,
                     }));
                 } else {
-                    self.above(|| tell!("picture {number} (line {line}) failed: {}", in_job(error)));
+                    self.above(|| tell!("image {number} (line {line}) failed: {}", in_job(error)));
                 }
                 self.progress(&progress);
             }
