@@ -102,11 +102,7 @@ mod tests {
         let known = |(name, value): (&String, &Value)| {
             schema["properties"].get(name).is_some_and(|schema| allows(schema, value))
         };
-        of_type
-            && in_range
-            && one_of
-            && items.all(|item| allows(&schema["items"], item))
-            && fields.all(known)
+        of_type && in_range && one_of && items.all(|item| allows(&schema["items"], item)) && fields.all(known)
     }
 
     #[test]
