@@ -25,7 +25,7 @@ const PHRASES: &[Row] = &[
     ("card", "GPU", 26),
     ("cards", "GPUs", 12),
     ("processor", "CPU", 31),
-    ("picture", "image", 157),
+    ("picture", "image", 156),
     ("pictures", "images", 66),
     ("what is drawn", "the images", 0),
     ("nobody", "no one, or name the subject", 9),
