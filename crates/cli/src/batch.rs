@@ -1,12 +1,11 @@
 //! `kiln batch`: generates folders of images from job files.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFile, JobSet};
 use serde_json::json;
 
+use crate::bar::Bar;
 use crate::batch_args::BatchArgs;
 use crate::failure::Result;
 use crate::flags::in_job;
@@ -43,7 +42,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         shown.event(event);
         interrupt::proceed()
     });
-    shown.finish();
+    shown.bar.finish();
     let report = report?;
     print_report(&report);
     match report {
@@ -55,31 +54,27 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
 
 /// The progress display: a bar on a terminal, otherwise lines, or JSON objects with `--log-format json`.
 struct Shown {
-    bar: Option<ProgressBar>,
+    bar: Bar,
     last_line: Instant,
 }
 
 impl Shown {
     fn new(all: usize) -> Self {
-        let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
-            let style = ProgressStyle::with_template("{msg:9} {bar:24} {pos}/{len}  {prefix}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(all as u64).with_style(style)
-        });
+        let bar = Bar::new("{msg:9} {bar:24} {pos}/{len}  {prefix}", all as u64);
         Self { bar, last_line: Instant::now() }
     }
 
     fn event(&mut self, event: BatchEvent<'_>) {
         match event {
-            BatchEvent::Model(name) => self.above(|| tell!("model {name}")),
+            BatchEvent::Model(name) => self.bar.above(|| tell!("model {name}")),
             BatchEvent::Begin(stage) => {
-                if let Some(bar) = &self.bar {
+                if let Some(bar) = &*self.bar {
                     bar.set_message(stage.doing());
                 }
             }
-            BatchEvent::Warning(text) => self.above(|| tell!("{}", in_job(&text))),
+            BatchEvent::Warning(text) => self.bar.above(|| tell!("{}", in_job(&text))),
             BatchEvent::Made { number, file, seed, seconds, progress } => {
-                self.above(|| print(&format!("{} (seed {seed})\n", file.display())));
+                self.bar.above(|| print(&format!("{} (seed {seed})\n", file.display())));
                 if is_json() {
                     object(json!({
                         "event": "made", "number": number, "file": file, "seed": seed, "seconds": seconds,
@@ -94,7 +89,7 @@ impl Shown {
                         "event": "failed", "number": number, "line": line, "error": error, "progress": progress,
                     }));
                 } else {
-                    self.above(|| tell!("image {number} (line {line}) failed: {}", in_job(error)));
+                    self.bar.above(|| tell!("image {number} (line {line}) failed: {}", in_job(error)));
                 }
                 self.progress(&progress);
             }
@@ -103,7 +98,7 @@ impl Shown {
     }
 
     fn progress(&mut self, progress: &BatchProgress) {
-        match &self.bar {
+        match &*self.bar {
             Some(bar) => {
                 bar.set_position((progress.done + progress.failed) as u64);
                 bar.set_prefix(speed(progress));
@@ -113,19 +108,6 @@ impl Shown {
                 tell!("{}/{}  {}", progress.done, progress.all, speed(progress));
             }
             None => {}
-        }
-    }
-
-    fn above(&self, show: impl FnOnce()) {
-        match &self.bar {
-            Some(bar) => bar.suspend(show),
-            None => show(),
-        }
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

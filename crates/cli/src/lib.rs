@@ -8,6 +8,7 @@
 mod tell;
 
 mod args;
+mod bar;
 mod batch;
 mod batch_args;
 mod bench;

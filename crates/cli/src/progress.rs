@@ -1,17 +1,15 @@
 //! The progress display of a run: a bar on a terminal, otherwise lines.
 
-use std::io::IsTerminal;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{Stage, Timings};
 
+use crate::bar::Bar;
 use crate::output::print;
-use crate::tell::is_json;
 
 /// The progress of one job, on the error stream.
 pub struct Progress {
-    bar: Option<ProgressBar>,
+    bar: Bar,
     start: Instant,
     /// Tenths of the job that lines have reported.
     tenths: usize,
@@ -21,11 +19,7 @@ pub struct Progress {
 impl Progress {
     /// Nothing is shown before the first stage.
     pub fn new() -> Self {
-        let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
-            let style = ProgressStyle::with_template("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(0).with_style(style)
-        });
+        let bar = Bar::new("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}", 0);
         Self { bar, start: Instant::now(), tenths: 0, stage: None }
     }
 
@@ -36,7 +30,7 @@ impl Progress {
         }
         self.stage = Some(stage);
         let name = stage.doing();
-        match &self.bar {
+        match &*self.bar {
             Some(bar) => bar.set_message(name),
             None if stage == Stage::Load => tell!("{name}"),
             None => {}
@@ -47,7 +41,7 @@ impl Progress {
     pub fn step(&mut self, done: usize, total: usize) {
         if done <= 1 {
             self.start = Instant::now();
-            if let Some(bar) = &self.bar {
+            if let Some(bar) = &*self.bar {
                 bar.set_length(total as u64);
                 bar.reset_elapsed();
             }
@@ -60,7 +54,7 @@ impl Progress {
             _ if speed >= 1.0 => format!("{speed:.2} it/s"),
             _ => format!("{:.2} s/it", 1.0 / speed),
         };
-        match &self.bar {
+        match &*self.bar {
             Some(bar) => {
                 bar.set_prefix(speed);
                 bar.set_position(done as u64);
@@ -76,26 +70,17 @@ impl Progress {
 
     /// Prints a line of the output above the bar.
     pub fn line(&self, text: &str) {
-        self.above(|| print(&format!("{text}\n")));
+        self.bar.above(|| print(&format!("{text}\n")));
     }
 
     /// Prints a line about the run above the bar, on the error stream.
     pub fn warn(&self, text: &str) {
-        self.above(|| tell!("{text}"));
-    }
-
-    fn above(&self, show: impl FnOnce()) {
-        match &self.bar {
-            Some(bar) => bar.suspend(show),
-            None => show(),
-        }
+        self.bar.above(|| tell!("{text}"));
     }
 
     /// Removes the bar.
     pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.finish();
     }
 }
 

@@ -1,11 +1,9 @@
 //! `kiln upscale`: images become larger.
 
-use std::io::IsTerminal;
-
-use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{EnlargerEvent, UpscaleEvent, UpscaleReport, UpscaleRun, UpscalerChoice, number_text};
 use serde_json::json;
 
+use crate::bar::Bar;
 use crate::failure;
 use crate::failure::Result;
 use crate::interrupt;
@@ -30,7 +28,7 @@ pub fn run(mut args: UpscaleArgs) -> Result<()> {
         shown.event(event);
         interrupt::proceed()
     });
-    shown.finish();
+    shown.bar.finish();
     let UpscaleReport { done, load, upscale, save, .. } = result?;
     let [load, upscale, save] = [load, upscale, save].map(|time| time.as_secs_f64());
     if is_json() {
@@ -43,7 +41,7 @@ pub fn run(mut args: UpscaleArgs) -> Result<()> {
 
 /// What the user sees: a bar on a terminal, lines elsewhere, objects for programs.
 struct Shown {
-    bar: Option<ProgressBar>,
+    bar: Bar,
     all: usize,
     /// Whether the standard output has an image, so that lines go to the error stream.
     stdout_is_taken: bool,
@@ -53,11 +51,7 @@ struct Shown {
 
 impl Shown {
     fn new(all: usize, stdout_is_taken: bool) -> Self {
-        let bar = (std::io::stderr().is_terminal() && !is_json()).then(|| {
-            let style = ProgressStyle::with_template("{msg} {bar:30} {pos} %  left {eta}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(STEPS).with_style(style)
-        });
+        let bar = Bar::new("{msg} {bar:30} {pos} %  left {eta}", STEPS);
         Self { bar, all, stdout_is_taken, reported: 0 }
     }
 
@@ -69,7 +63,7 @@ impl Shown {
                 self.reported = 0;
                 let count = if self.all > 1 { format!(" ({number} of {})", self.all) } else { String::new() };
                 self.line(&format!("{name}{count}: {w}x{h} to {width}x{height}"));
-                if let Some(bar) = &self.bar {
+                if let Some(bar) = &*self.bar {
                     bar.set_message(format!("{number}/{}", self.all));
                     bar.reset();
                 }
@@ -85,7 +79,7 @@ impl Shown {
                 let line = format!("{} ({width}x{height})", path.display());
                 match self.stdout_is_taken {
                     true => self.line(&line),
-                    false => self.above(|| print(&format!("{line}\n"))),
+                    false => self.bar.above(|| print(&format!("{line}\n"))),
                 }
                 if is_json() {
                     object(json!({
@@ -105,7 +99,7 @@ impl Shown {
     }
 
     fn progress(&mut self, percent: u64) {
-        match &self.bar {
+        match &*self.bar {
             Some(bar) => bar.set_position(percent),
             None if percent / 10 > self.reported => {
                 self.reported = percent / 10;
@@ -118,19 +112,6 @@ impl Shown {
     }
 
     fn line(&self, text: &str) {
-        self.above(|| tell!("{text}"));
-    }
-
-    fn above(&self, show: impl FnOnce()) {
-        match &self.bar {
-            Some(bar) => bar.suspend(show),
-            None => show(),
-        }
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.above(|| tell!("{text}"));
     }
 }
