@@ -61,11 +61,12 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
         tell!("warning: {}", with_flags(&warning));
     }
     if args.batch_size == Some(BatchSize::Auto) {
-        for (request, job) in requests.iter().zip(&mut jobs) {
-            let batch_size = Some(Planner::auto_batch_size(&model, job, &setup)?);
-            *job = Request { batch_size, ..request.clone() }.resolve(&model)?;
-            tell!("batch size {}", job.batch_size);
-        }
+        let sized = |job: Job| {
+            let n = Planner::auto_batch_size(&model, &job, &setup)?;
+            tell!("batch size {n}");
+            job.with_batch_size(n)
+        };
+        jobs = jobs.into_iter().map(sized).collect::<kiln_engine::Result<Vec<Job>>>()?;
     }
     let mut outputs = outputs(&args, &requests, &jobs)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;

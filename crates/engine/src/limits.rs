@@ -21,6 +21,15 @@ pub fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> 
     limits::side(value, multiple).map_err(|error| Error::out_of_range(name, error))
 }
 
+/// Refuses more images than a job may have.
+///
+/// # Errors
+/// [`Error::Value`].
+pub(crate) fn check_images(batch_count: usize, batch_size: usize) -> Result<()> {
+    let images = batch_count.saturating_mul(batch_size);
+    in_range("`batch_count` times `batch_size`", images, 1, MAX_PICTURES).map(drop)
+}
+
 /// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::input::Prepared;
-use crate::limits::{MAX_PICTURES, in_range, random_seed, side};
+use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
 pub use crate::options::{GuidanceOptions, ImageOptions, Request};
 use crate::options::{OptionSet, check, sampling};
@@ -47,7 +47,7 @@ impl Request {
         let sampling = sampling(self);
         let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);
         let (batch_count, batch_size) = (self.batch_count.unwrap_or(1), self.batch_size.unwrap_or(1));
-        in_range("`batch_count` times `batch_size`", batch_count.saturating_mul(batch_size), 1, MAX_PICTURES)?;
+        check_images(batch_count, batch_size)?;
         let sampler = match self.sampler {
             Some(sampler) => sampler,
             None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),

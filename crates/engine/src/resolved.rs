@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::error::{Error, Result};
 use crate::input::{Input, Rule};
+use crate::limits::check_images;
 use crate::lora::LoraUse;
 use crate::options::ImageOptions;
 use crate::pipeline::guidance::GuidanceOptions;
@@ -111,6 +112,15 @@ impl Job {
         let prompt = Some(&self.prompt).filter(|_| !self.literal_prompt);
         let negative = self.negative_prompt.as_ref().filter(|_| !self.literal_negative_prompt);
         [prompt, negative].into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
+    }
+
+    /// The same job with batches of `n` images.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for more images than a job may have.
+    pub fn with_batch_size(self, n: usize) -> Result<Self> {
+        check_images(self.batch_count, n)?;
+        Ok(Self { batch_size: n, parsed: Parsed::default(), ..self })
     }
 
     /// The prompts of image `index`, read once.
