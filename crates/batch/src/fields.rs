@@ -8,11 +8,11 @@ use kiln_engine::{LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_op
 use kiln_scheduler::ScheduleChoice;
 use serde_json::{Map, Value};
 
-/// The fields beside the request's.
+/// The fields of a job that are not options of a request.
 const MODEL: &str = "model";
 const OUTPUT: &str = "output";
 /// Their names.
-const BESIDE: [&str; 2] = [MODEL, OUTPUT];
+const JOB_FIELDS: [&str; 2] = [MODEL, OUTPUT];
 
 /// Fields with their values, by their long names.
 pub(crate) type Fields = Map<String, Value>;
@@ -47,13 +47,13 @@ impl FromStr for Assignment {
 /// The long name of a field.
 pub(crate) fn long_name(name: &str) -> Result<String, String> {
     let plain = name.trim().to_ascii_lowercase();
-    if let Some(long) = find_option(&plain).map(|row| row.name).or(BESIDE.into_iter().find(|own| *own == plain)) {
+    if let Some(long) = find_option(&plain).map(|row| row.name).or(JOB_FIELDS.into_iter().find(|own| *own == plain)) {
         return Ok(long.to_string());
     }
-    let known: BTreeSet<&str> = OPTIONS.iter().map(|row| row.name).chain(BESIDE).collect();
+    let known: BTreeSet<&str> = OPTIONS.iter().map(|row| row.name).chain(JOB_FIELDS).collect();
     let short: Vec<&str> = OPTIONS.iter().flat_map(|row| row.names().skip(1)).collect();
     let known: Vec<&str> = known.into_iter().chain(short).collect();
-    let (name, nearest) = (name.trim(), nearest_option(name, &BESIDE));
+    let (name, nearest) = (name.trim(), nearest_option(name, &JOB_FIELDS));
     Err(format!("unknown field `{name}`, did you mean {nearest}? The fields are {}", known.join(", ")))
 }
 

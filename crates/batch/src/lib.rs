@@ -1,8 +1,8 @@
 //! Floor 7: image sets. Files of jobs become folders of images.
 //!
-//! [`JobFile`] reads jobs, [`JobSet`] numbers their images in all combinations of some axes, [`BatchRun::plan`] looks
-//! up in the folder's journal what is done and fixes names and seeds of the rest, and [`BatchRun::run`] makes what is
-//! missing: each model is loaded once, and images that differ only in texts and noise share batches. The crate knows no
+//! [`JobFile`] reads jobs, [`JobSet`] numbers their images in all combinations of some axes, [`BatchRun::plan`] reads
+//! the folder's journal and fixes the names and seeds of the missing images, and [`BatchRun::run`] generates those: each
+//! model is loaded once, and images that differ only in texts and noise share batches. The crate knows no
 //! arguments and no networks: batches run in [`kiln_engine::pipeline::run_batch`].
 //!
 //! ```no_run

@@ -65,18 +65,18 @@ impl OverlapWorker {
         self.tasks.send((Task::Decode(Box::new(task)), networks)).map_err(ended)
     }
 
-    /// Has so many of the texts encoded that are foreseen, if the thread has time for them.
+    /// Encodes up to `texts` of the announced texts, if the thread is idle.
     pub(crate) fn encode(&self, texts: usize, networks: OverlappedNetworks) {
-        // What is not encoded here is encoded when it is needed.
+        // Texts that are not encoded here are encoded when they are needed.
         let _ = self.tasks.try_send((Task::Encode(texts), networks));
     }
 
-    /// What was done since this was asked before.
+    /// Returns the results since the last call.
     pub(crate) fn news(&self) -> Vec<Done> {
         self.done.try_iter().collect()
     }
 
-    /// Waits for the thread, and gives the rest.
+    /// Waits for the thread, and returns the remaining results.
     pub(crate) fn finish(self) -> Vec<Done> {
         let Self { tasks, done, thread } = self;
         drop(tasks); // the thread finds its queue closed
@@ -87,13 +87,13 @@ impl OverlapWorker {
     }
 }
 
-fn work(queue: Receiver<(Task, OverlappedNetworks)>, tell: &Sender<Done>) {
+fn work(queue: Receiver<(Task, OverlappedNetworks)>, results: &Sender<Done>) {
     for (task, networks) in queue {
         let done = match task {
             Task::Encode(texts) => Done::Encoded(encode(texts, &networks)),
             Task::Decode(task) => Done::Decoded(Box::new(decode(*task, &networks))),
         };
-        if tell.send(done).is_err() {
+        if results.send(done).is_err() {
             return;
         }
     }

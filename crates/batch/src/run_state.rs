@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kiln_engine::pipeline::{DecodedImage, Latents};
-use kiln_engine::{Error, Event, Result, Stage};
+use kiln_engine::{Error, Event, Result, Stage, proceed};
 use kiln_mempool::ProcessMemory;
 
 use super::events::{BatchEvent, BatchProgress};
@@ -194,12 +194,9 @@ impl<'a, 'w> RunState<'a, 'w> {
         Ok(())
     }
 
-    /// Tells who listens.
+    /// Sends an event to the caller, who may stop the run.
     pub(super) fn tell(&mut self, event: BatchEvent<'_>) -> Result<()> {
-        match (self.watch)(event) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
-        }
+        proceed((self.watch)(event))
     }
 
     fn progress(&self) -> BatchProgress {

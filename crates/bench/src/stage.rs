@@ -246,10 +246,7 @@ impl Meter<'_, '_> {
 
     fn tell(&mut self, stage: BenchStage, done: Option<usize>) -> Result<()> {
         let total = self.plan.warmup + self.plan.runs;
-        match (self.watch)(BenchEvent { model: &self.model.name, stage, done, total }) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(kiln_engine::Error::Interrupted.into()),
-        }
+        Ok(kiln_engine::proceed((self.watch)(BenchEvent { model: &self.model.name, stage, done, total }))?)
     }
 
     /// The conditions of `n` images: one chunk of text each, and SDXL's pooled text and sizes.

@@ -84,7 +84,6 @@ impl From<FileError> for Failure {
 pub fn message(error: &Error) -> String {
     match error {
         Error::Files(error) => of_files(error),
-        Error::Models(ModelError::Files(error)) => of_files(error),
         Error::Models(error) => of_models(error),
         other => other.message(&flags::spell),
     }

@@ -13,11 +13,10 @@ use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
 use crate::arrangement::{Arrangement, Ceiling};
-use crate::error::{Error, Result};
+use crate::error::{Result, proceed};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::part::{Copies, Keep, Part};
-use crate::picture::Picture;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
@@ -187,7 +186,7 @@ impl Engine {
 
     /// Reads the weights, where the mode keeps all.
     fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
-        let mut tell = |event| if watch(event).is_break() { Err(Error::Interrupted) } else { Ok(()) };
+        let mut tell = |event| proceed(watch(event));
         self.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
         self.timings.load = start.elapsed();
         Ok(self)
@@ -407,10 +406,7 @@ struct SingleCall<'a> {
 
 impl BatchSink for SingleCall<'_> {
     fn event(&mut self, event: Event) -> Result<()> {
-        match (self.watch)(event)? {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
-        }
+        proceed((self.watch)(event)?)
     }
 
     fn latents(&mut self, _: &Engine, _: usize, latents: Latents, _: BatchTimes) -> Result<Option<Latents>> {
@@ -420,9 +416,7 @@ impl BatchSink for SingleCall<'_> {
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()> {
         self.event(Stage::Save.begin())?;
         let start = Instant::now();
-        let DecodedImage { image, latents, .. } = image;
-        let picture = Picture::new(self.job, &engine.origin, self.first + place, &image, latents)?;
-        drop(image);
+        let picture = image.picture(self.job, &engine.origin, self.first + place)?;
         self.event(Event::Picture(Box::new(picture)))?;
         engine.timings.save += start.elapsed();
         engine.timings.pictures += 1;

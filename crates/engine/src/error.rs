@@ -1,5 +1,6 @@
 //! Errors between a request and an image.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kiln_files::ByteSize;
@@ -170,7 +171,6 @@ impl Error {
             Self::Nn(error) => error.is_out_of_memory(),
             Self::Ops(error) => error.is_out_of_memory(),
             Self::Pool(error) => error.is_out_of_memory(),
-            Self::Models(error) => error.is_out_of_memory(),
             Self::Weights(error) => error.is_out_of_memory(),
             Self::Candle(error) => kiln_ops::is_out_of_memory(error),
             _ => false,
@@ -197,6 +197,17 @@ impl Error {
 
     pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
         Self::Models(kiln_models::Error::model(path, problem))
+    }
+}
+
+/// [`Error::Interrupted`] if a listener asked to stop.
+///
+/// # Errors
+/// That one.
+pub fn proceed(flow: ControlFlow<()>) -> Result<()> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Interrupted),
     }
 }
 

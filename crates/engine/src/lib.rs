@@ -58,8 +58,8 @@ mod words;
 
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
-pub use error::{Error, Result};
-pub use input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
+pub use error::{Error, Result, proceed};
+pub use input::{Extend, ImageSource, InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -100,7 +100,7 @@ pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Place, Setup};
 pub use upscaling::{
-    Enlarger, EnlargerEvent, ImageSource, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,
+    Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,
     UpscaleRun, UpscalerChoice,
 };
 

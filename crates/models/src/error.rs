@@ -130,17 +130,6 @@ impl Error {
         }
     }
 
-    /// Whether memory was exhausted.
-    pub fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::Clip(error) => error.is_out_of_memory(),
-            Self::Unet(error) => error.is_out_of_memory(),
-            Self::Vae(error) => error.is_out_of_memory(),
-            Self::Weights(error) => error.is_out_of_memory(),
-            _ => false,
-        }
-    }
-
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::read_error(path);
         |source| error(source).into()

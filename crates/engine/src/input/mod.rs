@@ -12,3 +12,4 @@ mod read;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use extend::Extend;
 pub(crate) use prepare::{Input, Prepared};
+pub use read::ImageSource;

@@ -4,12 +4,55 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kiln_files::sha256;
-use kiln_media::{DecodeOptions, DecodedImage, decode, read_all};
+use kiln_media::{DecodeOptions, DecodedImage, decode, read_all, read_file};
 
 use crate::error::{Error, Result};
 
-/// The path that stands for the standard input.
-const STANDARD_INPUT: &str = "-";
+/// The file or stream of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSource {
+    /// A file of any supported format.
+    File(PathBuf),
+    /// The standard input.
+    StandardInput,
+}
+
+impl From<PathBuf> for ImageSource {
+    /// `-` is the standard input, everything else a file.
+    fn from(path: PathBuf) -> Self {
+        if path == Path::new("-") { Self::StandardInput } else { Self::File(path) }
+    }
+}
+
+impl ImageSource {
+    /// The name in messages.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::StandardInput => "the standard input".into(),
+        }
+    }
+
+    /// The part of the name that a result's name begins with.
+    pub(crate) fn stem(&self) -> String {
+        match self {
+            Self::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            Self::StandardInput => "stdin".into(),
+        }
+    }
+
+    /// All bytes.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if they cannot be read, or are more than [`DecodeOptions::max_file`].
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        let options = DecodeOptions::default();
+        Ok(match self {
+            Self::File(path) => read_file(path, &options)?,
+            Self::StandardInput => read_all(std::io::stdin().lock(), &self.name(), &options)?,
+        })
+    }
+}
 
 /// A decoded file.
 pub(super) struct ImageFile {
@@ -22,27 +65,26 @@ impl ImageFile {
     /// Reads the image of the option `name`. `-` is the standard input, which is read once.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is no such file, [`Error::Image`] where it is no image that can be read.
+    /// [`Error::Files`] if there is no such file, [`Error::Media`] if it is not an image that can be read.
     pub(super) fn read(name: &'static str, path: &Path) -> Result<Self> {
-        let options = DecodeOptions::default();
-        if path == Path::new(STANDARD_INPUT) {
-            const NAME: &str = "the standard input";
-            static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-            let bytes = match BYTES.get() {
-                Some(bytes) => bytes,
-                None => {
-                    let read = read_all(std::io::stdin().lock(), NAME, &options)?;
-                    BYTES.get_or_init(|| read)
-                }
-            };
-            return Ok(Self { image: decode(bytes, NAME, &options)?, sha256: sha256(bytes) });
-        }
-        if !path.exists() {
+        if path != Path::new("-") && !path.exists() {
             return Err(Error::not_found(path, format!("`{name}`, an image")));
         }
-        let shown = path.display().to_string();
-        let bytes = kiln_media::read_file(path, &options)?;
-        Ok(Self { image: decode(&bytes, &shown, &options)?, sha256: sha256(&bytes) })
+        static STANDARD_INPUT: OnceLock<Vec<u8>> = OnceLock::new();
+        let source = ImageSource::from(path.to_path_buf());
+        let read;
+        let bytes = match (&source, STANDARD_INPUT.get()) {
+            (ImageSource::StandardInput, Some(bytes)) => bytes,
+            (ImageSource::StandardInput, None) => {
+                let bytes = source.read()?;
+                STANDARD_INPUT.get_or_init(|| bytes)
+            }
+            (ImageSource::File(_), _) => {
+                read = source.read()?;
+                &read
+            }
+        };
+        Ok(Self { image: decode(bytes, &source.name(), &DecodeOptions::default())?, sha256: sha256(bytes) })
     }
 }
 

@@ -59,15 +59,7 @@ impl Decoder {
         placement: &Placement,
         copies: &Copies,
     ) -> Result<Self> {
-        let mut placement = placement.clone();
-        let (network, source) = match taesd {
-            Some(path) => (tiny(model, path)?, tiny_weights(path)?),
-            None => {
-                let config = model.vae_config().clone();
-                placement.dtype = decoder_dtype(model.family(), &config, placement.dtype);
-                (Network::kl(config), model.files().vae()?)
-            }
-        };
+        let (network, source, placement) = autoencoder(model, taesd, placement)?;
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
         let part = Part::new(network.segments(), source, &placement, copies);
         part.check().map_err(|error| blame(error, taesd))?;
@@ -178,8 +170,23 @@ impl Network {
     }
 }
 
-/// Where TAESD's weights are: a component's folder, or a file.
-pub(crate) fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
+/// The autoencoder of a model, or the TAESD that replaces it: its decoder, its weights, and where and in which type they are
+/// stored.
+pub(crate) fn autoencoder(
+    model: &ModelFolder,
+    taesd: Option<&Path>,
+    placement: &Placement,
+) -> Result<(Network, Box<dyn ParamSource>, Placement)> {
+    if let Some(path) = taesd {
+        return Ok((tiny(model, path)?, tiny_weights(path)?, placement.clone()));
+    }
+    let config = model.vae_config().clone();
+    let dtype = decoder_dtype(model.family(), &config, placement.dtype);
+    Ok((Network::kl(config), model.files().vae()?, Placement { dtype, ..placement.clone() }))
+}
+
+/// The weights of a TAESD: a component's folder, or a file.
+fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
     let source: Box<dyn ParamSource> = match path.is_dir() {
         true => open_component(path)?,
         false => Box::new(Checkpoint::open(path)?),
@@ -187,7 +194,7 @@ pub(crate) fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
     Ok(Box::new(Renamed::new(source, KeyRule::TAESD)))
 }
 
-/// Says what a `taesd` without a decoder's weights is not.
+/// Names the file if `taesd` has no weights of a decoder.
 fn blame(error: Error, taesd: Option<&Path>) -> Error {
     match (error, taesd) {
         (Error::Weights(kiln_weights::Error::Missing { key, .. }), Some(path)) => {

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
+use kiln_models::ModelFolder;
 use kiln_nn::TensorLike;
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::part::{Copies, Keep, Part};
-use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds, tiny_weights};
+use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
 use crate::pipeline::init::{InitImage, InitLatents};
-use kiln_models::{ModelFolder, decoder_dtype};
 
 /// The encoder of a loaded model. It is opened when a job begins with an image.
 pub(crate) struct ImageEncoder {
@@ -89,15 +89,8 @@ impl ImageEncoder {
         placement: &Placement,
         copies: &Copies,
     ) -> Result<Self> {
-        let mut placement = placement.clone();
-        let (network, source) = match taesd {
-            Some(path) => (Network::of(&decoder::tiny(model, path)?), tiny_weights(path)?),
-            None => {
-                let config = model.vae_config().clone();
-                placement.dtype = decoder_dtype(model.family(), &config, placement.dtype);
-                (Network::of(&decoder::Network::kl(config)), model.files().vae()?)
-            }
-        };
+        let (decoder, source, placement) = decoder::autoencoder(model, taesd, placement)?;
+        let network = Network::of(&decoder);
         let part = Part::new(network.segments(), source, &placement, copies);
         part.check()?;
         Ok(Self { network, part, last: None })
@@ -135,9 +128,6 @@ impl ImageEncoder {
             moments.extend(self.last.as_ref().map(|(_, moments)| moments.clone()));
         }
         let sample = images.iter().any(|image| image.latents() == InitLatents::Sample);
-        if images.is_empty() {
-            return Err(Error::Value { name: "images", found: "none".into(), expected: "at least one".into() });
-        }
         self.network.latents(&Tensor::cat(&moments, 0)?, draw, sample)
     }
 }

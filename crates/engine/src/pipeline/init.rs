@@ -259,9 +259,9 @@ pub(crate) fn mask_channels(
 }
 
 impl Start {
-    /// The start of images that begin with noise alone: `latents` `(n, c, h, w)` in f32 on the denoiser's device, scaled for
+    /// The start of images of which no part is kept between steps: `latents` `(n, c, h, w)` in f32 on the denoiser's device, at
     /// the schedule's start.
-    pub fn of_noise(latents: Tensor) -> Self {
+    pub fn of_latents(latents: Tensor) -> Self {
         Self { latents, kept: None, extra: None }
     }
 
@@ -286,14 +286,14 @@ impl Start {
         };
         let begin = |noise: &Tensor| -> Result<Tensor> { Ok((noise * schedule.init_noise_sigma())?) };
         let Some(image) = image else {
-            return Ok(Self { latents: begin(&drawn.to_device(device)?)?, kept: None, extra: None });
+            return Ok(Self::of_latents(begin(&drawn.to_device(device)?)?));
         };
         let masks: Vec<&Mask> = inits.iter().filter_map(|init| init.mask()).collect();
         let is_whole = is_from_noise(inits, options);
         let noisy =
             |image: &Tensor, noise: &Tensor| Ok::<_, Error>(schedule.add_noise(image, noise, schedule.start())?);
         if masks.is_empty() {
-            return Ok(Self { latents: noisy(&image, &drawn)?.to_device(device)?, kept: None, extra: None });
+            return Ok(Self::of_latents(noisy(&image, &drawn)?.to_device(device)?));
         }
         if !takes_mask
             && inits.iter().any(|init| init.image().is_some_and(|image| image.latents == InitLatents::Sample))
@@ -310,7 +310,7 @@ impl Start {
         };
         let latents = if is_whole { begin(&drawn)? } else { noisy(&image, &drawn)? }.to_device(device)?;
         if takes_mask {
-            return Ok(Self { latents, kept: None, extra: None });
+            return Ok(Self::of_latents(latents));
         }
         let there = |tensor: Tensor| tensor.to_device(device);
         let in_output = options.rule == Rule::Automatic1111;
@@ -338,9 +338,7 @@ impl Kept {
         };
         Ok((image.mul(&self.inverse)? + latents.mul(&self.mask)?)?)
     }
-}
 
-impl Kept {
     /// The denoiser's output for `evaluation` with the image in the place of what it predicts where the image stays.
     pub(crate) fn blend_output<S: std::borrow::Borrow<Schedule>>(
         &self,

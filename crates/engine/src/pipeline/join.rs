@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, proceed};
 use crate::lora::LoraUse;
 use crate::picture::Picture;
 use crate::pipeline::batch::Batch;
@@ -26,7 +26,7 @@ impl Engine {
         first: usize,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<GroupId> {
-        let mut tell = stopping(watch);
+        let mut tell = |event| proceed(watch(event));
         if running.is_empty() {
             self.take_loras(&job.loras, &mut tell)?;
             running.begin(&job.loras);
@@ -54,7 +54,7 @@ impl Engine {
         running: &mut RunningBatch,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GroupId>> {
-        self.attempt(Stage::Denoise, &mut stopping(watch), |engine, _| {
+        self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| {
             engine.make_room_for(Stage::Denoise);
             engine.unet_part.enter(&engine.arrangement.keep(Stage::Denoise)?)?;
             engine.advance(running, None)
@@ -74,21 +74,13 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<Picture>> {
         let all = run::finished(&running.finish(id)?)?;
-        let (batch, mut tell) = (Batch::of_job(job, first), stopping(watch));
+        let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
         run::begin_decoding(self);
         let image = |(place, (job, index)): (usize, (&Job, usize))| {
             let latents = Latents::of(&batch, &all, place)?;
-            let image = run::decode(self, &latents, &mut tell)?;
-            Picture::new(job, &self.origin, index, &image.image, image.latents)
+            run::decode(self, &latents, &mut tell)?.picture(job, &self.origin, index)
         };
         batch.images().enumerate().map(image).collect()
     }
 }
 
-/// Events for somebody who may stop the run.
-fn stopping(watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> impl FnMut(Event) -> Result<()> + '_ {
-    |event| match watch(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Interrupted),
-    }
-}

@@ -345,7 +345,7 @@ pub(crate) fn finished(group: &Group) -> Result<Tensor> {
     match count_not_finite(&latents)? {
         0 => Ok(latents),
         count => {
-            let remedy = "try --dtype f32, or a model whose weights are not damaged";
+            let remedy = "try `dtype` f32, or a model whose weights are not damaged";
             Err(Error::NotANumber { stage: "the denoiser", count, remedy })
         }
     }

@@ -12,7 +12,7 @@ use kiln_weights::Placement;
 use super::bytes::{to_image, to_tensor};
 use super::open::{Kind, OpenUpscaler};
 use super::strips::{TileRows, fewer};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, proceed};
 use crate::host_memory;
 use crate::room::{DeviceMemory, Room};
 use crate::setup::{Place, Setup};
@@ -79,7 +79,7 @@ impl Enlarger {
     pub fn place(&self) -> Option<String> {
         self.loaded.as_ref().map(|Loaded { place, .. }| {
             let device = if place.device.is_cuda() { "the GPU" } else { "the CPU" };
-            format!("{} on {device}", name_of(place.dtype))
+            format!("{} on {device}", place.dtype.as_str())
         })
     }
 
@@ -145,10 +145,8 @@ impl Enlarger {
         };
         match loaded.run(network, self.tile, image, watch) {
             Err(Error::NotANumber { .. }) if loaded.place.dtype != DType::F32 => {
-                let from = name_of(loaded.place.dtype);
-                if watch(EnlargerEvent::Again { from }).is_break() {
-                    return Err(Error::Interrupted);
-                }
+                let from = loaded.place.dtype.as_str();
+                proceed(watch(EnlargerEvent::Again { from }))?;
                 network.segments().unload();
                 loaded.place.dtype = DType::F32;
                 read_weights(network, &loaded.place)?;
@@ -172,15 +170,13 @@ impl Loaded {
         let target = Target::of(device);
         let mut strips = tile.strips(network, shape, (*dtype, target), self.room(network, target))?;
         loop {
-            tracing::info!("{width}x{height} in {}, {strips:?}", name_of(*dtype));
+            tracing::info!("{width}x{height} in {}, {strips:?}", dtype.as_str());
             match self.run_strips(network, image, strips, watch) {
                 Err(error) if error.is_out_of_memory() => {
                     let [map_height, _] = network.map_size([height, width]);
                     strips = fewer(strips, map_height).ok_or(error)?;
                     let StripRows::Rows(rows) = strips else { continue };
-                    if watch(EnlargerEvent::FewerRows(rows * height.div_ceil(map_height))).is_break() {
-                        return Err(Error::Interrupted);
-                    }
+                    proceed(watch(EnlargerEvent::FewerRows(rows * height.div_ceil(map_height))))?;
                 }
                 other => return other,
             }
@@ -218,14 +214,6 @@ fn read_weights(network: &Upscaler, place: &Place) -> Result<()> {
     let _weights = Category::Weights.scope();
     network.load(&Placement::new(place.device.clone(), place.dtype))?;
     Ok(())
-}
-
-fn name_of(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F16 => "f16",
-        DType::BF16 => "bf16",
-        _ => "f32",
-    }
 }
 
 #[cfg(test)]

@@ -1,30 +1,12 @@
 //! The images that are upscaled: where they come from, and the texts in their files.
 
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
 
-use kiln_media::{
-    DecodeOptions, DecodedImage, ImageText, ImageTexts, Infotext, decode, is_png_key, quoted, read_all, read_file,
-};
+use kiln_media::{DecodeOptions, DecodedImage, ImageText, ImageTexts, Infotext, decode, is_png_key, quoted};
 use kiln_scheduler::number_text;
 
 use crate::error::Result;
-
-/// Where an image comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageSource {
-    /// A file of any format that is read.
-    File(PathBuf),
-    /// The standard input.
-    StandardInput,
-}
-
-impl From<PathBuf> for ImageSource {
-    /// `-` is the standard input, everything else a file.
-    fn from(path: PathBuf) -> Self {
-        if path == Path::new("-") { Self::StandardInput } else { Self::File(path) }
-    }
-}
+use crate::input::ImageSource;
 
 /// An image that was read once.
 pub(super) struct Input {
@@ -41,32 +23,6 @@ const KEYS: [&str; 2] = ["postprocessing", "extras"];
 const PARAMETERS: &str = "parameters";
 /// The field of Exif in which programs write settings.
 const USER_COMMENT: &str = "UserComment";
-
-impl ImageSource {
-    /// For messages.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::File(path) => path.display().to_string(),
-            Self::StandardInput => "the standard input".into(),
-        }
-    }
-
-    /// The part of the name that a result's name begins with.
-    pub(super) fn stem(&self) -> String {
-        match self {
-            Self::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-            Self::StandardInput => "stdin".into(),
-        }
-    }
-
-    fn read(&self) -> Result<Vec<u8>> {
-        let options = DecodeOptions::default();
-        Ok(match self {
-            Self::File(path) => read_file(path, &options)?,
-            Self::StandardInput => read_all(std::io::stdin().lock(), &self.name(), &options)?,
-        })
-    }
-}
 
 impl Input {
     /// Reads and decodes an image, of which only the size is kept, so that many take no memory.

@@ -15,7 +15,6 @@ mod strips;
 
 pub use choice::UpscalerChoice;
 pub use enlarger::{Enlarger, EnlargerEvent};
-pub use input::ImageSource;
 pub use open::OpenUpscaler;
 pub use plan::{UpscaleOptions, UpscaleRun};
 pub use run::{UpscaleEvent, UpscaleReport};

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use kiln_files::PlannedFile;
 
 use super::choice::UpscalerChoice;
-use super::input::{ImageSource, Input};
+use super::input::Input;
 use super::names;
 use super::open::{OpenUpscaler, scaled};
 use super::strips::TileRows;
 use crate::error::{Error, Result};
+use crate::input::ImageSource;
 use crate::setup::Setup;
 
 /// Which images are upscaled, and how.

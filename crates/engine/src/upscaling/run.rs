@@ -10,7 +10,7 @@ use kiln_mempool::mark_stage;
 use super::enlarger::{Enlarged, Enlarger, EnlargerEvent};
 use super::input::postprocessing;
 use super::plan::{UpscaleJob, UpscaleRun};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, proceed};
 
 /// News of a run.
 #[derive(Debug)]
@@ -82,11 +82,11 @@ impl UpscaleRun {
         let start = Instant::now();
         if upscaler.is_network() {
             mark_stage("load");
-            go_on(watch(UpscaleEvent::Load))?;
+            proceed(watch(UpscaleEvent::Load))?;
         }
         let mut enlarger = Enlarger::load(upscaler, &setup, tile)?;
         if let Some(place) = enlarger.place() {
-            go_on(watch(UpscaleEvent::Loaded(&place)))?;
+            proceed(watch(UpscaleEvent::Loaded(&place)))?;
         }
         let mut report = UpscaleReport { load: start.elapsed(), ..UpscaleReport::default() };
         mark_stage("upscale");
@@ -94,7 +94,7 @@ impl UpscaleRun {
         let all = jobs.len();
         for (number, mut job) in (1..).zip(jobs) {
             let name = job.input.source.name();
-            go_on(watch(UpscaleEvent::Begin { number, name: &name, from: job.input.size, to: job.target }))?;
+            proceed(watch(UpscaleEvent::Begin { number, name: &name, from: job.input.size, to: job.target }))?;
             let start = Instant::now();
             let mut hear = |event| watch(UpscaleEvent::Enlarger(event));
             let enlarged = job.enlarge(&mut enlarger, &mut hear);
@@ -105,12 +105,12 @@ impl UpscaleRun {
             match saved {
                 Ok(()) => {
                     report.done += 1;
-                    go_on(watch(UpscaleEvent::Saved { number, path: job.output.path(), size: job.target }))?;
+                    proceed(watch(UpscaleEvent::Saved { number, path: job.output.path(), size: job.target }))?;
                 }
                 Err(error) if matches!(error, Error::Interrupted) || all == 1 => return Err(error),
                 Err(error) => {
                     report.failed += 1;
-                    go_on(watch(UpscaleEvent::Failed { number, name: &name, error: &error }))?;
+                    proceed(watch(UpscaleEvent::Failed { number, name: &name, error: &error }))?;
                 }
             }
         }
@@ -145,12 +145,5 @@ impl UpscaleJob {
                 error => std::io::Error::other(error),
             })
         })?)
-    }
-}
-
-fn go_on(flow: ControlFlow<()>) -> Result<()> {
-    match flow {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Interrupted),
     }
 }
