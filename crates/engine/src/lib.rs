@@ -100,8 +100,8 @@ pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{Beside, DeviceChoice, Place, Setup};
 pub use upscaling::{
-    Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport,
-    UpscaleRun, UpscalerChoice,
+    Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
+    UpscalerChoice,
 };
 
 /// The example of `docs/library.md`, which must compile.

@@ -83,4 +83,3 @@ impl Engine {
         batch.images().enumerate().map(image).collect()
     }
 }
-
