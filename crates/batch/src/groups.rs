@@ -6,8 +6,8 @@ use std::hash::Hash;
 use kiln_engine::Job;
 use serde_json::json;
 
-/// Pictures of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
-/// weights change as seldom as they can. Each group has its pictures in their order, by their place in `jobs`.
+/// Images of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
+/// weights change as seldom as they can. Each group has its images in their order, by their place in `jobs`.
 pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     let (mut known, mut loras) = (HashMap::new(), HashMap::new());

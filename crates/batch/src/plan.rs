@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use kiln_engine::limits::{MAX_PICTURES, in_range, random_seed};
+use kiln_engine::limits::{MAX_IMAGES, in_range, random_seed};
 use kiln_engine::{BatchSize, ImageReport, Request, Setup};
 use kiln_files::{PlannedFile, check_folder};
 use kiln_models::ModelOptions;
@@ -76,12 +76,12 @@ impl BatchRun {
     /// reading weights. On success, names and seeds are fixed in the journal; on failure nothing was planned.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process is at work on the same pictures, [`kiln_engine::Error::Files`] where a file would be
+    /// [`Error::Busy`] where another process is at work on the same images, [`kiln_engine::Error::Files`] where a file would be
     /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
     /// [`kiln_engine::Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
         if let BatchSize::Of(size) = options.batch_size {
-            in_range("batch_size", size, 1, MAX_PICTURES)?;
+            in_range("batch_size", size, 1, MAX_IMAGES)?;
         }
         let folder = &options.folder;
         let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;

@@ -98,12 +98,12 @@ impl<'a, 'w> RunState<'a, 'w> {
             Event::Begin(stage) => self.tell(BatchEvent::Begin(stage)),
             Event::Step { done, total } => self.tell(BatchEvent::Step { done, total }),
             Event::DecodeAgain { seed, from, to, .. } => self.tell(BatchEvent::Warning(format!(
-                "the picture with seed {seed} overflowed {from} in the VAE; it and all that follow are decoded in {to}"
+                "the image with seed {seed} overflowed {from} in the VAE; it and all that follow are decoded in {to}"
             ))),
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
             Event::Text { .. } => self.tell(BatchEvent::Begin(Stage::Encode)),
-            Event::Picture(_) => Ok(()),
+            Event::Image(_) => Ok(()),
         }
     }
 

@@ -59,7 +59,7 @@ impl BatchRun {
         report.timings.encode += state.encoded;
         report.timings.decode += state.decoded;
         report.wall = state.start.elapsed();
-        report.timings.pictures = state.made;
+        report.timings.images = state.made;
         report.peak_memory = ProcessMemory::now().unwrap_or_default().peak_resident;
         Ok(report)
     }

@@ -95,8 +95,8 @@ fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
     let start = Instant::now();
     let ImageTask { job, origin, mut seconds, content, .. } = task;
     let Unsaved { image, key, path, replace } = content;
-    let picture = image.picture(&job, &origin, 0)?;
-    let bytes = picture.png().map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
+    let image = image.generated(&job, &origin, 0)?;
+    let bytes = image.png().map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
     let journal = || journal.lock().unwrap_or_else(PoisonError::into_inner);
     let of_set = {
         let journal = journal();

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use kiln_engine::Request;
-use kiln_engine::limits::MAX_PICTURES;
+use kiln_engine::limits::MAX_IMAGES;
 use kiln_files::sha256;
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ impl JobSet {
     /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Value`] where there are too many pictures or two axes
+    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Value`] where there are too many images or two axes
     /// of one field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {
@@ -67,8 +67,8 @@ impl JobSet {
                 fields.extend(of_all.chain(on_axes).map(|(field, value)| (field.clone(), value.clone())));
                 let spec = Spec::new(fields).map_err(problem)?;
                 this.push(entry.line, spec, place, model, &mut seen).map_err(problem)?;
-                if this.tasks.len() > MAX_PICTURES {
-                    let expected = format!("at most {MAX_PICTURES} images in total");
+                if this.tasks.len() > MAX_IMAGES {
+                    let expected = format!("at most {MAX_IMAGES} images in total");
                     let found = format!("{} jobs in {} combinations", file.entries.len(), count(&this.axes));
                     return Err(Error::value("the set", found, expected));
                 }
@@ -104,8 +104,8 @@ impl JobSet {
         let Spec { mut request, model: named, mut output } = spec;
         let (counts, sizes) = (request.batch_count.take(), request.batch_size.take());
         let images = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
-        if !(1..=MAX_PICTURES).contains(&images) {
-            return Err(format!("batch_count times batch_size is {images}, expected 1 to {MAX_PICTURES}"));
+        if !(1..=MAX_IMAGES).contains(&images) {
+            return Err(format!("batch_count times batch_size is {images}, expected 1 to {MAX_IMAGES}"));
         }
         let is_one_of_several = images > 1 || count(&self.axes) > 1;
         if let Some(pattern) = &mut output {

@@ -87,7 +87,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet atomically. The longest side of an image on it is at most `side` pixels.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Value`] where there are too many pictures, [`kiln_engine::Error::Files`] where a file cannot be read or written.
+/// [`kiln_engine::Error::Value`] where there are too many images, [`kiln_engine::Error::Files`] where a file cannot be read or written.
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;
@@ -176,7 +176,7 @@ fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
     };
     let side = wanted.min(room(MAX_SIDE, left, columns, 0)).min(room(MAX_SIDE, top, rows, below));
     if side < SMALLEST {
-        let (found, expected) = (format!("{rows} rows of {columns} pictures"), "fewer pictures on one sheet".into());
+        let (found, expected) = (format!("{rows} rows of {columns} images"), "fewer images on one sheet".into());
         return Err(Error::value("contact_sheet", found, expected));
     }
     // Small images have small cells with space for a few characters.

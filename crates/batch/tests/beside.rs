@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use kiln_batch::{BatchEvent, BatchOptions, BatchReport, BatchRun, JobFile, JobSet};
-use kiln_engine::{BatchSize, Beside, DTypeChoice, DeviceChoice, HostPool, ModelOptions, Setup, Stage};
+use kiln_engine::{BatchSize, DTypeChoice, DeviceChoice, HostPool, ModelOptions, Overlap, Setup, Stage};
 use kiln_mempool::Faults;
 use kiln_testkit::{Target, fixtures};
 
@@ -35,7 +35,7 @@ struct Set {
 }
 
 /// Generates the set in `folder` and returns its files; `stop` ends it at that step.
-fn make(folder: &Path, beside: Beside, stop: Option<usize>) -> Set {
+fn make(folder: &Path, beside: Overlap, stop: Option<usize>) -> Set {
     let jobs = folder.join("jobs.jsonl");
     std::fs::write(&jobs, JOBS).unwrap();
     let set = JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&fixtures("models/sd1")));
@@ -66,17 +66,17 @@ fn make(folder: &Path, beside: Beside, stop: Option<usize>) -> Set {
     Set { report: report.unwrap(), files, in_turn }
 }
 
-fn fresh(beside: Beside) -> Set {
+fn fresh(beside: Overlap) -> Set {
     make(tempfile::tempdir().unwrap().path(), beside, None)
 }
 
 /// One test, because fault injection applies to the whole process.
 #[test]
 fn files_equal_those_of_sequential_decoding() {
-    let Set { report, files: expected, in_turn } = fresh(Beside::Never);
+    let Set { report, files: expected, in_turn } = fresh(Overlap::Never);
     assert_eq!((report.made, expected.len(), in_turn), (PICTURES, PICTURES, PICTURES));
     let counter = Faults::count();
-    let Set { report, files, in_turn } = fresh(Beside::Always);
+    let Set { report, files, in_turn } = fresh(Overlap::Always);
     let requests = counter.seen();
     drop(counter);
     assert_eq!((report.made, report.failed, in_turn), (PICTURES, 0, 0));
@@ -86,9 +86,9 @@ fn files_equal_those_of_sequential_decoding() {
     // Stopped at any step, finished images are saved, and the next run generates the others.
     for stop in [1, 3, 5, 7] {
         let folder = tempfile::tempdir().unwrap();
-        let stopped = make(folder.path(), Beside::Always, Some(stop)).report;
+        let stopped = make(folder.path(), Overlap::Always, Some(stop)).report;
         assert!(stopped.interrupted && stopped.failed == 0, "{stopped:?}");
-        let Set { report: rest, files, .. } = make(folder.path(), Beside::Always, None);
+        let Set { report: rest, files, .. } = make(folder.path(), Overlap::Always, None);
         assert_eq!((rest.made, rest.failed), (PICTURES - stopped.made, 0));
         assert!(files == expected, "stopped at step {stop}: other files");
     }
@@ -99,7 +99,7 @@ fn files_equal_those_of_sequential_decoding() {
         let n = requests * i / TRIED;
         let faults = Faults::fail_once(n);
         let folder = tempfile::tempdir().unwrap();
-        let Set { report, files, .. } = make(folder.path(), Beside::Always, None);
+        let Set { report, files, .. } = make(folder.path(), Overlap::Always, None);
         drop(faults);
         assert_eq!((report.made + report.failed, files.len()), (PICTURES, report.made), "request {n} of {requests}");
         assert!(files.iter().all(|(name, file)| expected[name] == *file), "request {n} of {requests}: another image");

@@ -15,7 +15,7 @@ use kiln_engine::pipeline::{
     ConditioningPlan, Conditions, DecoderNetwork as Network, Denoiser, Encoded, Forward, Group, Guidance, RecordedStep,
     Start, count_not_finite, decoder_flop, unet_flop,
 };
-use kiln_engine::{Picture, RunningBatch, Stage};
+use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
@@ -125,9 +125,9 @@ impl Call<'_> {
             Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
         })?;
         count_not_finite(&image)?;
-        let picture = Picture::without_settings(index, SEED, &image, latents.to_device(&Device::Cpu)?)?;
+        let image = GeneratedImage::without_settings(index, SEED, &image, latents.to_device(&Device::Cpu)?)?;
         let failed = |error| kiln_files::write_error(Path::new("a PNG file in memory"))(io::Error::other(error));
-        Ok(picture.png().map(drop).map_err(failed)?)
+        Ok(image.png().map(drop).map_err(failed)?)
     }
 }
 

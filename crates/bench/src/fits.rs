@@ -1,6 +1,6 @@
 //! Whether a measurement fits into CPU memory. Otherwise the system would kill the process without a message.
 
-use kiln_engine::{Mode, Plan, Planner, RunsOn, Stage, StagePlan, VaeMemory, Work};
+use kiln_engine::{ExecutionTarget, Mode, Plan, Planner, Stage, StagePlan, VaeMemory, Workload};
 use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
@@ -11,11 +11,16 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Memory`] with the numbers.
-pub(super) fn check(plan: &BenchPlan, model: &Architecture, on: RunsOn, memory: Option<SystemMemory>) -> Result<()> {
+pub(super) fn check(
+    plan: &BenchPlan,
+    model: &Architecture,
+    on: ExecutionTarget,
+    memory: Option<SystemMemory>,
+) -> Result<()> {
     let Some(memory) = memory.filter(|_| !on.target.is_gpu()) else { return Ok(()) };
     let planner = Planner::of_configurations(model)?;
     let Architecture { name, width, height, .. } = model;
-    let work = Work {
+    let work = Workload {
         width: *width,
         height: *height,
         batch_size: plan.batch,
@@ -26,7 +31,7 @@ pub(super) fn check(plan: &BenchPlan, model: &Architecture, on: RunsOn, memory: 
         context: 1,
         texts: 2,
         encodes_image: false,
-        // Pictures are decoded whole.
+        // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };
     let total = |plan: &Plan, stage| plan.stage(stage).map_or(0, StagePlan::total);
@@ -57,12 +62,12 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_refused_first() {
-        let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
+        let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
         let check = |side: usize, stages: &[BenchStage], target| {
             let model = Architecture { width: side, height: side, ..Architecture::preset(Preset::Emoji).unwrap() };
             let plan = BenchPlan { stages: stages.to_vec(), ..BenchPlan::default() };
             let memory = SystemMemory { total: 4 << 30, available: 2 << 30, physical: 4 << 30 };
-            check(&plan, &model, RunsOn { target, ..on }, Some(memory))
+            check(&plan, &model, ExecutionTarget { target, ..on }, Some(memory))
         };
         check(256, &BenchStage::ALL, on.target).unwrap();
         check(16384, &[BenchStage::Text], on.target).unwrap();

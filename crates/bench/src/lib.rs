@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_engine::limits::{in_range, side};
-use kiln_engine::{Machine, Place, RunsOn, Setup};
+use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -154,8 +154,8 @@ impl BenchPlan {
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
-        let Place { device, dtype, matrices, pool } = self.setup.resolve()?;
-        let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
+        let ResolvedDevice { device, dtype, matrices, pool } = self.setup.resolve()?;
+        let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
         for model in &models {

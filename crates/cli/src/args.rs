@@ -9,7 +9,7 @@ use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
-use crate::tell::LogFormat;
+use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
 use crate::values::parse_count;
@@ -180,7 +180,7 @@ impl PlanArgs {
         [self.width, self.height]
     }
 
-    /// Pictures at once, where a number says so.
+    /// Images at once, where a number says so.
     pub fn batch(&self) -> usize {
         self.batch_size.number().unwrap_or(1)
     }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::tell::is_json;
+use crate::status::is_json;
 
 /// A progress bar, or none if the error stream is not a terminal or has JSON objects.
 pub struct Bar(Option<ProgressBar>);

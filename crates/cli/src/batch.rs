@@ -13,8 +13,8 @@ use crate::interrupt;
 use crate::output::print;
 use crate::progress::summary;
 use crate::pull::located;
+use crate::status::{is_json, object};
 use crate::table::size;
-use crate::tell::{is_json, object};
 
 /// The minimum time between progress lines if the error stream is not a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_batch::{Assignment, Axis, BatchOptions, ContactSheet, JobFormat, Shard};
-use kiln_engine::{BatchSize, Beside, Setup};
+use kiln_engine::{BatchSize, Overlap, Setup};
 
 use crate::run_args::RunArgs;
 use crate::values::parse_count;
@@ -70,7 +70,7 @@ impl BatchArgs {
             batch_size: self.batch_size,
             deterministic: self.deterministic,
             model_options: self.run.model_options(),
-            setup: Setup { beside: Beside::OnCards, ..self.run.setup() },
+            setup: Setup { beside: Overlap::OnCards, ..self.run.setup() },
             sheet: sheet.map(|file| ContactSheet { file, side: self.thumbnail }),
         }
     }

@@ -129,20 +129,20 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
                 Event::Smaller { stage, from, to } => {
                     progress.warn(&format!("out of memory for {} with {from}; continuing with {to}", stage.doing()))
                 }
-                Event::Picture(picture) => {
-                    let path = interrupt::whole(output.is_stream(), || output.save(&picture))?;
+                Event::Image(image) => {
+                    let path = interrupt::whole(output.is_stream(), || output.save(&image))?;
                     // The same for all images: the first one has them.
-                    for difference in like.take().iter().flat_map(|like| like.differences(&picture, &model)) {
+                    for difference in like.take().iter().flat_map(|like| like.differences(&image, &model)) {
                         progress.warn(&format!("warning: {}", with_flags(&difference)));
                     }
-                    let line = format!("{} (seed {})", path.display(), picture.seed);
+                    let line = format!("{} (seed {})", path.display(), image.seed);
                     if stdout_is_taken {
                         progress.warn(&line)
                     } else {
                         progress.line(&line)
                     }
                     if let Some(latents) = &mut latents {
-                        latents.push(&picture);
+                        latents.push(&image);
                     }
                 }
             }

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod tell;
+mod status;
 
 mod args;
 mod bar;
@@ -13,12 +13,13 @@ mod batch;
 mod batch_args;
 mod bench;
 mod bench_args;
+mod completions;
 mod convert;
 mod devices;
+mod exec_cuda;
 mod failure;
 mod flags;
 mod generate;
-mod handover;
 mod img2img_args;
 mod inspect;
 mod interrupt;
@@ -27,7 +28,6 @@ mod memory;
 mod memory_args;
 mod option_args;
 mod output;
-mod papers;
 mod place_args;
 mod plan;
 mod progress;
@@ -54,7 +54,7 @@ use crate::failure::Failure;
 /// `kiln`: runs the command of this process, or lets a `kiln-cuda` in the same folder run it.
 pub fn main_or_handover() -> ExitCode {
     match started() {
-        Ok(args) => handover::hand_over(&args).unwrap_or_else(|| run(args)),
+        Ok(args) => exec_cuda::exec_cuda(&args).unwrap_or_else(|| run(args)),
         Err(code) => code,
     }
 }
@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
 fn started() -> Result<Args, ExitCode> {
     kiln_engine::ignore_file_size_signal();
     let args = Args::try_parse().map_err(|error| usage::report(&error))?;
-    tell::set_format(args.log_format);
+    status::set_format(args.log_format);
     start_log(args.verbose);
     Ok(args)
 }
@@ -87,10 +87,10 @@ fn run(args: Args) -> ExitCode {
             Ok(())
         }
         Command::Completions { shell } => {
-            papers::completions(shell);
+            completions::completions(shell);
             Ok(())
         }
-        Command::Man => papers::man().map_err(|error| kiln_engine::Error::output(error).into()),
+        Command::Man => completions::man().map_err(|error| kiln_engine::Error::output(error).into()),
         Command::Inspect(args) => inspect::run(&args).map_err(Failure::from),
         Command::Convert(args) => convert::run(&args).map_err(Failure::from),
         Command::Pull(args) => pull::run(&args).map_err(Failure::from),
@@ -112,12 +112,12 @@ fn run(args: Args) -> ExitCode {
 /// contain progress.
 fn start_log(verbose: u8) {
     let level = match verbose {
-        0 if !tell::is_json() => tracing::Level::WARN,
+        0 if !status::is_json() => tracing::Level::WARN,
         0 | 1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).log_internal_errors(false);
-    match tell::is_json() {
+    match status::is_json() {
         true => log.with_writer(log::JsonLines::default).json().flatten_event(true).init(),
         false => {
             let is_terminal = std::io::stderr().is_terminal();

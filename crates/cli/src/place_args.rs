@@ -1,7 +1,7 @@
 //! The flags that say where a model runs, in which types and with how many threads: the same for every command.
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, MatrixChoice, Setup};
+use kiln_engine::{DTypeChoice, DeviceChoice, LinearWeightType, Setup};
 
 use crate::values::parse_count;
 
@@ -17,7 +17,7 @@ pub struct PlaceArgs {
     /// Keeps the weights of linear layers in another type than --dtype, which saves memory and costs time: auto (no), f32,
     /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
-    weight_type: MatrixChoice,
+    weight_type: LinearWeightType,
     /// Number of CPU threads, at most four for each CPU. Default: one for each CPU that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,

@@ -1,8 +1,8 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ModelFolder, Plan, Planner, Result, Room, RunsOn, StagePlan, Work, locate_model,
-    process_bytes,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Plan, Planner, Result, Room, StagePlan, Workload,
+    locate_model, process_bytes,
 };
 
 use crate::args::PlanArgs;
@@ -20,7 +20,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             (model.name(), Planner::new(&model, setup.taesd.as_deref())?)
         }
     };
-    let (on, room) = RunsOn::of(&setup);
+    let (on, room) = ExecutionTarget::of(&setup);
     let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
@@ -52,8 +52,15 @@ fn with_peak(plan: &Plan) -> serde_json::Value {
     value
 }
 
-fn text(name: &str, work: &Work, on: &RunsOn, plans: &[Plan], room: Option<Room>, chosen: Option<&Plan>) -> String {
-    let Work { width, height, batch_size, .. } = *work;
+fn text(
+    name: &str,
+    work: &Workload,
+    on: &ExecutionTarget,
+    plans: &[Plan],
+    room: Option<Room>,
+    chosen: Option<&Plan>,
+) -> String {
+    let Workload { width, height, batch_size, .. } = *work;
     let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
     let mut text = format!("{name}: {images} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
     let heads = [

@@ -10,8 +10,8 @@ use kiln_engine::{HubEvent, HubOptions, Result, fetched, pull};
 use crate::args::PullArgs;
 use crate::interrupt;
 use crate::output::print;
+use crate::status::is_json;
 use crate::table::size;
-use crate::tell::is_json;
 use crate::terminal::shown;
 
 /// Runs the command: the paths of the requested files are printed to the output stream.

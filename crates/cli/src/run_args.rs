@@ -1,4 +1,4 @@
-//! The flags that say which model runs, and how: the same for every command that makes pictures.
+//! The flags that say which model runs, and how: the same for every command that makes images.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::interrupt;
 use crate::output::print;
 use crate::pull::located;
-use crate::tell::{is_json, object};
+use crate::status::{is_json, object};
 use crate::upscale_args::UpscaleArgs;
 
 /// Steps of the bar of an image, and of what plain lines count.

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use kiln_engine::Error;
 
 use crate::output;
-use crate::tell::{self, LogFormat};
+use crate::status::{self, LogFormat};
 use crate::terminal::is_shown;
 
 /// Prints clap's text and returns the exit status.
@@ -24,7 +24,7 @@ pub fn report(error: &clap::Error) -> ExitCode {
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if wants_json(&arguments) {
-        tell::set_format(LogFormat::Json);
+        status::set_format(LogFormat::Json);
     }
     let text = match error.kind() {
         ErrorKind::InvalidUtf8 => not_utf8(&arguments),
@@ -32,7 +32,7 @@ pub fn report(error: &clap::Error) -> ExitCode {
     };
     // clap writes colors, and repeats the given arguments unchanged between them.
     let is_plain = arguments.iter().all(|argument| argument.to_str().is_some_and(|text| text.chars().all(is_shown)));
-    if tell::is_json() || !is_plain {
+    if status::is_json() || !is_plain {
         tell!("{}", text.trim_end());
     } else {
         let _ = error.print(); // without a reader the exit status shows the error

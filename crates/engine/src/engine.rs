@@ -12,11 +12,11 @@ use kiln_ops::Target;
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-use crate::arrangement::{Arrangement, Ceiling};
+use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
-use crate::part::{Copies, Keep, Part};
+use crate::memory_manager::{Ceiling, MemoryManager};
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
@@ -27,10 +27,10 @@ use crate::pipeline::step::RecordedStep;
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::trace::TraceFile;
-use crate::plan::{Planner, RunsOn, Work};
+use crate::plan::{ExecutionTarget, Planner, Workload};
 use crate::resolved::Job;
 use crate::settings::Origin;
-use crate::setup::{Place, Setup};
+use crate::setup::{ResolvedDevice, Setup};
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model that is loaded.
@@ -41,7 +41,7 @@ pub struct Engine {
     /// Shared with the thread that encodes and decodes while steps run, where there is one.
     pub(crate) text: Arc<Mutex<TextEncoders>>,
     pub(crate) unet: Unet,
-    pub(crate) unet_part: Part,
+    pub(crate) unet_component: LoadedComponent,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
     /// Shared in the same way.
@@ -53,8 +53,8 @@ pub struct Engine {
     /// What it is opened with.
     pub(crate) taesd: Option<PathBuf>,
     pub(crate) placement: Placement,
-    pub(crate) copies: Copies,
-    pub(crate) arrangement: Arrangement,
+    pub(crate) copies: StreamOptions,
+    pub(crate) memory_manager: MemoryManager,
     pub(crate) origin: Arc<Origin>,
     /// Holds the CPU's memory under the budget.
     _ceiling: Option<Ceiling>,
@@ -134,28 +134,28 @@ impl Engine {
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
     fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
-        let Place { device, dtype, matrices, pool } = setup.resolve()?;
-        let on = RunsOn::new(Target::of(&device), dtype).with_matrices(matrices);
+        let ResolvedDevice { device, dtype, matrices, pool } = setup.resolve()?;
+        let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
-        let arrangement = Arrangement::new(planner, &device, on, setup.memory.clone(), job.map(Work::of))?;
-        let mode = arrangement.mode();
+        let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
+        let mode = memory_manager.mode();
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
-        let copies = Copies::new(&device, &setup.memory);
+        let copies = StreamOptions::new(&device, &setup.memory);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let beside = if arrangement.has_room_beside() { setup.beside.device(&device)? } else { None };
+        let beside = if memory_manager.fits_overlap() { setup.beside.device(&device)? } else { None };
         let has_beside = beside.is_some();
         let place = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &copies)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_part = Part::new(unet.segments(), model.files().unet()?, &placement, &copies);
-        unet_part.check()?;
+        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &copies);
+        unet_component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &copies, embeddings, setup.cached_texts())?;
-        let applied = AppliedLoras::new(&networks(&unet_part, &text), setup.lora_dir.as_deref());
+        let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
             model,
@@ -163,7 +163,7 @@ impl Engine {
             dtype,
             text: Arc::new(Mutex::new(text)),
             unet,
-            unet_part,
+            unet_component,
             loras: applied,
             recorded,
             decoder: Arc::new(Mutex::new(decoder)),
@@ -172,7 +172,7 @@ impl Engine {
             taesd: setup.taesd.clone(),
             placement,
             copies,
-            arrangement,
+            memory_manager,
             origin,
             _ceiling: ceiling,
             timings,
@@ -194,12 +194,12 @@ impl Engine {
 
     /// Reads all weights, where the mode keeps all.
     fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        if self.arrangement.mode().keeps_all() {
+        if self.memory_manager.mode().is_fully_resident() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             let (decoder, text) = (self.decoder(), self.text());
-            for part in [decoder.part(), &self.unet_part].into_iter().chain(text.parts()) {
+            for part in [decoder.part(), &self.unet_component].into_iter().chain(text.parts()) {
                 tell(Stage::Load.begin())?;
-                part.enter(&Keep::Whole)?;
+                part.enter(&WeightResidency::Whole)?;
             }
         }
         Ok(())
@@ -244,7 +244,7 @@ impl Engine {
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = self.loras.set(loras, &networks(&self.unet_part, &text));
+        let result = self.loras.set(loras, &networks(&self.unet_component, &text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
@@ -267,7 +267,7 @@ impl Engine {
         self.take_loras(&job.loras, &mut |event| images.event(event))?;
         let (work, texts) = self.text().work(job)?;
         self.prepare(work)?;
-        self.arrangement.plan().log();
+        self.memory_manager.plan().log();
         // Without choices all batches have the texts of the first one.
         let mut texts = texts.into_iter();
         let mut same = None;
@@ -312,11 +312,11 @@ impl Engine {
     }
 
     /// Arranges memory for `work`.
-    pub(crate) fn prepare(&mut self, work: Work) -> Result<()> {
+    pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
         if !work.encodes_image {
             self.close_image_encoder();
         }
-        if self.arrangement.prepare(work)? { self.clear() } else { Ok(()) }
+        if self.memory_manager.prepare(work)? { self.clear() } else { Ok(()) }
     }
 
     /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
@@ -334,11 +334,11 @@ impl Engine {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            let from = self.arrangement.describe(stage);
-            if self.arrangement.shrink(stage)?.is_none() {
+            let from = self.memory_manager.describe(stage);
+            if self.memory_manager.shrink(stage)?.is_none() {
                 return Err(error);
             }
-            let to = self.arrangement.describe(stage);
+            let to = self.memory_manager.describe(stage);
             tracing::warn!(stage = stage.doing(), from, to, "{error}");
             self.clear()?;
             tell(Event::Smaller { stage, from, to })?;
@@ -355,8 +355,8 @@ impl Engine {
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded = RecordedStep::default();
-        self.text().parts().for_each(Part::leave);
-        self.unet_part.leave();
+        self.text().parts().for_each(LoadedComponent::leave);
+        self.unet_component.leave();
         self.decoder().part().leave();
         self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
         HostPool::trim(0.0);
@@ -370,21 +370,21 @@ impl Engine {
     pub(crate) fn after(&self, stage: &str) {
         host_memory::log(stage);
         host_memory::log_card(self.pool.as_ref(), stage);
-        let threshold = if self.arrangement.mode().keeps_all() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        let threshold = if self.memory_manager.mode().is_fully_resident() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
         host_memory::trim_card(self.pool.as_ref(), threshold, stage);
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     pub(crate) fn make_room_for(&mut self, stage: Stage) {
-        if self.arrangement.mode().keeps_all() {
+        if self.memory_manager.mode().is_fully_resident() {
             return;
         }
         if stage != Stage::Encode {
-            self.text().parts().for_each(Part::leave);
+            self.text().parts().for_each(LoadedComponent::leave);
         }
         if stage != Stage::Denoise {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
-            self.unet_part.leave();
+            self.unet_component.leave();
         }
         if stage != Stage::Decode {
             self.decoder().part().leave();
@@ -416,15 +416,15 @@ impl BatchSink for SingleCall<'_> {
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()> {
         self.event(Stage::Save.begin())?;
         let start = Instant::now();
-        let picture = image.picture(self.job, &engine.origin, self.first + place)?;
-        self.event(Event::Picture(Box::new(picture)))?;
+        let image = image.generated(self.job, &engine.origin, self.first + place)?;
+        self.event(Event::Image(Box::new(image)))?;
         engine.timings.save += start.elapsed();
-        engine.timings.pictures += 1;
+        engine.timings.images += 1;
         Ok(())
     }
 }
 
 /// The parts that LoRAs change.
-fn networks<'a>(unet: &'a Part, text: &'a TextEncoders) -> Vec<(Network, &'a Part)> {
+fn networks<'a>(unet: &'a LoadedComponent, text: &'a TextEncoders) -> Vec<(Network, &'a LoadedComponent)> {
     std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
 }

@@ -48,7 +48,7 @@ pub enum Error {
         /// The total number.
         all: usize,
     },
-    /// A picture has no settings that can be taken.
+    /// An image has no settings that can be taken.
     #[error("{}: no settings to generate the image again: {found}", path.display())]
     NoSettings {
         /// The image.

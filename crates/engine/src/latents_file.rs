@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::error::{Error, Result};
-use crate::picture::Picture;
+use crate::generated_image::GeneratedImage;
 
 /// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`, as in diffusers with `output_type="latent"`.
 pub struct LatentsFile {
@@ -34,7 +34,7 @@ impl LatentsFile {
     }
 
     /// Adds an image's latents.
-    pub fn push(&mut self, image: &Picture) {
+    pub fn push(&mut self, image: &GeneratedImage) {
         self.latents.push(image.latents.clone());
     }
 

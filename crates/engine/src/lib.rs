@@ -13,7 +13,7 @@
 //! let mut output = Output::plan(Some("apple.png"), false, &job)?; // refused before the model is loaded
 //! let mut engine = Engine::load(model, &Setup::default(), &mut |_| ControlFlow::Continue(()))?;
 //! engine.txt2img(&job, &mut |event| {
-//!     if let Event::Picture(image) = event {
+//!     if let Event::Image(image) = event {
 //!         println!("{}", output.save(&image)?.display());
 //!     }
 //!     Ok(ControlFlow::Continue(()))
@@ -22,25 +22,25 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod arrangement;
+mod component;
 mod devices;
 mod engine;
 mod error;
+mod generated_image;
 mod host_memory;
 mod input;
 mod inspect;
 mod latents_file;
 pub mod limits;
+mod linear_weights;
 mod lora;
 mod machine;
-mod matrices;
 mod memory;
+mod memory_manager;
 mod mode;
 mod options;
 mod output;
 mod parameters;
-mod part;
-mod picture;
 pub mod pipeline;
 mod plan;
 mod request;
@@ -59,6 +59,7 @@ mod words;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result, proceed};
+pub use generated_image::GeneratedImage;
 pub use input::{Extend, ImageSource, InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
@@ -76,9 +77,9 @@ pub use kiln_scheduler::{
     UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
+pub use linear_weights::LinearWeightType;
 pub use lora::{LoraName, LoraUse, find_lora};
 pub use machine::Machine;
-pub use matrices::MatrixChoice;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
 pub use options::{
@@ -86,19 +87,18 @@ pub use options::{
     find_option, nearest_option, request_schema, respell,
 };
 pub use output::Output;
-pub use picture::Picture;
 pub use pipeline::event::{Event, Stage, Timings};
 
 pub use pipeline::init::{Init, InitImage, InitLatents, Mask};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::trace::{StepTrace, TraceFile};
-pub use plan::{BatchSize, Plan, Planner, Rates, RunsOn, StagePlan, Work, process_bytes};
+pub use plan::{BatchSize, ExecutionTarget, Plan, Planner, Rates, StagePlan, Workload, process_bytes};
 pub use request::Rng;
 pub use resolved::Job;
 pub use room::Room;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
-pub use setup::{Beside, DeviceChoice, Place, Setup};
+pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,

@@ -3,7 +3,7 @@
 use kiln_models::limits;
 
 use crate::error::{Error, Result};
-pub use crate::options::MAX_PICTURES;
+pub use crate::options::MAX_IMAGES;
 
 /// Refuses a number outside of its bounds.
 ///
@@ -27,7 +27,7 @@ pub fn side(name: &'static str, value: usize, multiple: usize) -> Result<usize> 
 /// [`Error::Value`].
 pub(crate) fn check_images(batch_count: usize, batch_size: usize) -> Result<()> {
     let images = batch_count.saturating_mul(batch_size);
-    in_range("`batch_count` times `batch_size`", images, 1, MAX_PICTURES).map(drop)
+    in_range("`batch_count` times `batch_size`", images, 1, MAX_IMAGES).map(drop)
 }
 
 /// A seed from the system's randomness. 32 bits: what AUTOMATIC1111 draws, and all that PyTorch's CPU generator uses.

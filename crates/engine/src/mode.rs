@@ -61,7 +61,7 @@ impl Mode {
     }
 
     /// Whether several networks are in memory at the same time.
-    pub fn keeps_all(self) -> bool {
+    pub fn is_fully_resident(self) -> bool {
         self == Self::Full
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a picture as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
+//! The settings of an image as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
 use kiln_media::quoted;
 

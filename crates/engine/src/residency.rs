@@ -8,14 +8,14 @@ use crate::error::Result;
 
 /// The memory of a streamed network on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct StreamBudget {
     /// Requested bytes of resident segments.
     pub(crate) resident: usize,
     /// Maximum bytes of resident segments and the ring together.
     pub(crate) room: usize,
 }
 
-impl Share {
+impl StreamBudget {
     /// The minimum that does not slow streaming down.
     pub(crate) const LEAST: Self = Self { resident: 0, room: usize::MAX };
 }
@@ -28,7 +28,7 @@ impl Share {
 pub(crate) fn residency(
     segments: &[Segment],
     placement: &Placement,
-    share: Share,
+    share: StreamBudget,
     estimate: &Estimate,
 ) -> Result<Residency> {
     let least = Residency::least(segments, placement, estimate);

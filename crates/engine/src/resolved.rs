@@ -24,7 +24,7 @@ use crate::wildcards::Wildcards;
 /// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// What the pictures show, as it was said, with its tags.
+    /// What the images show, as it was said, with its tags.
     pub prompt: String,
     /// What they do not show, if anything was said.
     pub negative_prompt: Option<String>,
@@ -36,7 +36,7 @@ pub struct Job {
     pub steps: usize,
     /// Strength of the guidance.
     pub cfg_scale: f64,
-    /// The first picture's seed.
+    /// The first image's seed.
     pub seed: u64,
     /// The sampler.
     pub sampler: SamplerKind,
@@ -54,7 +54,7 @@ pub struct Job {
     pub seeds: SeedOptions,
     /// How many batches.
     pub batch_count: usize,
-    /// How many pictures are made at once.
+    /// How many images are made at once.
     pub batch_size: usize,
     /// What the weights of words do.
     pub emphasis: Emphasis,
@@ -92,12 +92,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// How many pictures there will be.
-    pub fn pictures(&self) -> usize {
+    /// How many images there will be.
+    pub fn images(&self) -> usize {
         self.batch_count * self.batch_size
     }
 
-    /// The seed of picture `index`. Variations of one picture have one seed, and differ in the second.
+    /// The seed of image `index`. Variations of one image have one seed, and differ in the second.
     pub fn seed_of(&self, index: usize) -> u64 {
         if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
     }
@@ -107,7 +107,7 @@ impl Job {
         !self.guidance_inside && (self.cfg_scale != 1.0 || self.sampler.needs_unconditional())
     }
 
-    /// Whether pictures may have different prompts.
+    /// Whether images may have different prompts.
     pub(crate) fn has_choices(&self) -> bool {
         let prompt = Some(&self.prompt).filter(|_| !self.literal_prompt);
         let negative = self.negative_prompt.as_ref().filter(|_| !self.literal_negative_prompt);

@@ -9,7 +9,7 @@ use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpus};
 
 use crate::memory::MemoryOptions;
-use crate::setup::PIECE;
+use crate::setup::POOL_GRANULARITY;
 
 /// The fraction of the free CPU memory that a plan leaves to other programs.
 const LEFT_FREE: f64 = 0.1;
@@ -50,7 +50,7 @@ impl Room {
     /// The budget of `options`, if there is one. A margin for errors of the plan stays free, and on a GPU also for
     /// fragmentation in the driver's granules.
     pub(crate) fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
-        let pieces = if target.is_gpu() { 2 * PIECE } else { 0 };
+        let pieces = if target.is_gpu() { 2 * POOL_GRANULARITY } else { 0 };
         let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
         options.budget.map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
     }

@@ -11,16 +11,16 @@ use crate::resolved::Job;
 pub struct SeedOptions {
     /// Added to the seeds for the noise after the first; 0 draws on.
     pub eta_seed_delta: i64,
-    /// The seed of the first picture's second noise.
+    /// The seed of the first image's second noise.
     pub subseed: u64,
-    /// How much of the second noise is mixed into the first, 0 to 1. Above 0 all pictures have the same first noise.
+    /// How much of the second noise is mixed into the first, 0 to 1. Above 0 all images have the same first noise.
     pub subseed_strength: f64,
-    /// Width and height in pixels of the picture whose noise this one has in its middle.
+    /// Width and height in pixels of the image whose noise this one has in its middle.
     pub resize_from: Option<(usize, usize)>,
 }
 
 impl Job {
-    /// The noise of picture `index`; a latent covers `f` pixels a side.
+    /// The noise of image `index`; a latent covers `f` pixels a side.
     pub(crate) fn noise(&self, index: usize, f: usize) -> ImageNoise {
         let SeedOptions { eta_seed_delta, subseed, subseed_strength, resize_from } = self.seeds;
         let mut options = NoiseOptions::default();

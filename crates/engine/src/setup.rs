@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::limits::in_range;
-use crate::matrices::MatrixChoice;
+use crate::linear_weights::LinearWeightType;
 use crate::memory::MemoryOptions;
 use crate::threads;
 
@@ -48,7 +48,7 @@ impl std::str::FromStr for DeviceChoice {
 /// images, on a GPU in another stream. This requires that all weights are resident and that both fit into memory. It
 /// does not change the images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Beside {
+pub enum Overlap {
     /// Each image is finished before the next one starts.
     #[default]
     Never,
@@ -58,7 +58,7 @@ pub enum Beside {
     Always,
 }
 
-impl Beside {
+impl Overlap {
     /// The device for encoding and decoding, if it differs from `device`.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ pub struct Setup {
     /// The type of weights and activations.
     pub dtype: DTypeChoice,
     /// The weight type of linear layers.
-    pub weight_type: MatrixChoice,
+    pub weight_type: LinearWeightType,
     /// CPU threads; `None` means one for each CPU that this process may use, and the maximum is four for each. The
     /// first setup of a process determines it.
     pub threads: Option<usize>,
@@ -93,13 +93,13 @@ pub struct Setup {
     /// The number of cached prompts; `None` means 32.
     pub prompt_cache: Option<usize>,
     /// Whether a set's prompts are encoded and its images decoded in parallel with the steps of others.
-    pub beside: Beside,
+    pub beside: Overlap,
     /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
     pub cache_dir: Option<PathBuf>,
 }
 
 /// Where a model runs.
-pub struct Place {
+pub struct ResolvedDevice {
     /// The device.
     pub device: Device,
     /// The type of weights and activations.
@@ -119,11 +119,11 @@ pub(crate) const CACHED_TEXTS: usize = 32;
 const MAX_CACHED_TEXTS: usize = 10_000;
 
 /// The driver allocates GPU memory in granules of this many bytes, and rounds the limit of a pool up to them.
-pub(crate) const PIECE: usize = 32 << 20;
+pub(crate) const POOL_GRANULARITY: usize = 32 << 20;
 
 /// The largest multiple of a granule that is at most `budget` bytes; at least one granule.
 fn whole_pieces(budget: usize) -> usize {
-    (budget / PIECE).max(1) * PIECE
+    (budget / POOL_GRANULARITY).max(1) * POOL_GRANULARITY
 }
 
 impl Setup {
@@ -165,7 +165,7 @@ impl Setup {
     ///
     /// # Errors
     /// [`Error::Device`] where the device is not there or no thread can be started, and those of [`Self::check`].
-    pub fn resolve(&self) -> Result<Place> {
+    pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
         threads::start(self.threads)?;
         let device = match self.device {
@@ -185,6 +185,6 @@ impl Setup {
             _ => None,
         };
         let matrices = self.weight_type.resolve(dtype);
-        Ok(Place { device, dtype, matrices, pool })
+        Ok(ResolvedDevice { device, dtype, matrices, pool })
     }
 }

@@ -37,7 +37,7 @@ fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
     let job = job(engine.model());
     engine.txt2img(&job, &mut |event| {
         count(&event);
-        if let Event::Picture(image) = event {
+        if let Event::Image(image) = event {
             rgb = image.rgb;
         }
         Ok(ControlFlow::Continue(()))

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, HostPool, MemoryOptions, Mode, ModeChoice, ModelFolder, Planner, Request,
-    RunsOn, Setup, Work,
+    DTypeChoice, DeviceChoice, Engine, ExecutionTarget, HostPool, MemoryOptions, Mode, ModeChoice, ModelFolder,
+    Planner, Request, Setup, Workload,
 };
 use kiln_testkit::repository;
 
@@ -54,8 +54,8 @@ fn plans_equal_the_memory_of_runs() {
                 batch_size: Some(batch_size),
                 ..Request::default()
             };
-            let work = Work::of(&request.resolve(&model).unwrap());
-            let plan = planner.plan(mode, &work, RunsOn::of(&setup).0, None).unwrap();
+            let work = Workload::of(&request.resolve(&model).unwrap());
+            let plan = planner.plan(mode, &work, ExecutionTarget::of(&setup).0, None).unwrap();
             let [used, reserved] = measured(&model, &setup, &request);
             let kept = if mode == Mode::LOWVRAM { STREAMING } else { KEPT };
             let in_use = plan.peak() - plan.largest().waiting;

@@ -426,7 +426,7 @@ fn missing_files_are_named() {
     let sandbox = Sandbox::new();
     let file = fixtures("models/sd1/model_index.json").display().to_string();
     for (flag, value, expected) in [
-        ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, a picture with settings"][..]),
+        ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, an image with settings"][..]),
         ("--like", &file, &["model_index.json: is not a PNG, JPEG, WebP or AVIF file"]),
         ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "]),
         ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),

@@ -7,8 +7,8 @@
 
 mod batch;
 mod checkpoints;
+mod exec_cuda;
 mod flags;
-mod handover;
 mod help;
 mod hub;
 mod images;

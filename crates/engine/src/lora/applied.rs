@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use kiln_weights::{Lora, Network, Patch, Targets};
 
 use super::{LoraUse, find_lora};
+use crate::component::LoadedComponent;
 use crate::error::{Error, Result};
-use crate::part::Part;
 
 /// The merged LoRAs and the available ones.
 pub(crate) struct AppliedLoras {
@@ -45,7 +45,7 @@ impl Changed {
 
 impl AppliedLoras {
     /// No LoRAs yet, for networks with these segments. Names are searched in `folder`.
-    pub(crate) fn new(networks: &[(Network, &Part)], folder: Option<&Path>) -> Self {
+    pub(crate) fn new(networks: &[(Network, &LoadedComponent)], folder: Option<&Path>) -> Self {
         let segments: Vec<_> = networks.iter().map(|(network, part)| (*network, part.segments())).collect();
         Self { targets: Targets::new(&segments), folder: folder.map(Path::to_path_buf), current: Vec::new() }
     }
@@ -54,8 +54,8 @@ impl AppliedLoras {
     /// weight changes; LoRAs that were merged before are not opened again.
     ///
     /// # Errors
-    /// [`Error::Files`], and errors of [`Lora::open`] and [`Part::patch`].
-    pub(crate) fn set(&mut self, uses: &[LoraUse], networks: &[(Network, &Part)]) -> Result<Changed> {
+    /// [`Error::Files`], and errors of [`Lora::open`] and [`LoadedComponent::patch`].
+    pub(crate) fn set(&mut self, uses: &[LoraUse], networks: &[(Network, &LoadedComponent)]) -> Result<Changed> {
         let wanted = uses.iter().map(|wanted| self.open(wanted)).collect::<Result<Vec<_>>>()?;
         let mut changed = Changed::default();
         self.current = wanted;

@@ -29,7 +29,7 @@ pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub(crate) use spelling::shown;
-pub use table::MAX_PICTURES;
+pub use table::MAX_IMAGES;
 pub use table::{GuidanceOptions, ImageOptions, OPTIONS, Request};
 pub(crate) use table::{OptionSet, sampling, set_sampling};
 pub use value::OptionValue;

@@ -24,7 +24,7 @@ use crate::request::Rng;
 use crate::settings::labels;
 
 /// The most images of one call.
-pub const MAX_PICTURES: usize = 100_000;
+pub const MAX_IMAGES: usize = 100_000;
 /// Tokens of a chunk's text.
 const MAX_BACKTRACK: usize = 75;
 
@@ -221,9 +221,9 @@ options! {
         /// encoders and denoiser.
         loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
         /// Number of batches.
-        batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_PICTURES }, default: "1", group: Image }
+        batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
         /// Number of images in a batch, which are generated at once.
-        batch_size: Option<usize> { kind: Whole { min: 1, max: MAX_PICTURES }, default: "1", group: Image }
+        batch_size: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
     }
     sampling {
         /// The noise levels themselves, from the highest to the lowest: 14.6,6.5,2.7,1,0.4,0. They also set the number of

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kiln_files::{FileRules, PlannedFile, check_writable};
 
 use crate::error::{Error, Result};
-use crate::picture::Picture;
+use crate::generated_image::GeneratedImage;
 use crate::resolved::Job;
 
 /// The default pattern of file names.
@@ -47,7 +47,7 @@ impl Output {
         if let Ok(file) = PlannedFile::named(&path, FileRules { overwrite: true, ..rules })
             && file.is_stream()
         {
-            if job.pictures() > 1 {
+            if job.images() > 1 {
                 return Err(value("a name in a folder; this output accepts one image and there are several"));
             }
             return Ok(Self { folder, pattern: name, rules, first_index: 1, stream: Some(file) });
@@ -59,7 +59,7 @@ impl Output {
         if rest.contains(['{', '}']) {
             return Err(value("only the placeholders {index} and {seed}"));
         }
-        if job.pictures() > 1 && !name.contains(INDEX) && !name.contains(SEED) {
+        if job.images() > 1 && !name.contains(INDEX) && !name.contains(SEED) {
             name.insert_str(name.len() - ".png".len(), "-{index}");
         }
         let mut output = Self { folder, pattern: name, rules, first_index: 1, stream: None };
@@ -68,7 +68,7 @@ impl Output {
         if output.pattern.contains(INDEX) {
             output.first_index = output.next_free_index()?;
         }
-        for path in (0..job.pictures()).map(|i| output.path(i, job.seed_of(i))) {
+        for path in (0..job.images()).map(|i| output.path(i, job.seed_of(i))) {
             if path.is_dir() {
                 return Err(value(&format!("a file name; {} is a folder", path.display())));
             }
@@ -93,13 +93,13 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Files`] where somebody else made the file in the meantime.
-    pub fn save(&mut self, picture: &Picture) -> Result<PathBuf> {
-        let first = self.path(picture.index, picture.seed);
-        let bytes = picture.png().map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
+    pub fn save(&mut self, image: &GeneratedImage) -> Result<PathBuf> {
+        let first = self.path(image.index, image.seed);
+        let bytes = image.png().map_err(|error| Error::write(&first)(std::io::Error::other(error)))?;
         loop {
             let planned = match &self.stream {
                 Some(stream) => Ok(stream.clone()),
-                None => PlannedFile::named(&self.path(picture.index, picture.seed), self.rules),
+                None => PlannedFile::named(&self.path(image.index, image.seed), self.rules),
             };
             match planned.and_then(|file| file.write(|to| to.write_all(&bytes)).map(|()| file.path().to_path_buf())) {
                 Ok(path) => return Ok(path),

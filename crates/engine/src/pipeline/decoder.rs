@@ -14,15 +14,15 @@ use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
 };
 
+use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::{Error, Result};
-use crate::part::{Copies, Keep, Part};
 use crate::pipeline::step::count_not_finite;
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
     network: Network,
     /// In the model's type, or a wider one.
-    part: Part,
+    part: LoadedComponent,
 }
 
 /// A decoder's network.
@@ -57,17 +57,17 @@ impl Decoder {
         model: &ModelFolder,
         taesd: Option<&Path>,
         placement: &Placement,
-        copies: &Copies,
+        copies: &StreamOptions,
     ) -> Result<Self> {
         let (network, source, placement) = autoencoder(model, taesd, placement)?;
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let part = Part::new(network.segments(), source, &placement, copies);
+        let part = LoadedComponent::new(network.segments(), source, &placement, copies);
         part.check().map_err(|error| blame(error, taesd))?;
         Ok(Self { network, part })
     }
 
     /// The weights.
-    pub(crate) fn part(&self) -> &Part {
+    pub(crate) fn part(&self) -> &LoadedComponent {
         &self.part
     }
 
@@ -80,7 +80,7 @@ impl Decoder {
     pub(crate) fn decode(
         &mut self,
         latents: &Tensor,
-        keep: &Keep,
+        keep: &WeightResidency,
         tiling: Tiling,
         upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     ) -> Result<Tensor> {
@@ -96,11 +96,11 @@ impl Decoder {
 /// # Errors
 /// [`Error::NotANumber`] where f32 does not hold the numbers either, and those of `run`.
 pub(crate) fn in_a_type_that_holds(
-    part: &mut Part,
-    keep: &Keep,
+    part: &mut LoadedComponent,
+    keep: &WeightResidency,
     stage: &'static str,
     upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
-    mut run: impl FnMut(&Part, DType) -> Result<Tensor>,
+    mut run: impl FnMut(&LoadedComponent, DType) -> Result<Tensor>,
 ) -> Result<Tensor> {
     loop {
         part.enter(keep)?;
@@ -275,14 +275,14 @@ mod tests {
     }
 
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
-        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &Copies::default()).unwrap()
+        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &StreamOptions::default()).unwrap()
     }
 
     /// The image or the error, and the types in which it was decoded again.
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
-        let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |widened| {
+        let image = decoder.decode(&latents, &WeightResidency::Whole, Tiling::Whole, &mut |widened| {
             types.push(widened.to);
             Ok(())
         });
@@ -312,8 +312,9 @@ mod tests {
         let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
         let levels = |dtype| {
             let mut decoder = decoder(&model, dtype);
-            let image = decoder.decode(&latents, &Keep::Whole, Tiling::Whole, &mut |_| panic!("overflow")).unwrap();
-            crate::picture::to_rgb(&image).unwrap()
+            let image =
+                decoder.decode(&latents, &WeightResidency::Whole, Tiling::Whole, &mut |_| panic!("overflow")).unwrap();
+            crate::generated_image::to_rgb(&image).unwrap()
         };
         let differences = |dtype| {
             let (a, b) = (levels(dtype), levels(DType::F32));

@@ -33,13 +33,13 @@ impl Engine {
         let (work, _) = self.text().work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
-        let kept = self.arrangement.mode().keeps_all() && !self.device.is_cpu();
-        let keep = self.arrangement.keep(Stage::Encode)?;
+        let kept = self.memory_manager.mode().is_fully_resident() && !self.device.is_cpu();
+        let keep = self.memory_manager.keep(Stage::Encode)?;
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let guidance = Guidance::new(job, &conditions, count);
         let on = guidance.is_on(index);
         self.make_room_for(Stage::Denoise);
-        self.unet_part.enter(&self.arrangement.keep(Stage::Denoise)?)?;
+        self.unet_component.enter(&self.memory_manager.keep(Stage::Denoise)?)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let conditioning = conditions.at(step_of(index, count, job.steps), on)?;

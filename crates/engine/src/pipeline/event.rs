@@ -5,7 +5,7 @@ use std::time::Duration;
 use kiln_mempool::mark_stage;
 use serde::Serialize;
 
-use crate::picture::Picture;
+use crate::generated_image::GeneratedImage;
 
 /// The stages of a run, in their order. A run has those that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -101,7 +101,7 @@ pub enum Event {
         to: String,
     },
     /// An image is done.
-    Picture(Box<Picture>),
+    Image(Box<GeneratedImage>),
 }
 
 /// How long the stages took.
@@ -124,7 +124,7 @@ pub struct Timings {
     /// Compressing and writing images.
     pub save: Duration,
     /// How many images.
-    pub pictures: usize,
+    pub images: usize,
 }
 
 impl Timings {

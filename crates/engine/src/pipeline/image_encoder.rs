@@ -8,8 +8,8 @@ use kiln_nn::TensorLike;
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
+use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::Result;
-use crate::part::{Copies, Keep, Part};
 use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
 use crate::pipeline::init::{InitImage, InitLatents};
 
@@ -17,7 +17,7 @@ use crate::pipeline::init::{InitImage, InitLatents};
 pub(crate) struct ImageEncoder {
     network: Network,
     /// In the model's type, or a wider one.
-    part: Part,
+    part: LoadedComponent,
     /// The image that was encoded last: the images of a job share theirs.
     last: Option<(InitImage, Tensor)>,
 }
@@ -87,17 +87,17 @@ impl ImageEncoder {
         model: &ModelFolder,
         taesd: Option<&Path>,
         placement: &Placement,
-        copies: &Copies,
+        copies: &StreamOptions,
     ) -> Result<Self> {
         let (decoder, source, placement) = decoder::autoencoder(model, taesd, placement)?;
         let network = Network::of(&decoder);
-        let part = Part::new(network.segments(), source, &placement, copies);
+        let part = LoadedComponent::new(network.segments(), source, &placement, copies);
         part.check()?;
         Ok(Self { network, part, last: None })
     }
 
     /// The weights.
-    pub(crate) fn part(&self) -> &Part {
+    pub(crate) fn part(&self) -> &LoadedComponent {
         &self.part
     }
 
@@ -110,7 +110,7 @@ impl ImageEncoder {
     pub(crate) fn encode(
         &mut self,
         images: &[&InitImage],
-        keep: &Keep,
+        keep: &WeightResidency,
         tiling: Tiling,
         draw: impl FnOnce(&Tensor) -> Result<Tensor>,
         upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result, proceed};
+use crate::generated_image::GeneratedImage;
 use crate::lora::LoraUse;
-use crate::picture::Picture;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::run::{self, Latents};
@@ -56,7 +56,7 @@ impl Engine {
     ) -> Result<Vec<GroupId>> {
         self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| {
             engine.make_room_for(Stage::Denoise);
-            engine.unet_part.enter(&engine.arrangement.keep(Stage::Denoise)?)?;
+            engine.unet_component.enter(&engine.memory_manager.keep(Stage::Denoise)?)?;
             engine.advance(running, None)
         })?;
         Ok(running.finished())
@@ -72,13 +72,13 @@ impl Engine {
         id: GroupId,
         (job, first): (&Job, usize),
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
-    ) -> Result<Vec<Picture>> {
+    ) -> Result<Vec<GeneratedImage>> {
         let all = run::finished(&running.finish(id)?)?;
         let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
         run::begin_decoding(self);
         let image = |(place, (job, index)): (usize, (&Job, usize))| {
             let latents = Latents::of(&batch, &all, place)?;
-            run::decode(self, &latents, &mut tell)?.picture(job, &self.origin, index)
+            run::decode(self, &latents, &mut tell)?.generated(job, &self.origin, index)
         };
         batch.images().enumerate().map(image).collect()
     }

@@ -31,8 +31,8 @@ mod throttle;
 mod tokens;
 pub(crate) mod trace;
 
+pub use crate::component::pinned_pool;
 pub use crate::host_memory::SystemRequests;
-pub use crate::part::pinned_pool;
 pub use crate::plan::{decoder_flop, text_flop, unet_flop};
 pub use crate::settings::Origin;
 pub use batch::Batch;

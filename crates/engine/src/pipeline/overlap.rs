@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use kiln_vae::Tiling;
 
+use crate::component::WeightResidency;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::part::Keep;
 use crate::pipeline::decoder::{Decoder, UpcastRetry};
 use crate::pipeline::run::{DecodedImage, Latents};
 use crate::pipeline::text::TextEncoders;
@@ -24,8 +24,8 @@ pub struct OverlappedNetworks {
 impl OverlappedNetworks {
     /// Those of an engine; `None` where they run between its steps alone.
     pub(crate) fn of(engine: &Engine) -> Option<Self> {
-        let tiling = engine.arrangement.plan().tiling;
-        let may = engine.has_beside && engine.arrangement.has_room_beside();
+        let tiling = engine.memory_manager.plan().tiling;
+        let may = engine.has_beside && engine.memory_manager.fits_overlap();
         may.then(|| Self { text: engine.text.clone(), decoder: engine.decoder.clone(), tiling })
     }
 
@@ -36,7 +36,7 @@ impl OverlappedNetworks {
     pub fn decode(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
-        let image = decoder.decode(&latents.latents, &Keep::Whole, self.tiling, upcast)?;
+        let image = decoder.decode(&latents.latents, &WeightResidency::Whole, self.tiling, upcast)?;
         Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed() })
     }
 

@@ -85,7 +85,7 @@ impl Parsed {
     /// The prompts of image `index` of `job`, whose own this is.
     pub(crate) fn prompts(&self, job: &Job, index: usize) -> Arc<ParsedPrompt> {
         let images = self.prompts.get_or_init(|| {
-            let different = if job.has_choices() { job.pictures() } else { 1 };
+            let different = if job.has_choices() { job.images() } else { 1 };
             (0..different).map(|_| OnceLock::new()).collect()
         });
         let place = if job.has_choices() { images.get(index) } else { images.first() };

@@ -9,9 +9,9 @@ use kiln_weights::StreamReport;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::generated_image::GeneratedImage;
 use crate::host_memory::{self, SystemRequests};
 use crate::lora::LoraUse;
-use crate::picture::Picture;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::decoder::UpcastRetry;
@@ -25,7 +25,7 @@ use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
-use crate::plan::Work;
+use crate::plan::Workload;
 use crate::resolved::Job;
 use crate::settings::Origin;
 
@@ -77,7 +77,7 @@ pub struct BatchRequest {
     /// Its texts.
     pub(crate) texts: TextPlan,
     /// The work that memory is planned for.
-    pub(crate) work: Work,
+    pub(crate) work: Workload,
     pub(crate) progress: Progress,
 }
 
@@ -129,8 +129,8 @@ impl DecodedImage {
     ///
     /// # Errors
     /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
-    pub fn picture(self, job: &Job, origin: &Origin, index: usize) -> Result<Picture> {
-        Picture::new(job, origin, index, &self.image, self.latents)
+    pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
+        GeneratedImage::new(job, origin, index, &self.image, self.latents)
     }
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn start(
     let schedule = job.schedule(&engine.model)?;
     let guidance = Guidance::new(job, &conditions, schedule.points().len() - schedule.start());
     engine.make_room_for(Stage::Denoise);
-    engine.unet_part.enter(&engine.arrangement.keep(Stage::Denoise)?)?;
+    engine.unet_component.enter(&engine.memory_manager.keep(Stage::Denoise)?)?;
     engine.timings.encode += begin.elapsed();
 
     let begin = Instant::now();
@@ -241,8 +241,8 @@ fn encode(
     if !engine.text().knows(&texts) {
         engine.make_room_for(Stage::Encode);
     }
-    let kept = engine.arrangement.mode().keeps_all() && !engine.device.is_cpu();
-    let keep = engine.arrangement.keep(Stage::Encode)?;
+    let kept = engine.memory_manager.mode().is_fully_resident() && !engine.device.is_cpu();
+    let keep = engine.memory_manager.keep(Stage::Encode)?;
     let mut proceed = |done, total| tell(Event::Text { done, total });
     let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
     let CacheCounts { encoded, known } = engine.text().counts();
@@ -268,7 +268,8 @@ fn encode_images(
     let before = noise.clone();
     let latents = engine.attempt(Stage::EncodeImage, tell, |engine, _| {
         engine.make_room_for(Stage::EncodeImage);
-        let (keep, tiling) = (engine.arrangement.keep(Stage::EncodeImage)?, engine.arrangement.plan().encode_tiling);
+        let (keep, tiling) =
+            (engine.memory_manager.keep(Stage::EncodeImage)?, engine.memory_manager.plan().encode_tiling);
         *noise = before.clone();
         let draw = |like: &Tensor| Ok(noise.sample(like)?);
         let mut upcast = |UpcastRetry { from, to }| {
@@ -317,7 +318,7 @@ fn denoise(
             tell(progress.event(told))?;
         }
     }
-    if let Some(streamed) = engine.unet_part.streamed()? {
+    if let Some(streamed) = engine.unet_component.streamed()? {
         log_streamed(&streamed, calls);
     }
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
@@ -369,7 +370,7 @@ pub fn decode(
     tell(Stage::Decode.begin())?;
     let start = Instant::now();
     let image = engine.attempt(Stage::Decode, tell, |engine, tell| {
-        let (keep, tiling) = (engine.arrangement.keep(Stage::Decode)?, engine.arrangement.plan().tiling);
+        let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);
         let mut decoder = engine.decoder();
         let upcast = &mut |news| tell(latents.again(news));
         engine.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))

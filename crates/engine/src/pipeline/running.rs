@@ -14,7 +14,7 @@ use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::init::{Kept, Start};
 use crate::pipeline::step::{GuidedStep, RecordedStep};
-use crate::plan::Work;
+use crate::plan::Workload;
 
 /// Tells a group of a running batch from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,7 +142,7 @@ struct Call {
 pub struct RunningBatch {
     groups: Vec<(GroupId, Group)>,
     /// The work of each group.
-    work: Vec<(GroupId, Work)>,
+    work: Vec<(GroupId, Workload)>,
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
     calls: Vec<Call>,
@@ -181,12 +181,12 @@ impl RunningBatch {
     }
 
     /// The work of all groups together, as memory is planned for it; `None` where there is none.
-    pub(crate) fn work(&self) -> Option<Work> {
-        self.work.iter().map(|(_, work)| *work).reduce(Work::with)
+    pub(crate) fn work(&self) -> Option<Workload> {
+        self.work.iter().map(|(_, work)| *work).reduce(Workload::with)
     }
 
     /// Adds a group, which takes part from the next evaluation on, with the work that memory is planned for.
-    pub fn join(&mut self, group: Group, work: Option<Work>) -> GroupId {
+    pub fn join(&mut self, group: Group, work: Option<Workload>) -> GroupId {
         self.joined += 1;
         let id = GroupId(self.joined);
         self.groups.push((id, group));

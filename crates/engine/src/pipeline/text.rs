@@ -7,15 +7,15 @@ use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_weights::{Lora, Placement};
 
+use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::Result;
-use crate::part::{Copies, Keep, Part};
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions};
 use crate::pipeline::lengths::{Fill, Lengths};
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
-use crate::plan::Work;
+use crate::plan::Workload;
 use crate::resolved::Job;
 use crate::words::Embeddings;
 use kiln_models::{Family, ModelFolder};
@@ -39,7 +39,7 @@ pub(crate) struct TextEncoders {
 struct Encoder {
     tokenizer: Tokenizer,
     encoder: TextEncoder,
-    part: Part,
+    part: LoadedComponent,
 }
 
 /// Asked before a text is encoded, with its number among those of the encoder and with how many there are. An error stops.
@@ -51,13 +51,13 @@ impl TextEncoders {
     pub(crate) fn open(
         model: &ModelFolder,
         [placement, conditions]: [&Placement; 2],
-        copies: &Copies,
+        copies: &StreamOptions,
         embeddings: Embeddings,
         cached_texts: usize,
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
-            let part = Part::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
+            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };
@@ -76,7 +76,7 @@ impl TextEncoders {
     }
 
     /// The weights, encoder by encoder.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &LoadedComponent> {
         self.encoders.iter().map(|encoder| &encoder.part)
     }
 
@@ -106,9 +106,9 @@ impl TextEncoders {
     ///
     /// # Errors
     /// As [`Self::plan`].
-    pub(crate) fn work(&mut self, job: &Job) -> Result<(Work, Vec<TextPlan>)> {
+    pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<TextPlan>)> {
         const LOOKED_AT: usize = 8;
-        let (mut work, mut plans) = (Work::of(job), Vec::new());
+        let (mut work, mut plans) = (Workload::of(job), Vec::new());
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
         for batch in 0..looked_at {
             let plan = self.plan(&Batch::of_job(job, batch * job.batch_size))?;
@@ -151,7 +151,8 @@ impl TextEncoders {
         while let Some(key) = self.ahead.pop_front() {
             if self.cache.peek(&key).is_none() {
                 let text = self.tokens(key)?;
-                let encoded = self.run(std::slice::from_ref(&text), &Keep::Whole, true, &mut |_, _| Ok(()))?;
+                let encoded =
+                    self.run(std::slice::from_ref(&text), &WeightResidency::Whole, true, &mut |_, _| Ok(()))?;
                 encoded.into_iter().for_each(|encoded| self.cache.put(text.0.clone(), encoded));
                 return Ok(true);
             }
@@ -176,7 +177,7 @@ impl TextEncoders {
         &mut self,
         job: &Job,
         plan: TextPlan,
-        keep: &Keep,
+        keep: &WeightResidency,
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Conditions> {
@@ -209,7 +210,7 @@ impl TextEncoders {
     fn encode(
         &mut self,
         texts: &[(Key, Arc<TextTokens>)],
-        keep: &Keep,
+        keep: &WeightResidency,
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Vec<Encoded>> {
@@ -244,7 +245,7 @@ impl TextEncoders {
     fn run(
         &self,
         texts: &[(Key, Arc<TextTokens>)],
-        keep: &Keep,
+        keep: &WeightResidency,
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Vec<Encoded>> {
@@ -325,7 +326,7 @@ mod tests {
     fn open(model: &ModelFolder) -> TextEncoders {
         let place = Placement::new(Device::Cpu, DType::F32);
         let words = Embeddings::open(None).unwrap();
-        TextEncoders::open(model, [&place, &place], &Copies::default(), words, 8).unwrap()
+        TextEncoders::open(model, [&place, &place], &StreamOptions::default(), words, 8).unwrap()
     }
 
     fn model(name: &str) -> ModelFolder {
@@ -344,7 +345,7 @@ mod tests {
         let conditions = |text: &mut TextEncoders, job: &Job| {
             let plan = text.plan(&Batch::of_jobs([job])).unwrap();
             let known = text.knows(&plan);
-            let mut conditions = text.conditions(job, plan, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+            let mut conditions = text.conditions(job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
             let context = conditions.at(0, true).unwrap().context;
             (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };
@@ -367,7 +368,7 @@ mod tests {
         assert!(plan.shape() == plans[0].shape() && plan.texts() == work.texts);
         text.foresee([&job].into_iter(), false);
         for plan in plans.into_iter().chain([plan]) {
-            text.conditions(&job, plan, &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+            text.conditions(&job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
         }
         assert_eq!(text.tokenized.count(), 4, "two prompts, the negative one, and the empty one that fills it up");
     }
@@ -386,10 +387,10 @@ mod tests {
             asked += 1;
             if asked == 5 { Err(crate::Error::Interrupted) } else { Ok(()) }
         };
-        let stopped = text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut stop);
+        let stopped = text.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut stop);
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
         // More texts than the cache has room for are not kept besides those that the run holds.
-        text.conditions(&job, plan.clone(), &Keep::Whole, true, &mut |_, _| Ok(())).unwrap();
+        text.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
         assert!(text.counts().encoded >= plan.texts());
         let kept = |(key, _): &(Key, Arc<TextTokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();
         assert!(!plan.texts.iter().any(kept));

@@ -8,7 +8,7 @@ use crate::pipeline::conditioning::{ConditioningPlan, Row};
 use crate::pipeline::lengths::Lengths;
 use crate::pipeline::text_cache::Key;
 use crate::pipeline::tokens::TextTokens;
-use crate::plan::Work;
+use crate::plan::Workload;
 use crate::resolved::Job;
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
@@ -28,11 +28,11 @@ pub struct Shape {
 impl Shape {
     /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts. More than
     /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
-    pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Work {
+    pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Workload {
         let Self { guided, parts, chunks, context, .. } = self;
         let usual = n * if guided { 1 + parts } else { 1 };
         let texts = if texts <= usual { usual } else { texts.next_power_of_two() };
-        Work { batch_size: n, guided, parts, chunks, context, texts, ..Work::of(job) }
+        Workload { batch_size: n, guided, parts, chunks, context, texts, ..Workload::of(job) }
     }
 }
 

@@ -4,7 +4,7 @@ use kiln_files::ByteSize;
 use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
-use super::{Plan, RunsOn, StagePlan, Work};
+use super::{ExecutionTarget, Plan, StagePlan, Workload};
 use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::resolved::Job;
@@ -22,7 +22,7 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub fn plan(&self, mode: Mode, work: &Work, on: RunsOn, budget: Option<usize>) -> Result<Plan> {
+    pub fn plan(&self, mode: Mode, work: &Workload, on: ExecutionTarget, budget: Option<usize>) -> Result<Plan> {
         Ok(self.measure(work, on)?.plan(mode, budget.unwrap_or(usize::MAX)))
     }
 
@@ -30,7 +30,7 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub fn modes(&self, work: &Work, on: RunsOn) -> Result<Vec<Plan>> {
+    pub fn modes(&self, work: &Workload, on: ExecutionTarget) -> Result<Vec<Plan>> {
         let measures = self.measure(work, on)?;
         let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
         let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
@@ -42,7 +42,7 @@ impl Planner {
     ///
     /// # Errors
     /// [`Error::Budget`] with the numbers if none fits.
-    pub fn choose(&self, work: &Work, on: RunsOn, budget: usize) -> Result<Plan> {
+    pub fn choose(&self, work: &Workload, on: ExecutionTarget, budget: usize) -> Result<Plan> {
         self.choose_within(work, on, Room::given(budget))
     }
 
@@ -50,7 +50,7 @@ impl Planner {
     ///
     /// # Errors
     /// As [`Planner::choose`].
-    pub fn choose_within(&self, work: &Work, on: RunsOn, room: Room) -> Result<Plan> {
+    pub fn choose_within(&self, work: &Workload, on: ExecutionTarget, room: Room) -> Result<Plan> {
         self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work, room))
     }
 
@@ -58,7 +58,12 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub(crate) fn fit(&self, work: &Work, on: RunsOn, bytes: usize) -> Result<std::result::Result<Plan, Plan>> {
+    pub(crate) fn fit(
+        &self,
+        work: &Workload,
+        on: ExecutionTarget,
+        bytes: usize,
+    ) -> Result<std::result::Result<Plan, Plan>> {
         Ok(choose(&self.measure(work, on)?, bytes))
     }
 
@@ -70,11 +75,11 @@ impl Planner {
         Self::auto_batch_size_of(model, job, setup, usize::MAX)
     }
 
-    /// The same for at most `most` pictures.
+    /// The same for at most `most` images.
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let planner = Self::new(model, setup.taesd.as_deref())?;
-        let (on, room) = RunsOn::of(setup);
-        let work = Work { vae: setup.memory.vae, ..Work::of(job) };
+        let (on, room) = ExecutionTarget::of(setup);
+        let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)
     }
 
@@ -84,12 +89,12 @@ impl Planner {
     ///
     /// # Errors
     /// [`Error::Budget`] if not even one image fits.
-    pub fn batch_size(&self, work: &Work, on: RunsOn, room: Room, most: usize) -> Result<Plan> {
-        let one = self.choose_within(&Work { batch_size: 1, ..*work }, on, room)?;
+    pub fn batch_size(&self, work: &Workload, on: ExecutionTarget, room: Room, most: usize) -> Result<Plan> {
+        let one = self.choose_within(&Workload { batch_size: 1, ..*work }, on, room)?;
         let mut plans = vec![one.clone()];
         for batch_size in 2..=most.min(MAX_BATCH) {
             // A mode that does not fit for some images does not fit for more.
-            let Ok(plan) = self.fit(&Work { batch_size, ..*work }, on, room.bytes)? else { break };
+            let Ok(plan) = self.fit(&Workload { batch_size, ..*work }, on, room.bytes)? else { break };
             plans.push(plan);
         }
         let best = plans.iter().map(Plan::pictures_per_second).fold(0.0, f64::max);
@@ -99,7 +104,7 @@ impl Planner {
 
 impl Plan {
     /// The error if it does not fit into `room`.
-    pub(crate) fn refusal(&self, work: &Work, room: Room) -> Error {
+    pub(crate) fn refusal(&self, work: &Workload, room: Room) -> Error {
         let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = self.largest();
         let parts = [
             ("weights", weights),

@@ -7,10 +7,10 @@ use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_unet::Conditioning;
 use kiln_vae::Tiling;
 
-use super::{RunsOn, Work};
+use super::{ExecutionTarget, Workload};
 use crate::error::Result;
+use crate::generated_image;
 use crate::host_memory;
-use crate::picture;
 use crate::pipeline::decoder::Network;
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
@@ -70,7 +70,7 @@ impl StageBytes {
 impl Networks<'_> {
     /// Runs the stages of `work` in their order, and those of the autoencoder in every tiling. Each network runs once: what it
     /// keeps stays for those after it.
-    pub(super) fn dry_run(&self, on: RunsOn, work: &Work) -> Result<DryRun> {
+    pub(super) fn dry_run(&self, on: ExecutionTarget, work: &Workload) -> Result<DryRun> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
@@ -128,7 +128,7 @@ impl Networks<'_> {
 
     /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides until
     /// the last step.
-    fn encode(&self, device: &MetaDevice, work: &Work) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
+    fn encode(&self, device: &MetaDevice, work: &Workload) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
         let texts = work.usual_texts();
         let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.encoded_texts() - texts;
@@ -150,7 +150,7 @@ impl Networks<'_> {
     }
 
     /// One image, up to what its latents are drawn from.
-    fn encode_image(&self, device: &MetaDevice, work: &Work, tiling: Tiling) -> Result<()> {
+    fn encode_image(&self, device: &MetaDevice, work: &Workload, tiling: Tiling) -> Result<()> {
         let image = device.tensor(&[1, 3, work.height, work.width], DType::F32);
         let moments = self.encoder.encode(&image, self.decoder_dtype, tiling)?;
         if !device.target().is_gpu() {
@@ -164,7 +164,7 @@ impl Networks<'_> {
         &self,
         device: &MetaDevice,
         latents: &MetaTensor,
-        work: &Work,
+        work: &Workload,
         conditioning: &Conditioning<MetaTensor>,
     ) -> Result<()> {
         let [n, c, h, w] = latents.size4()?;
@@ -185,7 +185,7 @@ impl Networks<'_> {
     fn decode(&self, latents: &MetaTensor, tiling: Tiling) -> Result<()> {
         let image = self.decoder.decode(&latents.narrow(0, 0, 1)?, self.decoder_dtype, tiling)?;
         if !image.device().target().is_gpu() {
-            picture::count_rgb(&image.copy()?)?;
+            generated_image::count_rgb(&image.copy()?)?;
         }
         Ok(())
     }

@@ -7,9 +7,9 @@
 mod batch_size;
 mod choice;
 mod dry_run;
+mod execution_target;
 mod flop;
 mod planner;
-mod runs_on;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -25,14 +25,14 @@ use crate::resolved::Job;
 use kiln_files::ByteSize;
 
 pub use batch_size::BatchSize;
+pub use execution_target::ExecutionTarget;
 pub use flop::{decoder_flop, text_flop, unet_flop};
 pub use planner::Planner;
-pub use runs_on::RunsOn;
 pub use time::Rates;
 
 /// The workload, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct Workload {
     /// Width of the images in pixels.
     pub width: usize,
     /// Height of the images in pixels.
@@ -58,7 +58,7 @@ pub struct Work {
     pub vae: VaeMemory,
 }
 
-impl Work {
+impl Workload {
     /// One batch of a job with prompts of one chunk.
     pub fn of(job: &Job) -> Self {
         let Job { width, height, batch_size, steps, .. } = *job;

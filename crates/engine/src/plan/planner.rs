@@ -11,15 +11,15 @@ use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
-use super::{Plan, RunsOn, StagePlan, Work, decoder_flop, unet_flop};
+use super::{ExecutionTarget, Plan, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
-use crate::limits::{MAX_PICTURES, in_range, side};
+use crate::limits::{MAX_IMAGES, in_range, side};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::decoder::{Network, tiny};
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
-use crate::residency::{Share, on_device, planned, residency};
+use crate::residency::{StreamBudget, on_device, planned, residency};
 
 /// The default number of steps.
 const USUAL_STEPS: usize = 20;
@@ -51,8 +51,8 @@ pub(super) struct Measures {
     /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
     decode_flop: f64,
-    work: Work,
-    on: RunsOn,
+    work: Workload,
+    on: ExecutionTarget,
 }
 
 /// The device memory of a network's weights.
@@ -73,7 +73,7 @@ struct Streamed {
 
 impl Weights {
     /// `flop` are the operations of each segment in a run, if known.
-    fn of(segments: &Segments, dtype: DType, on: RunsOn, flop: &[f64]) -> Self {
+    fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
             placement: planned(dtype).with_matrices(on.matrices),
@@ -88,9 +88,9 @@ impl Weights {
     }
 
     /// As in [`residency`]; if that does not fit, the minimum for streaming.
-    fn streamed(&self, share: Share) -> Streamed {
+    fn streamed(&self, share: StreamBudget) -> Streamed {
         let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
-        let Ok(residency) = of(share).or_else(|_| of(Share { resident: 0, room: self.largest() })) else {
+        let Ok(residency) = of(share).or_else(|_| of(StreamBudget { resident: 0, room: self.largest() })) else {
             return Streamed::default(); // a network without weights
         };
         Streamed {
@@ -139,13 +139,13 @@ impl Planner {
     ///
     /// # Errors
     /// [`crate::Error::Value`] names the option.
-    pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Work> {
+    pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Workload> {
         let Architecture { width, height, vae, .. } = &self.model;
         let multiple = vae.downscale().max(8);
-        Ok(Work {
+        Ok(Workload {
             width: side("width", size[0].unwrap_or(*width), multiple)?,
             height: side("height", size[1].unwrap_or(*height), multiple)?,
-            batch_size: in_range("batch_size", batch_size, 1, MAX_PICTURES)?,
+            batch_size: in_range("batch_size", batch_size, 1, MAX_IMAGES)?,
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             guided: true,
             parts: 1,
@@ -161,14 +161,14 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the network's dry run.
-    pub(crate) fn unet_estimate(&self, work: &Work, on: RunsOn) -> Result<Estimate> {
+    pub(crate) fn unet_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
         Ok(on.rates.estimate(&unet_flop(&self.unet, work.images(), size, work.context * TOKENS)?))
     }
 
     /// Bytes of the U-Net's weights.
-    pub(crate) fn unet_bytes(&self, on: RunsOn) -> usize {
+    pub(crate) fn unet_bytes(&self, on: ExecutionTarget) -> usize {
         self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
     }
 
@@ -176,7 +176,7 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub(super) fn measure(&self, work: &Work, on: RunsOn) -> Result<Measures> {
+    pub(super) fn measure(&self, work: &Workload, on: ExecutionTarget) -> Result<Measures> {
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
             Network::Kl(..) => decoder_dtype(model.family, &model.vae, dtype),
@@ -231,7 +231,7 @@ impl Measures {
         for StageRun { stage, ways } in &self.stages {
             let of = |beside: StageBytes| {
                 let (weights, ring) = self.weights(*stage, mode, budget, beside);
-                let beside = if mode == Mode::Full { self.beside_recorded(*stage, beside) } else { beside };
+                let beside = if mode == Mode::Full { self.with_graph_memory(*stage, beside) } else { beside };
                 let StageBytes { activations, workspace, conditions, waiting } = beside;
                 StagePlan { stage: *stage, weights, ring, activations, workspace, conditions, waiting }
             };
@@ -309,7 +309,7 @@ impl Measures {
 
     /// How weights stream beside what a stage has, with so many bytes resident.
     fn streamed(&self, weights: &Weights, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
-        weights.streamed(Share { resident, room: self.room(budget, beside) })
+        weights.streamed(StreamBudget { resident, room: self.room(budget, beside) })
     }
 
     /// What a stage has besides weights, run in the fastest way.
@@ -320,7 +320,7 @@ impl Measures {
 
     /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
     /// in.
-    fn beside_recorded(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
+    fn with_graph_memory(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
         let block = if self.on.target.is_gpu() { self.bytes_of(Stage::Denoise).activations } else { 0 };
         match stage {
             Stage::Decode => {
@@ -356,7 +356,7 @@ impl Measures {
     /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
         let room = self.room(budget, self.bytes_of(Stage::Denoise));
-        room.saturating_sub(self.unet.streamed(Share::LEAST).ring).min(self.unet.all())
+        room.saturating_sub(self.unet.streamed(StreamBudget::LEAST).ring).min(self.unet.all())
     }
 
     /// The part of a budget for weights and ring, less the possible rounding of the pool.

@@ -5,9 +5,9 @@ use kiln_ops::Target;
 
 use crate::pipeline::event::Stage;
 
-use super::{Plan, Planner, RunsOn, Work};
+use super::{ExecutionTarget, Plan, Planner, Workload};
 use crate::mode::Mode;
-use crate::residency::{Share, on_device, planned, residency};
+use crate::residency::{StreamBudget, on_device, planned, residency};
 use crate::room::Room;
 
 const GIB: usize = 1 << 30;
@@ -17,8 +17,9 @@ fn planner(preset: Preset) -> Planner {
 }
 
 /// A planner, one image of the preset's size, and both kinds of device.
-fn cases() -> impl Iterator<Item = (Planner, Work, RunsOn)> {
-    let on = [RunsOn::new(Target::Gpu, DType::F16), RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16)];
+fn cases() -> impl Iterator<Item = (Planner, Workload, ExecutionTarget)> {
+    let on =
+        [ExecutionTarget::new(Target::Gpu, DType::F16), ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::BF16)];
     Preset::ALL.into_iter().flat_map(move |preset| {
         on.map(|on| {
             let planner = planner(preset);
@@ -59,7 +60,7 @@ fn the_choice_fits_and_more_memory_is_never_slower() {
 fn plans_that_do_not_fit_are_refused_with_numbers() {
     let planner = planner(Preset::Sdxl);
     let work = planner.work([None; 2], None, 1).unwrap();
-    let error = planner.choose(&work, RunsOn::new(Target::Gpu, DType::F16), 64 << 20).unwrap_err();
+    let error = planner.choose(&work, ExecutionTarget::new(Target::Gpu, DType::F16), 64 << 20).unwrap_err();
     assert!(error.is_usage());
     let message = error.to_string();
     for part in ["1 of 1024x1024 needs", "activations", "workspace 32.0 MiB", "64.0 MiB are allowed"] {
@@ -70,7 +71,7 @@ fn plans_that_do_not_fit_are_refused_with_numbers() {
 #[test]
 fn the_best_batch_fits_and_more_memory_allows_more_images() {
     let planner = planner(Preset::Sd15);
-    let on = RunsOn::new(Target::Gpu, DType::F16);
+    let on = ExecutionTarget::new(Target::Gpu, DType::F16);
     let work = planner.work([None; 2], None, 1).unwrap();
     let batch = |budget| {
         let plan = planner.batch_size(&work, on, Room::given(budget), usize::MAX).unwrap();
@@ -94,7 +95,7 @@ fn the_best_batch_fits_and_more_memory_allows_more_images() {
 /// SDXL's goals: a common GPU can keep everything resident, and a small GPU can stream.
 #[test]
 fn small_gpus_need_no_flags() {
-    let on = RunsOn::new(Target::Gpu, DType::F16);
+    let on = ExecutionTarget::new(Target::Gpu, DType::F16);
     let choose = |preset, budget| {
         let planner = planner(preset);
         let work = planner.work([None; 2], None, 1).unwrap();
@@ -110,17 +111,17 @@ fn small_gpus_need_no_flags() {
 /// resident next to a smaller ring.
 #[test]
 fn text_encoders_stream_within_their_plan() {
-    let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::BF16);
+    let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::BF16);
     let model = Architecture::preset(Preset::Emoji).unwrap();
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);
-    let work = Work { texts: 300, chunks: 5, context: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
+    let work = Workload { texts: 300, chunks: 5, context: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();
         let encode = plan.stage(Stage::Encode).unwrap();
-        let share = Share { resident: 0, room: encode.weights + encode.ring };
+        let share = StreamBudget { resident: 0, room: encode.weights + encode.ring };
         for encoder in &encoders {
             let segments = on_device(encoder.segments(), on.target);
             residency(&segments, &planned(on.dtype), share, &on.rates.estimate(&[])).unwrap();
@@ -133,7 +134,7 @@ fn text_encoders_stream_within_their_plan() {
 #[test]
 fn initial_images_are_a_stage_of_the_plan() {
     for (planner, work, on) in cases() {
-        let with = Work { encodes_image: true, ..work };
+        let with = Workload { encodes_image: true, ..work };
         let input = if on.target.is_gpu() { 0 } else { 5 * 4 * work.width * work.height };
         assert_eq!(with.stages(), [Stage::Encode, Stage::EncodeImage, Stage::Denoise, Stage::Decode]);
         for mode in [Mode::Full, Mode::Medvram, Mode::LOWVRAM] {

@@ -1,4 +1,4 @@
-//! A request from the text that AUTOMATIC1111 and Kiln write into pictures.
+//! A request from the text that AUTOMATIC1111 and Kiln write into images.
 //!
 //! What a field means depends on who wrote it: [`labels::VERSION`] tells. Without a field AUTOMATIC1111's default holds,
 //! which is not always Kiln's: its noise is the card's where no `RNG` is named, and its own rules of sampling hold
@@ -146,7 +146,7 @@ fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
     }
 }
 
-/// Names what is left: a second pass, a picture that this one was made from, and every single field else.
+/// Names what is left: a second pass, an image that this one was made from, and every single field else.
 fn not_supported(fields: &mut Fields<'_>) {
     let left: Vec<(&str, &str)> = fields.left().collect();
     let is_second = |name: &str| name.starts_with("Hires ") || name == "First pass size";
@@ -154,7 +154,7 @@ fn not_supported(fields: &mut Fields<'_>) {
     let mut warnings = Vec::new();
     if !second.is_empty() {
         let names: Vec<_> = second.iter().map(|(name, value)| format!("{name}: {}", short(value))).collect();
-        warnings.push(format!("a second pass is not supported; the picture is the first one's ({})", names.join(", ")));
+        warnings.push(format!("a second pass is not supported; the image is the first one's ({})", names.join(", ")));
     }
     for (name, value) in others {
         warnings.push(format!("{name}: {} is left out: Kiln does not know what it means", short(value)));
@@ -365,7 +365,7 @@ mod tests {
             [
                 "Steps: 2x is left out: Kiln does not know it",
                 "Sampler: DPM fast is left out: Kiln does not know it",
-                "a second pass is not supported; the picture is the first one's (Hires upscale: 2, Hires steps: 10, \
+                "a second pass is not supported; the image is the first one's (Hires upscale: 2, Hires steps: 10, \
                  Hires upscaler: Latent)",
                 "Tiling: True is left out: Kiln does not know what it means",
                 "ControlNet 0: Module: canny, Weight: 1 is left out: Kiln does not know what it means",

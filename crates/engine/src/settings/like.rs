@@ -1,4 +1,4 @@
-//! A picture again: which model, which files and which request made it.
+//! An image again: which model, which files and which request made it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use super::formats::{self, Taken, Unknown};
 use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile, is_hash};
 use super::{ImageReport, from_infotext, labels, programs};
 use crate::error::{Error, Result};
+use crate::generated_image::GeneratedImage;
+use crate::linear_weights::LinearWeightType;
 use crate::lora::{LoraName, find_lora, stem};
-use crate::matrices::MatrixChoice;
-use crate::picture::Picture;
 use crate::request::Request;
 use crate::setup::Setup;
 
-/// A picture whose settings are taken.
+/// An image whose settings are taken.
 ///
-/// Kiln's own settings come before AUTOMATIC1111's where a picture has both. What cannot be met becomes a warning: a
+/// Kiln's own settings come before AUTOMATIC1111's where an image has both. What cannot be met becomes a warning: a
 /// sentence for the user.
 #[derive(Debug)]
 pub struct Like {
@@ -36,13 +36,13 @@ enum Source {
 }
 
 impl Like {
-    /// Reads the settings in the picture at `path`.
+    /// Reads the settings in the image at `path`.
     ///
     /// # Errors
     /// Those of [`ImageReport::read`], and [`Error::NoSettings`] with what is there instead.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
-            let looked_for = "`like`, a picture with settings".into();
+            let looked_for = "`like`, an image with settings".into();
             return Err(Error::not_found(path, looked_for));
         }
         let ImageReport { kiln, unknown, parameters, others, texts, .. } = ImageReport::read(path)?;
@@ -130,7 +130,7 @@ impl Like {
                     setup.dtype = dtype;
                 }
                 let matrices = own.weight_type.as_ref().and_then(|kind| kind.parse().ok());
-                if let (MatrixChoice::Auto, Some(kind)) = (setup.weight_type, matrices) {
+                if let (LinearWeightType::Auto, Some(kind)) = (setup.weight_type, matrices) {
                     setup.weight_type = kind;
                 }
                 options.prediction =
@@ -210,12 +210,12 @@ impl Like {
         Ok(())
     }
 
-    /// The request that makes the picture with `model`.
+    /// The request that makes the image with `model`.
     pub fn request(&mut self, model: &ModelFolder, setup: &Setup) -> Request {
         match &self.source {
             Source::Own(own) => {
                 let mut request = own.request.clone();
-                // A stranger's picture says neither which folders are read nor how many pictures are made.
+                // A stranger's image says neither which folders are read nor how many images are made.
                 (request.wildcards_dir, request.batch_count, request.batch_size) = (None, None, None);
                 for lora in &mut request.loras {
                     if let LoraName::File(path) = &lora.lora {
@@ -237,9 +237,9 @@ impl Like {
         }
     }
 
-    /// What a picture that was made from these settings was made with that is not what they name, a sentence each.
-    pub fn differences(&self, picture: &Picture, model: &ModelFolder) -> Vec<String> {
-        let Ok((now, _)) = OwnSettings::from_json(&picture.settings) else { return Vec::new() };
+    /// What an image that was made from these settings was made with that is not what they name, a sentence each.
+    pub fn differences(&self, image: &GeneratedImage, model: &ModelFolder) -> Vec<String> {
+        let Ok((now, _)) = OwnSettings::from_json(&image.settings) else { return Vec::new() };
         let mut all = Vec::new();
         let (name, hash) = self.model();
         if let Some(difference) = model_difference(name, hash, &now.model, model) {

@@ -1,4 +1,4 @@
-//! What an engine's pictures are made with: its model, and the files that took the place of parts.
+//! What an engine's images are made with: its model, and the files that took the place of parts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::words::embedding_names;
 /// start.
 pub struct Origin {
     hashes: Hashes,
-    /// The settings without what differs from picture to picture.
+    /// The settings without what differs from image to image.
     base: OwnSettings,
     model: Option<Hashed>,
     is_single_file: bool,
@@ -72,7 +72,7 @@ impl Origin {
         this
     }
 
-    /// What says how many channels pictures have.
+    /// What says how many channels images have.
     pub(crate) fn vae_config(&self) -> &Path {
         &self.vae_config
     }
@@ -93,7 +93,7 @@ impl Origin {
         known.entry(name.clone()).or_insert_with(find).clone()
     }
 
-    /// What picture `index` of `job` was made with; waits for digests that are not there yet.
+    /// What image `index` of `job` was made with; waits for digests that are not there yet.
     pub(crate) fn settings(&self, job: &Job, index: usize) -> OwnSettings {
         let named = |name: String, hashed: Option<Hashed>| NamedFile {
             name,

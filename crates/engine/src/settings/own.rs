@@ -1,7 +1,7 @@
-//! Kiln's own settings in a picture: the whole request that makes it alone, bit for bit, as JSON under the key `kiln`.
+//! Kiln's own settings in an image: the whole request that makes it alone, bit for bit, as JSON under the key `kiln`.
 //!
 //! Choices are made and every default is filled in, so that neither a list of words nor a model's defaults are asked again.
-//! Files are named without their folders, which concern nobody who gets the picture, and with their SHA-256, by which they
+//! Files are named without their folders, which concern nobody who gets the image, and with their SHA-256, by which they
 //! are found again on the machine where they were used.
 
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ use crate::resolved::Job;
 /// The key in a PNG.
 pub(crate) const KEY: &str = "kiln";
 
-/// What made a picture.
+/// What made an image.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnSettings {
     /// The version of Kiln.
     pub kiln: String,
-    /// What was asked for: this picture alone.
+    /// What was asked for: this image alone.
     pub request: Request,
     /// The model: its name, and of a folder the U-Net's digest.
     pub model: NamedFile,
@@ -175,7 +175,7 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 impl Job {
-    /// The request that makes picture `index` alone: its resolution is this job's but for what makes other pictures.
+    /// The request that makes image `index` alone: its resolution is this job's but for what makes other images.
     pub(crate) fn request_of(&self, index: usize) -> Request {
         let parsed = self.prompts(index);
         let negative_prompt = parsed.negative_prompt.clone();

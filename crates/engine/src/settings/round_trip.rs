@@ -1,4 +1,4 @@
-//! What is written into pictures is what is read from them: over many requests.
+//! What is written into images is what is read from them: over many requests.
 
 use std::path::PathBuf;
 
@@ -138,7 +138,7 @@ fn jobs(model: &ModelFolder, count: usize) -> Vec<Job> {
     jobs
 }
 
-/// What differs between a job of many pictures and that of one of them: the texts, of which choices are made, and counts.
+/// What differs between a job of many images and that of one of them: the texts, of which choices are made, and counts.
 fn alone(job: &Job, index: usize) -> Job {
     let prompts = job.prompts(index);
     let mut seeds = job.seeds;
@@ -162,7 +162,7 @@ fn alone(job: &Job, index: usize) -> Job {
 fn the_request_of_a_picture_makes_its_job() {
     let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
     for job in jobs(&model, 400) {
-        for index in [0, job.pictures() - 1] {
+        for index in [0, job.images() - 1] {
             let request = job.request_of(index);
             let json = super::OwnSettings { request: request.clone(), ..Default::default() }.to_json();
             let read = super::OwnSettings::from_json(&json).unwrap().0.request;

@@ -15,7 +15,7 @@ use super::strips::{TileRows, fewer};
 use crate::error::{Error, Result, proceed};
 use crate::host_memory;
 use crate::room::{DeviceMemory, Room};
-use crate::setup::{Place, Setup};
+use crate::setup::{ResolvedDevice, Setup};
 
 /// An upscaler that is ready to enlarge images.
 pub struct Enlarger {
@@ -26,7 +26,7 @@ pub struct Enlarger {
 
 /// Where a network's weights are.
 struct Loaded {
-    place: Place,
+    place: ResolvedDevice,
     setup: Setup,
 }
 
@@ -163,7 +163,7 @@ impl Enlarger {
 impl Loaded {
     /// Runs the network over an image, with fewer rows at once where there is no memory.
     fn run(&self, network: &Upscaler, tile: TileRows, image: &Rgb8Image, watch: &mut Watch<'_>) -> Result<Rgb8Image> {
-        let Place { device, dtype, .. } = &self.place;
+        let ResolvedDevice { device, dtype, .. } = &self.place;
         let [channels, _] = network.config().channels();
         let (width, height) = image.size();
         let shape = if channels == 1 { [3, height, width] } else { [1, height, width] };
@@ -210,7 +210,7 @@ impl Loaded {
     }
 }
 
-fn read_weights(network: &Upscaler, place: &Place) -> Result<()> {
+fn read_weights(network: &Upscaler, place: &ResolvedDevice) -> Result<()> {
     let _weights = Category::Weights.scope();
     network.load(&Placement::new(place.device.clone(), place.dtype))?;
     Ok(())

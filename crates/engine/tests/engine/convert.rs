@@ -185,7 +185,7 @@ fn a_single_file_generates_the_same_image() {
         let job = request.resolve(engine.model()).unwrap();
         let mut rgb = Vec::new();
         let watch = &mut |event| {
-            if let Event::Picture(image) = event {
+            if let Event::Image(image) = event {
                 rgb = image.rgb.clone();
             }
             Ok(go())

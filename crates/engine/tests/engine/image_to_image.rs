@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
-    Engine, Error, Event, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Picture, Request, SamplerKind, Stage,
+    Engine, Error, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind,
+    Stage,
 };
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
@@ -44,12 +45,12 @@ fn job(engine: &Engine, request: &Request, init: Init) -> Job {
     request.resolve(engine.model()).unwrap().with_init(init, engine.model()).unwrap()
 }
 
-fn run(engine: &mut Engine, job: &Job) -> (Vec<Picture>, Vec<Stage>) {
+fn run(engine: &mut Engine, job: &Job) -> (Vec<GeneratedImage>, Vec<Stage>) {
     let (mut images, mut stages) = (Vec::new(), Vec::new());
     engine
         .txt2img(job, &mut |event| {
             match event {
-                Event::Picture(image) => images.push(*image),
+                Event::Image(image) => images.push(*image),
                 Event::Begin(stage) => stages.push(stage),
                 _ => {}
             }
@@ -59,7 +60,7 @@ fn run(engine: &mut Engine, job: &Job) -> (Vec<Picture>, Vec<Stage>) {
     (images, stages)
 }
 
-fn bits(images: &[Picture]) -> Vec<f32> {
+fn bits(images: &[GeneratedImage]) -> Vec<f32> {
     latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use kiln_engine::{Engine, InpaintArea, Job, ModelFolder, Picture, Request, Rule, SamplerKind, Stage, Work};
+use kiln_engine::{Engine, GeneratedImage, InpaintArea, Job, ModelFolder, Request, Rule, SamplerKind, Stage, Workload};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
@@ -64,11 +64,11 @@ fn widened(kind: &str, folder: &Path) -> Engine {
     load(folder, &cpu())
 }
 
-fn pictures(engine: &mut Engine, request: &Request) -> Vec<Picture> {
+fn generate(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
     try_images(engine, request).unwrap()
 }
 
-fn bits(images: &[Picture]) -> Vec<f32> {
+fn bits(images: &[GeneratedImage]) -> Vec<f32> {
     latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 
@@ -99,7 +99,7 @@ fn results_are_diffusers() {
                 inpaint_padding: case.area,
                 ..masked(case.steps)
             };
-            let images = pictures(&mut engine, &request);
+            let images = generate(&mut engine, &request);
             let name = format!("{kind}.{}", case.name);
             if case.area.is_none() {
                 parity.check(&case.name, &latents(&images), &results.tensor(&name), BOUND);
@@ -121,11 +121,11 @@ fn results_are_diffusers() {
 fn pixels_outside_of_the_mask_are_the_inputs() {
     let mut engine = tiny("sd1", &cpu());
     let (image, mask) = (rgb("image"), rgb("mask"));
-    let outside = |picture: &Picture, image: &[u8], mask: &[u8]| {
-        assert_eq!(picture.rgb.len(), image.len());
-        let kept = mask.iter().zip(image.iter().zip(&picture.rgb)).filter(|(mask, _)| **mask == 0);
+    let outside = |result: &GeneratedImage, image: &[u8], mask: &[u8]| {
+        assert_eq!(result.rgb.len(), image.len());
+        let kept = mask.iter().zip(image.iter().zip(&result.rgb)).filter(|(mask, _)| **mask == 0);
         assert!(kept.clone().count() > 1000 && kept.clone().all(|(_, (a, b))| a == b));
-        let inside = mask.iter().zip(image.iter().zip(&picture.rgb)).filter(|(mask, _)| **mask == 255);
+        let inside = mask.iter().zip(image.iter().zip(&result.rgb)).filter(|(mask, _)| **mask == 255);
         inside.filter(|(_, (a, b))| a != b).count()
     };
     for rule in [Rule::Diffusers, Rule::Automatic1111] {
@@ -136,13 +136,13 @@ fn pixels_outside_of_the_mask_are_the_inputs() {
             sampler: Some(SamplerKind::Euler.into()),
             ..masked(4)
         };
-        assert!(outside(&pictures(&mut engine, &area)[0], image.data(), mask.data()) > 100);
+        assert!(outside(&generate(&mut engine, &area)[0], image.data(), mask.data()) > 100);
         let whole = Request { width: None, height: None, inpaint_area: None, ..area };
-        let images = pictures(&mut engine, &whole);
+        let images = generate(&mut engine, &whole);
         assert_eq!((images[0].width, images[0].height), (96, 80));
         assert!(outside(&images[0], image.data(), mask.data()) > 100);
         let plain = Request { paste_back: Some(false), ..whole };
-        let plain = &pictures(&mut engine, &plain)[0];
+        let plain = &generate(&mut engine, &plain)[0];
         assert!(plain.rgb.iter().zip(image.data()).filter(|(a, b)| a == b).count() < 4000);
     }
 }
@@ -152,14 +152,14 @@ fn an_inpainting_model_needs_no_image() {
     let folder = tempfile::tempdir().unwrap();
     let mut engine = widened("sd1", folder.path());
     let plain = request("a red apple", (64, 64), 4, 42);
-    let without = pictures(&mut engine, &plain);
+    let without = generate(&mut engine, &plain);
     // The same as an image of which nothing is kept, from noise alone.
     let white = folder.path().join("white.png");
     std::fs::write(&white, kiln_media::encode_png((8, 8), &[255; 192], &[]).unwrap()).unwrap();
     let all = Request { mask: Some(white), strength: Some(1.0), ..masked(4) };
-    assert_eq!(bits(&without), bits(&pictures(&mut engine, &all)));
+    assert_eq!(bits(&without), bits(&generate(&mut engine, &all)));
     let job = plain.resolve(engine.model()).unwrap();
-    assert!(Work::of(&job).stages().contains(&Stage::EncodeImage));
+    assert!(Workload::of(&job).stages().contains(&Stage::EncodeImage));
     let (rule, sampler) = (Some(Rule::Automatic1111), Some(SamplerKind::Euler.into()));
     let refused = Request { rule, sampler, ..masked(4) }.resolve(engine.model()).unwrap_err();
     assert!(refused.to_string().contains("an inpainting model and a mask"), "{refused}");
@@ -201,7 +201,7 @@ fn a_mask_keeps_latents_by_the_other_rule() {
     let mut engine = tiny("sd1", &cpu());
     let mut run = |strength: f64, sampler: SamplerKind| {
         let (strength, sampler, rule) = (Some(strength), Some(sampler.into()), Some(Rule::Automatic1111));
-        latents(&pictures(&mut engine, &Request { strength, sampler, rule, ..masked(4) }))
+        latents(&generate(&mut engine, &Request { strength, sampler, rule, ..masked(4) }))
     };
     let values = |part: Tensor| part.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let first = run(0.4, SamplerKind::Euler);
@@ -225,7 +225,7 @@ fn requests_come_back_from_their_images() {
         mask_blur: Some(2.0),
         ..masked(4)
     };
-    let image = &pictures(&mut engine, &request)[0];
+    let image = &generate(&mut engine, &request)[0];
     for key in ["Denoising strength: 0.5", "Inpaint area: Only masked", "Masked area padding: 7", "Mask blur: 2"] {
         assert!(image.parameters.contains(key), "{}", image.parameters);
     }
@@ -236,7 +236,7 @@ fn requests_come_back_from_their_images() {
     let mut again = settings.request;
     assert_eq!((&again.init, &again.mask), (&Some("image.png".into()), &Some("mask.png".into())));
     (again.init, again.mask) = (request.init.clone(), request.mask.clone());
-    assert_eq!(pictures(&mut engine, &again)[0].rgb, image.rgb);
+    assert_eq!(generate(&mut engine, &again)[0].rgb, image.rgb);
 }
 
 #[test]
@@ -292,10 +292,10 @@ fn images_are_extended() {
         ..masked(4)
     };
     let request = Request { mask: None, ..request };
-    let (picture, image) = (&pictures(&mut engine, &request)[0], rgb("image"));
-    assert_eq!((picture.width, picture.height), (112, 88));
+    let (result, image) = (&generate(&mut engine, &request)[0], rgb("image"));
+    assert_eq!((result.width, result.height), (112, 88));
     for y in 0..80 {
-        let row = &picture.rgb[(y * 112 + 16) * 3..(y * 112 + 112) * 3];
+        let row = &result.rgb[(y * 112 + 16) * 3..(y * 112 + 112) * 3];
         assert_eq!(row, image.row(y), "row {y}");
     }
 }

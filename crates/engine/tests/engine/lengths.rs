@@ -55,7 +55,7 @@ fn latents(engine: &mut Engine, request: &Request) -> Tensor {
     let path = folder.path().join("latents.safetensors");
     let mut file = LatentsFile::plan(&path).unwrap();
     let mut watch = |event| {
-        if let Event::Picture(image) = event {
+        if let Event::Image(image) = event {
             file.push(&image);
         }
         Ok(ControlFlow::Continue(()))

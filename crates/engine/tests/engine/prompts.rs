@@ -1,6 +1,6 @@
 //! The effects of the prompt dialect on images of the tiny models.
 
-use kiln_engine::{Emphasis, Engine, Picture, Request, Setup};
+use kiln_engine::{Emphasis, Engine, GeneratedImage, Request, Setup};
 use kiln_scheduler::SamplerKind;
 use kiln_testkit::fixtures;
 
@@ -120,7 +120,7 @@ fn every_image_has_its_own_choices() {
             ..request("a __colour__ {cat|dog|fox AND bird}, {x|y}")
         };
         let together = images(engine, &batch);
-        let prompt = |image: &Picture| image.parameters.lines().next().unwrap_or_default().to_string();
+        let prompt = |image: &GeneratedImage| image.parameters.lines().next().unwrap_or_default().to_string();
         let prompts: std::collections::BTreeSet<String> = together.iter().map(prompt).collect();
         assert!(prompts.len() > 1, "{prompts:?}");
         for image in &together {

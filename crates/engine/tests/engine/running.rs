@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use kiln_engine::{Engine, Error, Event, GroupId, Job, Picture, Request, RunningBatch, SamplerKind};
+use kiln_engine::{Engine, Error, Event, GeneratedImage, GroupId, Job, Request, RunningBatch, SamplerKind};
 
 use crate::support::{cpu, latents, request, tiny};
 
@@ -14,11 +14,11 @@ fn go(_: Event) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn alone(engine: &mut Engine, job: &Job) -> Vec<Picture> {
+fn alone(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
     let mut images = Vec::new();
     engine
         .txt2img(job, &mut |event| {
-            if let Event::Picture(image) = event {
+            if let Event::Image(image) = event {
                 images.push(*image);
             }
             Ok(ControlFlow::Continue(()))
@@ -27,8 +27,8 @@ fn alone(engine: &mut Engine, job: &Job) -> Vec<Picture> {
     images
 }
 
-fn same(found: &[Picture], expected: &[Picture]) -> bool {
-    let bits = |images: &[Picture]| latents(images).flatten_all().unwrap().to_vec1::<f32>().unwrap();
+fn same(found: &[GeneratedImage], expected: &[GeneratedImage]) -> bool {
+    let bits = |images: &[GeneratedImage]| latents(images).flatten_all().unwrap().to_vec1::<f32>().unwrap();
     found.len() == expected.len()
         && bits(found) == bits(expected)
         && found.iter().zip(expected).all(|(found, expected)| {
@@ -55,7 +55,7 @@ fn jobs_that_join_and_leave_have_the_bits_that_they_have_alone() {
     for kind in ["sd1", "sdxl"] {
         let mut engine = tiny(kind, &cpu());
         let jobs: Vec<Job> = requests().iter().map(|request| job(&engine, request)).collect();
-        let expected: Vec<Vec<Picture>> = jobs.iter().map(|job| alone(&mut engine, job)).collect();
+        let expected: Vec<Vec<GeneratedImage>> = jobs.iter().map(|job| alone(&mut engine, job)).collect();
         let (mut running, mut waiting) = (RunningBatch::new(), jobs.iter().enumerate());
         let mut there: Vec<(usize, GroupId)> = Vec::new();
         let (mut done, mut most) = (0, 0);
@@ -99,7 +99,7 @@ fn equal_jobs_share_a_call_at_any_place_of_their_schedules() {
         engine.step(&mut running, &mut go).unwrap();
     }
     assert_eq!(ids.iter().map(|id| running.progress(*id).unwrap().0).collect::<Vec<_>>(), [3, 2, 1]);
-    let mut found: Vec<Vec<Picture>> = Vec::new();
+    let mut found: Vec<Vec<GeneratedImage>> = Vec::new();
     while !running.is_empty() {
         for id in engine.step(&mut running, &mut go).unwrap() {
             let i = ids.iter().position(|known| *known == id).unwrap();

@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
-use kiln_engine::{DTypeChoice, Engine, Inspection, ModelFolder, ModelOptions, Picture, Prediction, Request, inspect};
+use kiln_engine::{
+    DTypeChoice, Engine, GeneratedImage, Inspection, ModelFolder, ModelOptions, Prediction, Request, inspect,
+};
 use kiln_testkit::{Fixture, deviation, fixtures};
 use kiln_weights::{Checkpoint, NewTensor, ParamSource, write_safetensors};
 use tempfile::TempDir;
@@ -42,7 +44,7 @@ fn options(config: &TempDir) -> ModelOptions {
     ModelOptions { config: Some(config.path().to_path_buf()), ..ModelOptions::default() }
 }
 
-fn generate(model: ModelFolder) -> Picture {
+fn generate(model: ModelFolder) -> GeneratedImage {
     let mut engine = Engine::load(model, &cpu(), &mut |_| ControlFlow::Continue(())).unwrap();
     let request = Request { cfg_scale: Some(7.0), ..request("a red apple", (64, 64), 4, 42) };
     images(&mut engine, &request).remove(0)
@@ -52,12 +54,12 @@ fn open(path: &Path, options: &ModelOptions) -> ModelFolder {
     ModelFolder::open_with(path, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn latents(image: &Picture) -> Tensor {
+fn latents(image: &GeneratedImage) -> Tensor {
     crate::support::latents(std::slice::from_ref(image))
 }
 
 /// Expects diffusers' latents in `image`.
-fn check(kind: &str, image: &Picture) {
+fn check(kind: &str, image: &GeneratedImage) {
     let expected = Fixture::open("single/latents.safetensors").tensor(kind);
     let found = deviation(&latents(image), &expected).error;
     assert!(found < 1e-3, "{kind}: {found} standard deviations from diffusers");
@@ -80,7 +82,7 @@ fn stable_diffusion_xl_in_one_file_equals_diffusers() {
     check("sdxl", &generate(open(&single("sdxl.safetensors"), &options(&config))));
 }
 
-fn bits(image: &Picture) -> Vec<u32> {
+fn bits(image: &GeneratedImage) -> Vec<u32> {
     let values: Vec<f32> = latents(image).flatten_all().unwrap().to_vec1().unwrap();
     values.into_iter().map(f32::to_bits).collect()
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use kiln_engine::{Engine, Picture, Setup};
+use kiln_engine::{Engine, GeneratedImage, Setup};
 use kiln_testkit::fixtures;
 use kiln_vae::{TinyConfig, TinyDecoder};
 use kiln_weights::{Placement, load, open_component};
@@ -14,7 +14,7 @@ fn open(model: &Path, taesd: PathBuf) -> kiln_engine::Result<Engine> {
     try_load(model, &Setup { taesd: Some(taesd), ..cpu() })
 }
 
-fn generate(engine: &mut Engine) -> Picture {
+fn generate(engine: &mut Engine) -> GeneratedImage {
     images(engine, &request("a red apple", (72, 64), 2, 7)).remove(0)
 }
 

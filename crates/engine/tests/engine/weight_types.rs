@@ -10,8 +10,8 @@ use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, MatrixChoice, MemoryOptions, ModeChoice, ModelFolder, ModelOptions, Picture,
-    Setup, WeightType, convert,
+    DTypeChoice, DeviceChoice, Engine, GeneratedImage, LinearWeightType, MemoryOptions, ModeChoice, ModelFolder,
+    ModelOptions, Setup, WeightType, convert,
 };
 use kiln_testkit::repository;
 use kiln_unet::{Unet, UnetConfig};
@@ -54,7 +54,7 @@ fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (V
 }
 
 /// The bits of the latents.
-fn bits(image: &Picture) -> Vec<u32> {
+fn bits(image: &GeneratedImage) -> Vec<u32> {
     let values: Vec<f32> = latents(std::slice::from_ref(image)).flatten_all().unwrap().to_vec1().unwrap();
     values.into_iter().map(f32::to_bits).collect()
 }
@@ -143,7 +143,7 @@ fn file_through(kind: MatrixType, from: &Path, segments: &Segments, to: &Path) -
 #[test]
 fn a_weight_type_equals_converted_weights() {
     for name in names() {
-        let Ok(MatrixChoice::Kept(kind)) = name.parse() else { panic!("{name}") };
+        let Ok(LinearWeightType::Kept(kind)) = name.parse() else { panic!("{name}") };
         let folder = tempfile::tempdir().unwrap();
         let changed = model_through(kind, folder.path());
         assert!(changed > 10, "{name}: {changed} matrices");

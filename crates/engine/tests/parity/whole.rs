@@ -1,7 +1,7 @@
 //! Whole pipelines: the final latents of every sampler, size, guidance and prompt of the fixtures.
 
 use candle_core::{DType, Tensor};
-use kiln_engine::Picture;
+use kiln_engine::GeneratedImage;
 use kiln_testkit::{Fixture, Parity, Target};
 
 use crate::cases::{Case, EMOJI, bytes, final_latents, folder};
@@ -46,7 +46,7 @@ fn check(model: &str) {
 }
 
 /// The mean of a channel over the middle half of an image, 0 to 1.
-fn middle_mean(image: &Picture, channel: usize) -> f64 {
+fn middle_mean(image: &GeneratedImage, channel: usize) -> f64 {
     let (w, h) = (image.width, image.height);
     let pixels = (h / 4..3 * h / 4).flat_map(|row| (w / 4..3 * w / 4).map(move |column| (row * w + column) * 3));
     let values: Vec<f64> = pixels.map(|at| f64::from(image.rgb[at + channel]) / 255.0).collect();

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, MemoryOptions, ModeChoice, ModelFolder, Picture, Request,
-    Result, Setup,
+    DTypeChoice, DeviceChoice, Engine, Event, GeneratedImage, LatentsFile, MemoryOptions, ModeChoice, ModelFolder,
+    Request, Result, Setup,
 };
 use kiln_testkit::{Fixture, Target, fixtures};
 
@@ -69,11 +69,11 @@ pub fn request(prompt: &str, (width, height): (usize, usize), steps: usize, seed
 ///
 /// # Errors
 /// Those of the request and of the run.
-pub fn try_images(engine: &mut Engine, request: &Request) -> Result<Vec<Picture>> {
+pub fn try_images(engine: &mut Engine, request: &Request) -> Result<Vec<GeneratedImage>> {
     let job = request.resolve(engine.model())?;
     let mut images = Vec::new();
     engine.txt2img(&job, &mut |event| {
-        if let Event::Picture(image) = event {
+        if let Event::Image(image) = event {
             images.push(*image);
         }
         Ok(ControlFlow::Continue(()))
@@ -83,7 +83,7 @@ pub fn try_images(engine: &mut Engine, request: &Request) -> Result<Vec<Picture>
 
 /// Generates the images of a request, at least one.
 #[track_caller]
-pub fn images(engine: &mut Engine, request: &Request) -> Vec<Picture> {
+pub fn images(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
     let images = try_images(engine, request).unwrap_or_else(|error| panic!("{error}"));
     assert!(!images.is_empty(), "the request made no image");
     images
@@ -97,7 +97,7 @@ pub fn pixels(engine: &mut Engine, request: &Request) -> Vec<Vec<u8>> {
 
 /// The latents `(n, c, h, w)` in f32 as `--latents-out` writes them.
 #[track_caller]
-pub fn latents(images: &[Picture]) -> Tensor {
+pub fn latents(images: &[GeneratedImage]) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.safetensors");
     let mut file = LatentsFile::plan(&path).unwrap();

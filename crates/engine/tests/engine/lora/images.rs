@@ -187,7 +187,7 @@ fn biases_of_layers_without_any() {
             let path = folder.path().join("latents.safetensors");
             let mut file = LatentsFile::plan(&path).unwrap();
             let watch = &mut |event| {
-                if let Event::Picture(image) = event {
+                if let Event::Image(image) = event {
                     file.push(&image);
                 }
                 Ok(ControlFlow::Continue(()))

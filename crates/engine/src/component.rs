@@ -11,18 +11,18 @@ use kiln_weights::{
 
 use crate::error::{Error, Result};
 use crate::memory::MemoryOptions;
-use crate::residency::{Share, residency};
+use crate::residency::{StreamBudget, residency};
 
 /// How streamed weights are copied to a GPU.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Copies {
+pub(crate) struct StreamOptions {
     /// The pinned memory for offloaded weights.
     pub(crate) pinned: Option<PinnedPool>,
     /// Whether copies run in parallel with computing.
     pub(crate) copy_stream: bool,
 }
 
-impl Copies {
+impl StreamOptions {
     /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
     pub(crate) fn new(device: &Device, options: &MemoryOptions) -> Self {
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
@@ -44,31 +44,31 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
 
 /// The residency of a network's weights while it runs.
 #[derive(Debug, Clone)]
-pub(crate) enum Keep {
+pub(crate) enum WeightResidency {
     /// All weights are resident.
     Whole,
     /// Weights are streamed, and as many as fit are resident.
-    Streamed(Share, Estimate),
+    Streamed(StreamBudget, Estimate),
 }
 
 /// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.
-pub(crate) struct Part {
+pub(crate) struct LoadedComponent {
     /// The network's own segments: they share its slabs.
     segments: Segments,
     source: Arc<Patched<Box<dyn ParamSource>>>,
     placement: Placement,
-    copies: Copies,
+    copies: StreamOptions,
     /// Streams the segments that are not resident.
     stream: Mutex<Option<Stream>>,
 }
 
-impl Part {
+impl LoadedComponent {
     /// The weights of the network with these segments. None is read yet.
     pub(crate) fn new(
         segments: &Segments,
         source: impl ParamSource + 'static,
         placement: &Placement,
-        copies: &Copies,
+        copies: &StreamOptions,
     ) -> Self {
         Self {
             segments: segments.clone(),
@@ -121,16 +121,16 @@ impl Part {
 
     /// Prepares the network to run: reads its weights, or starts to stream them. Does nothing if that is done, for any
     /// residency.
-    pub(crate) fn enter(&self, keep: &Keep) -> Result<()> {
+    pub(crate) fn enter(&self, keep: &WeightResidency) -> Result<()> {
         if self.segments.iter().all(Segment::is_loaded) {
             return Ok(());
         }
         let _weights = Category::Weights.scope();
         match keep {
-            Keep::Whole => drop(load(&self.segments, self.source.as_ref(), &self.placement)?),
-            Keep::Streamed(share, estimate) => {
+            WeightResidency::Whole => drop(load(&self.segments, self.source.as_ref(), &self.placement)?),
+            WeightResidency::Streamed(share, estimate) => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
-                let Copies { pinned, copy_stream } = self.copies.clone();
+                let StreamOptions { pinned, copy_stream } = self.copies.clone();
                 let config = StreamConfig { residency, pinned, copy_stream };
                 *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);
             }

@@ -9,7 +9,7 @@ use kiln_weights::{BlockType, MatrixType};
 /// of the activations. Matrices that a type cannot store (blocks that do not divide their rows), and all other weights,
 /// are stored in the type of the activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum MatrixChoice {
+pub enum LinearWeightType {
     /// The type of the activations, which is fastest. Quantized weights of a file are dequantized on load.
     #[default]
     Auto,
@@ -19,7 +19,7 @@ pub enum MatrixChoice {
     Kept(MatrixType),
 }
 
-impl FromStr for MatrixChoice {
+impl FromStr for LinearWeightType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for MatrixChoice {
     }
 }
 
-impl MatrixChoice {
+impl LinearWeightType {
     /// The type in a run with activations of `dtype`, if it differs.
     pub(crate) fn resolve(self, dtype: DType) -> Option<MatrixType> {
         match (self, dtype) {
@@ -58,15 +58,15 @@ mod tests {
     fn all_types_have_names() {
         for block in BlockType::ALL {
             let name = format!("{block:?}").to_lowercase();
-            assert_eq!(name.parse(), Ok(MatrixChoice::Kept(MatrixType::Blocks(block))));
+            assert_eq!(name.parse(), Ok(LinearWeightType::Kept(MatrixType::Blocks(block))));
         }
-        assert_eq!("f8".parse(), Ok(MatrixChoice::Kept(MatrixType::F8)));
-        assert!("q7_0".parse::<MatrixChoice>().unwrap_err().ends_with("q6_k"));
+        assert_eq!("f8".parse(), Ok(LinearWeightType::Kept(MatrixType::F8)));
+        assert!("q7_0".parse::<LinearWeightType>().unwrap_err().ends_with("q6_k"));
     }
 
     #[test]
     fn the_activations_type_needs_no_type_of_its_own() {
-        let resolve = |text: &str, dtype| text.parse::<MatrixChoice>().unwrap().resolve(dtype);
+        let resolve = |text: &str, dtype| text.parse::<LinearWeightType>().unwrap().resolve(dtype);
         assert_eq!((resolve("auto", DType::F32), resolve("f32", DType::BF16)), (None, None));
         assert_eq!((resolve("f16", DType::F16), resolve("bf16", DType::BF16)), (None, None));
         assert_eq!(resolve("f16", DType::F32), Some(MatrixType::F16));

@@ -4,43 +4,43 @@ use candle_core::Device;
 use kiln_mempool::HostPool;
 use kiln_vae::Tiling;
 
+use crate::component::WeightResidency;
 use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
-use crate::part::Keep;
 use crate::pipeline::event::Stage;
-use crate::plan::{Plan, Planner, RunsOn, Work};
-use crate::residency::Share;
+use crate::plan::{ExecutionTarget, Plan, Planner, Workload};
+use crate::residency::StreamBudget;
 use crate::room::{DeviceMemory, Room};
 
 /// Chooses the memory plan of runs.
-pub(crate) struct Arrangement {
+pub(crate) struct MemoryManager {
     planner: Planner,
-    on: RunsOn,
+    on: ExecutionTarget,
     options: MemoryOptions,
     /// The device's memory before anything was loaded, if known.
     memory: Option<DeviceMemory>,
     /// The plan of the current workload.
     plan: Plan,
-    work: Work,
+    work: Workload,
     /// Whether the workload is that of a run and fits, and not only the initial expectation.
     is_prepared: bool,
     /// Whether memory was exhausted: larger plans are then not tried again.
-    met_the_end: bool,
+    hit_oom: bool,
 }
 
-impl Arrangement {
+impl MemoryManager {
     /// A plan for the expected workload, or for one image of the model's default size. Nothing is refused yet: a
-    /// workload that does not fit has the smallest plan until [`Arrangement::prepare`] refuses it.
+    /// workload that does not fit has the smallest plan until [`MemoryManager::prepare`] refuses it.
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
     pub(crate) fn new(
         planner: Planner,
         device: &Device,
-        on: RunsOn,
+        on: ExecutionTarget,
         options: MemoryOptions,
-        expected: Option<Work>,
+        expected: Option<Workload>,
     ) -> Result<Self> {
         Self::within(planner, DeviceMemory::of(device), on, options, expected)
     }
@@ -48,15 +48,15 @@ impl Arrangement {
     fn within(
         planner: Planner,
         memory: Option<DeviceMemory>,
-        on: RunsOn,
+        on: ExecutionTarget,
         options: MemoryOptions,
-        expected: Option<Work>,
+        expected: Option<Workload>,
     ) -> Result<Self> {
         let work = expected.map_or_else(|| planner.work([None, None], None, 1), Ok)?;
-        let work = Work { vae: options.vae, ..work };
+        let work = Workload { vae: options.vae, ..work };
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(0))?;
-        let (is_prepared, met_the_end) = (false, false);
-        let mut this = Self { planner, on, options, memory, plan, work, is_prepared, met_the_end };
+        let (is_prepared, hit_oom) = (false, false);
+        let mut this = Self { planner, on, options, memory, plan, work, is_prepared, hit_oom };
         match this.choose(&work) {
             Ok(plan) => this.plan = plan,
             Err(Error::Budget { .. }) => {}
@@ -70,13 +70,13 @@ impl Arrangement {
     ///
     /// # Errors
     /// [`crate::Error::Budget`] if not even the smallest mode fits into the budget or into the device's total memory.
-    pub(crate) fn prepare(&mut self, work: Work) -> Result<bool> {
-        let work = Work { vae: self.options.vae, ..work };
+    pub(crate) fn prepare(&mut self, work: Workload) -> Result<bool> {
+        let work = Workload { vae: self.options.vae, ..work };
         if work == self.work && self.is_prepared {
             return Ok(false);
         }
         let before = self.plan.mode;
-        self.plan = if self.met_the_end { self.of_mode(before, &work)? } else { self.choose(&work)? };
+        self.plan = if self.hit_oom { self.plan_for_mode(before, &work)? } else { self.choose(&work)? };
         (self.work, self.is_prepared) = (work, true);
         if let Some(memory) =
             self.memory.filter(|memory| self.options.budget.is_none() && self.plan.peak() > memory.free.bytes)
@@ -98,27 +98,27 @@ impl Arrangement {
 
     /// Whether texts may be encoded and images decoded while the steps of others run: all weights stay, and there is
     /// room for what steps and the larger of the two have at once.
-    pub(crate) fn has_room_beside(&self) -> bool {
+    pub(crate) fn fits_overlap(&self) -> bool {
         let of = |stage| self.plan.stage(stage);
         let activations = [of(Stage::Encode), of(Stage::Decode)].into_iter().flatten().map(|stage| stage.activations);
         let workspace = of(Stage::Decode).map_or(0, |decode| decode.workspace);
         let both = self.plan.peak() + activations.max().unwrap_or(0) + workspace;
-        self.mode().keeps_all() && self.room().is_some_and(|room| both <= room.bytes)
+        self.mode().is_fully_resident() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
     /// The residency of the network of `stage` while it runs.
     ///
     /// # Errors
     /// Errors of the U-Net's dry run.
-    pub(crate) fn keep(&self, stage: Stage) -> Result<Keep> {
-        let Mode::Lowvram { resident } = self.plan.mode else { return Ok(Keep::Whole) };
+    pub(crate) fn keep(&self, stage: Stage) -> Result<WeightResidency> {
+        let Mode::Lowvram { resident } = self.plan.mode else { return Ok(WeightResidency::Whole) };
         let (resident, estimate) = match stage {
             Stage::Denoise => (resident, self.planner.unet_estimate(&self.work, self.on)?),
             _ => (0, self.on.rates.estimate(&[])),
         };
         let planned = self.plan.stage(stage).map_or(usize::MAX, |planned| planned.weights + planned.ring);
         let room = self.budget().map_or(usize::MAX, |_| planned);
-        Ok(Keep::Streamed(Share { resident, room }, estimate))
+        Ok(WeightResidency::Streamed(StreamBudget { resident, room }, estimate))
     }
 
     /// The next smaller way to run `stage`: with smaller strips where the autoencoder runs, else in a smaller mode. `None`
@@ -127,7 +127,7 @@ impl Arrangement {
     /// # Errors
     /// Errors of a dry run.
     pub(crate) fn shrink(&mut self, stage: Stage) -> Result<Option<()>> {
-        self.met_the_end = true;
+        self.hit_oom = true;
         let tilings = self.work.vae.tilings(self.work.height, self.on.target);
         if let Some(tiling) = self.tiling_of(stage) {
             let mut ways = tilings.into_iter();
@@ -139,7 +139,7 @@ impl Arrangement {
         }
         let Some(mode) = self.mode().smaller(self.planner.unet_bytes(self.on)) else { return Ok(None) };
         let tried = self.tiling_of(stage).copied();
-        self.plan = self.of_mode(mode, &self.work)?;
+        self.plan = self.plan_for_mode(mode, &self.work)?;
         if let (Some(tiling), Some(tried)) = (self.tiling_of(stage), tried) {
             *tiling = tried; // the smallest
         }
@@ -166,13 +166,13 @@ impl Arrangement {
 
     /// The plan for `work` in the requested mode, or the fastest that fits. Without a budget it may need more than the
     /// free memory but not more than the total: then the smallest mode is accepted if it fits into that.
-    fn choose(&self, work: &Work) -> Result<Plan> {
+    fn choose(&self, work: &Workload) -> Result<Plan> {
         let plan = match (self.options.mode, self.room()) {
             (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
                 Ok(plan) => return Ok(plan),
                 Err(smallest) => smallest,
             },
-            (choice, _) => self.of_mode(Mode::asked(choice), work)?,
+            (choice, _) => self.plan_for_mode(Mode::asked(choice), work)?,
         };
         match (Room::of_budget(&self.options, self.on.target), self.memory) {
             (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
@@ -187,7 +187,7 @@ impl Arrangement {
         }
     }
 
-    fn of_mode(&self, mode: Mode, work: &Work) -> Result<Plan> {
+    fn plan_for_mode(&self, mode: Mode, work: &Workload) -> Result<Plan> {
         self.planner.plan(mode, work, self.on, self.budget())
     }
 
@@ -230,20 +230,20 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn arrangement(free: u64, total: u64, options: MemoryOptions, expected: Option<Work>) -> Arrangement {
+    fn memory_manager(free: u64, total: u64, options: MemoryOptions, expected: Option<Workload>) -> MemoryManager {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
-        let on = RunsOn::new(Target::Cpu { threads: 2 }, DType::F32);
-        Arrangement::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
+        let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
+        MemoryManager::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
     }
 
-    fn work(side: usize) -> Work {
+    fn work(side: usize) -> Workload {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         planner.work([Some(side); 2], Some(1), 1).unwrap()
     }
 
     #[test]
     fn a_run_that_needs_more_than_all_memory_is_refused() {
-        let mut small = arrangement(50 * MIB, 60 * MIB, MemoryOptions::default(), None);
+        let mut small = memory_manager(50 * MIB, 60 * MIB, MemoryOptions::default(), None);
         let error = small.prepare(work(4096)).unwrap_err();
         assert!(error.is_usage());
         let message = error.to_string();
@@ -251,21 +251,21 @@ mod tests {
             assert!(message.contains(part), "{message}");
         }
         // A run that needs more than the free memory may fit, because other programs may end.
-        let mut busy = arrangement(MIB, 1 << 40, MemoryOptions::default(), None);
+        let mut busy = memory_manager(MIB, 1 << 40, MemoryOptions::default(), None);
         busy.prepare(work(256)).unwrap();
         assert!(busy.mode().streams() && busy.plan().peak() as u64 > MIB);
         // A requested mode is used even if a smaller one would fit better.
         let options = MemoryOptions { mode: ModeChoice::Full, ..MemoryOptions::default() };
-        let mut asked = arrangement(50 * MIB, 60 * MIB, options.clone(), None);
+        let mut asked = memory_manager(50 * MIB, 60 * MIB, options.clone(), None);
         asked.prepare(work(256)).unwrap();
         assert_eq!(asked.mode(), Mode::Full);
-        assert!(arrangement(50 * MIB, 60 * MIB, options, None).prepare(work(4096)).is_err());
+        assert!(memory_manager(50 * MIB, 60 * MIB, options, None).prepare(work(4096)).is_err());
     }
 
     #[test]
     fn a_budget_applies_to_the_run_and_not_to_the_default_size() {
         let options = |mib: usize| MemoryOptions { budget: Some(ByteSize(mib << 20)), ..MemoryOptions::default() };
-        let roomy = |mib, expected| arrangement(1 << 40, 1 << 40, options(mib), expected);
+        let roomy = |mib, expected| memory_manager(1 << 40, 1 << 40, options(mib), expected);
         // The model's default 256x256 does not fit into either.
         let mut small = roomy(11, None);
         small.prepare(work(64)).unwrap();
@@ -279,9 +279,9 @@ mod tests {
     #[test]
     fn prompts_of_schedules_are_planned() {
         let needed = |texts| {
-            let mut arrangement = arrangement(1 << 40, 1 << 40, MemoryOptions::default(), None);
-            arrangement.prepare(Work { texts, chunks: 4, context: 4, ..work(64) }).unwrap();
-            arrangement.plan().stages.iter().map(|stage| stage.total()).collect::<Vec<_>>()
+            let mut memory_manager = memory_manager(1 << 40, 1 << 40, MemoryOptions::default(), None);
+            memory_manager.prepare(Workload { texts, chunks: 4, context: 4, ..work(64) }).unwrap();
+            memory_manager.plan().stages.iter().map(|stage| stage.total()).collect::<Vec<_>>()
         };
         let (few, many) = (needed(2), needed(1002));
         // (1, 4 * 77, d) in f32 for each.

@@ -59,5 +59,5 @@ pub fn object(object: serde_json::Value) {
 
 /// [`line`] with a format string.
 macro_rules! tell {
-    ($($text:tt)*) => { $crate::tell::line(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::status::line(format_args!($($text)*)) };
 }

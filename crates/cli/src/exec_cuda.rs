@@ -23,7 +23,7 @@ const DRIVER: &str = "libcuda.so";
 
 /// Runs `kiln-cuda` with the arguments of this process if it can use a GPU for them. Returns its exit status; on Unix
 /// the call replaces this process and does not return.
-pub fn hand_over(args: &Args) -> Option<ExitCode> {
+pub fn exec_cuda(args: &Args) -> Option<ExitCode> {
     let stays = std::env::var_os(STAY).is_some_and(|value| !value.is_empty() && value != "0");
     if stays || !args.may_use_gpu() {
         return None;

@@ -12,7 +12,7 @@ use crate::threads;
 
 /// The device and type of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunsOn {
+pub struct ExecutionTarget {
     /// The kind of device.
     pub target: Target,
     /// The type of weights and activations.
@@ -23,7 +23,7 @@ pub struct RunsOn {
     pub rates: Rates,
 }
 
-impl RunsOn {
+impl ExecutionTarget {
     /// With the expected rates.
     pub fn new(target: Target, dtype: DType) -> Self {
         Self { target, dtype, matrices: None, rates: Rates::of(target, dtype) }

@@ -11,7 +11,7 @@ use crate::settings::{KEY, Origin};
 
 /// An image with its metadata.
 #[derive(Debug, Clone)]
-pub struct Picture {
+pub struct GeneratedImage {
     /// Its index in its job, from 0.
     pub index: usize,
     /// Its seed.
@@ -30,7 +30,7 @@ pub struct Picture {
     pub(crate) latents: Tensor,
 }
 
-impl Picture {
+impl GeneratedImage {
     /// Converts an f32 image `(1, 3, h, w)` with values from -1 to 1 in host memory; values outside are clamped.
     pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
         let channels = image.dim(1)?;
