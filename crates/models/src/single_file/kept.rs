@@ -15,12 +15,8 @@ const PREFIX: &str = "kiln.file:";
 /// The note with the text encoders whose tensors lack `text_model.` in a folder, separated by spaces.
 const BARE: &str = "kiln.bare";
 /// The required files: with only some of them, a model's configurations could contradict the derived ones.
-const NEEDED: [&str; 4] = [
-    "model_index.json",
-    "unet/config.json",
-    "vae/config.json",
-    "scheduler/scheduler_config.json",
-];
+const NEEDED: [&str; 4] =
+    ["model_index.json", "unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
 /// The text encoders' files, one of which is there at least.
 const TEXT: [&str; 2] = ["text_encoder/config.json", "text_encoder_2/config.json"];
 const OPTIONAL: [&str; 1] = ["kiln.json"];
@@ -95,7 +91,9 @@ mod tests {
     #[test]
     fn notes_and_files_are_the_same() {
         let mut kept = Kept { bare: [false, true], ..Kept::default() };
-        for path in NEEDED.into_iter().chain(TEXT).chain(["kiln.json", "tokenizer/vocab.json", "tokenizer_2/merges.txt"]) {
+        for path in
+            NEEDED.into_iter().chain(TEXT).chain(["kiln.json", "tokenizer/vocab.json", "tokenizer_2/merges.txt"])
+        {
             kept.files.insert(path.into(), format!("{{\"a\": \"{path}\"}}\n"));
         }
         let mut notes = kept.notes();
