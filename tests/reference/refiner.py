@@ -75,6 +75,7 @@ DEFAULTS = {
     "sampler": "euler",
     "schedule": "default",
     "switch": 0.8,
+    "by": "steps",
     "strength": None,
     "scores": None,
 }
@@ -108,6 +109,7 @@ CASES = {
     "a1111_dpmpp_2m": {**A1111, "sampler": "dpmpp_2m", "schedule": "karras", "switch": 0.5},
     "a1111_heun": {**A1111, "sampler": "heun", "steps": 6, "switch": 0.5},
     "a1111_lms": {**A1111, "sampler": "lms", "switch": 0.31},
+    "a1111_timesteps": {**A1111, "by": "timesteps", "schedule": "karras", "switch": 0.7},
     "a1111_sdxl": {"rule": "a1111", "base": "sdxl", "refiner": "refiner", "sampler": "dpmpp_2m", "switch": 0.5},
 }
 
@@ -229,10 +231,15 @@ def denoiser(name, case):
     return predict
 
 
-def apply_refiner(step, total_steps, refiner_switch_at):
-    """Whether the model is changed before this call: `completed_ratio` and its comparison in `apply_refiner`."""
-    completed_ratio = step / total_steps
-    return not completed_ratio < refiner_switch_at
+def apply_refiner(case, step, total_steps, sigma, sigmas):
+    """Whether the model is changed before this call: `completed_ratio` and its comparison in `apply_refiner`. `sigmas` are those
+    of all timesteps, as `inner_model` has them."""
+    if case["by"] == "steps":
+        completed_ratio = step / total_steps
+    else:
+        timestep = torch.argmin(torch.abs(sigmas - sigma))
+        completed_ratio = (999 - timestep) / 1000
+    return not completed_ratio < case["switch"]
 
 
 # The options `second_order` in AUTOMATIC1111's `modules/sd_samplers_kdiffusion.py`, of the samplers used here.
@@ -252,8 +259,9 @@ def run_a1111(case):
     models = [denoiser(case["base"], case), denoiser(case["refiner"], case)]
     extra = {"generator": generators} if case["sampler"] == "euler_a" else {}
     calls = [0, 0]
+    sigmas = ((1 - scheduler.alphas_cumprod) / scheduler.alphas_cumprod) ** 0.5
     for step, timestep in enumerate(scheduler.timesteps):
-        which = int(apply_refiner(step, total_steps, case["switch"]))
+        which = int(apply_refiner(case, step, total_steps, scheduler.sigmas[step], sigmas))
         calls[which] += 1
         output = models[which](scheduler.scale_model_input(x, timestep), timestep)
         x = scheduler.step(output, timestep, x, **extra).prev_sample

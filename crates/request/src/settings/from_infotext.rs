@@ -141,10 +141,7 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
 /// The refiner: its name without the hash that AUTOMATIC1111 writes behind it, and what that program counts.
 fn refiner(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     let by_steps = fields.read(l::REFINER_BY_STEPS, programs::truth);
-    let Some(name) = request.refiner.take() else {
-        request.refiner_switch = None;
-        return;
-    };
+    let Some(name) = request.refiner.take() else { return };
     request.refiner = Some(refiner_name(&name.to_string_lossy()).0.into());
     if by_kiln || request.convention != Convention::Automatic1111 {
         return;
@@ -319,6 +316,26 @@ mod tests {
             }
         }
         assert!(count > 50, "{count}");
+    }
+
+    /// AUTOMATIC1111 writes name and hash, and counts timesteps from 1.9 on unless it says otherwise.
+    #[test]
+    fn refiners_are_read_as_automatic1111_writes_them() {
+        let fields = "Steps: 20, Sampler: Euler, Refiner: sd_xl_refiner_1.0 [7440042bbd], Refiner switch at: 0.8";
+        for (version, by) in [
+            (", Version: v1.8.0", None),
+            (", Version: v1.10.1", Some(SwitchBy::Timesteps)),
+            (", Refiner switch by sampling steps: True, Version: v1.10.1", None),
+        ] {
+            let (found, warnings) = read(&format!("{fields}{version}"));
+            assert_eq!(found.refiner, Some("sd_xl_refiner_1.0".into()), "{version}");
+            assert_eq!((found.refiner_switch, found.refiner_switch_by), (Some(0.8), by), "{version}");
+            assert_eq!((found.rule, warnings), (Some(Rule::Automatic1111), vec![]), "{version}");
+        }
+        assert_eq!(refiner_name("a [b] [00ff]"), ("a [b]", Some("00ff")));
+        assert_eq!(refiner_name("a [b]"), ("a [b]", None));
+        let (found, _) = read("Steps: 20, Refiner: m, Refiner switch at: 0.8, Version: Kiln 0.1.0");
+        assert_eq!((found.refiner, found.rule), (Some("m".into()), None));
     }
 
     #[test]
