@@ -13,7 +13,7 @@ use kiln_unet::Unet;
 use kiln_weights::Placement;
 
 use crate::applied_loras::{AppliedLoras, Changed};
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
 use crate::memory_manager::{Ceiling, MemoryManager};
@@ -55,7 +55,7 @@ pub struct Engine {
     /// What networks are opened with.
     pub(crate) setup: Setup,
     pub(crate) placement: Placement,
-    pub(crate) copies: StreamOptions,
+    pub(crate) options: ComponentOptions,
     pub(crate) memory_manager: MemoryManager,
     pub(crate) origin: Arc<Origin>,
     /// Holds the CPU's memory under the budget.
@@ -136,14 +136,14 @@ impl Engine {
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
     fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
-        let ResolvedDevice { device, dtype, matrices, pool } = setup.resolve()?;
-        let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
+        let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
+        let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
-        let copies = StreamOptions::new(&device, &setup.memory);
+        let options = ComponentOptions::new(&device, &setup.memory, threads);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
@@ -152,12 +152,12 @@ impl Engine {
         let has_beside = beside.is_some();
         let place = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &copies)?;
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &copies);
+        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &options);
         unet_component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, [&place, &placement], &copies, embeddings, setup.cached_texts())?;
+        let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
@@ -175,7 +175,7 @@ impl Engine {
             image_encoder: None,
             setup: setup.clone(),
             placement,
-            copies,
+            options,
             memory_manager,
             origin,
             _ceiling: ceiling,
@@ -280,7 +280,7 @@ impl Engine {
         }
         self.memory_manager.set_refiner(refiner.map(Refiner::model))?;
         if let Some(refiner) = refiner {
-            let networks = RefinerNetworks::open(refiner, &self.model, &self.setup, &self.placement, &self.copies)?;
+            let networks = RefinerNetworks::open(refiner, &self.model, &self.setup, &self.placement, &self.options)?;
             tracing::info!(refiner = %refiner.model().path().display(), "opened");
             self.refiner = Some(networks);
             self.origin.start_refiner(refiner.model());

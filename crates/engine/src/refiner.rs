@@ -7,7 +7,7 @@ use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
 use crate::applied_loras::{AppliedLoras, Changed};
-use crate::component::{LoadedComponent, ReadAhead, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, ReadAhead, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::step::RecordedStep;
 use crate::pipeline::text::TextEncoders;
@@ -37,14 +37,14 @@ impl RefinerNetworks {
         base: &ModelFolder,
         setup: &Setup,
         placement: &Placement,
-        copies: &StreamOptions,
+        options: &ComponentOptions,
     ) -> Result<Self> {
         let model = refiner.model();
         let unet = Unet::new(model.unet_config().clone());
-        let component = LoadedComponent::new(unet.segments(), model.files().unet()?, placement, copies);
+        let component = LoadedComponent::new(unet.segments(), model.files().unet()?, placement, options);
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(model, [placement, placement], copies, embeddings, setup.cached_texts())?;
+        let text = TextEncoders::open(model, [placement, placement], options, embeddings, setup.cached_texts())?;
         let is_alike =
             model.unet_config() == base.unet_config() && model.text_encoder_configs() == base.text_encoder_configs();
         let loras = is_alike.then(|| AppliedLoras::new(&networks(&component, &text), setup.lora_dir.as_deref()));

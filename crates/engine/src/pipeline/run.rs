@@ -420,11 +420,12 @@ impl Engine {
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, mut trace: Option<&mut Trace>) -> Result<()> {
         for number in running.acting() {
             self.enter_denoiser(number)?;
-            let (unet, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
-                Some(refiner) => (&refiner.unet, &mut refiner.recorded),
-                None => (&self.unet, &mut self.recorded),
+            let (component, unet, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
+                Some(refiner) => (&refiner.component, &refiner.unet, &mut refiner.recorded),
+                None => (&self.unet_component, &self.unet, &mut self.recorded),
             };
-            running.step_of(number, unet, Some(recorded), self.dtype, trace.as_deref_mut())?;
+            let (dtype, trace) = (self.dtype, trace.as_deref_mut());
+            component.run(|| running.step_of(number, unet, Some(recorded), dtype, trace))?;
         }
         Ok(())
     }
@@ -458,7 +459,7 @@ impl Engine {
             Some(ref mut encoder) => Ok(encoder),
             None => {
                 let encoder =
-                    ImageEncoder::open(&self.model, self.setup.taesd.as_deref(), &self.placement, &self.copies)?;
+                    ImageEncoder::open(&self.model, self.setup.taesd.as_deref(), &self.placement, &self.options)?;
                 Ok(self.image_encoder.insert(encoder))
             }
         }
