@@ -1,5 +1,5 @@
 //! The memory of runs with a refiner: the plan holds, and in modes that keep one network at a time the first model's weights do
-//! not stay beside the refiner's.
+//! not stay with the refiner's.
 #![allow(missing_docs)]
 
 use std::ops::ControlFlow;

@@ -93,7 +93,7 @@ impl Parsed {
         }
     }
 
-    /// Takes spans, with the schedule of the first, in the place of its own.
+    /// Takes spans, with the schedule of the first, instead of its own.
     pub(crate) fn set_spans(&mut self, spans: Arc<[DenoiserSpan]>) {
         self.schedule =
             spans.first().and_then(|first| first.schedule.clone()).map_or_else(OnceLock::new, OnceLock::from);

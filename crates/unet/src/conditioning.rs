@@ -35,7 +35,7 @@ pub struct AddedConditions<T = Tensor> {
     /// The pooled text, `(b, pooled_dim)`.
     pub text_embeds: T,
     /// For every image original height and width, crop top and left, target height and width in pixels: `(b, 6)`; for a
-    /// refiner an aesthetic score in the place of the last two, `(b, 5)`. In f32 whatever the network's type.
+    /// refiner an aesthetic score instead of the last two, `(b, 5)`. In f32 whatever the network's type.
     pub time_ids: T,
 }
 

@@ -198,7 +198,7 @@ fn settings_name_the_refiner() {
     assert!(text.contains("Refiner switch at: 0.5") && text.contains("Image rule: a1111"), "{text}");
     let settings: Value = serde_json::from_str(&images[0].settings).unwrap();
     assert_eq!((&settings["refiner"]["name"], &settings["request"]["refiner"]), (&"refiner".into(), &"refiner".into()));
-    // The stored request with the refiner's place in the place of its name is the same image.
+    // The stored request with the refiner's path instead of its name is the same image.
     let mut again: Request = serde_json::from_value(settings["request"].clone()).unwrap();
     again.refiner = Some(path);
     assert_eq!(bits(&try_images(&mut engine, &again).unwrap()), bits(&images[..1]));
