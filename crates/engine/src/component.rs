@@ -1,8 +1,6 @@
 //! A network of a model: the source of its weights, and their residency.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
@@ -13,6 +11,7 @@ use kiln_weights::{
 
 use crate::error::{Error, Result};
 use crate::memory::MemoryOptions;
+use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
 use crate::threads::Threads;
 
@@ -184,46 +183,5 @@ impl LoadedComponent {
 
     fn stream(&self) -> std::sync::MutexGuard<'_, Option<Stream>> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A thread that reads weights from the disk. It ends when this is dropped.
-pub(crate) struct ReadAhead {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Bytes between two reads: each brings a page of this size or a larger one into memory.
-const PAGE: usize = 4096;
-
-impl ReadAhead {
-    /// Reads the parameters `keys` of `source` in their order. Pages of mapped files leave the process's memory again and stay in
-    /// the system's. What cannot be read is left to whoever needs it.
-    fn start(source: Arc<Patched<Box<dyn ParamSource>>>, keys: Vec<String>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = stop.clone();
-        let read = move || {
-            for key in keys {
-                if asked.load(Ordering::Relaxed) {
-                    break;
-                }
-                if let Ok(Some(data)) = source.inner().data(&key) {
-                    let sum = data.bytes.iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-                    std::hint::black_box(sum);
-                }
-                source.inner().release(&key);
-            }
-        };
-        let thread = std::thread::Builder::new().name("read-ahead".into()).spawn(read)?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for ReadAhead {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join()); // it reports nothing
-        }
     }
 }

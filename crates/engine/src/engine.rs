@@ -266,53 +266,6 @@ impl Engine {
         self.refiner.as_mut().map_or(Ok(()), |refiner| refiner.set_loras(loras))
     }
 
-    /// Makes this refiner the second model, or none. The weights of another one are dropped. [`Self::txt2img`] does so with its
-    /// job's. LoRAs of the model are set afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Weights`] where weights are missing or do not fit. Then there is no refiner.
-    pub fn set_refiner(&mut self, refiner: Option<&Refiner>) -> Result<()> {
-        if self.refiner.as_ref().map(RefinerNetworks::refiner) == refiner {
-            return Ok(());
-        }
-        if let Some(mut before) = self.refiner.take() {
-            before.clear();
-        }
-        self.memory_manager.set_refiner(refiner.map(Refiner::model))?;
-        if let Some(refiner) = refiner {
-            let networks = RefinerNetworks::open(refiner, &self.model, &self.setup, &self.placement, &self.options)?;
-            tracing::info!(refiner = %refiner.model().path().display(), "opened");
-            self.refiner = Some(networks);
-            self.origin.start_refiner(refiner.model());
-        }
-        Ok(())
-    }
-
-    /// Reads and tokenizes the texts of a batch, for every model of its run.
-    ///
-    /// # Errors
-    /// Those of the tokenizers, and [`Error::Value`] for texts of extreme lengths.
-    pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
-        let base = self.text().plan(batch)?;
-        let refiner = self.refiner.as_mut().map(|refiner| refiner.text.plan(batch)).transpose()?;
-        Ok(BatchTexts { base, refiner })
-    }
-
-    /// The work of a batch of `job`, and the texts of its first batches, as [`TextEncoders::work`] has them.
-    ///
-    /// # Errors
-    /// As [`Self::plan_texts`].
-    pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
-        let (work, base) = self.text().work(job)?;
-        let Some(refiner) = &mut self.refiner else {
-            return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));
-        };
-        let (other, refiner) = refiner.text.work(job)?;
-        let work = work.with_texts(other.guided, [other.parts, other.chunks, other.context, other.texts]);
-        let both = base.into_iter().zip(refiner);
-        Ok((work, both.map(|(base, refiner)| BatchTexts { base, refiner: Some(refiner) }).collect()))
-    }
-
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors

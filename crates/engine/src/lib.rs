@@ -41,6 +41,7 @@ mod origin;
 mod output;
 pub mod pipeline;
 mod plan;
+mod read_ahead;
 mod refiner;
 mod residency;
 mod room;

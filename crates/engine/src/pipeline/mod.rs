@@ -12,6 +12,7 @@ pub(crate) mod batch;
 pub(crate) mod conditioning;
 pub(crate) mod decoder;
 pub(crate) mod denoiser;
+mod denoisers;
 mod evaluate;
 pub(crate) mod event;
 pub(crate) mod guidance;

@@ -6,7 +6,6 @@ use candle_core::{Device, Tensor};
 use kiln_ops::trace::Trace;
 use kiln_request::{DenoiserSpan, Init, InitImage, Job, LoraUse};
 use kiln_scheduler::NoiseSource;
-use kiln_weights::StreamReport;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -28,9 +27,6 @@ use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 use crate::pipeline::turns::Turn;
 use crate::plan::Workload;
-
-/// Steps before a refiner takes over at which its weights begin to be read.
-const READ_AHEAD: usize = 4;
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]
@@ -335,7 +331,7 @@ fn denoise(
         let now = running.acting();
         if now != acting {
             acting = now;
-            log_of_stream(engine, 0, call)?;
+            engine.log_of_stream(0, call)?;
             tell(Stage::Refine.begin())?;
         }
         if acting.contains(&0) {
@@ -354,7 +350,7 @@ fn denoise(
             tell(progress.event(told))?;
         }
     }
-    log_of_stream(engine, acting.first().copied().unwrap_or_default(), calls)?;
+    engine.log_of_stream(acting.first().copied().unwrap_or_default(), calls)?;
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
     let latents = finished(&running.finish(id)?)?;
     if told < calls {
@@ -416,43 +412,6 @@ pub fn decode(
 }
 
 impl Engine {
-    /// One evaluation of all groups of a running batch.
-    pub(crate) fn advance(&mut self, running: &mut RunningBatch, mut trace: Option<&mut Trace>) -> Result<()> {
-        for number in running.acting() {
-            self.enter_denoiser(number)?;
-            let (component, unet, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
-                Some(refiner) => (&refiner.component, &refiner.unet, &mut refiner.recorded),
-                None => (&self.unet_component, &self.unet, &mut self.recorded),
-            };
-            let (dtype, trace) = (self.dtype, trace.as_deref_mut());
-            component.run(|| running.step_of(number, unet, Some(recorded), dtype, trace))?;
-        }
-        Ok(())
-    }
-
-    /// Has the denoiser of this number ready to run: 0 is the model's own, 1 that of its refiner.
-    pub(crate) fn enter_denoiser(&mut self, number: usize) -> Result<()> {
-        let refiner = self.refiner.as_ref().filter(|_| number > 0);
-        if refiner.map_or(&self.unet_component, |refiner| &refiner.component).is_entered() {
-            return Ok(());
-        }
-        let stage = if refiner.is_some() { Stage::Refine } else { Stage::Denoise };
-        self.make_room_for(stage);
-        let keep = self.memory_manager.keep(stage)?;
-        match self.refiner.as_mut().filter(|_| number > 0) {
-            Some(refiner) => refiner.enter(&keep),
-            None => self.unet_component.enter(&keep),
-        }
-    }
-
-    /// Begins to read the refiner's weights from the disk while the model before it makes its last steps.
-    fn read_ahead(&mut self, running: &RunningBatch) {
-        let is_next = matches!(running.until_next(), Some((1..=READ_AHEAD, Some(next))) if next > 0);
-        if let Some(refiner) = self.refiner.as_mut().filter(|_| is_next) {
-            refiner.read_ahead();
-        }
-    }
-
     /// The encoder of initial images, opened the first time.
     fn image_encoder(&mut self) -> Result<&mut ImageEncoder> {
         match self.image_encoder {
@@ -472,31 +431,4 @@ impl Engine {
     pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
     }
-}
-
-/// Logs what streaming the denoiser of this number did in `steps` steps, if it streams.
-fn log_of_stream(engine: &Engine, number: usize, steps: usize) -> Result<()> {
-    let refiner = engine.refiner.as_ref().filter(|_| number > 0);
-    if let Some(streamed) = refiner.map_or(&engine.unet_component, |refiner| &refiner.component).streamed()? {
-        log_streamed(&streamed, steps);
-    }
-    Ok(())
-}
-
-/// Logs what streaming did in `steps` steps.
-fn log_streamed(report: &StreamReport, steps: usize) {
-    let per_step = 1.0 / steps.max(1) as f64;
-    tracing::info!(
-        steps,
-        mib = report.bytes >> 20,
-        mib_per_step = (report.bytes >> 20) as f64 * per_step,
-        copy_seconds = report.copy_seconds,
-        copy_seconds_per_step = report.copy_seconds * per_step,
-        hidden_seconds = report.hidden_seconds(),
-        stalls = report.stalls,
-        stall_seconds = report.stall_seconds,
-        stall_seconds_per_step = report.stall_seconds * per_step,
-        resets = report.resets,
-        "streamed"
-    );
 }
