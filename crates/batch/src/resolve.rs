@@ -80,7 +80,7 @@ impl Resolver<'_> {
         let schedule = job.schedule(&self.models[model].1.model)?;
         let key = (model, job.schedule_key());
         job.share_schedule(self.schedules.entry(key).or_insert(schedule).clone());
-        Ok(())
+        job.second_job_mut().map_or(Ok(()), |second| self.share_schedule(model, second))
     }
 
     /// The index of a model in the list.

@@ -90,7 +90,7 @@ fn text(
 }
 
 fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
+    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting, .. } = plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),

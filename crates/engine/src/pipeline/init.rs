@@ -34,6 +34,15 @@ pub enum Init {
         /// The part of the steps that is made, from the end, more than 0 and at most 1.
         strength: f64,
     },
+    /// The results of the pass before, enlarged, with noise on them: what the second pass of hires fix begins with.
+    FirstPass {
+        /// The part of the steps that is made, more than 0 and at most 1; by AUTOMATIC1111's and ComfyUI's rules the part of
+        /// the noise, with all steps made.
+        strength: f64,
+        /// The steps of the pass before where the steps of prompts' schedules are counted on from them, as AUTOMATIC1111
+        /// does.
+        steps: Option<usize>,
+    },
 }
 
 /// An image to begin with.
@@ -139,7 +148,7 @@ impl Init {
     /// The image that is encoded, if there is one.
     pub(crate) fn image(&self) -> Option<&InitImage> {
         match self {
-            Self::Noise => None,
+            Self::Noise | Self::FirstPass { .. } => None,
             Self::Image { image, .. } | Self::Masked { image, .. } => Some(image),
         }
     }
@@ -160,7 +169,9 @@ impl Init {
     pub(crate) fn strength(&self) -> Option<f64> {
         match self {
             Self::Noise => None,
-            Self::Image { strength, .. } | Self::Masked { strength, .. } => Some(*strength),
+            Self::Image { strength, .. } | Self::Masked { strength, .. } | Self::FirstPass { strength, .. } => {
+                Some(*strength)
+            }
         }
     }
 
@@ -193,6 +204,7 @@ impl Serialize for Init {
             Self::Noise => "noise",
             Self::Image { .. } => "image",
             Self::Masked { .. } => "masked",
+            Self::FirstPass { .. } => "first pass",
         };
         let mut init = serializer.serialize_struct("Init", 3)?;
         init.serialize_field("kind", kind)?;
@@ -248,7 +260,7 @@ pub(crate) fn mask_channels(
                 masks.push(mask.of_latents((1, h, w), f)?);
                 images.push(InitImage { pixels: image.pixels.broadcast_mul(&kept)?, latents: image.latents });
             }
-            Init::Noise | Init::Image { .. } => {
+            Init::Noise | Init::Image { .. } | Init::FirstPass { .. } => {
                 masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
                 let latents = init.image().map_or(latents, |image| image.latents);
                 images.push(InitImage { pixels: all.clone(), latents });

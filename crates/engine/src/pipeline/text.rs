@@ -120,6 +120,11 @@ impl TextEncoders {
             work.texts = work.texts.max(plan.texts());
             plans.push(plan);
         }
+        if let (Some(pass), Some(second)) = (work.second, Batch::of_job(job, 0).second()) {
+            let plan = self.plan(&second)?;
+            let of_pass = plan.shape().work(second.job(), second.len(), plan.texts());
+            work.second = Some(pass.with_texts(&of_pass));
+        }
         Ok((work, plans))
     }
 
@@ -129,7 +134,7 @@ impl TextEncoders {
         self.overlapped = overlapped;
         let room = self.cache.capacity() / 2;
         self.ahead.clear();
-        for job in jobs {
+        for job in jobs.flat_map(Job::passes) {
             for text in ConditioningPlan::of(&Batch::of_jobs([job]), self.zeros_for_no_negative).texts {
                 let key = self.key(job, &text);
                 if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {

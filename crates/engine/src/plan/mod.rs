@@ -9,6 +9,7 @@ mod choice;
 mod dry_run;
 mod execution_target;
 mod flop;
+mod passes;
 mod planner;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use kiln_files::ByteSize;
 
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;
+pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use flop::{decoder_flop, text_flop, unet_flop};
 pub use planner::Planner;
 pub use time::Rates;
@@ -54,6 +56,8 @@ pub struct Workload {
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
+    /// The second pass over the images, if there is one.
+    pub second: Option<SecondPassWork>,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -73,14 +77,14 @@ impl Workload {
             context: 1,
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
+            second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             vae: VaeMemory::default(),
         }
     }
 
-    /// The stages that memory is planned for, in their order.
+    /// The stages that memory is planned for, in their order, over all passes.
     pub fn stages(&self) -> Vec<Stage> {
-        let image = self.encodes_image.then_some(Stage::EncodeImage);
-        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise, Stage::Decode]).collect()
+        self.passes().into_iter().flat_map(|(_, _, stages)| stages).collect()
     }
 
     /// The work of a batch that does the work of both at once.
@@ -96,6 +100,10 @@ impl Workload {
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
+            second: match (self.second, other.second) {
+                (Some(one), Some(other)) => Some(one.with(other)),
+                (one, other) => one.or(other),
+            },
             vae: self.vae,
         }
     }
@@ -146,6 +154,9 @@ pub struct Plan {
 pub struct StagePlan {
     /// The stage.
     pub stage: Stage,
+    /// The pass that it belongs to.
+    #[serde(skip_serializing_if = "Pass::is_first")]
+    pub pass: Pass,
     /// Resident weights.
     pub weights: usize,
     /// The ring buffer of streamed weights.
@@ -172,7 +183,7 @@ fn is_whole(tiling: &Tiling) -> bool {
 impl StagePlan {
     /// A stage that has nothing.
     fn empty(stage: Stage) -> Self {
-        Self { stage, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
+        Self { stage, pass: Pass::First, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
     }
 
     /// All of it.
@@ -198,9 +209,14 @@ impl Plan {
         );
     }
 
-    /// The plan of a stage, where the run has that stage.
+    /// The plan of a stage, where the run has that stage: that of the pass which takes the most.
     pub fn stage(&self, stage: Stage) -> Option<&StagePlan> {
-        self.stages.iter().find(|plan| plan.stage == stage)
+        self.stages.iter().filter(|plan| plan.stage == stage).max_by_key(|plan| plan.total())
+    }
+
+    /// The plan of a stage in a pass; where that pass does not have it, that of the other one.
+    pub(crate) fn stage_of(&self, stage: Stage, pass: Pass) -> Option<&StagePlan> {
+        self.stages.iter().find(|plan| plan.stage == stage && plan.pass == pass).or(self.stage(stage))
     }
 
     /// The first of the stages that have the most.

@@ -14,6 +14,7 @@ use super::open::{Kind, OpenUpscaler};
 use super::strips::{TileRows, fewer};
 use crate::error::{Error, Result, proceed};
 use crate::host_memory;
+use crate::memory::MemoryOptions;
 use crate::room::{DeviceMemory, Room};
 use crate::setup::{ResolvedDevice, Setup};
 
@@ -27,7 +28,9 @@ pub struct Enlarger {
 /// Where a network's weights are.
 struct Loaded {
     place: ResolvedDevice,
-    setup: Setup,
+    memory: MemoryOptions,
+    /// Bytes of the budget that other weights take.
+    taken: usize,
 }
 
 /// News while an image is enlarged.
@@ -59,12 +62,28 @@ impl Enlarger {
     /// # Errors
     /// [`Error::Device`], and [`Error::Weights`] where the file cannot be read.
     pub fn load(upscaler: OpenUpscaler, setup: &Setup, tile: TileRows) -> Result<Self> {
-        let loaded = match &upscaler.kind {
-            Kind::Filter(_) => None,
-            Kind::Network { network, .. } => {
-                let place = setup.resolve()?;
+        match upscaler.is_network() {
+            true => Self::load_beside(upscaler, setup.resolve()?, setup.memory.clone(), 0, tile),
+            false => Ok(Self { upscaler, loaded: None, tile }),
+        }
+    }
+
+    /// The same on a device that is open, where other weights take `taken` bytes of the budget.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_beside(
+        upscaler: OpenUpscaler,
+        place: ResolvedDevice,
+        memory: MemoryOptions,
+        taken: usize,
+        tile: TileRows,
+    ) -> Result<Self> {
+        let loaded = match upscaler.upscaler() {
+            None => None,
+            Some(network) => {
                 read_weights(network, &place)?;
-                Some(Loaded { place, setup: setup.clone() })
+                Some(Loaded { place, memory, taken })
             }
         };
         Ok(Self { upscaler, loaded, tile })
@@ -203,8 +222,11 @@ impl Loaded {
 
     /// The memory that there is besides the weights.
     fn room(&self, network: &Upscaler, target: Target) -> Option<Room> {
-        match Room::of_budget(&self.setup.memory, target) {
-            Some(room) => Some(Room::given(room.bytes.saturating_sub(network.segments().bytes(self.place.dtype)))),
+        match Room::of_budget(&self.memory, target) {
+            Some(room) => {
+                let weights = network.segments().bytes(self.place.dtype) + self.taken;
+                Some(Room::given(room.bytes.saturating_sub(weights)))
+            }
             None => DeviceMemory::of(&self.place.device).map(|memory| memory.free),
         }
     }

@@ -14,6 +14,7 @@ mod run;
 mod strips;
 
 pub use choice::UpscalerChoice;
+pub(crate) use choice::filter_name;
 pub use enlarger::{Enlarger, EnlargerEvent};
 pub use open::OpenUpscaler;
 pub use plan::{UpscaleOptions, UpscaleRun};

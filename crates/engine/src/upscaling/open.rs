@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kiln_media::{Filter, MAX_PIXELS};
-use kiln_upscale::Upscaler;
+use kiln_upscale::{NetworkConfig, Upscaler};
 
 use super::choice::{UpscalerChoice, filter_name, locate};
 use crate::error::{Error, Result};
@@ -52,11 +52,33 @@ impl OpenUpscaler {
         Ok(Self { kind })
     }
 
+    /// A network without weights, to know the sizes and the memory of its runs.
+    pub(crate) fn without_weights(config: NetworkConfig) -> Self {
+        let network = Box::new(Upscaler::without_weights(config));
+        Self { kind: Kind::Network { network, path: PathBuf::new() } }
+    }
+
+    /// The network, if it is one.
+    pub(crate) fn upscaler(&self) -> Option<&Upscaler> {
+        match &self.kind {
+            Kind::Filter(_) => None,
+            Kind::Network { network, .. } => Some(network),
+        }
+    }
+
     /// The name in settings of images: a filter's, or a file's without its ending.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Filter(filter) => filter_name(*filter).into(),
             Kind::Network { path, .. } => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The file of a network.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Filter(_) => None,
+            Kind::Network { path, .. } => Some(path),
         }
     }
 
@@ -99,7 +121,7 @@ impl OpenUpscaler {
     ///
     /// # Errors
     /// What is too large, in words.
-    pub(super) fn passes(&self, size: [usize; 2], target: [usize; 2]) -> std::result::Result<Vec<[usize; 2]>, String> {
+    pub(crate) fn passes(&self, size: [usize; 2], target: [usize; 2]) -> std::result::Result<Vec<[usize; 2]>, String> {
         let check = |[w, h]: [usize; 2], what: &str| match w.checked_mul(h) {
             Some(pixels) if pixels <= MAX_PIXELS => Ok(()),
             _ => Err(format!("{what} has {w}x{h} pixels, and the limit is {MAX_PIXELS}")),
