@@ -40,8 +40,8 @@ DEFAULTS = {
     "cfg_scale": 5.0,
     "images": 1,
     "sampler": "euler",
-    "size": [48, 48],
-    "hires_size": [72, 72],
+    "size": [32, 32],
+    "hires_size": [48, 48],
     "rule": "a1111",
     "upscaler": "latent",
     "hires_steps": None,
@@ -52,18 +52,18 @@ DEFAULTS = {
 }
 CASES = {
     "euler": {},
-    "double": {"hires_size": [96, 96], "strength": 1.0},
+    "double": {"hires_size": [64, 64], "strength": 1.0},
     "dpmpp_2m": {"sampler": "dpmpp_2m", "upscaler": "latent-bicubic", "hires_steps": 4},
     "euler_a": {"sampler": "euler_a", "upscaler": "latent-nearest", "images": 2, "strength": 0.55},
     "comfy": {"upscaler": "latent-nearest-exact", "rule": "comfy", "strength": 0.45},
     "diffusers_ddim": {"sampler": "ddim", "upscaler": "latent-antialiased", "rule": "diffusers", "hires_steps": 9},
     "diffusers_dpmpp_2m": {"sampler": "dpmpp_2m", "rule": "diffusers", "hires_steps": 10, "strength": 0.6},
     "other": {"hires_prompt": "a blue pear", "hires_cfg_scale": 2.5, "hires_sampler": "dpmpp_2m"},
-    "cut": {"size": [48, 64], "hires_size": [80, 64], "upscaler": "latent-bicubic-antialiased"},
+    "cut": {"size": [32, 40], "hires_size": [56, 40], "upscaler": "latent-bicubic-antialiased"},
     "lanczos": {"upscaler": "lanczos", "strength": 0.4},
-    "lanczos_cut": {"upscaler": "lanczos", "size": [48, 64], "hires_size": [80, 64], "images": 2},
+    "lanczos_cut": {"upscaler": "lanczos", "size": [32, 40], "hires_size": [56, 40], "images": 2},
     "diffusers_lanczos": {"upscaler": "lanczos", "rule": "diffusers", "sampler": "euler_a", "images": 2},
-    "network": {"upscaler": "compact_x2.pth", "hires_size": [96, 96], "sampler": "dpmpp_2m"},
+    "network": {"upscaler": "compact_x2.pth", "hires_size": [64, 64], "sampler": "dpmpp_2m"},
 }
 
 

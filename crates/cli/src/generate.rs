@@ -4,17 +4,17 @@ use std::path::Path;
 
 use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
-    BatchSize, Engine, Error, Event, HiresUpscaler, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, Request,
-    TraceFile, UpscalerChoice, locate_model, number_text,
+    BatchSize, Engine, Event, HiresUpscaler, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner,
+    Request, TraceFile, UpscalerChoice, locate_model, number_text,
 };
 
 use crate::failure::Result;
 use crate::flags::with_flags;
 use crate::img2img_args::Inputs;
 use crate::interrupt;
+use crate::option_args::HiresArgs;
 use crate::progress::{Progress, summary};
 use crate::pull::located;
-use crate::option_args::HiresArgs;
 use crate::txt2img_args::Common;
 
 /// What the images begin with, and what follows their first pass.
@@ -69,11 +69,15 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let resolve = |request: &Request| match (&kind, &request.init) {
         (Kind::Images(_), None) => {
             let (name, found) = ("init", "not given".into());
-            Err(Error::Value { name, found, expected: "an image to begin with: the settings name none".into() })
+            Err(kiln_request::Error::Value {
+                name,
+                found,
+                expected: "an image to begin with: the settings name none".into(),
+            })
         }
         _ => request.resolve(&model),
     };
-    let mut jobs = requests.iter().map(resolve).collect::<kiln_engine::Result<Vec<Job>>>()?;
+    let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
     for warning in like.iter_mut().flat_map(Like::take_warnings) {
         tell!("warning: {}", with_flags(&warning));
@@ -82,9 +86,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         let sized = |job: Job| {
             let n = Planner::auto_batch_size(&model, &job, &setup)?;
             tell!("batch size {n}");
-            job.with_batch_size(n)
+            Ok(job.with_batch_size(n)?)
         };
-        jobs = jobs.into_iter().map(sized).collect::<kiln_engine::Result<Vec<Job>>>()?;
+        jobs = jobs.into_iter().map(sized).collect::<Result<Vec<Job>>>()?;
     }
     let mut outputs = outputs(&args, &requests, &jobs)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
@@ -204,7 +208,7 @@ fn outputs(args: &Common, requests: &[Request], jobs: &[Job]) -> Result<Vec<Outp
             }
             Some(pattern) if jobs.len() > 1 => {
                 let expected = "a folder, or a name with {input}, since there are several input images".into();
-                return Err(Error::Value { name: "output", found: pattern.into(), expected }.into());
+                return Err(kiln_request::Error::Value { name: "output", found: pattern.into(), expected }.into());
             }
             None if jobs.len() > 1 => Some(usual),
             other => other.map(String::from),

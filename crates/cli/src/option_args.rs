@@ -20,6 +20,8 @@ const SHORT: [(&str, char); 5] =
 /// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs and input images are given one
 /// by one, and the batch size may be chosen by Kiln.
 const BY_HAND: [&str; 4] = ["prompt", "loras", "batch_size", "init"];
+/// Options with an environment variable.
+const VARIABLES: [(&str, &str); 1] = [("upscaler_dir", "KILN_UPSCALERS")];
 /// Options that cannot be given together.
 const CONFLICTS: [(&str, &str); 1] = [("sigmas", "scheduler")];
 /// The heading over the options of the sampler.
@@ -204,7 +206,10 @@ impl OptionArgs {
         rows: impl Iterator<Item = &'static OptionRow>,
         matches: &ArgMatches,
     ) -> Result<(), clap::Error> {
-        for row in rows.filter(|row| matches.value_source(row.name) == Some(ValueSource::CommandLine)) {
+        let is_given = |row: &&OptionRow| {
+            matches!(matches.value_source(row.name), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        for row in rows.filter(is_given) {
             let value = row.value_mut(&mut self.values);
             let read = match row.kind {
                 OptionKind::Flag => value.read("on"),
@@ -243,6 +248,9 @@ fn argument(row: &'static OptionRow) -> Arg {
         if name == row.name {
             arg = arg.conflicts_with(other);
         }
+    }
+    if let Some((_, variable)) = VARIABLES.iter().find(|(name, _)| *name == row.name) {
+        arg = arg.env(variable);
     }
     let parser = move |text: &str| {
         let read = row.value_mut(&mut Request::default()).read(text);
@@ -315,7 +323,8 @@ mod tests {
     #[test]
     fn constants_name_options() {
         let pairs = CONFLICTS.iter().flat_map(|(a, b)| [*a, *b]);
-        for name in SHORT.map(|(name, _)| name).into_iter().chain(BY_HAND).chain(FIRST).chain(pairs) {
+        let variables = VARIABLES.map(|(name, _)| name);
+        for name in SHORT.map(|(name, _)| name).into_iter().chain(variables).chain(BY_HAND).chain(FIRST).chain(pairs) {
             assert!(OPTIONS.iter().any(|row| row.name == name), "{name}");
         }
     }

@@ -1,8 +1,8 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Plan, Planner, Result, Room, StagePlan, Workload,
-    locate_model, process_bytes,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, Planner, Result, Room, StagePlan,
+    Workload, locate_model, process_bytes,
 };
 
 use crate::args::PlanArgs;
@@ -24,6 +24,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
+    if let Some(scale) = args.hires_scale {
+        work = planner.with_second_pass(work, scale, &args.hires_upscaler)?;
+    }
     if args.batch_size == BatchSize::Auto {
         work.batch_size =
             planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size;
@@ -62,7 +65,8 @@ fn text(
 ) -> String {
     let Workload { width, height, batch_size, .. } = *work;
     let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
-    let mut text = format!("{name}: {images} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
+    let then = work.second.map(|second| format!(", then {}x{}", second.width, second.height)).unwrap_or_default();
+    let mut text = format!("{name}: {images} of {width}x{height}{then}, {} on {}\n\n", on.types(), on.device());
     let heads = [
         "mode",
         "peak stage",
@@ -90,7 +94,7 @@ fn text(
 }
 
 fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting, .. } = plan.largest();
+    let StagePlan { stage, pass, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
@@ -98,6 +102,7 @@ fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     };
     let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
-    let words = [plan.mode.to_string(), stage.id().to_string()];
+    let second = if pass == Pass::Second { " (second pass)" } else { "" };
+    let words = [plan.mode.to_string(), format!("{}{second}", stage.id())];
     [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
 }

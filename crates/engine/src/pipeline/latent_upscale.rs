@@ -4,9 +4,9 @@
 //! `align_corners=False` and the size given.
 
 use candle_core::{Device, Tensor};
+use kiln_request::LatentFilter;
 
 use crate::error::Result;
-use crate::hires::LatentFilter;
 
 /// The input values that one output value is made of: the first one's place, and their weights. Places beyond an edge are
 /// those at the edge.
@@ -26,7 +26,8 @@ pub(crate) fn interpolate(latents: &Tensor, (height, width): (usize, usize), fil
     let mut result = Vec::with_capacity(n * c * height * width);
     for map in values.chunks_exact((h * w).max(1)) {
         // Rows of the output's width first, as PyTorch's separable kernels do.
-        let wide: Vec<f32> = map.chunks_exact(w.max(1)).flat_map(|row| columns.iter().map(|taps| taps.of(w, |x| row[x]))).collect();
+        let wide: Vec<f32> =
+            map.chunks_exact(w.max(1)).flat_map(|row| columns.iter().map(|taps| taps.of(w, |x| row[x]))).collect();
         for taps in &rows {
             result.extend((0..width).map(|x| taps.of(h, |y| wide[y * width + x])));
         }

@@ -8,22 +8,19 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use kiln_media::{Rgb8Image, ValueRange};
+use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rule, SecondPass, UpscalerChoice};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generated_image::to_rgb;
-use crate::hires::{HiresUpscaler, SecondPass};
 use crate::host_memory;
-use crate::input::Rule;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::init::{InitImage, InitLatents};
 use crate::pipeline::latent_upscale::interpolate;
 use crate::pipeline::run::{Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
 use crate::plan::Pass;
-use crate::resolved::Job;
 use crate::setup::ResolvedDevice;
-use crate::upscaling::{Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscalerChoice};
+use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
 
 /// Hears of the run and may stop it.
 type Tell<'a> = dyn FnMut(Event) -> Result<()> + 'a;
@@ -100,7 +97,7 @@ impl Enlarged {
 /// An image as the encoder takes it.
 fn init_image(image: &Rgb8Image, kind: InitLatents) -> Result<InitImage> {
     let planes = image.to_planes(ValueRange::MinusOneToOne);
-    InitImage::new(&Tensor::from_vec(planes, (1, 3, image.height(), image.width()), &Device::Cpu)?, kind)
+    Ok(InitImage::new(&Tensor::from_vec(planes, (1, 3, image.height(), image.width()), &Device::Cpu)?, kind)?)
 }
 
 /// The stage upscale: the results of the first pass in the size to which the second one enlarges them.
@@ -162,7 +159,11 @@ fn decoded(
 /// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32: AUTOMATIC1111 and ComfyUI round down.
 fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
     let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?.to_vec1::<f32>()?;
-    Ok(pixels.into_iter().map(|value| ((value + 1.0) / 2.0).clamp(0.0, 1.0)).map(|value| (255.0 * value) as u8).collect())
+    Ok(pixels
+        .into_iter()
+        .map(|value| ((value + 1.0) / 2.0).clamp(0.0, 1.0))
+        .map(|value| (255.0 * value) as u8)
+        .collect())
 }
 
 /// The images in the size `width` by `height`.

@@ -4,6 +4,7 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
+use kiln_request::OpenUpscaler;
 use kiln_unet::Conditioning;
 use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
@@ -18,7 +19,6 @@ use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::pipeline::step::{Constants, guided_step};
 use crate::setup::CACHED_TEXTS;
-use crate::upscaling::OpenUpscaler;
 
 /// Bytes besides weights, in one stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -22,13 +22,13 @@ use serde::Serialize;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::resolved::Job;
 use kiln_files::ByteSize;
+use kiln_request::Job;
 
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;
-pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use flop::{decoder_flop, text_flop, unet_flop};
+pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
 pub use time::Rates;
 

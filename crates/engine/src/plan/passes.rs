@@ -1,12 +1,11 @@
 //! Passes of a run: a second one makes the first one's images again in a larger size.
 
+use kiln_request::{Job, SecondPass};
 use kiln_upscale::NetworkConfig;
 use serde::Serialize;
 
 use super::Workload;
-use crate::hires::SecondPass;
 use crate::pipeline::event::Stage;
-use crate::resolved::Job;
 
 /// A pass of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

@@ -6,15 +6,16 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
+use kiln_request::limits::{MAX_IMAGES, in_range, side};
+use kiln_request::{HiresUpscaler, OpenUpscaler};
 use kiln_unet::Unet;
 use kiln_upscale::Upscaler;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
-use super::{Enlargement, ExecutionTarget, Pass, Plan, StagePlan, Workload, decoder_flop, unet_flop};
+use super::{Enlargement, ExecutionTarget, Pass, Plan, SecondPassWork, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
-use crate::limits::{MAX_IMAGES, in_range, side};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::decoder::{Network, tiny};
@@ -142,7 +143,7 @@ impl Planner {
     /// one chunk of text.
     ///
     /// # Errors
-    /// [`crate::Error::Value`] names the option.
+    /// [`crate::Error::Request`] names the option.
     pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Workload> {
         let Architecture { width, height, vae, .. } = &self.model;
         let multiple = vae.downscale().max(8);
@@ -160,6 +161,40 @@ impl Planner {
             second: None,
             vae: VaeMemory::default(),
         })
+    }
+
+    /// `work` with a second pass that is larger by `scale` and has what `upscaler` enlarges.
+    ///
+    /// # Errors
+    /// [`crate::Error::Request`] for a size that is too large, and those of the upscaler's file.
+    pub fn with_second_pass(&self, work: Workload, scale: f64, upscaler: &HiresUpscaler) -> Result<Workload> {
+        let multiple = self.model.vae.downscale().max(8);
+        let scaled = |size: usize| (size as f64 * scale) as usize / multiple * multiple;
+        let width = side("the width of the second pass", scaled(work.width), multiple)?;
+        let height = side("the height of the second pass", scaled(work.height), multiple)?;
+        let enlargement = match upscaler {
+            HiresUpscaler::Latents(_) => Enlargement::Latents,
+            HiresUpscaler::Pixels(choice) => match OpenUpscaler::open(choice, None)?.upscaler() {
+                Some(network) => Enlargement::Network(*network.config()),
+                None => Enlargement::Pixels,
+            },
+        };
+        let Workload { steps, guided, parts, chunks, context, texts, .. } = work;
+        let (first, enlarged) = ((work.width, work.height), (width, height));
+        let second = SecondPassWork {
+            width,
+            height,
+            first,
+            enlarged,
+            steps,
+            guided,
+            parts,
+            chunks,
+            context,
+            texts,
+            enlargement,
+        };
+        Ok(Workload { second: Some(second), ..work })
     }
 
     /// The estimate for streaming the U-Net.
@@ -276,7 +311,11 @@ impl Measures {
             }
             Mode::Lowvram { .. } => {
                 let between = upscaler.as_ref().map_or(0, Weights::all);
-                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident + between)
+                (
+                    unet_streams.copied,
+                    streams(decoder) + images.map_or(0, streams),
+                    texts + unet_streams.resident + between,
+                )
             }
         };
         let rates = &on.rates;

@@ -6,11 +6,11 @@ use candle_core::DType;
 use kiln_media::{DecodedImage, Filter, Gray8Image, Rgb8Image, Rgba8Image};
 use kiln_mempool::Category;
 use kiln_nn::ops::Target;
+use kiln_request::OpenUpscaler;
 use kiln_upscale::{StripRows, Upscaler};
 use kiln_weights::Placement;
 
 use super::bytes::{to_image, to_tensor};
-use super::open::{Kind, OpenUpscaler};
 use super::strips::{TileRows, fewer};
 use crate::error::{Error, Result, proceed};
 use crate::host_memory;
@@ -127,10 +127,7 @@ impl Enlarger {
             };
             enlarged = Some(self.pass(enlarged.as_ref().unwrap_or(image), &mut watch)?);
         }
-        let filter = match self.upscaler.kind {
-            Kind::Filter(filter) => filter,
-            Kind::Network { .. } => Filter::Lanczos3,
-        };
+        let filter = self.upscaler.filter().unwrap_or(Filter::Lanczos3);
         match enlarged {
             Some(enlarged) if enlarged.size() == (width, height) => Ok(enlarged),
             Some(enlarged) => Ok(enlarged.resize(width, height, filter)?),
@@ -146,10 +143,10 @@ impl Enlarger {
         watch: &mut Watch<'_>,
     ) -> Result<Enlarged> {
         let alpha = image.alpha().filter(|_| image.is_transparent());
-        match (&self.upscaler.kind, alpha) {
+        match (self.upscaler.filter(), alpha) {
             (_, None) => Ok(Enlarged::Rgb(self.enlarge(image.rgb(), width, height, watch)?)),
-            (Kind::Filter(filter), Some(_)) => Ok(Enlarged::Rgba(image.resize(width, height, *filter)?.to_rgba())),
-            (Kind::Network { .. }, Some(alpha)) => {
+            (Some(filter), Some(_)) => Ok(Enlarged::Rgba(image.resize(width, height, filter)?.to_rgba())),
+            (None, Some(alpha)) => {
                 let colors = self.enlarge(image.rgb(), width, height, watch)?;
                 let alpha: Gray8Image = alpha.resize(width, height, Filter::Lanczos3)?;
                 Ok(Enlarged::Rgba(colors.with_alpha(&alpha)?))
@@ -159,7 +156,9 @@ impl Enlarger {
 
     /// One run of the network, with its own scale.
     fn pass(&mut self, image: &Rgb8Image, watch: &mut Watch<'_>) -> Result<Rgb8Image> {
-        let (Kind::Network { network, path }, Some(loaded)) = (&self.upscaler.kind, &mut self.loaded) else {
+        let (Some(network), Some(path), Some(loaded)) =
+            (self.upscaler.upscaler(), self.upscaler.path(), &mut self.loaded)
+        else {
             return Ok(image.clone());
         };
         match loaded.run(network, self.tile, image, watch) {
@@ -256,9 +255,9 @@ mod tests {
     }
 
     fn enlarger(network: Upscaler, dtype: DTypeChoice, tile: TileRows) -> Enlarger {
-        let kind = Kind::Network { network: Box::new(network), path: PathBuf::from("4x.pth") };
+        let open = OpenUpscaler::of_network(network, PathBuf::from("4x.pth"));
         let setup = Setup { device: DeviceChoice::Cpu, dtype, ..Setup::default() };
-        Enlarger::load(OpenUpscaler { kind }, &setup, tile).unwrap()
+        Enlarger::load(open, &setup, tile).unwrap()
     }
 
     fn from_file(name: &str, tile: TileRows) -> Enlarger {

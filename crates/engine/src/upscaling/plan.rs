@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use kiln_files::PlannedFile;
+use kiln_request::{ImageSource, OpenUpscaler, UpscalerChoice};
 
-use super::choice::UpscalerChoice;
 use super::input::Input;
 use super::names;
-use super::open::{OpenUpscaler, scaled};
 use super::strips::TileRows;
+
 use crate::error::{Error, Result};
-use crate::input::ImageSource;
 use crate::setup::Setup;
 
 /// Which images are upscaled, and how.
@@ -57,14 +56,14 @@ impl UpscaleRun {
     /// and all images, each of which is decoded.
     ///
     /// # Errors
-    /// [`Error::Value`] for values, [`Error::Files`] for names, [`Error::Upscale`] for the upscaler's file,
+    /// [`Error::Request`] for values, [`Error::Files`] for names, [`Error::Upscale`] for the upscaler's file,
     /// [`Error::Media`] for an image that cannot be read or whose result is too large.
     pub fn plan(options: UpscaleOptions) -> Result<Self> {
         let UpscaleOptions { images, upscaler, folder, scale, tile, output, overwrite, setup } = options;
         setup.check()?;
         if images.is_empty() || images.iter().filter(|image| **image == ImageSource::StandardInput).count() > 1 {
-            let expected = "one or more images, among them the standard input once at most".into();
-            return Err(Error::Value { name: "the number of images", found: images.len().to_string(), expected });
+            let expected = "one or more images, among them the standard input once at most";
+            return Err(Error::value("the number of images", images.len(), expected));
         }
         let upscaler = OpenUpscaler::open(&upscaler, folder.as_deref())?;
         let scale = upscaler.scale(scale)?;
@@ -72,7 +71,7 @@ impl UpscaleRun {
         let mut jobs = Vec::with_capacity(images.len());
         for (source, output) in images.into_iter().zip(outputs) {
             let input = Input::check(source)?;
-            let target = scaled(input.size, scale);
+            let target = OpenUpscaler::scaled(input.size, scale);
             if let Err(problem) = upscaler.passes(input.size, target) {
                 let problem = format!("{problem}; choose a smaller scale or a smaller image");
                 return Err(kiln_media::Error::Read { name: input.source.name(), problem }.into());
