@@ -29,6 +29,7 @@ pub enum Kind<'a> {
 /// read.
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
+    args.run.start_threads()?;
     args.run.fetch(&mut args.loras)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;

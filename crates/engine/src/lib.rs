@@ -89,6 +89,7 @@ pub use plan::{
 };
 pub use room::Room;
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
+pub use threads::{Threads, start_threads};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,

@@ -9,7 +9,7 @@ use kiln_request::{InitImage, InitLatents};
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
 
@@ -23,7 +23,7 @@ pub(crate) struct ImageEncoder {
 }
 
 /// An encoder's network.
-pub(crate) enum Network {
+pub enum Network {
     /// An `AutoencoderKL`'s.
     Kl(VaeConfig, Box<kiln_vae::Encoder>),
     /// A TAESD's.
@@ -32,14 +32,15 @@ pub(crate) enum Network {
 
 impl Network {
     /// The encoder of the autoencoder whose decoder this is.
-    pub(crate) fn of(decoder: &decoder::Network) -> Self {
+    pub fn of(decoder: &decoder::Network) -> Self {
         match decoder {
             decoder::Network::Kl(config, _) => Self::Kl(config.clone(), Box::new(kiln_vae::Encoder::new(config))),
             decoder::Network::Tiny(config, _) => Self::Tiny(config.clone(), Box::new(TinyEncoder::new(config))),
         }
     }
 
-    pub(crate) fn segments(&self) -> &Segments {
+    /// Its segments, whose weights are in place when it runs.
+    pub fn segments(&self) -> &Segments {
         match self {
             Self::Kl(_, encoder) => encoder.segments(),
             Self::Tiny(_, encoder) => encoder.segments(),
@@ -49,7 +50,10 @@ impl Network {
     /// What the encoder says of an image `(1, 3, f h, f w)` in f32, in `dtype`, the slabs' type: `(1, 2 c, h, w)` in f32, the
     /// means of its latents and the logarithms of their variances, or `(1, c, h, w)`, a TAESD's latents, which have no
     /// variance. A TAESD, whose maps are small, is never tiled.
-    pub(crate) fn encode<T: TensorLike>(&self, image: &T, dtype: DType, tiling: Tiling) -> Result<T> {
+    ///
+    /// # Errors
+    /// Those of the network.
+    pub fn encode<T: TensorLike>(&self, image: &T, dtype: DType, tiling: Tiling) -> Result<T> {
         let image = image.to_dtype(dtype)?;
         let moments = match self {
             Self::Kl(_, encoder) => {
@@ -87,11 +91,11 @@ impl ImageEncoder {
         model: &ModelFolder,
         taesd: Option<&Path>,
         placement: &Placement,
-        copies: &StreamOptions,
+        options: &ComponentOptions,
     ) -> Result<Self> {
         let (decoder, source, placement) = decoder::autoencoder(model, taesd, placement)?;
         let network = Network::of(&decoder);
-        let part = LoadedComponent::new(network.segments(), source, &placement, copies);
+        let part = LoadedComponent::new(network.segments(), source, &placement, options);
         part.check()?;
         Ok(Self { network, part, last: None })
     }
@@ -125,7 +129,7 @@ impl ImageEncoder {
                 let Self { network, part, .. } = self;
                 let pixels = image.pixels();
                 let found = in_a_type_that_holds(part, keep, "the VAE's encoder", upcast, |part, dtype| {
-                    network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling)
+                    part.run(|| network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling))
                 })?;
                 self.last = Some((image, found));
             }

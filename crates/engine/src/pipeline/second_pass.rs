@@ -180,8 +180,8 @@ fn enlarge_images(
             let open = OpenUpscaler::open(choice, None)?;
             let weights = open.upscaler().map_or(0, |network| network.segments().bytes(engine.dtype));
             let planned = engine.memory_manager.plan().stage(Stage::Upscale).map_or(0, |stage| stage.weights);
-            let place =
-                ResolvedDevice { device: engine.device.clone(), dtype: engine.dtype, matrices: None, pool: None };
+            let (device, threads) = (engine.device.clone(), engine.options.threads.clone());
+            let place = ResolvedDevice { device, dtype: engine.dtype, matrices: None, pool: None, threads };
             let (memory, taken) = (engine.memory_manager.options().clone(), planned.saturating_sub(weights));
             Enlarger::load_beside(open, place, memory, taken, TileRows::Auto)?
         }
