@@ -165,6 +165,9 @@ pub struct PlanArgs {
     /// What enlarges the images before the second pass: a name, or a file of kiln upscale.
     #[arg(long, value_name = "NAME|FILE", default_value = "latent", requires = "hires_scale")]
     pub hires_upscaler: HiresUpscaler,
+    /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
+    #[arg(long, value_name = "PATH")]
+    pub refiner: Option<PathBuf>,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

@@ -47,6 +47,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         None => args.request(),
         Some(like) => args.request_over(like.request(&model, &setup)),
     };
+    if let Some(refiner) = &request.refiner {
+        located(refiner, &args.run.hub())?;
+    }
     let left_out = |options: Vec<(&str, String)>, why: &str| {
         for (name, value) in options {
             let path = args.like.as_deref().unwrap_or(Path::new("")).display();

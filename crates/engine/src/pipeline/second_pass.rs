@@ -50,8 +50,7 @@ pub(crate) fn second_pass(
 ) -> Result<Tensor> {
     let (job, Some(second)) = (batch.job(), batch.second()) else { return Ok(latents) };
     let Some(pass) = job.second_pass() else { return Ok(latents) };
-    let schedule = job.schedule(&engine.model)?;
-    let progress = progress.after(schedule.points().len() - schedule.start());
+    let progress = progress.after(job.evaluations(&engine.model)?);
     let has_other_loras = pass.job.loras != job.loras;
     let result = enlarge(engine, batch, pass, &latents, tell).and_then(|enlarged| {
         drop(latents);
@@ -59,7 +58,7 @@ pub(crate) fn second_pass(
         if has_other_loras {
             engine.take_loras(&pass.job.loras, tell)?;
         }
-        let texts = engine.text().plan(&second)?;
+        let texts = engine.plan_texts(&second)?;
         engine.attempt(Stage::Denoise, tell, |engine, tell| {
             let group = start(engine, &second, &texts, Some(&enlarged), tell)?;
             denoise(engine, &second, group, progress, tell)

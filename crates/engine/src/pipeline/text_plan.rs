@@ -25,6 +25,8 @@ pub struct Shape {
     pub(crate) context: usize,
     /// The same of the texts of a second pass.
     second: Option<SecondShape>,
+    /// The same two numbers for a refiner's text encoders.
+    refiner: Option<[usize; 2]>,
 }
 
 /// See [`Shape`].
@@ -41,7 +43,9 @@ impl Shape {
     /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts. More than
     /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
     pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Workload {
-        let Self { guided, parts, chunks, context, second, .. } = self;
+        let Self { guided, parts, refiner, second, .. } = self;
+        let [chunks, context] = refiner.unwrap_or_default();
+        let (chunks, context) = (chunks.max(self.chunks), context.max(self.context));
         let rounded = |guided: bool, parts: usize| {
             let usual = n * if guided { 1 + parts } else { 1 };
             if texts <= usual { usual } else { texts.next_power_of_two() }
@@ -124,7 +128,30 @@ impl TextPlan {
             chunks: lengths.longest(),
             context: lengths.total(),
             second: None,
+            refiner: None,
         }
+    }
+}
+
+/// The texts of a batch as each of a run's models takes them.
+#[derive(Clone)]
+pub(crate) struct BatchTexts {
+    /// For the engine's own model.
+    pub(crate) base: TextPlan,
+    /// For the refiner, where there is one.
+    pub(crate) refiner: Option<TextPlan>,
+}
+
+impl BatchTexts {
+    /// How many different texts there are for a model.
+    pub(crate) fn texts(&self) -> usize {
+        self.refiner.as_ref().map_or(0, TextPlan::texts).max(self.base.texts())
+    }
+
+    /// What the images need to have in common with others.
+    pub(crate) fn shape(&self) -> Shape {
+        let refiner = self.refiner.as_ref().map(TextPlan::shape).map(|shape| [shape.chunks, shape.context]);
+        Shape { refiner, ..self.base.shape() }
     }
 }
 

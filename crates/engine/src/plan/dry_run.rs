@@ -40,6 +40,8 @@ pub(super) struct Networks<'a> {
     pub(super) text: &'a [TextEncoder],
     pub(super) layer: HiddenLayer,
     pub(super) denoiser: &'a dyn Denoiser,
+    /// The text encoders and the denoiser of a refiner, where the run has one.
+    pub(super) refiner: Option<(&'a [TextEncoder], &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
     pub(super) encoder: &'a image_encoder::Network,
     pub(super) dtype: DType,
@@ -52,10 +54,19 @@ pub(super) struct Networks<'a> {
 pub(super) struct DryRun {
     /// The stages in their order.
     pub(super) stages: Vec<StageRun>,
-    /// Floating-point operations of each of the denoiser's segments in a step.
-    pub(super) step_flop: Vec<f64>,
+    /// The operations of a step.
+    pub(super) flop: PassFlop,
     /// The same in the second pass; empty where there is none.
-    pub(super) second_step_flop: Vec<f64>,
+    pub(super) second_flop: PassFlop,
+}
+
+/// Floating-point operations of each segment of a denoiser in a step.
+#[derive(Default)]
+pub(super) struct PassFlop {
+    /// Those of the model's denoiser.
+    pub(super) step: Vec<f64>,
+    /// Those of the refiner's.
+    pub(super) refiner: Vec<f64>,
 }
 
 /// What a stage holds in every way that there is to run it, the fastest first. A stage that is never tiled has one.
@@ -82,7 +93,7 @@ impl Networks<'_> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
-        let mut run = DryRun { stages: Vec::new(), step_flop: Vec::new(), second_step_flop: Vec::new() };
+        let mut run = DryRun { stages: Vec::new(), flop: PassFlop::default(), second_flop: PassFlop::default() };
         let tilings = work.vae.tilings(work.max_height(), target);
         // What denoising leaves for decoding, and for the next pass.
         let mut held: Option<MetaTensor> = None;
@@ -90,13 +101,13 @@ impl Networks<'_> {
             let second = work.second.filter(|_| pass == Pass::Second);
             let (ways, flop) = self.pass(&device, (&of_pass, second), &tilings, &mut held, &stages)?;
             run.stages.extend(ways.into_iter().map(|(stage, ways)| StageRun { stage, pass, ways }));
-            *(if pass == Pass::First { &mut run.step_flop } else { &mut run.second_step_flop }) = flop;
+            *(if pass == Pass::First { &mut run.flop } else { &mut run.second_flop }) = flop;
         }
         Ok(run)
     }
 
     /// Runs the stages of one pass, which has latents of the one before in `held` and leaves its own there. Returns what each
-    /// stage holds, and the operations of each of the denoiser's segments in a step.
+    /// stage holds, and the operations of a step.
     fn pass(
         &self,
         device: &MetaDevice,
@@ -104,7 +115,7 @@ impl Networks<'_> {
         tilings: &[Tiling],
         held: &mut Option<MetaTensor>,
         stages: &[Stage],
-    ) -> Result<(Vec<(Stage, Ways)>, Vec<f64>)> {
+    ) -> Result<(Vec<(Stage, Ways)>, PassFlop)> {
         let target = device.target();
         // The caller's pixels and mask in f32 stay in the host's memory, the input that is pasted back as bytes, and a masked
         // image for a network that takes one.
@@ -114,19 +125,20 @@ impl Networks<'_> {
         let _input = in_host.then(|| device.tensor(&[1, planes, height, width], DType::F32));
         let enlarged = second.filter(|second| second.enlargement != Enlargement::Latents && !target.is_gpu());
         let _enlarged = enlarged.map(|_| device.tensor(&[work.batch_size, 3, height, width], DType::U8));
-        let mut conditions = None;
-        let bytes = |conditions: &Option<(Conditioning<MetaTensor>, Vec<MetaTensor>)>| {
-            let conditions = conditions.iter().map(|(conditioning, scheduled)| {
+        // Those of the model, and those of its refiner.
+        let mut conditions: Vec<(Conditioning<MetaTensor>, Vec<MetaTensor>)> = Vec::new();
+        let bytes = |conditions: &[(Conditioning<MetaTensor>, Vec<MetaTensor>)]| {
+            let of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
                 conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
-            });
-            let conditions = conditions.sum();
+            };
+            let conditions = conditions.iter().map(of).sum();
             let (peak, workspace) = (device.ledger().peak(), target.kept() + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();
             StageBytes { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
-        let (mut step_flop, mut runs) = (Vec::new(), Vec::with_capacity(stages.len()));
+        let (mut flop, mut runs) = (PassFlop::default(), Vec::with_capacity(stages.len()));
         let size = [work.batch_size, self.denoiser.latent_channels()];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
         for &stage in stages {
@@ -142,7 +154,10 @@ impl Networks<'_> {
                     None => Vec::new(),
                 },
                 Stage::Encode => {
-                    conditions = Some(self.encode(device, work)?);
+                    conditions.push(self.encode(device, work, (self.text, self.denoiser))?);
+                    if let Some(networks) = self.refiner {
+                        conditions.push(self.encode(device, work, networks)?);
+                    }
                     vec![(Tiling::Whole, bytes(&conditions))]
                 }
                 Stage::EncodeImage => {
@@ -155,10 +170,20 @@ impl Networks<'_> {
                 Stage::Denoise => {
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
-                    if let Some((conditioning, _)) = &conditions {
-                        self.denoise(device, &latents, work, conditioning)?;
+                    if let Some((conditioning, _)) = conditions.first() {
+                        self.denoise(device, self.denoiser, &latents, work, conditioning)?;
                     }
-                    step_flop = device.take_flop().by_segment(self.denoiser.segments());
+                    flop.step = device.take_flop().by_segment(self.denoiser.segments());
+                    *held = Some(latents);
+                    vec![(Tiling::Whole, bytes(&conditions))]
+                }
+                Stage::Refine => {
+                    let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
+                    if let (Some((_, denoiser)), Some((conditioning, _))) = (self.refiner, conditions.get(1)) {
+                        device.take_flop();
+                        self.denoise(device, denoiser, &latents, work, conditioning)?;
+                        flop.refiner = device.take_flop().by_segment(denoiser.segments());
+                    }
                     *held = Some(latents);
                     vec![(Tiling::Whole, bytes(&conditions))]
                 }
@@ -174,7 +199,7 @@ impl Networks<'_> {
             };
             runs.push((stage, ways));
         }
-        Ok((runs, step_flop))
+        Ok((runs, flop))
     }
 
     /// One image on its way from the first pass to the second, in all strips of a network. The images themselves, of which
@@ -213,9 +238,14 @@ impl Networks<'_> {
 
     /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides until
     /// the last step.
-    fn encode(&self, device: &MetaDevice, work: &Workload) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
+    fn encode(
+        &self,
+        device: &MetaDevice,
+        work: &Workload,
+        (encoders, denoiser): (&[TextEncoder], &dyn Denoiser),
+    ) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
         let texts = work.usual_texts();
-        let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
+        let width: usize = encoders.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.encoded_texts() - texts;
         // Those that the cache keeps are there a second time, without the chunks that make them as long as the others.
         let cached = if work.encoded_texts() <= CACHED_TEXTS { others } else { 0 };
@@ -228,10 +258,10 @@ impl Networks<'_> {
             let one = |_| encoder.forward(&chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ());
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
-        let _encoded: Vec<_> = self.text.iter().map(encode).collect::<Result<_>>()?;
+        let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
         let size = (work.height / self.downscale, work.width / self.downscale);
         let (images, tokens) = (work.images(), work.context * TOKENS);
-        Ok((self.denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
+        Ok((denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
     }
 
     /// One image, up to what its latents are drawn from.
@@ -248,6 +278,7 @@ impl Networks<'_> {
     fn denoise(
         &self,
         device: &MetaDevice,
+        denoiser: &dyn Denoiser,
         latents: &MetaTensor,
         work: &Workload,
         conditioning: &Conditioning<MetaTensor>,
@@ -262,7 +293,7 @@ impl Networks<'_> {
             cfg_scale: work.guided.then(|| device.uncounted(&[1], DType::F32)),
             weights: (work.guided && work.parts > 1).then(|| device.tensor(&[work.parts * n, c, h, w], DType::F32)),
         };
-        guided_step(self.denoiser, latents, &timestep, &constants, self.dtype, None)?;
+        guided_step(denoiser, latents, &timestep, &constants, self.dtype, None)?;
         Ok(())
     }
 

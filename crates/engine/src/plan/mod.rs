@@ -58,6 +58,8 @@ pub struct Workload {
     pub encodes_image: bool,
     /// The second pass over the images, if there is one.
     pub second: Option<SecondPassWork>,
+    /// Those of the steps that a refiner makes; 0 without one.
+    pub refiner_steps: usize,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -78,6 +80,7 @@ impl Workload {
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
+            refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
             vae: VaeMemory::default(),
         }
     }
@@ -85,6 +88,23 @@ impl Workload {
     /// The stages that memory is planned for, in their order, over all passes.
     pub fn stages(&self) -> Vec<Stage> {
         self.passes().into_iter().flat_map(|(_, _, stages)| stages).collect()
+    }
+
+    /// Of so many steps about those that a refiner makes from the part `switch` of the run on: one at least.
+    pub fn refined(steps: usize, switch: f64) -> usize {
+        ((steps as f64 * (1.0 - switch)).round() as usize).clamp(1, steps.max(1))
+    }
+
+    /// The same work with texts of at least this size: parts, chunks and chunks for the denoiser of a text, and their number.
+    pub(crate) fn with_texts(self, guided: bool, [parts, chunks, context, texts]: [usize; 4]) -> Self {
+        Self {
+            guided: self.guided || guided,
+            parts: self.parts.max(parts),
+            chunks: self.chunks.max(chunks),
+            context: self.context.max(context),
+            texts: self.texts.max(texts),
+            ..self
+        }
     }
 
     /// The work of a batch that does the work of both at once.
@@ -104,6 +124,7 @@ impl Workload {
                 (Some(one), Some(other)) => Some(one.with(other)),
                 (one, other) => one.or(other),
             },
+            refiner_steps: self.refiner_steps.max(other.refiner_steps),
             vae: self.vae,
         }
     }

@@ -120,7 +120,9 @@ impl Workload {
         let image = |work: &Self| work.encodes_image.then_some(Stage::EncodeImage);
         let of = |before: Option<Stage>, work: Self, after: Option<Stage>| {
             let image = image(&work);
-            let stages = before.into_iter().chain([Stage::Encode]).chain(image).chain([Stage::Denoise]).chain(after);
+            let refine = (work.refiner_steps > 0).then_some(Stage::Refine);
+            let stages = before.into_iter().chain([Stage::Encode]).chain(image);
+            let stages = stages.chain([Stage::Denoise]).chain(refine).chain(after);
             (work, stages.collect::<Vec<_>>())
         };
         let Some(second) = self.second else {

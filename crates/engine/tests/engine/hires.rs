@@ -131,7 +131,7 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
             stages.contains(&Stage::Upscale) && stages.contains(&Stage::EncodeImage) == pixels,
             "{name}: {stages:?}"
         );
-        let all = job.evaluations(engine.model()).unwrap();
+        let all = job.evaluations_of_passes(engine.model()).unwrap();
         assert_eq!((steps.last(), steps.is_sorted()), (Some(&(all, all)), true), "{name}");
         for (i, image) in expected.iter().enumerate() {
             let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };

@@ -66,9 +66,9 @@ impl Job {
     /// Calls of the denoiser for a batch, over all passes.
     ///
     /// # Errors
-    /// Those of [`Job::schedule`].
-    pub fn evaluations(&self, model: &ModelFolder) -> Result<usize> {
-        self.passes().map(|job| job.schedule(model).map(|schedule| schedule.points().len() - schedule.start())).sum()
+    /// Those of [`Job::evaluations`].
+    pub fn evaluations_of_passes(&self, model: &ModelFolder) -> Result<usize> {
+        self.passes().map(|job| job.evaluations(model)).sum()
     }
 }
 
@@ -121,6 +121,10 @@ impl Request {
             let (name, found) = self.size_option();
             let expected = "none with `init`: hires fix belongs to text-to-image".into();
             return Err(Error::Value { name, found, expected });
+        }
+        if let Some(refiner) = &first.refiner {
+            let expected = "none with a second pass: leave out `hires_scale` and `hires_size`, or the refiner".into();
+            return Err(Error::Value { name: "refiner", found: refiner.model().name(), expected });
         }
         let strength = self.hires_strength.unwrap_or(STRENGTH);
         if strength <= 0.0 {
