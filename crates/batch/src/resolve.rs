@@ -79,7 +79,7 @@ impl Resolver<'_> {
         let spans = job.spans(&self.models[model].1.model)?;
         let key = (model, job.schedule_key());
         job.share_spans(self.schedules.entry(key).or_insert(spans).clone());
-        Ok(())
+        job.second_job_mut().map_or(Ok(()), |second| self.share_schedule(model, second))
     }
 
     /// The index of a model in the list.

@@ -103,6 +103,7 @@ impl<'a, 'w> RunState<'a, 'w> {
             Event::Smaller { stage, from, to } => self
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
             Event::Text { .. } => self.tell(BatchEvent::Begin(Stage::Encode)),
+            Event::Enlarge { .. } => self.tell(BatchEvent::Begin(Stage::Upscale)),
             Event::Image(_) => Ok(()),
         }
     }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, MemoryOptions, Preset, Setup, WeightType};
+use kiln_engine::{
+    BatchSize, ByteSize, DTypeChoice, HiresUpscaler, HubReference, MemoryOptions, Preset, Setup, WeightType,
+};
 
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
@@ -157,6 +159,12 @@ pub struct PlanArgs {
     /// Includes the encoding of an input image, as kiln img2img does it.
     #[arg(long)]
     pub img2img: bool,
+    /// Includes a second pass that is larger by this factor.
+    #[arg(long, value_name = "X", value_parser = parse_scale)]
+    pub hires_scale: Option<f64>,
+    /// What enlarges the images before the second pass: a name, or a file of kiln upscale.
+    #[arg(long, value_name = "NAME|FILE", default_value = "latent", requires = "hires_scale")]
+    pub hires_upscaler: HiresUpscaler,
     /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
     #[arg(long, value_name = "PATH")]
     pub refiner: Option<PathBuf>,
@@ -195,6 +203,14 @@ impl PlanArgs {
     pub fn batch(&self) -> usize {
         self.batch_size.number().unwrap_or(1)
     }
+}
+
+/// A factor of both sides.
+fn parse_scale(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|scale| (1.0..=16.0).contains(scale))
+        .ok_or_else(|| "expected a number from 1 to 16".into())
 }
 
 /// `kiln memory`.

@@ -55,7 +55,7 @@ impl Args {
     /// Whether `kiln-cuda` could run the command on another device than `kiln`.
     fn may_use_gpu(&self) -> bool {
         let device = match &self.command {
-            Subcommand::Txt2img(args) => args.run.setup().device,
+            Subcommand::Txt2img(args) => args.common.run.setup().device,
             Subcommand::Img2img(args) => args.common.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
             Subcommand::Upscale(args) => args.device(),

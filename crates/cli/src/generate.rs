@@ -4,21 +4,30 @@ use std::path::Path;
 
 use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
-    BatchSize, Engine, Event, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, Request, TraceFile,
-    locate_model, number_text,
+    BatchSize, Engine, Event, HiresUpscaler, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner,
+    Request, TraceFile, UpscalerChoice, locate_model, number_text,
 };
 
 use crate::failure::Result;
 use crate::flags::with_flags;
 use crate::img2img_args::Inputs;
 use crate::interrupt;
+use crate::option_args::HiresArgs;
 use crate::progress::{Progress, summary};
 use crate::pull::located;
-use crate::txt2img_args::Txt2img;
+use crate::txt2img_args::Common;
 
-/// Runs the command, with input images for `kiln img2img`. Everything that can be refused is refused before weights are
+/// What the images begin with, and what follows their first pass.
+pub enum Kind<'a> {
+    /// Noise, and perhaps a second pass: `kiln txt2img`.
+    Text(&'a HiresArgs),
+    /// Images: `kiln img2img`.
+    Images(&'a Inputs),
+}
+
+/// Runs the command. Everything that can be refused is refused before weights are
 /// read.
-pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
+pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
     args.run.start_threads()?;
     args.run.fetch(&mut args.loras)?;
@@ -41,20 +50,28 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
     if let Some(refiner) = &request.refiner {
         located(refiner, &args.run.hub())?;
     }
-    let requests = match inputs {
-        None => {
-            for (name, value) in request.drop_input() {
-                let path = args.like.as_deref().unwrap_or(Path::new("")).display();
-                tell!(
-                    "warning: {path}: {name}: {value} is left out: the image was made from another one; see kiln img2img"
-                );
+    let left_out = |options: Vec<(&str, String)>, why: &str| {
+        for (name, value) in options {
+            let path = args.like.as_deref().unwrap_or(Path::new("")).display();
+            tell!("warning: {path}: {name}: {value} is left out: {why}");
+        }
+    };
+    let requests = match kind {
+        Kind::Text(hires) => {
+            left_out(request.drop_input(), "the image was made from another one; see kiln img2img");
+            let mut request = hires.apply(request);
+            if let Some(HiresUpscaler::Pixels(UpscalerChoice::File(path))) = &mut request.hires_upscaler {
+                *path = located(path, &args.run.hub())?;
             }
             vec![request]
         }
-        Some(inputs) => inputs.requests(request),
+        Kind::Images(inputs) => {
+            left_out(request.drop_hires(), "kiln img2img has no second pass");
+            inputs.requests(request)
+        }
     };
-    let resolve = |request: &Request| match (inputs, &request.init) {
-        (Some(_), None) => {
+    let resolve = |request: &Request| match (&kind, &request.init) {
+        (Kind::Images(_), None) => {
             let (name, found) = ("init", "not given".into());
             Err(kiln_request::Error::Value {
                 name,
@@ -101,7 +118,11 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
             job.sampler,
             number_text(job.cfg_scale),
             job.seed
-        )
+        );
+        if let Some(pass) = job.second_pass() {
+            let Job { width, height, steps, sampler, .. } = pass.job;
+            tell!("then {width}x{height} by {}, {steps} steps of {sampler}", pass.upscaler);
+        }
     };
     let Some(first) = jobs.first() else { return Ok(()) };
     describe(first);
@@ -129,7 +150,7 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
         let result = engine.txt2img(job, &mut |event| {
             match event {
                 Event::Begin(stage) => progress.begin(stage),
-                Event::Text { .. } => {}
+                Event::Text { .. } | Event::Enlarge { .. } => {}
                 Event::Step { done, total } => progress.step(done, total),
                 Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
                     "image {} (seed {seed}) overflowed {from} in the VAE; it and all following images are decoded in {to}",
@@ -173,7 +194,7 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
 
 /// The files of all jobs. Where there are several, the results of each have its input's name, after `{input}` in the
 /// pattern or, without a pattern, in the place of `kiln`.
-fn outputs(args: &Txt2img, requests: &[Request], jobs: &[Job]) -> Result<Vec<Output>> {
+fn outputs(args: &Common, requests: &[Request], jobs: &[Job]) -> Result<Vec<Output>> {
     const INPUT: &str = "{input}";
     let mut names: Vec<String> = Vec::new();
     let one = |(request, job): (&Request, &Job)| {

@@ -6,13 +6,13 @@ use clap::Args;
 use kiln_engine::Request;
 
 use crate::option_args::{INPUT, InputArgs};
-use crate::txt2img_args::Txt2img;
+use crate::txt2img_args::Common;
 
 /// `kiln img2img`.
 #[derive(Debug, Args)]
 pub struct Img2img {
     #[command(flatten)]
-    pub common: Txt2img,
+    pub common: Common,
     #[command(flatten)]
     pub inputs: Inputs,
 }

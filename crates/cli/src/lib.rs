@@ -50,6 +50,7 @@ use clap::Parser;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
+use crate::generate::Kind;
 
 /// `kiln`: runs the command of this process, or lets a `kiln-cuda` in the same folder run it.
 pub fn main_or_handover() -> ExitCode {
@@ -75,10 +76,13 @@ fn started() -> Result<Args, ExitCode> {
 
 fn run(args: Args) -> ExitCode {
     let result = match args.command {
-        Command::Txt2img(args) => generate::run(*args, None),
+        Command::Txt2img(args) => {
+            let args = *args;
+            generate::run(args.common, Kind::Text(&args.hires))
+        }
         Command::Img2img(args) => {
             let args = *args;
-            generate::run(args.common, Some(&args.inputs))
+            generate::run(args.common, Kind::Images(&args.inputs))
         }
         Command::Batch(args) => batch::run(*args),
         Command::Upscale(args) => upscale::run(*args),

@@ -20,12 +20,16 @@ const SHORT: [(&str, char); 5] =
 /// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs and input images are given one
 /// by one, and the batch size may be chosen by Kiln.
 const BY_HAND: [&str; 4] = ["prompt", "loras", "batch_size", "init"];
+/// Options with an environment variable.
+const VARIABLES: [(&str, &str); 1] = [("upscaler_dir", "KILN_UPSCALERS")];
 /// Options that cannot be given together.
 const CONFLICTS: [(&str, &str); 1] = [("sigmas", "scheduler")];
 /// The heading over the options of the sampler.
 const SAMPLING: &str = "Sampler, guidance and noise";
 /// The heading over the options of input images.
 pub const INPUT: &str = "Input image";
+/// The heading over the options of the second pass.
+const HIRES: &str = "Hires fix";
 /// Options that replace others of an image's settings; they are applied before what those settings have for another sampler
 /// is removed.
 const FIRST: [&str; 4] = ["sampler", "scheduler", "convention", "sigmas"];
@@ -41,10 +45,66 @@ pub struct OptionArgs {
 #[derive(Debug, Clone, Default)]
 pub struct InputArgs(OptionArgs);
 
-/// The options with an argument, those of input images or all others.
-fn rows(of_inputs: bool) -> impl Iterator<Item = &'static OptionRow> {
-    let is_asked = move |row: &&OptionRow| (row.group == OptionGroup::Input) == of_inputs;
-    OPTIONS.iter().filter(is_asked).filter(|row| row.group != OptionGroup::Internal && !BY_HAND.contains(&row.name))
+/// The options of a second pass that were given as arguments.
+#[derive(Debug, Clone, Default)]
+pub struct HiresArgs(OptionArgs);
+
+/// Which command has an argument.
+#[derive(Clone, Copy, PartialEq)]
+enum Owner {
+    /// Every one that makes images.
+    Common,
+    /// The one with input images.
+    Input,
+    /// The one with a second pass.
+    Hires,
+}
+
+/// The options with an argument.
+fn rows(owner: Owner) -> impl Iterator<Item = &'static OptionRow> {
+    let is_asked = move |row: &&OptionRow| match row.group {
+        OptionGroup::Internal => false,
+        OptionGroup::Input => owner == Owner::Input || (owner == Owner::Hires && row.name == "rule"),
+        OptionGroup::Hires => owner == Owner::Hires,
+        _ => owner == Owner::Common,
+    };
+    OPTIONS.iter().filter(is_asked).filter(|row| !BY_HAND.contains(&row.name))
+}
+
+impl HiresArgs {
+    /// The request with what was given in the place of what it has.
+    pub fn apply(&self, mut request: Request) -> Request {
+        // A size of an image's settings gives way to another kind of size.
+        match (self.0.has("hires_scale"), self.0.has("hires_size")) {
+            (true, false) => request.hires_size = None,
+            (false, true) => request.hires_scale = None,
+            _ => {}
+        }
+        self.0.given.iter().for_each(|row| row.copy(&self.0.values, &mut request));
+        request
+    }
+}
+
+impl Args for HiresArgs {
+    fn augment_args(command: Command) -> Command {
+        rows(Owner::Hires).fold(command, |command, row| command.arg(argument(row).help_heading(HIRES)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for HiresArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.read(rows(Owner::Hires), matches)
+    }
 }
 
 impl InputArgs {
@@ -57,7 +117,7 @@ impl InputArgs {
 
 impl Args for InputArgs {
     fn augment_args(command: Command) -> Command {
-        rows(true).fold(command, |command, row| command.arg(argument(row)))
+        rows(Owner::Input).fold(command, |command, row| command.arg(argument(row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -73,7 +133,7 @@ impl FromArgMatches for InputArgs {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.read(rows(true), matches)
+        self.0.read(rows(Owner::Input), matches)
     }
 }
 
@@ -119,7 +179,7 @@ impl OptionArgs {
 
 impl Args for OptionArgs {
     fn augment_args(command: Command) -> Command {
-        rows(false).fold(command, |command, row| command.arg(argument(row)))
+        rows(Owner::Common).fold(command, |command, row| command.arg(argument(row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -135,7 +195,7 @@ impl FromArgMatches for OptionArgs {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.read(rows(false), matches)
+        self.read(rows(Owner::Common), matches)
     }
 }
 
@@ -146,11 +206,14 @@ impl OptionArgs {
         rows: impl Iterator<Item = &'static OptionRow>,
         matches: &ArgMatches,
     ) -> Result<(), clap::Error> {
-        for row in rows.filter(|row| matches.value_source(row.name) == Some(ValueSource::CommandLine)) {
+        let is_given = |row: &&OptionRow| {
+            matches!(matches.value_source(row.name), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        for row in rows.filter(is_given) {
             let value = row.value_mut(&mut self.values);
             let read = match row.kind {
                 OptionKind::Flag => value.read("on"),
-                OptionKind::Folder | OptionKind::File | OptionKind::Model => {
+                OptionKind::Folder | OptionKind::File | OptionKind::Model | OptionKind::Upscaler(_) => {
                     matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| value.read_path(path))
                 }
                 _ => matches.get_one::<String>(row.name).map_or(Ok(()), |text| value.read(text)),
@@ -186,6 +249,9 @@ fn argument(row: &'static OptionRow) -> Arg {
             arg = arg.conflicts_with(other);
         }
     }
+    if let Some((_, variable)) = VARIABLES.iter().find(|(name, _)| *name == row.name) {
+        arg = arg.env(variable);
+    }
     let parser = move |text: &str| {
         let read = row.value_mut(&mut Request::default()).read(text);
         read.map(|()| text.to_string()).map_err(|problem| respell(&problem, &spell))
@@ -195,6 +261,7 @@ fn argument(row: &'static OptionRow) -> Arg {
         OptionKind::File => return arg.value_name("IMAGE").value_parser(value_parser!(PathBuf)),
         OptionKind::Model => return arg.value_name("PATH").value_parser(value_parser!(PathBuf)),
         OptionKind::Folder => return arg.value_name("DIR").value_parser(value_parser!(PathBuf)),
+        OptionKind::Upscaler(_) => return arg.value_name("NAME|FILE").value_parser(value_parser!(PathBuf)),
         OptionKind::Text | OptionKind::Seed | OptionKind::Offset => arg = arg.allow_hyphen_values(true),
         OptionKind::Whole { .. } | OptionKind::Number { .. } | OptionKind::Side { .. } => {
             arg = arg.allow_negative_numbers(true)
@@ -258,7 +325,8 @@ mod tests {
     #[test]
     fn constants_name_options() {
         let pairs = CONFLICTS.iter().flat_map(|(a, b)| [*a, *b]);
-        for name in SHORT.map(|(name, _)| name).into_iter().chain(BY_HAND).chain(FIRST).chain(pairs) {
+        let variables = VARIABLES.map(|(name, _)| name);
+        for name in SHORT.map(|(name, _)| name).into_iter().chain(variables).chain(BY_HAND).chain(FIRST).chain(pairs) {
             assert!(OPTIONS.iter().any(|row| row.name == name), "{name}");
         }
     }
@@ -274,7 +342,7 @@ mod tests {
     fn request(line: &[&str]) -> Result<Request, String> {
         let words = ["kiln", "txt2img", "a pear"].iter().chain(line);
         match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
-            Command::Txt2img(args) => Ok(args.request()),
+            Command::Txt2img(args) => Ok(args.common.request()),
             other => panic!("{other:?}"),
         }
     }
@@ -307,7 +375,7 @@ mod tests {
         let over = |line: &[&str]| {
             let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
             match Args::try_parse_from(words).unwrap().command {
-                Command::Txt2img(args) => args.request_over(base.clone()),
+                Command::Txt2img(args) => args.common.request_over(base.clone()),
                 other => panic!("{other:?}"),
             }
         };
@@ -332,7 +400,7 @@ mod tests {
         let over = |line: &[&str]| {
             let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
             match Args::try_parse_from(words).unwrap().command {
-                Command::Txt2img(args) => args.request_over(levels.clone()),
+                Command::Txt2img(args) => args.common.request_over(levels.clone()),
                 other => panic!("{other:?}"),
             }
         };

@@ -1,7 +1,7 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Plan, Planner, RefinerOptions, Result, Room,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, Planner, RefinerOptions, Result, Room,
     StagePlan, Workload, locate_model, process_bytes,
 };
 
@@ -29,6 +29,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     work.encodes_image |= args.img2img;
     if refiner.is_some() {
         work.refiner_steps = Workload::refined(work.steps, RefinerOptions::default().switch);
+    }
+    if let Some(scale) = args.hires_scale {
+        work = planner.with_second_pass(work, scale, &args.hires_upscaler)?;
     }
     if args.batch_size == BatchSize::Auto {
         work.batch_size =
@@ -80,7 +83,8 @@ fn text(
 ) -> String {
     let Workload { width, height, batch_size, .. } = *work;
     let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
-    let mut text = format!("{name}: {images} of {width}x{height}, {} on {}\n\n", on.types(), on.device());
+    let then = work.second.map(|second| format!(", then {}x{}", second.width, second.height)).unwrap_or_default();
+    let mut text = format!("{name}: {images} of {width}x{height}{then}, {} on {}\n\n", on.types(), on.device());
     let heads = [
         "mode",
         "peak stage",
@@ -108,7 +112,7 @@ fn text(
 }
 
 fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
-    let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
+    let StagePlan { stage, pass, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
@@ -116,6 +120,7 @@ fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     };
     let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
-    let words = [plan.mode.to_string(), stage.id().to_string()];
+    let second = if pass == Pass::Second { " (second pass)" } else { "" };
+    let words = [plan.mode.to_string(), format!("{}{second}", stage.id())];
     [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
 }

@@ -36,6 +36,7 @@ pub fn options() -> String {
         (OptionGroup::Image, "Image"),
         (OptionGroup::Sampling, "Sampler, guidance and noise"),
         (OptionGroup::Input, "Input image (`kiln img2img`)"),
+        (OptionGroup::Hires, "Hires fix (`kiln txt2img`)"),
         (OptionGroup::Internal, "Written by Kiln into the settings of images"),
     ] {
         let _ = write!(page, "\n## {title}\n\n| Field | Flag | Infotext key | Type | Default | Meaning |\n");

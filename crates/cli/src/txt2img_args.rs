@@ -5,12 +5,21 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{BatchSize, LoraName, LoraUse, Request};
 
-use crate::option_args::OptionArgs;
+use crate::option_args::{HiresArgs, OptionArgs};
 use crate::run_args::RunArgs;
 
 /// `kiln txt2img`.
 #[derive(Debug, Args)]
 pub struct Txt2img {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub hires: HiresArgs,
+}
+
+/// The flags of all commands that make images of a prompt.
+#[derive(Debug, Args)]
+pub struct Common {
     /// The prompt.
     #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag",
           required_unless_present_any = ["prompt_flag", "like"])]
@@ -52,7 +61,7 @@ pub struct Txt2img {
     pub run: RunArgs,
 }
 
-impl Txt2img {
+impl Common {
     /// Whether flags name a sampler, and noise levels.
     pub fn names(&self) -> (bool, bool) {
         (self.options.has("sampler"), self.options.has("scheduler") || self.options.has("sigmas"))
@@ -71,6 +80,7 @@ impl Txt2img {
         if let Some(prompt) = self.prompt.as_ref().or(self.prompt_flag.as_ref()) {
             request.prompt = prompt.clone();
             request.literal_prompt = false;
+            request.hires_prompt = None; // it belongs to the prompt that is replaced
             // What another prompt's tags named goes with it.
             request.loras.retain(|lora| matches!(lora.lora, LoraName::File(_)));
         }

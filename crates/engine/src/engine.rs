@@ -31,6 +31,7 @@ use crate::pipeline::trace::TraceFile;
 use crate::plan::{ExecutionTarget, Planner, Workload};
 use crate::refiner::{RefinerNetworks, networks};
 use crate::setup::{ResolvedDevice, Setup};
+use crate::upscaling::Enlarger;
 use crate::words::Embeddings;
 
 /// A model that is loaded.
@@ -52,6 +53,8 @@ pub struct Engine {
     pub(crate) has_beside: bool,
     /// Opened by the first job that begins with an image, and closed by the next one that does not.
     pub(crate) image_encoder: Option<ImageEncoder>,
+    /// The network between two passes, with its file, loaded by the first job that needs it.
+    pub(crate) enlarger: Option<(PathBuf, Enlarger)>,
     /// What networks are opened with.
     pub(crate) setup: Setup,
     pub(crate) placement: Placement,
@@ -173,6 +176,7 @@ impl Engine {
             decoder: Arc::new(Mutex::new(decoder)),
             has_beside,
             image_encoder: None,
+            enlarger: None,
             setup: setup.clone(),
             placement,
             options,
@@ -272,7 +276,8 @@ impl Engine {
     /// [`Error::Interrupted`] where `watch` stopped the run, [`Error::NotANumber`] where the numbers went wrong: no
     /// such image is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
-        let calls = job.evaluations(&self.model)?;
+        let calls = job.evaluations_of_passes(&self.model)?;
+        self.origin.start_upscaler(job);
         let mut images = SingleCall { job, first: 0, watch };
         self.set_refiner(job.refiner.as_ref())?;
         self.take_loras(&job.loras, &mut |event| images.event(event))?;
@@ -307,7 +312,14 @@ impl Engine {
     /// # Errors
     /// Those of the tokenizers, and [`Error::Request`] for texts of extreme lengths.
     pub fn shape_of(&mut self, job: &Job) -> Result<Shape> {
-        Ok(self.plan_texts(&Batch::of_jobs([job]))?.shape())
+        let batch = Batch::of_jobs([job]);
+        let shape = self.plan_texts(&batch)?.shape();
+        Ok(shape.then(self.second_shape(&batch)?))
+    }
+
+    /// The shape of the texts of a batch's second pass, if there is one.
+    pub(crate) fn second_shape(&self, batch: &Batch<'_>) -> Result<Option<Shape>> {
+        batch.second().map(|second| Ok(self.text().plan(&second)?.shape())).transpose()
     }
 
     /// Announces later jobs. Their texts are encoded together with the next new text, so that weights of text encoders that
@@ -324,8 +336,12 @@ impl Engine {
 
     /// Arranges memory for `work`.
     pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
-        if !work.encodes_image {
+        let stages = work.stages();
+        if !stages.contains(&Stage::EncodeImage) {
             self.close_image_encoder();
+        }
+        if !stages.contains(&Stage::Upscale) {
+            self.enlarger = None;
         }
         if self.memory_manager.prepare(work)? { self.clear() } else { Ok(()) }
     }
@@ -373,6 +389,7 @@ impl Engine {
         }
         self.decoder().part().leave();
         self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
+        self.enlarger = None;
         HostPool::trim(0.0);
         if let Some(pool) = &self.pool {
             pool.trim(0.0)?;
@@ -408,6 +425,9 @@ impl Engine {
         }
         if stage != Stage::Decode {
             self.decoder().part().leave();
+        }
+        if stage != Stage::Upscale {
+            self.enlarger = None;
         }
         if stage != Stage::EncodeImage {
             self.image_encoder.iter().for_each(|encoder| encoder.part().leave());

@@ -212,6 +212,7 @@ impl From<kiln_request::Error> for Error {
             kiln_request::Error::Models(error) => error.into(),
             kiln_request::Error::Media(error) => Self::Media(error),
             kiln_request::Error::Candle(error) => Self::Candle(error),
+            kiln_request::Error::Upscale(error) => error.into(),
             other => Self::Request(other),
         }
     }

@@ -66,11 +66,11 @@ pub use kiln_models::{
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_request::{
-    ComponentKind, DenoiserSpan, Extend, GuidanceOptions, ImageOptions, ImageReport, ImageSource, InfotextKey, Init,
-    InitImage, InitLatents, InpaintArea, InputFile, Job, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS,
-    OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Refiner, RefinerOptions, Request,
-    ResizeChoice, Rng, Rule, SeedOptions, SwitchBy, find_lora, find_option, limits, nearest_option, request_schema,
-    respell,
+    ComponentKind, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler, ImageOptions, ImageReport, ImageSource,
+    InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LatentFilter, LoraName, LoraUse, Mask,
+    MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Refiner,
+    RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option,
+    limits, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
@@ -86,7 +86,10 @@ pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::trace::{StepTrace, TraceFile};
-pub use plan::{BatchSize, ExecutionTarget, Plan, Planner, Rates, StagePlan, Workload, process_bytes};
+pub use plan::{
+    BatchSize, Enlargement, ExecutionTarget, Pass, Plan, Planner, Rates, SecondPassWork, StagePlan, Workload,
+    process_bytes,
+};
 pub use room::Room;
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use threads::{Threads, start_threads};

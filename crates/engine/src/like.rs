@@ -8,7 +8,8 @@ use kiln_models::{DTypeChoice, Hashes, ModelFolder, ModelOptions, Scope, locate_
 use kiln_request::settings::formats::{self, Taken, Unknown};
 use kiln_request::settings::{from_infotext, is_hash, labels, programs};
 use kiln_request::{
-    ComponentKind, ImageReport, LoraName, NamedFile, OwnSettings, PartFile, Request, file_stem, find_lora,
+    ComponentKind, HiresUpscaler, ImageReport, LoraName, NamedFile, OwnSettings, PartFile, Request, file_stem,
+    find_lora,
 };
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
@@ -217,6 +218,12 @@ impl Like {
                 let mut request = own.request.clone();
                 // A stranger's image says neither which folders are read nor how many images are made.
                 (request.wildcards_dir, request.batch_count, request.batch_size) = (None, None, None);
+                request.upscaler_dir = None;
+                if let Some(upscaler) = &mut request.hires_upscaler
+                    && let Some(path) = found_upscaler(upscaler, own, setup)
+                {
+                    *upscaler = path.into();
+                }
                 for lora in &mut request.loras {
                     if let LoraName::File(path) = &lora.lora {
                         let name = PathBuf::from(path.file_name().unwrap_or_default());
@@ -276,7 +283,7 @@ impl Like {
                 {
                     let (option, name) = (&input.option, &input.file.name);
                     let (then, now) = (short(then), short(now));
-                    all.push(format!("its `{option}` was {name} (hash {then}), this is another image (hash {now})"));
+                    all.push(format!("its `{option}` was {name} (hash {then}), this is another file (hash {now})"));
                 }
             }
             let matrices = |own: &OwnSettings| own.weight_type.clone().unwrap_or_else(|| own.dtype.clone());
@@ -326,6 +333,13 @@ fn short(hash: &str) -> &str {
 /// What has a hash, if it is long enough to be one of SHA-256.
 fn by_hash(hash: &str, cache: Option<&Path>, scope: Scope) -> Option<PathBuf> {
     (hash.len() >= 10 && is_hash(hash)).then(|| Hashes::new(cache).find(hash, scope)).flatten()
+}
+
+/// Where an upscaler's file is of which the name is known, by its hash.
+fn found_upscaler(upscaler: &HiresUpscaler, own: &OwnSettings, setup: &Setup) -> Option<PathBuf> {
+    upscaler.file()?;
+    let hash = own.inputs.iter().find(|input| input.option == "hires_upscaler")?.file.sha256.as_deref()?;
+    by_hash(hash, setup.cache_dir.as_deref(), Scope::Whole)
 }
 
 /// Where a refiner is of which the name is known: by its hash, else by its name where models are looked for. Where there is

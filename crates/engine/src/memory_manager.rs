@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::plan::{ExecutionTarget, Plan, Planner, Workload};
+use crate::plan::{ExecutionTarget, Pass, Plan, Planner, Workload};
 use crate::residency::StreamBudget;
 use crate::room::{DeviceMemory, Room};
 
@@ -24,6 +24,8 @@ pub(crate) struct MemoryManager {
     /// The plan of the current workload.
     plan: Plan,
     work: Workload,
+    /// The pass that runs.
+    pass: Pass,
     /// Whether the workload is that of a run and fits, and not only the initial expectation.
     is_prepared: bool,
     /// Whether memory was exhausted: larger plans are then not tried again.
@@ -57,7 +59,7 @@ impl MemoryManager {
         let work = Workload { vae: options.vae, ..work };
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(0))?;
         let (is_prepared, hit_oom) = (false, false);
-        let mut this = Self { planner, on, options, memory, plan, work, is_prepared, hit_oom };
+        let mut this = Self { planner, on, options, memory, plan, work, pass: Pass::First, is_prepared, hit_oom };
         match this.choose(&work) {
             Ok(plan) => this.plan = plan,
             Err(Error::Budget { .. }) => {}
@@ -73,6 +75,7 @@ impl MemoryManager {
     /// [`crate::Error::Budget`] if not even the smallest mode fits into the budget or into the device's total memory.
     pub(crate) fn prepare(&mut self, work: Workload) -> Result<bool> {
         let work = Workload { vae: self.options.vae, ..work };
+        self.pass = Pass::First;
         if work == self.work && self.is_prepared {
             return Ok(false);
         }
@@ -85,6 +88,16 @@ impl MemoryManager {
             tracing::warn!("{}; the system may end the run", self.plan.refusal(&work, memory.free));
         }
         Ok(self.plan.mode != before)
+    }
+
+    /// Says which pass of the run its next stages belong to.
+    pub(crate) fn begin_pass(&mut self, pass: Pass) {
+        self.pass = pass;
+    }
+
+    /// The memory options.
+    pub(crate) fn options(&self) -> &MemoryOptions {
+        &self.options
     }
 
     /// Plans with this refiner from now on, or without one.
@@ -126,13 +139,13 @@ impl MemoryManager {
     pub(crate) fn keep(&self, stage: Stage) -> Result<WeightResidency> {
         let Mode::Lowvram { resident } = self.plan.mode else { return Ok(WeightResidency::Whole) };
         let (resident, estimate) = match stage {
-            Stage::Denoise => (resident, self.planner.unet_estimate(&self.work, self.on)?),
+            Stage::Denoise => (resident, self.planner.unet_estimate(&self.work.of_pass(self.pass), self.on)?),
             Stage::Refine => {
                 (self.planner.refiner_resident(resident, self.on), self.planner.refiner_estimate(&self.work, self.on)?)
             }
             _ => (0, self.on.rates.estimate(&[])),
         };
-        let planned = self.plan.stage(stage).map_or(usize::MAX, |planned| planned.weights + planned.ring);
+        let planned = self.plan.stage_of(stage, self.pass).map_or(usize::MAX, |planned| planned.weights + planned.ring);
         let room = self.budget().map_or(usize::MAX, |_| planned);
         Ok(WeightResidency::Streamed(StreamBudget { resident, room }, estimate))
     }
@@ -144,7 +157,7 @@ impl MemoryManager {
     /// Errors of a dry run.
     pub(crate) fn shrink(&mut self, stage: Stage) -> Result<Option<()>> {
         self.hit_oom = true;
-        let tilings = self.work.vae.tilings(self.work.height, self.on.target);
+        let tilings = self.work.vae.tilings(self.work.max_height(), self.on.target);
         if let Some(tiling) = self.tiling_of(stage) {
             let mut ways = tilings.into_iter();
             ways.find(|known| *known == *tiling);

@@ -6,8 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device};
 use kiln_clip::mentions;
-use kiln_models::{Hashed, Hashes, ModelFolder};
-use kiln_request::{ComponentKind, FilesInText, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora};
+use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
+use kiln_request::{
+    ComponentKind, FilesInText, InputFile, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora,
+};
 use kiln_weights::MatrixType;
 
 use crate::setup::Setup;
@@ -95,9 +97,16 @@ impl Origin {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             PartFile { component: *component, file: named(name, Hashed::component(path)) }
         };
-        let parsed = job.prompts(index);
-        let texts = [Some(&parsed.prompt), parsed.negative_prompt.as_ref()];
-        let is_named = |word: &&String| texts.into_iter().flatten().any(|text| mentions(text, word));
+        let passes: Vec<_> = job.passes().map(|job| job.prompts(index)).collect();
+        let texts =
+            || passes.iter().flat_map(|parsed| [Some(&parsed.prompt), parsed.negative_prompt.as_ref()]).flatten();
+        let is_named = |word: &&String| texts().any(|text| mentions(text, word));
+        let mut loras: Vec<&LoraUse> = job.loras.iter().collect();
+        for lora in job.second_pass().iter().flat_map(|pass| &pass.job.loras) {
+            if loras.iter().all(|known| known.lora != lora.lora) {
+                loras.push(lora);
+            }
+        }
         OwnSettings {
             request: job.request_of(index),
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
@@ -106,11 +115,27 @@ impl Origin {
                 let model = refiner.model();
                 named(model.name(), Hashed::model(model.path()))
             }),
-            loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
-            inputs: job.input.as_ref().map(|input| input.files.clone()).unwrap_or_default(),
+            loras: loras.into_iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
+            inputs: job.input.iter().flat_map(|input| input.files.clone()).chain(self.upscaler(job)).collect(),
             embeddings: self.words.iter().filter(is_named).cloned().collect(),
             ..self.base.clone()
         }
+    }
+
+    /// The file of the upscaler between the passes.
+    fn upscaler(&self, job: &Job) -> Option<InputFile> {
+        let path = job.second_pass()?.file()?;
+        let file = NamedFile {
+            name: path.file_name()?.to_string_lossy().into_owned(),
+            sha256: self.hashes.get(&Hashed::file(&path, Scope::Whole)),
+        };
+        Some(InputFile { option: "hires_upscaler".into(), file })
+    }
+
+    /// Begins to hash the upscaler of a job.
+    pub(crate) fn start_upscaler(&self, job: &Job) {
+        let file = job.second_pass().and_then(|pass| pass.file());
+        self.hashes.start(file.iter().map(|path| Hashed::file(path, Scope::Whole)).collect());
     }
 
     /// What AUTOMATIC1111's text has of `settings`.

@@ -36,9 +36,15 @@ fn plans_equal_the_memory_of_runs() {
     let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
     let planner = Planner::new(&model, None).unwrap();
     // The larger model is last, because the threads keep their buffers.
-    let runs =
-        [(DTypeChoice::Bf16, "auto", 192, 1), (DTypeChoice::Bf16, "q8_0", 192, 1), (DTypeChoice::F32, "auto", 192, 3)];
-    for (dtype, weight_type, side, batch_size) in runs {
+    let runs = [
+        (DTypeChoice::Bf16, "auto", 192, 1, None),
+        (DTypeChoice::Bf16, "q8_0", 192, 1, None),
+        (DTypeChoice::F32, "auto", 192, 3, None),
+        // Two passes.
+        (DTypeChoice::F32, "auto", 192, 2, Some("latent")),
+        (DTypeChoice::F32, "auto", 192, 2, Some("lanczos")),
+    ];
+    for (dtype, weight_type, side, batch_size, hires) in runs {
         for (choice, mode) in
             [(ModeChoice::Full, Mode::Full), (ModeChoice::Medvram, Mode::Medvram), (ModeChoice::Lowvram, Mode::LOWVRAM)]
         {
@@ -52,6 +58,8 @@ fn plans_equal_the_memory_of_runs() {
                 steps: Some(2),
                 seed: Some(1),
                 batch_size: Some(batch_size),
+                hires_scale: hires.map(|_| 1.5),
+                hires_upscaler: hires.map(|name| name.parse().unwrap()),
                 ..Request::default()
             };
             let work = Workload::of(&request.resolve(&model).unwrap());
@@ -63,8 +71,13 @@ fn plans_equal_the_memory_of_runs() {
                 [("in use", in_use, used, IN_USE), ("kept", plan.peak(), reserved, kept)]
             {
                 let ratio = planned as f64 / found as f64;
-                println!("{mode}, {dtype:?}, {batch_size} of {side}: {planned} planned, {found} {what}: {ratio:.3}");
-                assert!((ratio - 1.0).abs() <= bound, "{mode}, {dtype:?}: {planned} planned, {found} {what}");
+                println!(
+                    "{mode}, {dtype:?}, {batch_size} of {side}, {hires:?}: {planned} planned, {found} {what}: {ratio:.3}"
+                );
+                assert!(
+                    (ratio - 1.0).abs() <= bound,
+                    "{mode}, {dtype:?}, {hires:?}: {planned} planned, {found} {what}"
+                );
             }
         }
     }

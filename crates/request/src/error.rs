@@ -30,6 +30,9 @@ pub enum Error {
     /// An input image cannot be read or changed.
     #[error(transparent)]
     Media(#[from] kiln_media::Error),
+    /// A file is no upscaler.
+    #[error(transparent)]
+    Upscale(#[from] kiln_upscale::Error),
     /// The pixels of an input image could not be converted.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -68,6 +71,10 @@ impl Error {
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::read_error(path);
         |source| error(source).into()
+    }
+
+    pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
+        kiln_models::Error::Model { path: path.to_path_buf(), problem: problem.to_string() }.into()
     }
 
     pub(crate) fn not_found(path: impl Into<PathBuf>, looked_for: String) -> Self {

@@ -30,6 +30,15 @@ pub enum Init {
         /// The part of the steps that is made, from the end, more than 0 and at most 1.
         strength: f64,
     },
+    /// The results of the pass before, enlarged, with noise on them: what the second pass of hires fix begins with.
+    FirstPass {
+        /// The part of the steps that is made, more than 0 and at most 1; by AUTOMATIC1111's and ComfyUI's rules the part of
+        /// the noise, with all steps made.
+        strength: f64,
+        /// The steps of the pass before where the steps of prompts' schedules are counted on from them, as AUTOMATIC1111
+        /// does.
+        steps: Option<usize>,
+    },
 }
 
 /// An image to begin with.
@@ -146,7 +155,7 @@ impl Init {
     /// The image that is encoded, if there is one.
     pub fn image(&self) -> Option<&InitImage> {
         match self {
-            Self::Noise => None,
+            Self::Noise | Self::FirstPass { .. } => None,
             Self::Image { image, .. } | Self::Masked { image, .. } => Some(image),
         }
     }
@@ -168,7 +177,9 @@ impl Init {
     pub fn strength(&self) -> Option<f64> {
         match self {
             Self::Noise => None,
-            Self::Image { strength, .. } | Self::Masked { strength, .. } => Some(*strength),
+            Self::Image { strength, .. } | Self::Masked { strength, .. } | Self::FirstPass { strength, .. } => {
+                Some(*strength)
+            }
         }
     }
 
@@ -201,6 +212,7 @@ impl Serialize for Init {
             Self::Noise => "noise",
             Self::Image { .. } => "image",
             Self::Masked { .. } => "masked",
+            Self::FirstPass { .. } => "first pass",
         };
         let mut init = serializer.serialize_struct("Init", 3)?;
         init.serialize_field("kind", kind)?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::{Error, Result};
+use crate::hires::SecondPass;
 use crate::init::Init;
 use crate::input::{Input, Rule};
 use crate::limits::check_images;
@@ -95,6 +96,8 @@ pub struct Job {
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub parsed: Parsed,
+    /// The second pass of hires fix.
+    pub hires: Option<Box<SecondPass>>,
 }
 
 impl Job {
@@ -114,6 +117,7 @@ impl Job {
             literal_negative_prompt: false,
             input: None,
             parsed: Parsed::default(),
+            hires: self.hires.as_deref().map(|pass| Box::new(pass.shared())),
             ..self.clone()
         }
     }
@@ -146,7 +150,11 @@ impl Job {
     /// [`Error::Value`] for more images than a job may have.
     pub fn with_batch_size(self, n: usize) -> Result<Self> {
         check_images(self.batch_count, n)?;
-        Ok(Self { batch_size: n, parsed: Parsed::default(), ..self })
+        let hires = match self.hires {
+            Some(pass) => Some(Box::new(SecondPass { job: pass.job.with_batch_size(n)?, ..*pass })),
+            None => None,
+        };
+        Ok(Self { batch_size: n, parsed: Parsed::default(), hires, ..self })
     }
 
     /// The prompts of image `index`, read once.
@@ -200,22 +208,30 @@ impl Job {
         self.parsed.set_spans(spans);
     }
 
+    /// The job of the second pass, if there is one: its schedule is shared in the same way.
+    pub fn second_job_mut(&mut self) -> Option<&mut Self> {
+        self.hires.as_deref_mut().map(|pass| &mut pass.job)
+    }
+
     /// The steps of the whole schedule, and how many of them are skipped.
     ///
     /// AUTOMATIC1111 runs `int(min(strength, 0.999) * steps) + 1` steps of the schedule (`setup_img2img_steps` and
-    /// `sample_img2img` of v1.10). ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
+    /// `sample_img2img` of v1.10); in a second pass, whose steps it gets as `steps`, it runs all of them, the last ones of
+    /// `int(steps / min(strength, 0.999))`. ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
     /// `comfy/samplers.py`).
     fn steps_of_rule(&self, rule: Rule, strength: f64) -> (usize, usize) {
         const MOST: f64 = 0.999;
+        let last_of = |strength: f64| {
+            let total = (self.steps as f64 / strength) as usize;
+            (total, total.saturating_sub(self.steps))
+        };
         match rule {
+            Rule::Automatic1111 if matches!(self.init, Init::FirstPass { .. }) => last_of(strength.min(MOST)),
             Rule::Automatic1111 => {
                 let encoded = (strength.min(MOST) * self.steps as f64) as usize;
                 (self.steps, self.steps.saturating_sub(encoded + 1))
             }
-            _ => {
-                let total = (self.steps as f64 / strength) as usize;
-                (total, total.saturating_sub(self.steps))
-            }
+            _ => last_of(strength),
         }
     }
 
@@ -228,7 +244,7 @@ impl Job {
         if rule == Rule::Comfy && self.refiner.is_some() {
             return refuse("`refiner`, or a1111");
         }
-        if rule == Rule::Diffusers || self.init.image().is_none() {
+        if rule == Rule::Diffusers || self.init == Init::Noise {
             return Ok(());
         }
         if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {

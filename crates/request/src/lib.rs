@@ -7,6 +7,7 @@
 
 mod error;
 mod guidance;
+mod hires;
 mod init;
 mod input;
 mod job;
@@ -19,10 +20,12 @@ mod refiner;
 mod request;
 mod seeds;
 pub mod settings;
+mod upscaler;
 mod wildcards;
 
 pub use error::{Error, Result};
 pub use guidance::Threshold;
+pub use hires::{HiresUpscaler, LatentFilter, SecondPass};
 pub use init::{Init, InitImage, InitLatents, Mask};
 pub use input::{Extend, ImageSource, InpaintArea, Input, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy};
 pub use job::Job;
@@ -37,4 +40,5 @@ pub use refiner::{DenoiserSpan, Refiner};
 pub use request::Rng;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, NamedFile, OwnSettings, PartFile};
+pub use upscaler::{OpenUpscaler, UpscalerChoice};
 pub use wildcards::Wildcards;

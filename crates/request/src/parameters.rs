@@ -1,6 +1,7 @@
 //! The settings of an image as the text that AUTOMATIC1111 writes into its PNGs under the key `parameters`.
 
 use kiln_media::quoted;
+use kiln_scheduler::number_text;
 
 use crate::job::Job;
 use crate::lora::with_tags;
@@ -67,6 +68,8 @@ fn option(row: &OptionRow, request: &Request, texts: [Option<&String>; 2]) -> Op
         "clip_skip" if request.clip_skip == Some(1) => None,
         // Without weights it does nothing.
         "emphasis" if !all.any(|text| text.contains(['(', '['])) => None,
+        // Images of two passes have that of the second one.
+        "strength" => request.strength.or(request.hires_strength).map(number_text),
         "pad_conds" => pad_conds(request, texts).map(String::from),
         _ => {
             let value = row.value(request);
@@ -136,6 +139,7 @@ mod tests {
             refiner: None,
             refining: Default::default(),
             parsed: Default::default(),
+            hires: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use kiln_clip::prompt::{PromptSchedule, Subprompt, expand, subprompts, take_tags};
 use kiln_scheduler::Schedule;
 
+use crate::init::Init;
 use crate::job::Job;
 use crate::refiner::DenoiserSpan;
 
@@ -41,10 +42,14 @@ impl ParsedPrompt {
         let literal = job.literal_negative_prompt;
         let negative_prompt = job.negative_prompt.as_ref().map(|text| made(text, literal, seed ^ NEGATIVE));
         let prompt = made(&job.prompt, job.literal_prompt, seed);
-        let part = |Subprompt { text, weight }| PromptPart { schedule: PromptSchedule::new(&text, job.steps), weight };
+        let schedule = |text: &str| match job.init {
+            Init::FirstPass { steps: Some(first), .. } => PromptSchedule::of_second_pass(text, first, job.steps),
+            _ => PromptSchedule::new(text, job.steps),
+        };
+        let part = |Subprompt { text, weight }| PromptPart { schedule: schedule(&text), weight };
         Self {
             parts: subprompts(&take_tags(&prompt).0).into_iter().map(part).collect(),
-            negative: PromptSchedule::new(negative_prompt.as_deref().unwrap_or_default(), job.steps),
+            negative: schedule(negative_prompt.as_deref().unwrap_or_default()),
             prompt,
             negative_prompt,
         }

@@ -97,6 +97,7 @@ impl Request {
             refiner,
             refining: RefinerOptions::of(self),
             parsed: Parsed::default(),
+            hires: None,
         };
         let job = match prepared {
             None => job,
@@ -107,7 +108,8 @@ impl Request {
         };
         job.check_rule()?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
-        Ok(job)
+        let hires = self.second_pass(&job, model)?;
+        Ok(Job { hires, ..job })
     }
 
     /// The refiner, opened and checked; `None` where the request has none.
@@ -140,10 +142,13 @@ impl Request {
     /// The same request with its comments removed; `None` where it has none.
     fn without_comments(&self) -> Option<Self> {
         let has_any = |text: &str| !self.keep_comments && text.contains('#');
-        let negative = self.negative_prompt.as_deref();
-        (has_any(&self.prompt) || negative.is_some_and(has_any)).then(|| Self {
+        let others = [&self.negative_prompt, &self.hires_prompt, &self.hires_negative_prompt].map(Option::as_deref);
+        let [negative, hires, hires_negative] = others;
+        (has_any(&self.prompt) || others.into_iter().flatten().any(has_any)).then(|| Self {
             prompt: without_comments(&self.prompt),
             negative_prompt: negative.map(without_comments),
+            hires_prompt: hires.map(without_comments),
+            hires_negative_prompt: hires_negative.map(without_comments),
             keep_comments: true,
             ..self.clone()
         })
@@ -163,12 +168,11 @@ impl Request {
 
     /// The lists that the prompts name.
     fn wildcards(&self) -> Result<Wildcards> {
-        let negative = self.negative_prompt.as_ref();
-        let prompts = [
-            (!self.literal_prompt).then_some(self.prompt.as_str()),
-            negative.filter(|_| !self.literal_negative_prompt).map(String::as_str),
-        ];
-        let prompts: Vec<&str> = prompts.into_iter().flatten().collect();
+        let prompts =
+            [Some(&self.prompt), self.hires_prompt.as_ref()].map(|text| text.filter(|_| !self.literal_prompt));
+        let negative = [&self.negative_prompt, &self.hires_negative_prompt].map(Option::as_ref);
+        let negative = negative.map(|text| text.filter(|_| !self.literal_negative_prompt));
+        let prompts: Vec<&str> = prompts.into_iter().chain(negative).flatten().map(String::as_str).collect();
         let folder = self.wildcards_dir.as_deref();
         folder.map_or(Ok(Wildcards::default()), |folder| Wildcards::read(folder, &prompts))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::DType;
 use kiln_nn::ops::Target;
 use kiln_nn::{MetaDevice, TensorLike};
-use kiln_weights::{Checkpoint, LoadReport, ParamSource, Placement, Segments, StoredType, load};
+use kiln_weights::{Checkpoint, LoadReport, MapSource, ParamSource, Placement, Segments, StoredType, load};
 
 use crate::compact::Compact;
 use crate::config::{CompactActivation, NetworkConfig};
@@ -33,6 +33,15 @@ enum Network {
     Compact(Box<Compact>),
 }
 
+impl Network {
+    fn new(config: &NetworkConfig) -> Self {
+        match config {
+            NetworkConfig::Rrdb(config) => Self::Rrdb(Box::new(Rrdb::new(config))),
+            NetworkConfig::Compact(config) => Self::Compact(Box::new(Compact::new(config))),
+        }
+    }
+}
+
 impl Upscaler {
     /// Opens a checkpoint: `.safetensors`, `.pth` or another format that [`Checkpoint`] reads.
     ///
@@ -43,6 +52,12 @@ impl Upscaler {
         Self::from_source(Checkpoint::open(path)?, None)
     }
 
+    /// A network without weights, to know the memory of its runs.
+    pub fn without_weights(config: NetworkConfig) -> Self {
+        let source: Arc<dyn ParamSource> = Arc::new(std::iter::empty().collect::<MapSource>());
+        Self { network: Network::new(&config), config, source, stored: None }
+    }
+
     /// The network of a source's tensors. `activation` is that of SRVGGNetCompact without the slopes of PReLU, for which
     /// the tensors do not say it.
     ///
@@ -50,10 +65,7 @@ impl Upscaler {
     /// As [`Upscaler::open`].
     pub fn from_source(source: impl ParamSource + 'static, activation: Option<CompactActivation>) -> Result<Self> {
         let (config, names) = recognize(&source, activation)?;
-        let network = match &config {
-            NetworkConfig::Rrdb(config) => Network::Rrdb(Box::new(Rrdb::new(config))),
-            NetworkConfig::Compact(config) => Network::Compact(Box::new(Compact::new(config))),
-        };
+        let network = Network::new(&config);
         let segments = match &network {
             Network::Rrdb(network) => network.segments(),
             Network::Compact(network) => network.segments(),
@@ -135,6 +147,11 @@ impl Upscaler {
             NetworkConfig::Rrdb(config) => [h, w].map(|size| size.div_ceil(config.unshuffle)),
             NetworkConfig::Compact(_) => [h, w],
         }
+    }
+
+    /// All strips for an image of this size, from the fastest to those that take the least memory.
+    pub fn all_strips(&self, image: [usize; 2], target: Target) -> impl Iterator<Item = StripRows> {
+        StripRows::all(target, self.map_size(image))
     }
 
     /// The strips with which an image of this size is fastest.

@@ -31,7 +31,18 @@ impl PromptSchedule {
     /// Parses a prompt for a run of `steps` steps. A text that cannot be parsed is one text for all steps, including
     /// its brackets: one with a `|` outside of `[a|b]`, or with a backslash at its end or before a newline.
     pub fn new(prompt: &str, steps: usize) -> Self {
-        let whole = |text: &str| vec![StepRange { until: steps, text: text.into() }];
+        Self::parse(prompt, Steps { count: steps, before: None })
+    }
+
+    /// The same for a second pass of `steps` steps after one of `first` steps. Its times count on: `[a:b:25]` changes at
+    /// step 5 after a first pass of 20 steps, and `[a:b:1.5]` at its middle. Times of the first pass are over
+    /// (AUTOMATIC1111's `get_learned_conditioning_prompt_schedules` of `modules/prompt_parser.py`, v1.10).
+    pub fn of_second_pass(prompt: &str, first: usize, steps: usize) -> Self {
+        Self::parse(prompt, Steps { count: steps, before: Some(first) })
+    }
+
+    fn parse(prompt: &str, steps: Steps) -> Self {
+        let whole = |text: &str| vec![StepRange { until: steps.count, text: text.into() }];
         // Most prompts contain neither construct.
         let constructs = if prompt.contains(['[', '|', '\\']) { Constructs::find(prompt) } else { None };
         let ranges = match constructs {
@@ -55,6 +66,27 @@ impl PromptSchedule {
     /// 3, four of them, and `[a|b]` is `a a b a b`.
     pub fn index_at(&self, step: usize) -> usize {
         self.ranges.iter().position(|range| step <= range.until).unwrap_or(0)
+    }
+}
+
+/// The steps of a run, and those of the run before from which times count on.
+#[derive(Clone, Copy)]
+struct Steps {
+    count: usize,
+    before: Option<usize>,
+}
+
+impl Steps {
+    /// The step of a time: a number with a decimal point is a share of the steps. The result is rounded down, and at most
+    /// the number of steps.
+    fn of(self, when: &str) -> f64 {
+        let (value, count): (f64, _) = (when.parse().unwrap_or(0.0), self.count as f64);
+        let value = match (when.contains('.'), self.before) {
+            (true, None) => value * count,
+            (true, Some(_)) => (value - 1.0) * count,
+            (false, before) => value - before.unwrap_or(0) as f64,
+        };
+        value.trunc().min(count)
     }
 }
 
@@ -130,36 +162,37 @@ impl<'a> Constructs<'a> {
     }
 
     /// The steps at which ranges end.
-    fn ends(&self, steps: usize) -> Vec<usize> {
-        let mut ends = vec![false; steps + 1];
-        ends[steps] = true;
+    fn ends(&self, steps: Steps) -> Vec<usize> {
+        let count = steps.count;
+        let mut ends = vec![false; count + 1];
+        ends[count] = true;
         self.walk(
             |_| {},
             |construct, open| match construct {
                 Construct::Scheduled { before, after, when, .. } => {
-                    let when = step_of(when, steps);
+                    let when = steps.of(when);
                     if when >= 1.0 {
                         ends[when as usize] = true;
                     }
                     open.extend([before.clone(), after.clone()]);
                 }
                 Construct::Alternate { branches, .. } => {
-                    ends[1.min(steps)..].fill(true);
+                    ends[1.min(count)..].fill(true);
                     open.extend(branches.iter().cloned());
                 }
             },
         );
-        (0..=steps).filter(|&step| ends[step]).collect()
+        (0..=count).filter(|&step| ends[step]).collect()
     }
 
     /// The text at a step, counted from 1.
-    fn text_at(&self, step: usize, steps: usize) -> String {
+    fn text_at(&self, step: usize, steps: Steps) -> String {
         let mut text = String::new();
         self.walk(
             |plain| text += plain,
             |construct, open| {
                 open.push(match construct {
-                    Construct::Scheduled { before, when, .. } if step as f64 <= step_of(when, steps) => before.clone(),
+                    Construct::Scheduled { before, when, .. } if step as f64 <= steps.of(when) => before.clone(),
                     Construct::Scheduled { after, .. } => after.clone(),
                     Construct::Alternate { branches, .. } => branches[step.saturating_sub(1) % branches.len()].clone(),
                 });
@@ -230,14 +263,6 @@ fn time(text: &str, from: usize) -> Option<(&str, usize)> {
     Some((&number[..length], text.len() - rest.len()))
 }
 
-/// The step of a time: a number with a decimal point is a share of the steps. The result is rounded down, and at most
-/// `steps`.
-fn step_of(when: &str, steps: usize) -> f64 {
-    let value: f64 = when.parse().unwrap_or(0.0);
-    let value = if when.contains('.') { value * steps as f64 } else { value };
-    value.trunc().min(steps as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,6 +287,21 @@ mod tests {
         check("[a:b:0]", &[(10, "b")]);
         check("[a:b:-3]", &[(10, "b")]);
         check("[a:3:4]", &[(4, "a"), (10, "3")]);
+    }
+
+    #[test]
+    fn times_of_a_second_pass_count_on() {
+        let of = |prompt| {
+            let PromptSchedule { ranges } = PromptSchedule::of_second_pass(prompt, 20, 10);
+            ranges.into_iter().map(|range| (range.until, range.text)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("[a:b:25]"), [(5, "a".into()), (10, "b".into())]);
+        assert_eq!(of("[a:b:1.5]"), [(5, "a".into()), (10, "b".into())]);
+        for over in ["[a:b:0.5]", "[a:b:7]", "[a:b:20]", "[a:b:1.0]"] {
+            assert_eq!(of(over), [(10, "b".into())], "{over}");
+        }
+        assert_eq!(of("[a:b:2.5]"), [(10, "a".into())]);
+        assert_eq!(of("[a|b]").len(), 10);
     }
 
     #[test]

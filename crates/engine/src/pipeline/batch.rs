@@ -26,6 +26,12 @@ impl<'a> Batch<'a> {
         self.0[0].0
     }
 
+    /// The same images in their second pass; `None` where there is none.
+    pub(crate) fn second(&self) -> Option<Self> {
+        let images = self.images().map(|(job, index)| Some((&job.second_pass()?.job, index)));
+        images.collect::<Option<Vec<_>>>().map(Self)
+    }
+
     /// How many images.
     pub(crate) fn len(&self) -> usize {
         self.0.len()

@@ -24,7 +24,7 @@ pub enum Stage {
     Refine,
     /// Latents become pixels.
     Decode,
-    /// Pixels become more pixels.
+    /// Images become larger; between two passes latents may, too.
     Upscale,
     /// Pixels become files.
     Save,
@@ -36,7 +36,7 @@ impl Stage {
         match self {
             Self::Load => "loading",
             Self::Encode => "encoding",
-            Self::EncodeImage => "encoding the initial image",
+            Self::EncodeImage => "encoding the image",
             Self::Denoise => "denoising",
             Self::Refine => "refining",
             Self::Decode => "decoding",
@@ -82,6 +82,11 @@ pub enum Event {
         done: usize,
         /// Calls of the denoiser in the whole job.
         total: usize,
+    },
+    /// Images of the first pass are enlarged.
+    Enlarge {
+        /// The part of the batch that is done, from 0 to 1.
+        part: f32,
     },
     /// An image overflowed the type in which the autoencoder ran. It is decoded again in a wider one, and so are all
     /// that follow.

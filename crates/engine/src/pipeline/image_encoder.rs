@@ -105,33 +105,36 @@ impl ImageEncoder {
         &self.part
     }
 
-    /// The scaled latents of `images`, `(n, c, h, w)` in f32 in the host's memory. `draw` gives noise for a tensor's shape,
-    /// for all images at once; it is asked once, and only where a sample is wanted of an encoder that has a variance. An
-    /// image that follows itself is encoded once.
+    /// The scaled latents of `n` images, `(n, c, h, w)` in f32 in the host's memory; `image` gives each of them. `draw` gives
+    /// noise for a tensor's shape, for all images at once; it is asked once, and only where a sample is wanted of an encoder
+    /// that has a variance. An image that follows itself is encoded once.
     ///
     /// # Errors
     /// [`Error::NotANumber`] where no type holds the numbers, and what the network reports.
     pub(crate) fn encode(
         &mut self,
-        images: &[&InitImage],
+        n: usize,
+        image: &mut dyn FnMut(usize) -> Result<InitImage>,
         keep: &WeightResidency,
         tiling: Tiling,
         draw: impl FnOnce(&Tensor) -> Result<Tensor>,
         upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut moments = Vec::with_capacity(images.len());
-        for image in images {
-            if self.last.as_ref().is_none_or(|(known, _)| known != *image) {
+        let (mut moments, mut sample) = (Vec::with_capacity(n), false);
+        for i in 0..n {
+            let image = image(i)?;
+            sample |= image.latents() == InitLatents::Sample;
+            if self.last.as_ref().is_none_or(|(known, _)| *known != image) {
+                self.last = None; // both do not need to fit at once
                 let Self { network, part, .. } = self;
                 let pixels = image.pixels();
                 let found = in_a_type_that_holds(part, keep, "the VAE's encoder", upcast, |part, dtype| {
                     part.run(|| network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling))
                 })?;
-                self.last = Some(((*image).clone(), found));
+                self.last = Some((image, found));
             }
             moments.extend(self.last.as_ref().map(|(_, moments)| moments.clone()));
         }
-        let sample = images.iter().any(|image| image.latents() == InitLatents::Sample);
         self.network.latents(&Tensor::cat(&moments, 0)?, draw, sample)
     }
 }

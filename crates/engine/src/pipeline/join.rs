@@ -8,8 +8,10 @@ use crate::error::{Error, Result, proceed};
 use crate::generated_image::GeneratedImage;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::run::{self, Latents};
+use crate::pipeline::run::{self, Latents, Progress};
 use crate::pipeline::running::{GroupId, RunningBatch};
+use crate::pipeline::second_pass::second_pass;
+use crate::plan::Pass;
 use crate::refiner::RefinerNetworks;
 
 impl Engine {
@@ -41,10 +43,12 @@ impl Engine {
         }
         let batch = Batch::of_job(job, first);
         let texts = self.plan_texts(&batch)?;
-        let work = texts.shape().work(job, batch.len(), texts.texts());
+        let shape = texts.shape().then(self.second_shape(&batch)?);
+        let work = shape.work(job, batch.len(), texts.texts());
         let all = running.work().map_or(work, |others| others.with(work));
         self.prepare(all)?;
-        let group = self.attempt(Stage::Denoise, &mut tell, |engine, tell| run::start(engine, &batch, &texts, tell))?;
+        let group =
+            self.attempt(Stage::Denoise, &mut tell, |engine, tell| run::start(engine, &batch, &texts, None, tell))?;
         Ok(running.join(group, Some(work)))
     }
 
@@ -58,11 +62,13 @@ impl Engine {
         running: &mut RunningBatch,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GroupId>> {
+        self.memory_manager.begin_pass(Pass::First);
         self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| engine.advance(running, None))?;
         Ok(running.finished())
     }
 
-    /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined.
+    /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined. The
+    /// second pass of a job that has one runs here, between two evaluations of the others.
     ///
     /// # Errors
     /// [`Error::Request`] where the batch has left, and those of [`Engine::txt2img`].
@@ -75,6 +81,8 @@ impl Engine {
     ) -> Result<Vec<GeneratedImage>> {
         let all = run::finished(&running.finish(id)?)?;
         let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
+        let progress = Progress { before: 0, total: job.evaluations_of_passes(&self.model)? };
+        let all = second_pass(self, &batch, all, progress, &mut tell)?;
         run::begin_decoding(self);
         let image = |(place, (job, index)): (usize, (&Job, usize))| {
             let latents = Latents::of(&batch, &all, place)?;

@@ -19,6 +19,7 @@ use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::running::{Group, RunningBatch};
+use crate::pipeline::second_pass::{Enlarged, second_pass};
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
@@ -66,6 +67,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// The same after so many more evaluations.
+    pub(super) fn after(self, evaluations: usize) -> Self {
+        Self { before: self.before + evaluations, ..self }
+    }
+
     fn event(self, done: usize) -> Event {
         Event::Step { done: self.before + done, total: self.total }
     }
@@ -89,7 +95,7 @@ impl BatchRequest {
     pub fn of_set(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<Self> {
         let texts = engine.plan_texts(batch)?;
         let work = shape.work(batch.job(), n, texts.texts());
-        let total = batch.job().evaluations(&engine.model)?;
+        let total = batch.job().evaluations_of_passes(&engine.model)?;
         Ok(Self { texts, work, progress: Progress { before: 0, total } })
     }
 }
@@ -160,9 +166,10 @@ pub fn run_batch(
     let before = engine.timings;
     engine.prepare(work)?;
     let latents = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
-        let group = start(engine, batch, &texts, tell)?;
+        let group = start(engine, batch, &texts, None, tell)?;
         denoise(engine, batch, group, progress, tell)
     })?;
+    let latents = second_pass(engine, batch, latents, progress, &mut |event| sink.event(event))?;
     let times =
         BatchTimes { encode: engine.timings.encode - before.encode, denoise: engine.timings.denoise - before.denoise };
     let mut decodes = false;
@@ -179,10 +186,12 @@ pub fn run_batch(
 }
 
 /// The first stages of a batch: its texts, and its initial images where there are any, up to what the denoiser starts with.
+/// `enlarged` are the results of the pass before where this is the second one.
 pub(crate) fn start(
     engine: &mut Engine,
     batch: &Batch<'_>,
     texts: &BatchTexts,
+    enlarged: Option<&Enlarged>,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Group> {
     tell(Stage::Encode.begin())?;
@@ -199,7 +208,10 @@ pub(crate) fn start(
     // A network with channels for the masked image sees nothing else of an image that begins with noise.
     let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
     let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
-    let image = encode_images(engine, &images, &mut noise, tell)?;
+    let image = match enlarged {
+        Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, tell)?),
+        None => encode_images(engine, &images, &mut noise, tell)?,
+    };
     let drawn = noise.latents(shape)?;
     let extra = if takes_mask {
         let latents = job.image.init_noise.unwrap_or_default();
@@ -278,9 +290,18 @@ fn encode_images(
     noise: &mut BatchNoise,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Option<Tensor>> {
-    if images.is_empty() {
-        return Ok(None);
-    }
+    let one = &mut |i: usize| Ok(images[i].clone());
+    (!images.is_empty()).then(|| encode_each(engine, images.len(), one, noise, tell)).transpose()
+}
+
+/// The same for `n` images, each of which `image` makes when it is encoded.
+pub(super) fn encode_each(
+    engine: &mut Engine,
+    n: usize,
+    image: &mut dyn FnMut(usize) -> Result<InitImage>,
+    noise: &mut BatchNoise,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Tensor> {
     tell(Stage::EncodeImage.begin())?;
     let begin = Instant::now();
     host_memory::trim(Stage::EncodeImage.id());
@@ -299,16 +320,16 @@ fn encode_images(
             );
             Ok(())
         };
-        engine.image_encoder()?.encode(images, &keep, tiling, draw, &mut upcast)
+        engine.image_encoder()?.encode(n, image, &keep, tiling, draw, &mut upcast)
     })?;
     engine.after("encoded images");
     engine.timings.encode += begin.elapsed();
-    Ok(Some(latents))
+    Ok(latents)
 }
 
 /// The stage denoise: a group's way down its schedule, as the only group of a running batch. Gives its latents `(n, c, h, w)`
 /// in f32 in the host's memory.
-fn denoise(
+pub(super) fn denoise(
     engine: &mut Engine,
     batch: &Batch<'_>,
     group: Group,

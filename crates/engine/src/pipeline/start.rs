@@ -53,7 +53,7 @@ pub(crate) fn mask_channels(
                 masks.push(mask.of_latents((1, h, w), f)?);
                 images.push(image.with_pixels(image.pixels().broadcast_mul(&kept)?));
             }
-            Init::Noise | Init::Image { .. } => {
+            Init::Noise | Init::Image { .. } | Init::FirstPass { .. } => {
                 masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
                 let latents = init.image().map_or(latents, |image| image.latents());
                 images.push(InitImage::new(&all, latents)?);

@@ -127,6 +127,14 @@ impl TextEncoders {
             let Shape { guided, parts, chunks, context, .. } = plan.shape();
             work.with_texts(guided, [parts, chunks, context, plan.texts()])
         });
+        let second = match (work.second, Batch::of_job(job, 0).second()) {
+            (Some(pass), Some(second)) => {
+                let plan = self.plan(&second)?;
+                Some(pass.with_texts(&plan.shape().work(second.job(), second.len(), plan.texts())))
+            }
+            (second, _) => second,
+        };
+        let work = Workload { second, ..work };
         Ok((work, plans))
     }
 
@@ -136,7 +144,7 @@ impl TextEncoders {
         self.overlapped = overlapped;
         let room = self.cache.capacity() / 2;
         self.ahead.clear();
-        for job in jobs {
+        for job in jobs.flat_map(Job::passes) {
             for text in ConditioningPlan::of(&Batch::of_jobs([job]), self.zeros_for_no_negative).texts {
                 let key = self.key(job, &text);
                 if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {

@@ -9,7 +9,7 @@ use crate::pipeline::conditioning::{ConditioningPlan, Row};
 use crate::pipeline::lengths::Lengths;
 use crate::pipeline::text_cache::Key;
 use crate::pipeline::tokens::TextTokens;
-use crate::plan::Workload;
+use crate::plan::{SecondPassWork, Workload};
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,20 +23,54 @@ pub struct Shape {
     pub(crate) chunks: usize,
     /// Chunks of every text in the batch, after shorter ones were filled up or repeated.
     pub(crate) context: usize,
+    /// The same of the texts of a second pass.
+    second: Option<SecondShape>,
     /// The same two numbers for a refiner's text encoders.
     refiner: Option<[usize; 2]>,
+}
+
+/// See [`Shape`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct SecondShape {
+    guided: bool,
+    composed: bool,
+    parts: usize,
+    chunks: usize,
+    context: usize,
 }
 
 impl Shape {
     /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts. More than
     /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
     pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Workload {
-        let Self { guided, parts, refiner, .. } = self;
+        let Self { guided, parts, refiner, second, .. } = self;
         let [chunks, context] = refiner.unwrap_or_default();
         let (chunks, context) = (chunks.max(self.chunks), context.max(self.context));
-        let usual = n * if guided { 1 + parts } else { 1 };
-        let texts = if texts <= usual { usual } else { texts.next_power_of_two() };
-        Workload { batch_size: n, guided, parts, chunks, context, texts, ..Workload::of(job) }
+        let rounded = |guided: bool, parts: usize| {
+            let usual = n * if guided { 1 + parts } else { 1 };
+            if texts <= usual { usual } else { texts.next_power_of_two() }
+        };
+        let work = Workload::of(job);
+        let of_second = |work: SecondPassWork| match second {
+            Some(SecondShape { guided, parts, chunks, context, .. }) => {
+                SecondPassWork { guided, parts, chunks, context, texts: rounded(guided, parts), ..work }
+            }
+            None => work,
+        };
+        let texts = rounded(guided, parts);
+        Workload { batch_size: n, guided, parts, chunks, context, texts, second: work.second.map(of_second), ..work }
+    }
+
+    /// The shape of images whose second pass has texts of the shape `second`.
+    pub(crate) fn then(self, second: Option<Self>) -> Self {
+        let of = |Self { guided, composed, parts, chunks, context, .. }| SecondShape {
+            guided,
+            composed,
+            parts,
+            chunks,
+            context,
+        };
+        Self { second: second.map(of), ..self }
     }
 }
 
@@ -93,6 +127,7 @@ impl TextPlan {
             parts: conditions.parts(*n),
             chunks: lengths.longest(),
             context: lengths.total(),
+            second: None,
             refiner: None,
         }
     }

@@ -107,7 +107,7 @@ impl Planner {
 impl Plan {
     /// The error if it does not fit into `room`.
     pub(crate) fn refusal(&self, work: &Workload, room: Room) -> Error {
-        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting } = self.largest();
+        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting, .. } = self.largest();
         let parts = [
             ("weights", weights),
             ("ring", ring),
@@ -122,7 +122,7 @@ impl Plan {
             .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
             .collect();
         Error::Budget {
-            what: format!("{} of {}x{}", work.batch_size, work.width, work.height),
+            what: work.described(),
             mode: if self.mode == Mode::LOWVRAM {
                 "the smallest mode".into()
             } else {

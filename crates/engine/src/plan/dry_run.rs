@@ -4,10 +4,12 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
+use kiln_request::OpenUpscaler;
 use kiln_unet::Conditioning;
+use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
 
-use super::{ExecutionTarget, Workload};
+use super::{Enlargement, ExecutionTarget, Pass, SecondPassWork, Workload};
 use crate::error::Result;
 use crate::generated_image;
 use crate::host_memory;
@@ -52,16 +54,29 @@ pub(super) struct Networks<'a> {
 pub(super) struct DryRun {
     /// The stages in their order.
     pub(super) stages: Vec<StageRun>,
-    /// Floating-point operations of each of the denoiser's segments in a step.
-    pub(super) step_flop: Vec<f64>,
-    /// The same for the refiner's denoiser.
-    pub(super) refiner_flop: Vec<f64>,
+    /// The operations of a step.
+    pub(super) flop: PassFlop,
+    /// The same in the second pass; empty where there is none.
+    pub(super) second_flop: PassFlop,
 }
 
-/// What one stage holds, in every way that there is to run it, the fastest first. A stage that is never tiled has one.
+/// Floating-point operations of each segment of a denoiser in a step.
+#[derive(Default)]
+pub(super) struct PassFlop {
+    /// Those of the model's denoiser.
+    pub(super) step: Vec<f64>,
+    /// Those of the refiner's.
+    pub(super) refiner: Vec<f64>,
+}
+
+/// What a stage holds in every way that there is to run it, the fastest first. A stage that is never tiled has one.
+pub(super) type Ways = Vec<(Tiling, StageBytes)>;
+
+/// A stage of a pass.
 pub(super) struct StageRun {
     pub(super) stage: Stage,
-    pub(super) ways: Vec<(Tiling, StageBytes)>,
+    pub(super) pass: Pass,
+    pub(super) ways: Ways,
 }
 
 impl StageBytes {
@@ -78,70 +93,147 @@ impl Networks<'_> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
+        let mut run = DryRun { stages: Vec::new(), flop: PassFlop::default(), second_flop: PassFlop::default() };
+        let tilings = work.vae.tilings(work.max_height(), target);
+        // What denoising leaves for decoding, and for the next pass.
+        let mut held: Option<MetaTensor> = None;
+        for (pass, of_pass, stages) in work.passes() {
+            let second = work.second.filter(|_| pass == Pass::Second);
+            let (ways, flop) = self.pass(&device, (&of_pass, second), &tilings, &mut held, &stages)?;
+            run.stages.extend(ways.into_iter().map(|(stage, ways)| StageRun { stage, pass, ways }));
+            *(if pass == Pass::First { &mut run.flop } else { &mut run.second_flop }) = flop;
+        }
+        Ok(run)
+    }
+
+    /// Runs the stages of one pass, which has latents of the one before in `held` and leaves its own there. Returns what each
+    /// stage holds, and the operations of a step.
+    fn pass(
+        &self,
+        device: &MetaDevice,
+        (work, second): (&Workload, Option<SecondPassWork>),
+        tilings: &[Tiling],
+        held: &mut Option<MetaTensor>,
+        stages: &[Stage],
+    ) -> Result<(Vec<(Stage, Ways)>, PassFlop)> {
+        let target = device.target();
         // The caller's pixels and mask in f32 stay in the host's memory, the input that is pasted back as bytes, and a masked
         // image for a network that takes one.
         let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
-        let _input = in_host.then(|| device.tensor(&[1, planes, work.height, work.width], DType::F32));
-        let own = self.encode(&device, work, (self.text, self.denoiser))?;
-        let refined = self.refiner.map(|networks| self.encode(&device, work, networks)).transpose()?;
-        let bytes_of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
-            conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
-        };
-        let conditions = bytes_of(&own) + refined.as_ref().map_or(0, bytes_of);
-        let bytes = || {
+        let (width, height) = second.map_or((work.width, work.height), |second| second.enlarged);
+        let _input = in_host.then(|| device.tensor(&[1, planes, height, width], DType::F32));
+        let enlarged = second.filter(|second| second.enlargement != Enlargement::Latents && !target.is_gpu());
+        let _enlarged = enlarged.map(|_| device.tensor(&[work.batch_size, 3, height, width], DType::U8));
+        // Those of the model, and those of its refiner.
+        let mut conditions: Vec<(Conditioning<MetaTensor>, Vec<MetaTensor>)> = Vec::new();
+        let bytes = |conditions: &[(Conditioning<MetaTensor>, Vec<MetaTensor>)]| {
+            let of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
+                conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
+            };
+            let conditions = conditions.iter().map(of).sum();
             let (peak, workspace) = (device.ledger().peak(), target.kept() + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();
             StageBytes { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
-        let (mut stages, mut step_flop, mut refiner_flop) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut flop, mut runs) = (PassFlop::default(), Vec::with_capacity(stages.len()));
         let size = [work.batch_size, self.denoiser.latent_channels()];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
-        // What denoising leaves for decoding.
-        let mut held: Option<MetaTensor> = None;
-        let tilings = || work.vae.tilings(work.height, target).into_iter();
-        for stage in work.stages() {
+        for &stage in stages {
             let ways = match stage {
+                Stage::Upscale => match second {
+                    Some(second) => {
+                        held.get_or_insert_with(|| device.tensor(&latents, DType::F32));
+                        let larger = device.tensor(&latents, DType::F32);
+                        let ways = self.upscale(device, second, &mut || bytes(&conditions))?;
+                        *held = Some(larger);
+                        ways
+                    }
+                    None => Vec::new(),
+                },
+                Stage::Encode => {
+                    conditions.push(self.encode(device, work, (self.text, self.denoiser))?);
+                    if let Some(networks) = self.refiner {
+                        conditions.push(self.encode(device, work, networks)?);
+                    }
+                    vec![(Tiling::Whole, bytes(&conditions))]
+                }
                 Stage::EncodeImage => {
-                    let of = |tiling| {
-                        self.encode_image(&device, work, tiling)?;
-                        Ok((tiling, bytes()))
+                    let of = |&tiling: &Tiling| {
+                        self.encode_image(device, (width, height), tiling)?;
+                        Ok((tiling, bytes(&conditions)))
                     };
-                    tilings().map(of).collect::<Result<Vec<_>>>()?
+                    tilings.iter().map(of).collect::<Result<Vec<_>>>()?
                 }
                 Stage::Denoise => {
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
-                    self.denoise(&device, self.denoiser, &latents, work, &own.0)?;
-                    step_flop = device.take_flop().by_segment(self.denoiser.segments());
-                    held = Some(latents);
-                    vec![(Tiling::Whole, bytes())]
+                    if let Some((conditioning, _)) = conditions.first() {
+                        self.denoise(device, self.denoiser, &latents, work, conditioning)?;
+                    }
+                    flop.step = device.take_flop().by_segment(self.denoiser.segments());
+                    *held = Some(latents);
+                    vec![(Tiling::Whole, bytes(&conditions))]
                 }
                 Stage::Refine => {
                     let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
-                    if let (Some((_, denoiser)), Some((conditioning, _))) = (self.refiner, &refined) {
+                    if let (Some((_, denoiser)), Some((conditioning, _))) = (self.refiner, conditions.get(1)) {
                         device.take_flop();
-                        self.denoise(&device, denoiser, &latents, work, conditioning)?;
-                        refiner_flop = device.take_flop().by_segment(denoiser.segments());
+                        self.denoise(device, denoiser, &latents, work, conditioning)?;
+                        flop.refiner = device.take_flop().by_segment(denoiser.segments());
                     }
-                    held = Some(latents);
-                    vec![(Tiling::Whole, bytes())]
+                    *held = Some(latents);
+                    vec![(Tiling::Whole, bytes(&conditions))]
                 }
                 Stage::Decode => {
-                    let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
-                    let of = |tiling| {
-                        self.decode(&latents, tiling)?;
-                        Ok((tiling, bytes()))
+                    let latents = held.get_or_insert_with(|| device.tensor(&latents, DType::F32));
+                    let of = |&tiling: &Tiling| {
+                        self.decode(latents, tiling)?;
+                        Ok((tiling, bytes(&conditions)))
                     };
-                    tilings().map(of).collect::<Result<Vec<_>>>()?
+                    tilings.iter().map(of).collect::<Result<Vec<_>>>()?
                 }
-                Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => vec![(Tiling::Whole, bytes())],
+                Stage::Load | Stage::Save => vec![(Tiling::Whole, bytes(&conditions))],
             };
-            stages.push(StageRun { stage, ways });
+            runs.push((stage, ways));
         }
-        Ok(DryRun { stages, step_flop, refiner_flop })
+        Ok((runs, flop))
+    }
+
+    /// One image on its way from the first pass to the second, in all strips of a network. The images themselves, of which
+    /// a network may make larger ones than the second pass has, are counted in the host's memory.
+    fn upscale(
+        &self,
+        device: &MetaDevice,
+        second: SecondPassWork,
+        bytes: &mut dyn FnMut() -> StageBytes,
+    ) -> Result<Ways> {
+        let (target, (width, height)) = (device.target(), second.enlarged);
+        let Enlargement::Network(network) = second.enlargement else {
+            return Ok(vec![(Tiling::Whole, bytes())]);
+        };
+        let open = OpenUpscaler::without_weights(network);
+        let passes = open.passes([second.first.0, second.first.1], [width, height]).unwrap_or_default();
+        let Some(network) = open.upscaler() else { return Ok(vec![(Tiling::Whole, bytes())]) };
+        // The last pass is the largest. Its input is what the one before gave.
+        let [w, h] = passes.len().checked_sub(2).and_then(|i| passes.get(i)).copied().unwrap_or(second.first.into());
+        let [channels, _] = network.config().channels();
+        let (shape, result) = (if channels == 1 { [3, h, w] } else { [1, h, w] }, w * h * network.scale().pow(2));
+        let in_host = (!target.is_gpu()).then(|| device.tensor(&[3, w * h + result], DType::U8));
+        let mut ways = Vec::new();
+        for strips in network.all_strips([h, w], target) {
+            let network_bytes = device.ledger().hold(network.footprint(shape, self.dtype, target, strips)?);
+            let rows = match strips {
+                StripRows::Whole => Tiling::Whole,
+                StripRows::Rows(rows) => Tiling::Strips { rows, recompute: false },
+            };
+            ways.push((rows, bytes()));
+            drop(network_bytes);
+        }
+        drop(in_host);
+        Ok(ways)
     }
 
     /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides until
@@ -173,8 +265,8 @@ impl Networks<'_> {
     }
 
     /// One image, up to what its latents are drawn from.
-    fn encode_image(&self, device: &MetaDevice, work: &Workload, tiling: Tiling) -> Result<()> {
-        let image = device.tensor(&[1, 3, work.height, work.width], DType::F32);
+    fn encode_image(&self, device: &MetaDevice, (width, height): (usize, usize), tiling: Tiling) -> Result<()> {
+        let image = device.tensor(&[1, 3, height, width], DType::F32);
         let moments = self.encoder.encode(&image, self.decoder_dtype, tiling)?;
         if !device.target().is_gpu() {
             let _on_the_host = moments.copy()?;

@@ -9,6 +9,7 @@ mod choice;
 mod dry_run;
 mod execution_target;
 mod flop;
+mod passes;
 mod planner;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use kiln_request::Job;
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;
 pub use flop::{decoder_flop, text_flop, unet_flop};
+pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
 pub use time::Rates;
 
@@ -54,6 +56,8 @@ pub struct Workload {
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
+    /// The second pass over the images, if there is one.
+    pub second: Option<SecondPassWork>,
     /// Those of the steps that a refiner makes; 0 without one.
     pub refiner_steps: usize,
     /// What is said of the autoencoder's memory.
@@ -75,16 +79,15 @@ impl Workload {
             context: 1,
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
+            second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
             vae: VaeMemory::default(),
         }
     }
 
-    /// The stages that memory is planned for, in their order.
+    /// The stages that memory is planned for, in their order, over all passes.
     pub fn stages(&self) -> Vec<Stage> {
-        let image = self.encodes_image.then_some(Stage::EncodeImage);
-        let refine = (self.refiner_steps > 0).then_some(Stage::Refine);
-        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise]).chain(refine).chain([Stage::Decode]).collect()
+        self.passes().into_iter().flat_map(|(_, _, stages)| stages).collect()
     }
 
     /// Of so many steps about those that a refiner makes from the part `switch` of the run on: one at least.
@@ -117,6 +120,10 @@ impl Workload {
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
+            second: match (self.second, other.second) {
+                (Some(one), Some(other)) => Some(one.with(other)),
+                (one, other) => one.or(other),
+            },
             refiner_steps: self.refiner_steps.max(other.refiner_steps),
             vae: self.vae,
         }
@@ -168,6 +175,9 @@ pub struct Plan {
 pub struct StagePlan {
     /// The stage.
     pub stage: Stage,
+    /// The pass that it belongs to.
+    #[serde(skip_serializing_if = "Pass::is_first")]
+    pub pass: Pass,
     /// Resident weights.
     pub weights: usize,
     /// The ring buffer of streamed weights.
@@ -194,7 +204,7 @@ fn is_whole(tiling: &Tiling) -> bool {
 impl StagePlan {
     /// A stage that has nothing.
     fn empty(stage: Stage) -> Self {
-        Self { stage, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
+        Self { stage, pass: Pass::First, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
     }
 
     /// All of it.
@@ -220,9 +230,14 @@ impl Plan {
         );
     }
 
-    /// The plan of a stage, where the run has that stage.
+    /// The plan of a stage, where the run has that stage: that of the pass which takes the most.
     pub fn stage(&self, stage: Stage) -> Option<&StagePlan> {
-        self.stages.iter().find(|plan| plan.stage == stage)
+        self.stages.iter().filter(|plan| plan.stage == stage).max_by_key(|plan| plan.total())
+    }
+
+    /// The plan of a stage in a pass; where that pass does not have it, that of the other one.
+    pub(crate) fn stage_of(&self, stage: Stage, pass: Pass) -> Option<&StagePlan> {
+        self.stages.iter().find(|plan| plan.stage == stage && plan.pass == pass).or(self.stage(stage))
     }
 
     /// The first of the stages that have the most.

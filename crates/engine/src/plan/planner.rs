@@ -7,12 +7,14 @@ use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
+use kiln_request::{HiresUpscaler, OpenUpscaler};
 use kiln_unet::Unet;
+use kiln_upscale::Upscaler;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
-use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
-use super::{ExecutionTarget, Plan, StagePlan, Workload, decoder_flop, unet_flop};
+use super::dry_run::{DryRun, Networks, PassFlop, StageBytes, StageRun, TOKENS};
+use super::{Enlargement, ExecutionTarget, Pass, Plan, SecondPassWork, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
@@ -58,8 +60,11 @@ pub(super) struct Measures {
     encoder: Option<Weights>,
     /// Bytes of a feature map of the decoder at the image's size, with the fewest channels.
     map: usize,
+    /// The weights of the network between two passes.
+    upscaler: Option<Weights>,
     /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
+    second_step_flop: f64,
     refiner_flop: f64,
     decode_flop: f64,
     work: Workload,
@@ -190,9 +195,44 @@ impl Planner {
             context: 1,
             texts: 1,
             encodes_image: self.unet.config().extra_channels() > 0,
+            second: None,
             refiner_steps: 0,
             vae: VaeMemory::default(),
         })
+    }
+
+    /// `work` with a second pass that is larger by `scale` and has what `upscaler` enlarges.
+    ///
+    /// # Errors
+    /// [`crate::Error::Request`] for a size that is too large, and those of the upscaler's file.
+    pub fn with_second_pass(&self, work: Workload, scale: f64, upscaler: &HiresUpscaler) -> Result<Workload> {
+        let multiple = self.model.vae.downscale().max(8);
+        let scaled = |size: usize| (size as f64 * scale) as usize / multiple * multiple;
+        let width = side("the width of the second pass", scaled(work.width), multiple)?;
+        let height = side("the height of the second pass", scaled(work.height), multiple)?;
+        let enlargement = match upscaler {
+            HiresUpscaler::Latents(_) => Enlargement::Latents,
+            HiresUpscaler::Pixels(choice) => match OpenUpscaler::open(choice, None)?.upscaler() {
+                Some(network) => Enlargement::Network(*network.config()),
+                None => Enlargement::Pixels,
+            },
+        };
+        let Workload { steps, guided, parts, chunks, context, texts, .. } = work;
+        let (first, enlarged) = ((work.width, work.height), (width, height));
+        let second = SecondPassWork {
+            width,
+            height,
+            first,
+            enlarged,
+            steps,
+            guided,
+            parts,
+            chunks,
+            context,
+            texts,
+            enlargement,
+        };
+        Ok(Workload { second: Some(second), ..work })
     }
 
     /// The estimate for streaming the U-Net.
@@ -254,9 +294,18 @@ impl Planner {
             decoder_dtype,
             downscale,
         };
-        let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
-        let size = (work.height / downscale, work.width / downscale);
-        let DryRun { stages, step_flop, refiner_flop } = networks.dry_run(on, work)?;
+        let last = work.of_pass(Pass::Second);
+        let map = last.width * last.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
+        let size = (last.height / downscale, last.width / downscale);
+        let DryRun { stages, flop: PassFlop { step: step_flop, refiner: refiner_flop }, second_flop } =
+            networks.dry_run(on, work)?;
+        let upscaler = match work.second.map(|second| second.enlargement) {
+            Some(Enlargement::Network(network)) => {
+                let upscaler = Upscaler::without_weights(network);
+                Some(Weights::of(upscaler.segments(), dtype, ExecutionTarget { matrices: None, ..on }, &[]))
+            }
+            _ => None,
+        };
         let per_image = |flop: &[f64]| flop.iter().sum::<f64>() / work.batch_size.max(1) as f64;
         let texts = self.text.iter().chain(refiner.iter().flat_map(|refiner| &refiner.text));
         let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
@@ -268,7 +317,9 @@ impl Planner {
             refiner: refiner.map(|refiner| Weights::of(refiner.unet.segments(), dtype, on, &refiner_flop)),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
+            upscaler,
             step_flop: per_image(&step_flop),
+            second_step_flop: per_image(&second_flop.step),
             refiner_flop: per_image(&refiner_flop),
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
@@ -289,7 +340,7 @@ impl Measures {
     /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
     /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let Self { unet, refiner, decoder, encoder, work, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, upscaler, work, on, .. } = self;
         let refiner_streams = refiner.as_ref().map_or_else(Streamed::default, |refiner| {
             let resident = resident_in(mode).min(refiner.all());
             self.streamed(refiner, resident, budget, self.bytes_of(Stage::Refine))
@@ -298,21 +349,24 @@ impl Measures {
         let unet_streams = self.streamed(unet, resident_in(mode), budget, self.bytes_of(Stage::Denoise));
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
-        for StageRun { stage, ways } in &self.stages {
+        for StageRun { stage, pass, ways } in &self.stages {
             let of = |beside: StageBytes| {
                 let (weights, ring) = self.weights(*stage, mode, budget, beside);
                 let beside = if mode == Mode::Full { self.with_graph_memory(*stage, beside) } else { beside };
                 let StageBytes { activations, workspace, conditions, waiting } = beside;
-                StagePlan { stage: *stage, weights, ring, activations, workspace, conditions, waiting }
+                StagePlan { stage: *stage, pass: *pass, weights, ring, activations, workspace, conditions, waiting }
             };
             let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
-            let (way, plan) = self.way(ways, budget, if mode.streams() { before } else { usize::MAX }, of);
+            let before = if mode.streams() { before } else { usize::MAX };
+            // A stage that both passes have runs in one way, which has room for the larger one.
+            let (way, _) = self.way(&self.largest_ways(*stage), budget, before, of);
+            let own = ways.iter().find(|(tiling, _)| *tiling == way);
             match stage {
                 Stage::Decode => tiling = way,
                 Stage::EncodeImage => encode_tiling = way,
                 _ => {}
             }
-            stages.push(plan);
+            stages.push(of(own.map(|(_, bytes)| *bytes).unwrap_or_default()));
         }
         let n = work.batch_size;
         let texts: usize = self.text.iter().map(Weights::all).sum();
@@ -321,17 +375,22 @@ impl Measures {
         let images = encoder.as_ref();
         let (copied_per_step, per_image, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, texts + unet.all() + refiner_all + decoder.all() + images.map_or(0, Weights::all)),
-            Mode::Lowvram { .. } => (
-                unet_streams.copied,
-                streams(decoder) + images.map_or(0, streams),
-                texts + unet_streams.resident + refiner_streams.resident,
-            ),
+            Mode::Medvram => {
+                let between = [images, upscaler.as_ref()].into_iter().flatten().map(Weights::all).sum::<usize>();
+                (0, 0, texts + unet.all() + refiner_all + decoder.all() + between)
+            }
+            Mode::Lowvram { .. } => {
+                let resident = unet_streams.resident + refiner_streams.resident;
+                let between = upscaler.as_ref().map_or(0, Weights::all);
+                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + resident + between)
+            }
         };
         let refiner_copied = if mode.streams() { refiner_streams.copied } else { 0 };
         let rates = &on.rates;
         let own_steps = work.steps.saturating_sub(work.refiner_steps);
+        let second_steps = work.second.map_or(0, |second| second.steps);
         let steps = own_steps as f64 * rates.seconds(self.step_flop, n, copied_per_step)
+            + second_steps as f64 * rates.seconds(self.second_step_flop, n, copied_per_step)
             + work.refiner_steps as f64 * rates.seconds(self.refiner_flop, n, refiner_copied);
         let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
         Plan {
@@ -349,11 +408,12 @@ impl Measures {
 
     /// Weights and ring of a stage in a mode.
     fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
-        let Self { unet, refiner, decoder, encoder, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, upscaler, on, .. } = self;
         let unets = unet.all() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
         let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
-        let images = encoder.as_ref().map_or(0, Weights::all);
+        // Those besides the model's own: the encoder of images, and the network between two passes.
+        let images = [encoder, upscaler].into_iter().flatten().map(Weights::all).sum::<usize>();
         let of_network = match stage {
             Stage::EncodeImage => encoder.as_ref(),
             Stage::Denoise => Some(unet),
@@ -362,6 +422,10 @@ impl Measures {
             Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => None,
         };
         match (mode, of_network) {
+            // It does not stream.
+            (Mode::Medvram | Mode::Lowvram { .. }, None) if stage == Stage::Upscale => {
+                (upscaler.as_ref().map_or(0, Weights::all), 0)
+            }
             (Mode::Full, None) => (texts + unets + decoder.all() + images, 0),
             // On the CPU text encoders give their memory back.
             (Mode::Full, Some(_)) => (unets + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0),
@@ -390,8 +454,22 @@ impl Measures {
 
     /// What a stage has besides weights, run in the fastest way.
     fn bytes_of(&self, stage: Stage) -> StageBytes {
-        let run = self.stages.iter().find(|run| run.stage == stage);
-        run.and_then(|run| run.ways.first()).map(|(_, bytes)| *bytes).unwrap_or_default()
+        let runs = self.stages.iter().filter(|run| run.stage == stage);
+        let fastest = runs.filter_map(|run| run.ways.first()).map(|(_, bytes)| *bytes);
+        fastest.max_by_key(StageBytes::total).unwrap_or_default()
+    }
+
+    /// The ways of running a stage, each with the bytes of the pass that takes the most.
+    fn largest_ways(&self, stage: Stage) -> Vec<(Tiling, StageBytes)> {
+        let mut ways: Vec<(Tiling, StageBytes)> = Vec::new();
+        for (tiling, bytes) in self.stages.iter().filter(|run| run.stage == stage).flat_map(|run| &run.ways) {
+            match ways.iter_mut().find(|(known, _)| known == tiling) {
+                Some((_, most)) if most.total() < bytes.total() => *most = *bytes,
+                Some(_) => {}
+                None => ways.push((*tiling, *bytes)),
+            }
+        }
+        ways
     }
 
     /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
@@ -405,7 +483,9 @@ impl Measures {
                 let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
                 StageBytes { activations: block + refiner + bytes.activations - lent, ..bytes }
             }
-            Stage::EncodeImage => StageBytes { activations: block + refiner + bytes.activations, ..bytes },
+            Stage::EncodeImage | Stage::Upscale => {
+                StageBytes { activations: block + refiner + bytes.activations, ..bytes }
+            }
             Stage::Denoise => StageBytes { activations: refiner + bytes.activations, ..bytes },
             Stage::Refine => StageBytes { activations: block + bytes.activations, ..bytes },
             _ => bytes,

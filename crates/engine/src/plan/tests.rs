@@ -5,7 +5,7 @@ use kiln_ops::Target;
 
 use crate::pipeline::event::Stage;
 
-use super::{ExecutionTarget, Plan, Planner, Workload};
+use super::{ExecutionTarget, Pass, Plan, Planner, Workload};
 use crate::mode::Mode;
 use crate::residency::{StreamBudget, on_device, planned, residency};
 use crate::room::Room;
@@ -156,5 +156,44 @@ fn initial_images_are_a_stage_of_the_plan() {
                 assert_eq!(sizes[1], expected, "{mode}: {:?}", stage.stage);
             }
         }
+    }
+}
+
+/// A run of two passes has the stages of both. One mode serves both, and takes what the larger pass takes.
+#[test]
+fn a_second_pass_is_planned_with_the_first() {
+    use Stage::{Decode, Denoise, Encode, EncodeImage, Upscale};
+    let network = kiln_testkit::fixtures("upscale/compact_x2.pth").display().to_string();
+    for (planner, work, on) in cases() {
+        let two = |upscaler: &str| planner.with_second_pass(work, 1.5, &upscaler.parse().unwrap()).unwrap();
+        let size = (work.width / 2 * 3, work.height / 2 * 3);
+        let larger = Workload { width: size.0, height: size.1, ..work };
+        let (latents, pixels, network) = (two("latent"), two("lanczos"), two(&network));
+        assert_eq!(latents.stages(), [Encode, Denoise, Upscale, Encode, Denoise, Decode]);
+        let of_pixels = [Encode, Denoise, Decode, Upscale, Encode, EncodeImage, Denoise, Decode];
+        assert!(pixels.stages() == of_pixels && network.stages() == of_pixels);
+        for mode in [Mode::Full, Mode::Medvram, Mode::LOWVRAM] {
+            let plan = |work| planner.plan(mode, &work, on, None).unwrap();
+            let [first, one, latents, pixels, network] = [work, larger, latents, pixels, network].map(plan);
+            assert_eq!(latents.stages.iter().filter(|stage| stage.pass == Pass::Second).count(), 4);
+            for (stage, pass, alone) in [(Denoise, Pass::First, &first), (Denoise, Pass::Second, &one)] {
+                let [found, alone] = [&latents, alone].map(|plan| *plan.stage_of(stage, pass).unwrap());
+                assert_eq!((found.weights, found.ring, found.workspace), (alone.weights, alone.ring, alone.workspace));
+                let beside = found.activations as f64 / alone.activations as f64;
+                assert!((1.0..1.05).contains(&beside), "{mode}, {stage:?} {pass:?}: {beside}");
+            }
+            assert!(latents.peak() >= one.peak() && pixels.peak() >= latents.peak() && network.peak() >= pixels.peak());
+            assert!(latents.seconds_per_batch > one.seconds_per_batch, "{mode}");
+            let upscale = network.stage(Upscale).unwrap();
+            assert!(upscale.weights > 0 && upscale.activations > pixels.stage(Upscale).unwrap().activations, "{mode}");
+        }
+        // A budget that has room for the first pass alone is refused, with both sizes.
+        let least = |work| planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
+        if least(latents) > least(work) {
+            let message = planner.choose(&latents, on, least(work)).unwrap_err().to_string();
+            assert!(message.contains(&format!(", then {}x{} needs ", size.0, size.1)), "{message}");
+        }
+        let fitting = planner.choose(&latents, on, least(latents)).unwrap();
+        assert!(fitting.peak() <= least(latents));
     }
 }

@@ -6,14 +6,15 @@ use candle_core::DType;
 use kiln_media::{DecodedImage, Filter, Gray8Image, Rgb8Image, Rgba8Image};
 use kiln_mempool::Category;
 use kiln_nn::ops::Target;
+use kiln_request::OpenUpscaler;
 use kiln_upscale::{StripRows, Upscaler};
 use kiln_weights::Placement;
 
 use super::bytes::{to_image, to_tensor};
-use super::open::{Kind, OpenUpscaler};
 use super::strips::{TileRows, fewer};
 use crate::error::{Error, Result, proceed};
 use crate::host_memory;
+use crate::memory::MemoryOptions;
 use crate::room::{DeviceMemory, Room};
 use crate::setup::{ResolvedDevice, Setup};
 
@@ -27,7 +28,9 @@ pub struct Enlarger {
 /// Where a network's weights are.
 struct Loaded {
     place: ResolvedDevice,
-    setup: Setup,
+    memory: MemoryOptions,
+    /// Bytes of the budget that other weights take.
+    taken: usize,
 }
 
 /// News while an image is enlarged.
@@ -59,12 +62,28 @@ impl Enlarger {
     /// # Errors
     /// [`Error::Device`], and [`Error::Weights`] where the file cannot be read.
     pub fn load(upscaler: OpenUpscaler, setup: &Setup, tile: TileRows) -> Result<Self> {
-        let loaded = match &upscaler.kind {
-            Kind::Filter(_) => None,
-            Kind::Network { network, .. } => {
-                let place = setup.resolve()?;
+        match upscaler.is_network() {
+            true => Self::load_beside(upscaler, setup.resolve()?, setup.memory.clone(), 0, tile),
+            false => Ok(Self { upscaler, loaded: None, tile }),
+        }
+    }
+
+    /// The same on a device that is open, where other weights take `taken` bytes of the budget.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_beside(
+        upscaler: OpenUpscaler,
+        place: ResolvedDevice,
+        memory: MemoryOptions,
+        taken: usize,
+        tile: TileRows,
+    ) -> Result<Self> {
+        let loaded = match upscaler.upscaler() {
+            None => None,
+            Some(network) => {
                 read_weights(network, &place)?;
-                Some(Loaded { place, setup: setup.clone() })
+                Some(Loaded { place, memory, taken })
             }
         };
         Ok(Self { upscaler, loaded, tile })
@@ -108,10 +127,7 @@ impl Enlarger {
             };
             enlarged = Some(self.pass(enlarged.as_ref().unwrap_or(image), &mut watch)?);
         }
-        let filter = match self.upscaler.kind {
-            Kind::Filter(filter) => filter,
-            Kind::Network { .. } => Filter::Lanczos3,
-        };
+        let filter = self.upscaler.filter().unwrap_or(Filter::Lanczos3);
         match enlarged {
             Some(enlarged) if enlarged.size() == (width, height) => Ok(enlarged),
             Some(enlarged) => Ok(enlarged.resize(width, height, filter)?),
@@ -127,10 +143,10 @@ impl Enlarger {
         watch: &mut Watch<'_>,
     ) -> Result<Enlarged> {
         let alpha = image.alpha().filter(|_| image.is_transparent());
-        match (&self.upscaler.kind, alpha) {
+        match (self.upscaler.filter(), alpha) {
             (_, None) => Ok(Enlarged::Rgb(self.enlarge(image.rgb(), width, height, watch)?)),
-            (Kind::Filter(filter), Some(_)) => Ok(Enlarged::Rgba(image.resize(width, height, *filter)?.to_rgba())),
-            (Kind::Network { .. }, Some(alpha)) => {
+            (Some(filter), Some(_)) => Ok(Enlarged::Rgba(image.resize(width, height, filter)?.to_rgba())),
+            (None, Some(alpha)) => {
                 let colors = self.enlarge(image.rgb(), width, height, watch)?;
                 let alpha: Gray8Image = alpha.resize(width, height, Filter::Lanczos3)?;
                 Ok(Enlarged::Rgba(colors.with_alpha(&alpha)?))
@@ -140,7 +156,9 @@ impl Enlarger {
 
     /// One run of the network, with its own scale.
     fn pass(&mut self, image: &Rgb8Image, watch: &mut Watch<'_>) -> Result<Rgb8Image> {
-        let (Kind::Network { network, path }, Some(loaded)) = (&self.upscaler.kind, &mut self.loaded) else {
+        let (Some(network), Some(path), Some(loaded)) =
+            (self.upscaler.upscaler(), self.upscaler.path(), &mut self.loaded)
+        else {
             return Ok(image.clone());
         };
         match loaded.run(network, self.tile, image, watch) {
@@ -204,8 +222,11 @@ impl Loaded {
 
     /// The memory that there is besides the weights.
     fn room(&self, network: &Upscaler, target: Target) -> Option<Room> {
-        match Room::of_budget(&self.setup.memory, target) {
-            Some(room) => Some(Room::given(room.bytes.saturating_sub(network.segments().bytes(self.place.dtype)))),
+        match Room::of_budget(&self.memory, target) {
+            Some(room) => {
+                let weights = network.segments().bytes(self.place.dtype) + self.taken;
+                Some(Room::given(room.bytes.saturating_sub(weights)))
+            }
             None => DeviceMemory::of(&self.place.device).map(|memory| memory.free),
         }
     }
@@ -235,9 +256,9 @@ mod tests {
     }
 
     fn enlarger(network: Upscaler, dtype: DTypeChoice, tile: TileRows) -> Enlarger {
-        let kind = Kind::Network { network: Box::new(network), path: PathBuf::from("4x.pth") };
+        let open = OpenUpscaler::of_network(network, PathBuf::from("4x.pth"));
         let setup = Setup { device: DeviceChoice::Cpu, dtype, ..Setup::default() };
-        Enlarger::load(OpenUpscaler { kind }, &setup, tile).unwrap()
+        Enlarger::load(open, &setup, tile).unwrap()
     }
 
     fn from_file(name: &str, tile: TileRows) -> Enlarger {

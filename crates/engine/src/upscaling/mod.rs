@@ -4,18 +4,15 @@
 //! after image. [`OpenUpscaler`] and [`Enlarger`] are for programs that have their own images.
 
 mod bytes;
-mod choice;
 mod enlarger;
 mod input;
 mod names;
-mod open;
 mod plan;
 mod run;
 mod strips;
 
-pub use choice::UpscalerChoice;
 pub use enlarger::{Enlarger, EnlargerEvent};
-pub use open::OpenUpscaler;
+pub use kiln_request::{OpenUpscaler, UpscalerChoice};
 pub use plan::{UpscaleOptions, UpscaleRun};
 pub use run::{UpscaleEvent, UpscaleReport};
 pub use strips::TileRows;

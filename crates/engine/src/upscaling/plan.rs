@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use kiln_files::PlannedFile;
+use kiln_request::{ImageSource, OpenUpscaler, UpscalerChoice};
 
-use super::choice::UpscalerChoice;
 use super::input::Input;
 use super::names;
-use super::open::{OpenUpscaler, scaled};
 use super::strips::TileRows;
-use kiln_request::ImageSource;
 
 use crate::error::{Error, Result};
 use crate::setup::Setup;
@@ -73,7 +71,7 @@ impl UpscaleRun {
         let mut jobs = Vec::with_capacity(images.len());
         for (source, output) in images.into_iter().zip(outputs) {
             let input = Input::check(source)?;
-            let target = scaled(input.size, scale);
+            let target = OpenUpscaler::scaled(input.size, scale);
             if let Err(problem) = upscaler.passes(input.size, target) {
                 let problem = format!("{problem}; choose a smaller scale or a smaller image");
                 return Err(kiln_media::Error::Read { name: input.source.name(), problem }.into());

@@ -3,6 +3,7 @@
 
 mod convert;
 mod half;
+mod hires;
 mod image_to_image;
 mod inpaint;
 mod lengths;

@@ -83,6 +83,8 @@ pub enum OptionKind {
     Model,
     /// Sides of an image with numbers of pixels.
     Borders,
+    /// One of these names, or a path of an upscaler's file.
+    Upscaler(fn() -> Vec<&'static str>),
     /// LoRA files with their strengths.
     Loras,
 }
@@ -115,6 +117,8 @@ pub enum OptionGroup {
     Sampling,
     /// The image to begin with, its mask, and what is done with them.
     Input,
+    /// The second pass.
+    Hires,
     /// State that Kiln writes into the settings of images, and that no user types.
     Internal,
 }
@@ -176,6 +180,7 @@ impl OptionKind {
             Self::Seed => vec!["0".into(), u64::MAX.to_string()],
             Self::Offset => vec![i64::MIN.to_string(), "0".into()],
             Self::Choice(names) | Self::Name(names) => names().into_iter().map(String::from).collect(),
+            Self::Upscaler(names) => names().into_iter().chain(["a"]).map(String::from).collect(),
             Self::Numbers => vec!["3,2,1".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
         }
@@ -184,7 +189,7 @@ impl OptionKind {
     /// The names that a user may choose from.
     pub fn names(&self) -> Vec<&'static str> {
         match self {
-            Self::Choice(names) | Self::Name(names) => names(),
+            Self::Choice(names) | Self::Name(names) | Self::Upscaler(names) => names(),
             _ => Vec::new(),
         }
     }
@@ -203,6 +208,7 @@ impl OptionKind {
             Self::Offset => "whole number".into(),
             Self::Choice(names) => names().join(", "),
             Self::Name(_) => "name".into(),
+            Self::Upscaler(_) => "name or path".into(),
             Self::Numbers => "list of numbers".into(),
             Self::Folder | Self::File | Self::Model => "path".into(),
             Self::Borders => "sides with pixels".into(),

@@ -7,6 +7,7 @@ use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
+use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::request::Rng;
@@ -127,6 +128,28 @@ impl Scalar for PathBuf {
 
     fn infotext(&self) -> String {
         quoted(&self.to_string_lossy())
+    }
+}
+
+impl Scalar for HiresUpscaler {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::of_path(Path::new(text))
+    }
+
+    fn of_path(path: &Path) -> Result<Self, String> {
+        Ok(path.to_path_buf().into())
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.label())
+    }
+
+    fn parse_infotext(text: &str) -> Option<Self> {
+        Some(Self::of_label(text))
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 

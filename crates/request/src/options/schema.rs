@@ -36,7 +36,7 @@ fn property(row: &OptionRow) -> Value {
         }
         OptionKind::Choice(names) => json!({"type": "string", "enum": names()}),
         // Names of other programs are accepted too.
-        OptionKind::Name(names) => json!({"type": "string", "examples": names()}),
+        OptionKind::Name(names) | OptionKind::Upscaler(names) => json!({"type": "string", "examples": names()}),
         OptionKind::Numbers => json!({"type": "array", "items": {"type": "number"}}),
         OptionKind::Loras => json!({
             "type": "array",

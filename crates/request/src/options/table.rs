@@ -12,12 +12,13 @@ use kiln_scheduler::{
 use serde::{Deserialize, Serialize};
 
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
-use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
+use super::row::OptionGroup::{Hires, Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
     Borders, Choice, File, Flag, Folder, Loras, Model, Name, Number, Numbers, Offset, Seed, Side, Size, Switch, Text,
-    Whole,
+    Upscaler, Whole,
 };
 use super::row::{InfotextKey, OptionRow};
+use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::lora::LoraUse;
@@ -348,11 +349,11 @@ options! {
     group ImageOptions {
         /// Fraction of the steps that is run on the input, more than 0. Less keeps more of it.
         strength as strength: f64 = 0.75; Option<f64> {
-            kind: PART, default: "0.75", infotext: Changed("Denoising strength"), aliases: &["denoising_strength"], group: Input,
+            kind: PART, default: "0.75", infotext: Changed(labels::DENOISING_STRENGTH), aliases: &["denoising_strength"], group: Input,
         }
         /// The program whose rules apply to an input image (step counts, first noise, what a mask does) and to a refiner.
         rule as rule: Rule = Rule::Diffusers; Option<Rule> {
-            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers", infotext: Changed("Image rule"), group: Image,
+            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers; with `hires_scale` a1111", infotext: Changed("Image rule"), group: Image,
         }
         /// How the input gets the size of the results: stretch changes its shape, crop keeps the middle, fill adds bars with the
         /// colors of its edge.
@@ -399,6 +400,49 @@ options! {
         mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
         /// Extends the input by pixels, as top=128,left=64. The border is regenerated.
         extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
+        /// Makes images again in a second pass that is larger by this factor (hires fix). Sides are rounded down to multiples
+        /// of 8.
+        hires_scale: Option<f64> { kind: Number { min: 1.0, max: 16.0 }, usual: "1.5 to 2", infotext: Changed("Hires upscale"), group: Hires }
+        /// Size of the second pass, as 1024x1536, in the place of `hires_scale`. Of another shape, the middle is cut out.
+        hires_size: Option<(usize, usize)> { kind: Size, infotext: Changed("Hires resize"), group: Hires }
+        /// What enlarges the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or
+        /// by a file of `kiln upscale` and encoded.
+        hires_upscaler: Option<HiresUpscaler> {
+            kind: Upscaler(HiresUpscaler::names), default: "latent", infotext: Changed("Hires upscaler"), group: Hires,
+        }
+        /// Steps of the second pass.
+        hires_steps: Option<usize> {
+            kind: Whole { min: 1, max: MAX_STEPS }, default: "those of the first pass", infotext: Changed("Hires steps"),
+            group: Hires,
+        }
+        /// How much of the image the second pass changes, more than 0. Below 0.5 interpolated latents stay blurred.
+        hires_strength: Option<f64> {
+            kind: PART, default: "0.7", infotext: Within(labels::DENOISING_STRENGTH), group: Hires,
+        }
+        /// Strength of guidance in the second pass.
+        hires_cfg_scale: Option<f64> {
+            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "that of the first pass",
+            infotext: Changed("Hires CFG Scale"), group: Hires,
+        }
+        /// The sampler of the second pass.
+        hires_sampler: Option<SamplerChoice> {
+            kind: Name(sampler_names), default: "that of the first pass", infotext: Changed(labels::HIRES_SAMPLER), group: Hires,
+        }
+        /// The spacing of the noise levels of the second pass.
+        hires_scheduler: Option<SigmaSchedule> {
+            kind: Name(schedule_names), default: "that of the first pass", infotext: Changed(labels::HIRES_SCHEDULE_TYPE),
+            group: Hires,
+        }
+        /// The prompt of the second pass.
+        hires_prompt: Option<String> {
+            kind: Text, default: "that of the first pass", infotext: Changed("Hires prompt"), group: Hires,
+        }
+        /// The negative prompt of the second pass.
+        hires_negative_prompt: Option<String> {
+            kind: Text, default: "that of the first pass", infotext: Changed("Hires negative prompt"), group: Hires,
+        }
+        /// The folder of upscalers that are named without a path.
+        upscaler_dir: Option<PathBuf> { kind: Folder, group: Hires }
     }
     /// The second model of a run. The defaults are diffusers'.
     group RefinerOptions {

@@ -1,16 +1,33 @@
 //! Options that a sampler has no use for.
 
-use crate::options::{OPTIONS, OptionGroup, Request};
+use crate::options::{InfotextKey, OPTIONS, OptionGroup, OptionRow, Request};
 use kiln_scheduler::{Convention, SamplerKind, SigmaSchedule};
 
 impl Request {
     /// Removes what is done with an input image where none is named. Returns the infotext keys and values. For settings of an
     /// image that was made from another one, which they do not have.
     pub fn drop_input(&mut self) -> Vec<(&'static str, String)> {
-        let (mut removed, has_input) = (Vec::new(), self.init.is_some());
-        for row in OPTIONS.iter().filter(|row| row.group == OptionGroup::Input && !has_input) {
+        if self.init.is_some() {
+            return Vec::new();
+        }
+        let is_hires = self.is_hires(); // a second pass has a rule, too
+        self.drop_options(|row| row.group == OptionGroup::Input && !(is_hires && row.name == "rule"))
+    }
+
+    /// Removes the second pass, in the same way. For settings of a text-to-image run that meet an input image.
+    pub fn drop_hires(&mut self) -> Vec<(&'static str, String)> {
+        self.drop_options(|row| row.group == OptionGroup::Hires)
+    }
+
+    fn drop_options(&mut self, is_unwanted: impl Fn(&OptionRow) -> bool) -> Vec<(&'static str, String)> {
+        let mut removed = Vec::new();
+        for row in OPTIONS.iter().filter(|row| is_unwanted(row)) {
             if !row.value(self).is_default() {
-                removed.push((row.infotext_keys().next().unwrap_or(row.name), row.value(self).shown()));
+                let key = match row.infotext {
+                    InfotextKey::Within(key) => key,
+                    _ => row.infotext_keys().next().unwrap_or(row.name),
+                };
+                removed.push((key, row.value(self).shown()));
                 row.copy(&Request::default(), self);
             }
         }

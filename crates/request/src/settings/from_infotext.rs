@@ -45,6 +45,9 @@ const SILENT: [&str; 23] = [
     "Wildcard negative prompt",
 ];
 
+/// Pixels of a latent's side: AUTOMATIC1111 rounds sides down to them.
+const LATENT: usize = 8;
+
 /// Options that are read by rules of their own, and not by their rows alone.
 const BY_RULES: [&str; 6] = ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding"];
 
@@ -88,7 +91,8 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
         !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc // those that this rule is known for
     });
     if fields.info.fields.iter().any(|(name, _)| name.starts_with("Hires ")) {
-        request.strength = None; // the second pass has it
+        request.hires_strength = request.strength.take(); // the second pass has it
+        second_pass(&mut request, &mut fields, by_kiln);
     } else if request.strength.is_some() && request.convention == Convention::Automatic1111 && is_on_levels {
         request.rule = Some(Rule::Automatic1111);
     }
@@ -138,6 +142,34 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     }
 }
 
+/// The size and the sampler of a second pass.
+fn second_pass(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    if !request.is_hires() && !by_kiln {
+        let left: Vec<String> =
+            request.drop_hires().into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        let told = format!("a second pass of unknown size is left out ({})", left.join(", "));
+        return fields.warnings.push(told);
+    }
+    if let (Some((w, h)), Some(width), Some(height)) = (request.hires_size, request.width, request.height) {
+        // A side of 0 follows from the other one (`calculate_target_resolution` of its modules/processing.py).
+        let follows = |side: usize, of: usize, to: usize| side.saturating_mul(to) / of.max(1);
+        let size = match (w, h) {
+            (w, 0) => (w, follows(w, width, height)),
+            (0, h) => (follows(h, height, width), h),
+            both => both,
+        };
+        request.hires_size = Some((size.0 / LATENT * LATENT, size.1 / LATENT * LATENT));
+    }
+    if by_kiln || (request.hires_sampler.is_none() && request.hires_scheduler.is_none()) {
+        return;
+    }
+    let Some(SamplerChoice { kind, schedule: named, .. }) = request.hires_sampler.or(request.sampler) else { return };
+    let written = [l::HIRES_SCHEDULE_TYPE, l::SCHEDULE_TYPE].iter().find_map(|key| fields.info.get(key));
+    let wanted = written.and_then(|name| SigmaSchedule::from_str(name.trim()).ok());
+    request.hires_sampler = request.hires_sampler.map(|_| kind.into());
+    request.hires_scheduler = Some(programs::a1111_schedule(kind, named, wanted, written.is_some()));
+}
+
 /// The refiner: its name without the hash that AUTOMATIC1111 writes behind it, and what that program counts.
 fn refiner(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     let by_steps = fields.read(l::REFINER_BY_STEPS, programs::truth);
@@ -174,19 +206,15 @@ fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
     }
 }
 
-/// Names what is left: a second pass, an image that this one was made from, and every single field else.
+/// Names every field that is left.
 fn not_supported(fields: &mut Fields<'_>) {
-    let left: Vec<(&str, &str)> = fields.left().collect();
-    let is_second = |name: &str| name.starts_with("Hires ") || name == "First pass size";
-    let (second, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(name, _)| is_second(name));
-    let mut warnings = Vec::new();
-    if !second.is_empty() {
-        let names: Vec<_> = second.iter().map(|(name, value)| format!("{name}: {}", short(value))).collect();
-        warnings.push(format!("a second pass is not supported; the image is the first one's ({})", names.join(", ")));
-    }
-    for (name, value) in others {
-        warnings.push(format!("{name}: {} is left out: Kiln does not know what it means", short(value)));
-    }
+    let why = |name: &str| match name {
+        "First pass size" => "Kiln does not know the second pass of so old a version",
+        "Hires checkpoint" | "Hires VAE" => "the second pass has the model of the first one",
+        _ => "Kiln does not know what it means",
+    };
+    let left = fields.left().map(|(name, value)| format!("{name}: {} is left out: {}", short(value), why(name)));
+    let warnings: Vec<String> = left.collect();
     fields.warnings.extend(warnings);
 }
 
@@ -405,16 +433,16 @@ mod tests {
     #[test]
     fn everything_else_is_named() {
         let (_, warnings) = read(
-            "Steps: 2x, Sampler: DPM fast, Schedule type: Karras, CFG scale: 7, Seed: 1, Denoising strength: 0.5, Hires \
-             upscale: 2, Hires steps: 10, Hires upscaler: Latent, Tiling: True, ControlNet 0: \"Module: canny, Weight: 1\"",
+            "Steps: 2x, Sampler: DPM fast, Schedule type: Karras, CFG scale: 7, Seed: 1, First pass size: 0x0, Hires \
+             checkpoint: real, Hires upscale: 2, Tiling: True, ControlNet 0: \"Module: canny, Weight: 1\"",
         );
         assert_eq!(
             warnings,
             [
                 "Steps: 2x is left out: Kiln does not know it",
                 "Sampler: DPM fast is left out: Kiln does not know it",
-                "a second pass is not supported; the image is the first one's (Hires upscale: 2, Hires steps: 10, \
-                 Hires upscaler: Latent)",
+                "First pass size: 0x0 is left out: Kiln does not know the second pass of so old a version",
+                "Hires checkpoint: real is left out: the second pass has the model of the first one",
                 "Tiling: True is left out: Kiln does not know what it means",
                 "ControlNet 0: Module: canny, Weight: 1 is left out: Kiln does not know what it means",
             ]
@@ -423,7 +451,48 @@ mod tests {
         assert_eq!((found.eta, found.strength, found.mask_blur), (None, Some(0.75), Some(4.0)));
         assert_eq!(found.rule, Some(Rule::Automatic1111));
         assert_eq!(warnings, ["Eta: 0.5 is left out: the sampler has no such choice"]);
-        assert_eq!(read("Steps: 20, Denoising strength: 0.7, Hires upscale: 2").0.strength, None);
+    }
+
+    #[test]
+    fn a_second_pass_is_automatic1111s() {
+        use SamplerKind as K;
+        use SigmaSchedule as S;
+        let (found, warnings) = read(
+            "Steps: 20, Sampler: DPM++ 2M, Schedule type: Automatic, CFG scale: 7, Seed: 1, Size: 512x768, Denoising \
+             strength: 0.55, Hires CFG Scale: 6, Hires sampler: Euler a, Hires prompt: \"a: b, c\", Hires negative prompt: \
+             d, Hires upscale: 1.5, Hires steps: 12, Hires upscaler: Latent (bicubic antialiased), Version: v1.10.1",
+        );
+        let expected = Request {
+            hires_strength: Some(0.55),
+            hires_cfg_scale: Some(6.0),
+            hires_sampler: Some(K::EulerA.into()),
+            hires_scheduler: Some(Convention::automatic(K::EulerA)),
+            hires_prompt: Some("a: b, c".into()),
+            hires_negative_prompt: Some("d".into()),
+            hires_scale: Some(1.5),
+            hires_steps: Some(12),
+            hires_upscaler: Some("latent-bicubic-antialiased".parse().unwrap()),
+            ..found.clone()
+        };
+        assert_eq!((&found, &warnings), (&expected, &vec![]));
+        assert_eq!((found.strength, found.rule, found.hires_size), (None, None, None));
+        for (resize, size) in [("1024x0", (1024, 1536)), ("0x1000", (664, 1000)), ("1024x1024", (1024, 1024))] {
+            let (found, warnings) = read(&format!("Size: 512x768, Steps: 9, Seed: 1, Hires resize: {resize}"));
+            assert_eq!((found.hires_size, warnings.len()), (Some(size), 0), "{resize}");
+        }
+        let (found, _) = read(
+            "Sampler: DPM++ 2M, Schedule type: Karras, Steps: 9, Hires upscale: 2, Hires schedule type: Exponential",
+        );
+        assert_eq!((found.hires_sampler, found.hires_scheduler), (None, Some(S::Exponential)));
+        let (found, warnings) =
+            read("Steps: 9, Seed: 1, Denoising strength: 0.7, Hires upscaler: Latent, Hires steps: 3");
+        assert!(!found.is_hires() && found.hires_steps.is_none() && found.strength.is_none());
+        assert_eq!(
+            warnings,
+            [
+                "a second pass of unknown size is left out (Hires upscaler: latent, Hires steps: 3, Denoising strength: 0.7)"
+            ]
+        );
     }
 
     #[test]

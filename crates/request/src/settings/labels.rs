@@ -3,6 +3,9 @@
 
 pub(crate) const SAMPLER: &str = "Sampler";
 pub(crate) const SCHEDULE_TYPE: &str = "Schedule type";
+pub(crate) const HIRES_SAMPLER: &str = "Hires sampler";
+pub(crate) const HIRES_SCHEDULE_TYPE: &str = "Hires schedule type";
+pub(crate) const DENOISING_STRENGTH: &str = "Denoising strength";
 pub(crate) const SIZE: &str = "Size";
 /// The first ten digits of the SHA-256 of a model in one file.
 pub const MODEL_HASH: &str = "Model hash";

@@ -59,11 +59,11 @@ pub struct NamedFile {
     pub sha256: Option<String>,
 }
 
-/// An input image.
+/// An input image, or the file of the upscaler between two passes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InputFile {
-    /// The option that names it: `init` or `mask`.
+    /// The option that names it: `init`, `mask` or `hires_upscaler`.
     pub option: String,
     /// The file; its SHA-256 is that of all of its bytes.
     #[serde(flatten)]
@@ -225,6 +225,15 @@ impl Job {
         };
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
+        if let Some(pass) = self.second_pass() {
+            pass.write(index, &mut request);
+            let literal =
+                |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains('{') || text.contains("__"));
+            request.keep_comments |=
+                request.hires_prompt.iter().chain(&request.hires_negative_prompt).any(|text| text.contains('#'));
+            request.literal_prompt |= literal(&request.hires_prompt);
+            request.literal_negative_prompt |= literal(&request.hires_negative_prompt);
+        }
         if let Some(input) = &self.input {
             self.image.write(&mut request);
             input.write(self.image.strength, &mut request);

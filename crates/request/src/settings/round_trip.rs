@@ -153,6 +153,7 @@ fn alone(job: &Job, index: usize) -> Job {
         seeds,
         batch_count: 1,
         batch_size: 1,
+        hires: None,
         parsed: Default::default(),
         ..job.clone()
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kiln_media::{Filter, MAX_PIXELS};
-use kiln_upscale::Upscaler;
+use kiln_upscale::{NetworkConfig, Upscaler};
 
 use super::choice::{UpscalerChoice, filter_name, locate};
 use crate::error::{Error, Result};
@@ -18,10 +18,10 @@ const SCALES: std::ops::RangeInclusive<f64> = 0.05..=64.0;
 
 /// An upscaler whose file is known to be one. Of a network names and shapes were read, no weights.
 pub struct OpenUpscaler {
-    pub(super) kind: Kind,
+    kind: Kind,
 }
 
-pub(super) enum Kind {
+enum Kind {
     Filter(Filter),
     Network { network: Box<Upscaler>, path: PathBuf },
 }
@@ -52,11 +52,51 @@ impl OpenUpscaler {
         Ok(Self { kind })
     }
 
+    /// A network without weights, to know the sizes and the memory of its runs.
+    pub fn without_weights(config: NetworkConfig) -> Self {
+        let network = Box::new(Upscaler::without_weights(config));
+        Self { kind: Kind::Network { network, path: PathBuf::new() } }
+    }
+
+    /// A network that is open, as if from the file at `path`.
+    pub fn of_network(network: Upscaler, path: PathBuf) -> Self {
+        Self { kind: Kind::Network { network: Box::new(network), path } }
+    }
+
+    /// The size of an image that is enlarged by `scale`: sides are rounded down, as in AUTOMATIC1111, and 1 at least.
+    pub fn scaled(size: [usize; 2], scale: f64) -> [usize; 2] {
+        size.map(|side| ((side as f64 * scale) as usize).max(1))
+    }
+
+    /// The filter, if it is one.
+    pub fn filter(&self) -> Option<Filter> {
+        match &self.kind {
+            Kind::Filter(filter) => Some(*filter),
+            Kind::Network { .. } => None,
+        }
+    }
+
+    /// The network, if it is one.
+    pub fn upscaler(&self) -> Option<&Upscaler> {
+        match &self.kind {
+            Kind::Filter(_) => None,
+            Kind::Network { network, .. } => Some(network),
+        }
+    }
+
     /// The name in settings of images: a filter's, or a file's without its ending.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Filter(filter) => filter_name(*filter).into(),
             Kind::Network { path, .. } => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The file of a network.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Filter(_) => None,
+            Kind::Network { path, .. } => Some(path),
         }
     }
 
@@ -84,14 +124,14 @@ impl OpenUpscaler {
     /// Checks a scale, or gives the default.
     ///
     /// # Errors
-    /// [`Error::Request`].
-    pub(super) fn scale(&self, asked: Option<f64>) -> Result<f64> {
+    /// [`Error::Value`].
+    pub fn scale(&self, asked: Option<f64>) -> Result<f64> {
         let scale = asked.unwrap_or_else(|| self.default_scale());
         if SCALES.contains(&scale) {
             return Ok(scale);
         }
         let expected = format!("a number from {} to {}", SCALES.start(), SCALES.end());
-        Err(Error::value("scale", kiln_scheduler::number_text(scale), expected))
+        Err(Error::Value { name: "scale", found: kiln_scheduler::number_text(scale), expected })
     }
 
     /// The images between an image of `size` (width and height) and one of `target`: the network's result after each
@@ -99,7 +139,7 @@ impl OpenUpscaler {
     ///
     /// # Errors
     /// What is too large, in words.
-    pub(super) fn passes(&self, size: [usize; 2], target: [usize; 2]) -> std::result::Result<Vec<[usize; 2]>, String> {
+    pub fn passes(&self, size: [usize; 2], target: [usize; 2]) -> std::result::Result<Vec<[usize; 2]>, String> {
         let check = |[w, h]: [usize; 2], what: &str| match w.checked_mul(h) {
             Some(pixels) if pixels <= MAX_PIXELS => Ok(()),
             _ => Err(format!("{what} has {w}x{h} pixels, and the limit is {MAX_PIXELS}")),
@@ -122,16 +162,15 @@ impl OpenUpscaler {
     }
 }
 
-/// The size of an image that is enlarged by `scale`: sides are rounded down, as in AUTOMATIC1111, and 1 at least.
-pub(super) fn scaled(size: [usize; 2], scale: f64) -> [usize; 2] {
-    size.map(|side| ((side as f64 * scale) as usize).max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use kiln_testkit::fixtures;
 
     use super::*;
+
+    fn scaled(size: [usize; 2], scale: f64) -> [usize; 2] {
+        OpenUpscaler::scaled(size, scale)
+    }
 
     fn network(name: &str) -> OpenUpscaler {
         OpenUpscaler::open(&UpscalerChoice::File(fixtures("upscale").join(name)), None).unwrap()

@@ -45,7 +45,7 @@ impl From<PathBuf> for UpscalerChoice {
 }
 
 /// The name of a filter, as settings of images have it.
-pub(super) fn filter_name(filter: Filter) -> &'static str {
+pub(crate) fn filter_name(filter: Filter) -> &'static str {
     match filter {
         Filter::Nearest => "Nearest",
         Filter::Box => "Box",

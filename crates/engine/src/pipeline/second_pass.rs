@@ -1,0 +1,220 @@
+//! The second pass of hires fix: image-to-image whose images are those of the first pass, enlarged.
+//!
+//! Latents are interpolated, or pixels are decoded, enlarged and encoded (`sample_hr_pass` of AUTOMATIC1111's
+//! `modules/processing.py`, v1.10). All else is what every run has: stages, sampler loop, guidance, memory modes.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use candle_core::{Device, Tensor};
+use kiln_media::{Rgb8Image, ValueRange};
+use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rule, SecondPass, UpscalerChoice};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::generated_image::to_rgb;
+use crate::host_memory;
+use crate::pipeline::batch::{Batch, BatchNoise};
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::latent_upscale::interpolate;
+use crate::pipeline::run::{Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
+use crate::plan::Pass;
+use crate::setup::ResolvedDevice;
+use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
+
+/// Hears of the run and may stop it.
+type Tell<'a> = dyn FnMut(Event) -> Result<()> + 'a;
+
+/// The results of a first pass in the size to which they are enlarged.
+pub(crate) struct Enlarged {
+    content: Content,
+    /// Latents that are cut off: left and right, above and below.
+    cut: [(usize, usize); 2],
+}
+
+enum Content {
+    /// `(n, c, h, w)` in f32 in the host's memory.
+    Latents(Tensor),
+    /// One for each image of the batch.
+    Images(Vec<Rgb8Image>),
+}
+
+/// The latents of a batch after its second pass, `(n, c, h, w)` in f32 in the host's memory; those of the first pass, which
+/// are `latents`, where it has no second one.
+pub(crate) fn second_pass(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    latents: Tensor,
+    progress: Progress,
+    tell: &mut Tell<'_>,
+) -> Result<Tensor> {
+    let (job, Some(second)) = (batch.job(), batch.second()) else { return Ok(latents) };
+    let Some(pass) = job.second_pass() else { return Ok(latents) };
+    let progress = progress.after(job.evaluations(&engine.model)?);
+    let has_other_loras = pass.job.loras != job.loras;
+    let result = enlarge(engine, batch, pass, &latents, tell).and_then(|enlarged| {
+        drop(latents);
+        engine.memory_manager.begin_pass(Pass::Second);
+        if has_other_loras {
+            engine.take_loras(&pass.job.loras, tell)?;
+        }
+        let texts = engine.plan_texts(&second)?;
+        engine.attempt(Stage::Denoise, tell, |engine, tell| {
+            let group = start(engine, &second, &texts, Some(&enlarged), tell)?;
+            denoise(engine, &second, group, progress, tell)
+        })
+    });
+    if has_other_loras {
+        let restored = engine.take_loras(&job.loras, tell);
+        return result.and_then(|latents| restored.map(|()| latents));
+    }
+    result
+}
+
+impl Enlarged {
+    /// The latents that the second pass of `job` begins with, `(n, c, h, w)` in f32 in the host's memory.
+    pub(crate) fn latents(
+        &self,
+        engine: &mut Engine,
+        job: &Job,
+        noise: &mut BatchNoise,
+        tell: &mut Tell<'_>,
+    ) -> Result<Tensor> {
+        let latents = match &self.content {
+            Content::Latents(latents) => latents.clone(),
+            Content::Images(images) => {
+                let kind = job.image.init_noise.unwrap_or(InitLatents::Sample);
+                encode_each(engine, images.len(), &mut |i| init_image(&images[i], kind), noise, tell)?
+            }
+        };
+        let [(left, right), (above, below)] = self.cut;
+        let (_, _, h, w) = latents.dims4()?;
+        Ok(latents.narrow(2, above, h - above - below)?.narrow(3, left, w - left - right)?.contiguous()?)
+    }
+}
+
+/// An image as the encoder takes it.
+fn init_image(image: &Rgb8Image, kind: InitLatents) -> Result<InitImage> {
+    let planes = image.to_planes(ValueRange::MinusOneToOne);
+    Ok(InitImage::new(&Tensor::from_vec(planes, (1, 3, image.height(), image.width()), &Device::Cpu)?, kind)?)
+}
+
+/// The stage upscale: the results of the first pass in the size to which the second one enlarges them.
+fn enlarge(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    pass: &SecondPass,
+    latents: &Tensor,
+    tell: &mut Tell<'_>,
+) -> Result<Enlarged> {
+    let f = engine.model.vae_config().downscale();
+    let ((width, height), job) = (pass.enlarged, &pass.job);
+    let cut = |enlarged: usize, target: usize| {
+        let latents = (enlarged - target) / f;
+        (latents / 2, latents.div_ceil(2))
+    };
+    let cut = [cut(width, job.width), cut(height, job.height)];
+    let content = match &pass.upscaler {
+        HiresUpscaler::Latents(filter) => {
+            tell(Stage::Upscale.begin())?;
+            Content::Latents(interpolate(latents, (height / f, width / f), *filter)?)
+        }
+        HiresUpscaler::Pixels(choice) => {
+            let images = decoded(engine, batch, latents, job.image.rule, tell)?;
+            engine.memory_manager.begin_pass(Pass::Second);
+            tell(Stage::Upscale.begin())?;
+            host_memory::trim(Stage::Upscale.id());
+            let start = Instant::now();
+            let enlarged = engine.attempt(Stage::Upscale, tell, |engine, tell| {
+                engine.make_room_for(Stage::Upscale);
+                enlarge_images(engine, choice, &images, (width, height), tell)
+            })?;
+            engine.after("upscaled");
+            engine.timings.encode += start.elapsed();
+            Content::Images(enlarged)
+        }
+    };
+    Ok(Enlarged { content, cut })
+}
+
+/// The images of the first pass, as the rule's program rounds them.
+fn decoded(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    latents: &Tensor,
+    rule: Rule,
+    tell: &mut Tell<'_>,
+) -> Result<Vec<Rgb8Image>> {
+    begin_decoding(engine);
+    let image = |place| {
+        let image = decode(engine, &Latents::of(batch, latents, place)?, tell)?.image;
+        let (_, _, height, width) = image.dims4()?;
+        let bytes = if rule == Rule::Diffusers { to_rgb(&image)? } else { rounded_down(&image)? };
+        Ok(Rgb8Image::new(width, height, bytes)?)
+    };
+    (0..batch.len()).map(image).collect()
+}
+
+/// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32: AUTOMATIC1111 and ComfyUI round down.
+fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
+    let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?.to_vec1::<f32>()?;
+    Ok(pixels
+        .into_iter()
+        .map(|value| ((value + 1.0) / 2.0).clamp(0.0, 1.0))
+        .map(|value| (255.0 * value) as u8)
+        .collect())
+}
+
+/// The images in the size `width` by `height`.
+fn enlarge_images(
+    engine: &mut Engine,
+    choice: &UpscalerChoice,
+    images: &[Rgb8Image],
+    (width, height): (usize, usize),
+    tell: &mut Tell<'_>,
+) -> Result<Vec<Rgb8Image>> {
+    let mut enlarger = match (choice, engine.enlarger.take()) {
+        (UpscalerChoice::File(path), Some((known, enlarger))) if known == *path => enlarger,
+        (choice, _) => {
+            let open = OpenUpscaler::open(choice, None)?;
+            let weights = open.upscaler().map_or(0, |network| network.segments().bytes(engine.dtype));
+            let planned = engine.memory_manager.plan().stage(Stage::Upscale).map_or(0, |stage| stage.weights);
+            let (device, threads) = (engine.device.clone(), engine.options.threads.clone());
+            let place = ResolvedDevice { device, dtype: engine.dtype, matrices: None, pool: None, threads };
+            let (memory, taken) = (engine.memory_manager.options().clone(), planned.saturating_sub(weights));
+            Enlarger::load_beside(open, place, memory, taken, TileRows::Auto)?
+        }
+    };
+    let mut enlarged = Vec::with_capacity(images.len());
+    for (i, image) in images.iter().enumerate() {
+        let mut stopped = None;
+        let result = enlarger.enlarge(image, width, height, &mut |event| {
+            let told = match event {
+                EnlargerEvent::Progress(part) => tell(Event::Enlarge { part: (i as f32 + part) / images.len() as f32 }),
+                EnlargerEvent::FewerRows(rows) => {
+                    tracing::warn!("no memory for the upscaler; it goes on with strips of {rows} rows");
+                    Ok(())
+                }
+                EnlargerEvent::Again { from } => {
+                    tracing::warn!("the upscaler overflowed {from}; it runs in f32");
+                    Ok(())
+                }
+            };
+            match told {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    stopped = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        enlarged.push(match (result, stopped) {
+            (Err(Error::Interrupted), Some(error)) => return Err(error),
+            (result, _) => result?,
+        });
+    }
+    if let UpscalerChoice::File(path) = choice {
+        engine.enlarger = Some((path.clone(), enlarger));
+    }
+    Ok(enlarged)
+}
