@@ -1,4 +1,4 @@
-//! Floor 7: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
+//! Floor 8: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
 //! or a whole call. A [`MemoryTraceFile`] records the memory of a process; [`replay_memory`] replays such a trace under other
 //! policies of a pool, and [`plot_memory`] plots it.
 //!
@@ -146,7 +146,7 @@ impl BenchPlan {
     /// stop the measurement between runs.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
+    /// [`kiln_engine::Error::Request`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
     /// its weights are made. [`kiln_engine::Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
@@ -194,11 +194,11 @@ impl BenchPlan {
         in_range("steps", self.steps, 1, kiln_models::limits::MAX_STEPS)?;
         if self.stages.is_empty() {
             let expected = "at least one of step, vae, text and call".into();
-            return Err(kiln_engine::Error::Value { name: "stages", found: "empty".into(), expected }.into());
+            return Err(kiln_request::Error::Value { name: "stages", found: "empty".into(), expected }.into());
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
             let (found, expected) = ("given without a step".into(), "step among the `stages`".into());
-            return Err(kiln_engine::Error::Value { name: "trace", found, expected }.into());
+            return Err(kiln_request::Error::Value { name: "trace", found, expected }.into());
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
         let multiple = model.vae.downscale().max(8);

@@ -9,14 +9,16 @@ use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
+use kiln_request::{Job, LoraUse};
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
+use crate::applied_loras::{AppliedLoras, Changed};
 use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
-use crate::lora::{AppliedLoras, Changed, LoraUse};
 use crate::memory_manager::{Ceiling, MemoryManager};
+use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
@@ -28,8 +30,6 @@ use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::trace::TraceFile;
 use crate::plan::{ExecutionTarget, Planner, Workload};
-use crate::resolved::Job;
-use crate::settings::Origin;
 use crate::setup::{ResolvedDevice, Setup};
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
@@ -294,7 +294,7 @@ impl Engine {
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`Error::Value`] for texts of extreme lengths.
+    /// Those of the tokenizers, and [`Error::Request`] for texts of extreme lengths.
     pub fn shape_of(&self, job: &Job) -> Result<Shape> {
         Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
     }

@@ -6,11 +6,11 @@ use candle_core::{DType, Device, DeviceLocation};
 use kiln_files::check_folder;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
+use kiln_request::limits::in_range;
 use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::limits::in_range;
 use crate::linear_weights::LinearWeightType;
 use crate::memory::MemoryOptions;
 use crate::threads;
@@ -130,7 +130,7 @@ impl Setup {
     /// Validates the options without loading. Loading a model checks them as well.
     ///
     /// # Errors
-    /// [`Error::Value`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
+    /// [`Error::Request`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
     /// folder is missing.
     pub fn check(&self) -> Result<()> {
         self.threads.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;

@@ -5,13 +5,13 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use kiln_models::ModelFolder;
 use kiln_nn::TensorLike;
+use kiln_request::{InitImage, InitLatents};
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
 use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
-use crate::pipeline::init::{InitImage, InitLatents};
 
 /// The encoder of a loaded model. It is opened when a job begins with an image.
 pub(crate) struct ImageEncoder {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use kiln_ops::trace::Trace;
+use kiln_request::{Init, InitImage, Job, LoraUse};
 use kiln_scheduler::NoiseSource;
 use kiln_weights::StreamReport;
 
@@ -11,23 +12,21 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
 use crate::host_memory::{self, SystemRequests};
-use crate::lora::LoraUse;
+use crate::origin::Origin;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::image_encoder::ImageEncoder;
-use crate::pipeline::init::{Init, InitImage, Start, is_from_noise, mask_channels};
 use crate::pipeline::running::{Group, RunningBatch};
+use crate::pipeline::start::{Start, is_from_noise, mask_channels};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 use crate::plan::Workload;
-use crate::resolved::Job;
-use crate::settings::Origin;
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]

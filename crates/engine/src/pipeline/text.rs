@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use kiln_request::Job;
 use kiln_weights::{Lora, Placement};
 
 use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
@@ -16,7 +17,6 @@ use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
 use crate::plan::Workload;
-use crate::resolved::Job;
 use crate::words::Embeddings;
 use kiln_models::{Family, ModelFolder};
 
@@ -95,7 +95,7 @@ impl TextEncoders {
     /// Reads and tokenizes the texts of a batch.
     ///
     /// # Errors
-    /// Those of tokenizers and embeddings, and [`crate::Error::Value`] for texts of extreme lengths.
+    /// Those of tokenizers and embeddings, and [`crate::Error::Request`] for texts of extreme lengths.
     pub(crate) fn plan(&mut self, batch: &Batch<'_>) -> Result<TextPlan> {
         let conditions = ConditioningPlan::of(batch, self.zeros_for_no_negative);
         TextPlan::new(batch, conditions, |text| self.tokens(self.key(batch.job(), text)))
@@ -321,7 +321,7 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
-    use crate::request::Request;
+    use kiln_request::Request;
 
     fn open(model: &ModelFolder) -> TextEncoders {
         let place = Placement::new(Device::Cpu, DType::F32);
