@@ -30,7 +30,7 @@ def sample(predict, latents, noise, *, sampler, steps, strength, levels, kept=No
     """`KSampler.sample` with `set_steps`, `KSAMPLER.sample` and `KSamplerX0Inpaint` of comfy/samplers.py, and `noise_scaling`
     of comfy/model_sampling.py."""
     total = steps if strength > 0.9999 else int(steps / strength)
-    sigmas = (levels.karras(total) if sampler == "dpmpp_2m" else levels.uniform(total))[-(steps + 1) :]
+    sigmas = levels.uniform(total)[-(steps + 1) :]  # the scheduler "normal"
     drawn = noise()
     is_most = sigmas[0] >= levels.sigmas[-1] * (1 - 1e-5)
     factor = (1 + sigmas[0] ** 2).sqrt() if is_most else sigmas[0]

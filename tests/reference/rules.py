@@ -11,8 +11,8 @@ Writes `tests/fixtures/inpaint/rules.json` with three arrays, and `rules.safeten
   latents a network with nine channels gets with a weight of 0.75, `(x + 1) * 127.5`, rounded). `{name}.latent_mask` and
   `{name}.network_mask` are the masks of latents, `(h, w)` in f32.
 - `runs`: final latents `{name}` `(1, 4, h, w)` in f32; a row has what differs from `DEFAULTS`.
-- `composites`: soft inpainting's mask of the result. Tensors `{name}.before` and `{name}.after` `(1, 4, h, w)`, `{name}.seen`
-  `(h, w)` in u8 and `{name}.mask`, every 61st byte of the mask of the whole input.
+- `composites`: soft inpainting's mask of the result. Tensors `{name}.before` and `{name}.after` `(1, 4, h, w)`, the mask
+  `{name}.kept` `(1, 1, h, w)`, `{name}.seen` `(h, w)` in u8 and `{name}.mask`, every 61st byte of the mask of the whole input.
 """
 
 import json
@@ -220,7 +220,7 @@ def composite(name, case, tensors):
     seen = webui.adaptive_mask(soft, kept, before, after)
     mask = webui.composite_mask(prepared, seen)
     tensors |= {
-        f"{name}.before": before, f"{name}.after": after, f"{name}.seen": torch.from_numpy(seen),
+        f"{name}.before": before, f"{name}.after": after, f"{name}.kept": kept[None, None], f"{name}.seen": torch.from_numpy(seen),
         f"{name}.mask": sampled(mask),
     }
     return {"name": name, **soft, "padding": case.get("padding")}

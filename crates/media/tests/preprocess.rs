@@ -53,7 +53,8 @@ fn maps_are_opencvs() {
                 found.into_data()
             }
         };
-        let apart: Vec<u8> = found.iter().zip(expected.data()).map(|(a, b)| a.abs_diff(*b)).filter(|&d| d > 0).collect();
+        let apart: Vec<u8> =
+            found.iter().zip(expected.data()).map(|(a, b)| a.abs_diff(*b)).filter(|&d| d > 0).collect();
         println!("{case}: {} of {} values differ, by at most {:?}", apart.len(), found.len(), apart.iter().max());
         assert!(apart.is_empty(), "{case}: {} of {} values differ: {:?}", apart.len(), found.len(), apart.iter().max());
     }

@@ -39,7 +39,9 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
         }
     }
     let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
+    let inputs = job.input.iter().flat_map(|input| &input.files);
     fields.extend([
+        (l::INIT_IMAGE_HASH, inputs.filter_map(|file| file.pixels_md5.clone()).next()),
         (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
         (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
         (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
@@ -64,6 +66,7 @@ fn option(row: &OptionRow, request: &Request, texts: [Option<&String>; 2]) -> Op
         "clip_skip" if request.clip_skip == Some(1) => None,
         // Without weights it does nothing.
         "emphasis" if !all.any(|text| text.contains(['(', '['])) => None,
+        "mask_invert" => request.mask_invert.then(|| l::NOT_MASKED.into()),
         "pad_conds" => pad_conds(request, texts).map(String::from),
         _ => {
             let value = row.value(request);

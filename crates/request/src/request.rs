@@ -11,7 +11,7 @@ use crate::input::Prepared;
 use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
-pub use crate::options::{GuidanceOptions, ImageOptions, Request};
+pub use crate::options::{GuidanceOptions, Request};
 use crate::options::{OptionSet, check, sampling};
 use crate::prompts::Parsed;
 use crate::seeds::SeedOptions;
@@ -87,7 +87,7 @@ impl Request {
             literal_negative_prompt: self.literal_negative_prompt,
             guidance_inside: model.has_guidance_inside(),
             init: Init::Noise,
-            image: ImageOptions::of(self),
+            image: self.image_options(),
             input: None,
             takes_mask: model.takes_mask(),
             parsed: Parsed::default(),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use kiln_media::Gray8Image;
 use kiln_ops::trace::Trace;
 use kiln_request::{Init, InitImage, Job, LoraUse};
 use kiln_scheduler::NoiseSource;
@@ -37,6 +38,9 @@ pub struct Latents {
     pub index: usize,
     /// The image's seed.
     pub seed: u64,
+    /// How much of the image is seen in the place of its input, in the size of the latents; `None` where the mask alone says
+    /// that.
+    pub(crate) visible: Option<Gray8Image>,
 }
 
 /// The pixels of one image.
@@ -47,6 +51,16 @@ pub struct DecodedImage {
     pub latents: Tensor,
     /// How long decoding took.
     pub decode: Duration,
+    /// As [`Latents`] has it.
+    pub(crate) visible: Option<Gray8Image>,
+}
+
+/// What the steps of a batch give.
+pub(crate) struct Denoised {
+    /// `(n, c, h, w)` in f32, in the host's memory.
+    latents: Tensor,
+    /// See [`Latents::visible`].
+    visible: Option<Vec<Gray8Image>>,
 }
 
 /// How long a batch took before it was decoded.
@@ -129,15 +143,16 @@ impl DecodedImage {
     /// # Errors
     /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
     pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
-        GeneratedImage::new(job, origin, index, &self.image, self.latents)
+        GeneratedImage::new(job, origin, index, self)
     }
 }
 
 impl Latents {
-    /// Those of the image at `place` of a batch with the latents `all` `(n, c, h, w)`.
-    pub(crate) fn of(batch: &Batch<'_>, all: &Tensor, place: usize) -> Result<Self> {
+    /// Those of the image at `place` of a batch.
+    pub(crate) fn of(batch: &Batch<'_>, all: &Denoised, place: usize) -> Result<Self> {
         let (job, index) = batch.image(place);
-        Ok(Self { latents: all.narrow(0, place, 1)?, index, seed: job.seed_of(index) })
+        let visible = all.visible.as_ref().and_then(|each| each.get(place)).cloned();
+        Ok(Self { latents: all.latents.narrow(0, place, 1)?, index, seed: job.seed_of(index), visible })
     }
 
     /// Says that the image is decoded again.
@@ -199,8 +214,7 @@ pub(crate) fn start(
     let image = encode_images(engine, &images, &mut noise, tell)?;
     let drawn = noise.latents(shape)?;
     let extra = if takes_mask {
-        let latents = job.image.init_noise.unwrap_or_default();
-        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, latents)?;
+        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, &job.image)?;
         let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, tell)?;
         masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
     } else {
@@ -286,15 +300,14 @@ fn encode_images(
     Ok(Some(latents))
 }
 
-/// The stage denoise: a group's way down its schedule, as the only group of a running batch. Gives its latents `(n, c, h, w)`
-/// in f32 in the host's memory.
+/// The stage denoise: a group's way down its schedule, as the only group of a running batch.
 fn denoise(
     engine: &mut Engine,
     batch: &Batch<'_>,
     group: Group,
     progress: Progress,
     tell: &mut dyn FnMut(Event) -> Result<()>,
-) -> Result<Tensor> {
+) -> Result<Denoised> {
     tell(Stage::Denoise.begin())?;
     let begin = Instant::now();
     let calls = group.evaluations();
@@ -321,7 +334,7 @@ fn denoise(
         log_streamed(&streamed, calls);
     }
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
-    let latents = finished(&running.finish(id)?)?;
+    let denoised = finished(&running.finish(id)?)?;
     if told < calls {
         tell(progress.event(calls))?; // the values were read, so that the GPU is done
     }
@@ -333,17 +346,17 @@ fn denoise(
         let title = format!("{}: step, {} of {}x{}", engine.model.name(), batch.len(), job.width, job.height);
         file.write([&StepTrace::new(title, &engine.device, engine.dtype, step, trace)])?;
     }
-    Ok(latents)
+    Ok(denoised)
 }
 
-/// The latents of a group, in the host's memory, checked.
+/// What the steps of a group gave, in the host's memory, checked.
 ///
 /// # Errors
 /// [`Error::NotANumber`] where values are not finite.
-pub(crate) fn finished(group: &Group) -> Result<Tensor> {
+pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     let latents = group.latents().to_device(&Device::Cpu)?;
     match count_not_finite(&latents)? {
-        0 => Ok(latents),
+        0 => Ok(Denoised { latents, visible: group.visible()? }),
         count => {
             let remedy = "try `dtype` f32, or a model whose weights are not damaged";
             Err(Error::NotANumber { stage: "the denoiser", count, remedy })
@@ -377,7 +390,7 @@ pub fn decode(
     let decode = start.elapsed();
     engine.timings.decode += decode;
     engine.after("decoded");
-    Ok(DecodedImage { image, latents: latents.latents.clone(), decode })
+    Ok(DecodedImage { image, latents: latents.latents.clone(), decode, visible: latents.visible.clone() })
 }
 
 impl Engine {

@@ -101,7 +101,9 @@ impl Preprocessor {
             }
             Self::Blur { sigma } if sigma > 0.0 && sigma <= MAX_SIGMA => resized()?.opencv_blur(sigma)?,
             Self::Blur { sigma } => {
-                return Err(Error::Size(format!("the sigma of a blur is {sigma}; it is above 0 and at most {MAX_SIGMA}")));
+                return Err(Error::Size(format!(
+                    "the sigma of a blur is {sigma}; it is above 0 and at most {MAX_SIGMA}"
+                )));
             }
             Self::Tile { factor } => tile(image, factor)?,
             Self::Threshold { level } => {

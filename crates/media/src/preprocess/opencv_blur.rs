@@ -15,7 +15,11 @@ impl<const C: usize> Image8<C> {
         let values: Vec<u32> = self.data().iter().map(|&v| u32::from(v)).collect();
         let across = pass::<C, _, _, u32>(&values, self.size(), &kernel, Direction::Rows, product);
         let sums = pass::<C, _, _, u32>(&across, self.size(), &kernel, Direction::Columns, product);
-        Self::new(self.width(), self.height(), sums.into_iter().map(|sum| ((sum + (1 << 15)) >> 16).min(255) as u8).collect())
+        Self::new(
+            self.width(),
+            self.height(),
+            sums.into_iter().map(|sum| ((sum + (1 << 15)) >> 16).min(255) as u8).collect(),
+        )
     }
 
     /// The blur of the values in f32, over about four sigma to each side, `(h, w, C)`. Sums are in f64 and rounded to f32 after

@@ -68,8 +68,7 @@ impl<const C: usize> Image8<C> {
         let mut data = Vec::with_capacity(columns.len() * rows.len() * C);
         let mut known: Vec<(usize, Vec<i32>)> = Vec::new();
         for (first, weights) in rows {
-            let needed: Vec<usize> =
-                (*first..).take(weights.len()).map(|y| clamped(y, self.height())).collect();
+            let needed: Vec<usize> = (*first..).take(weights.len()).map(|y| clamped(y, self.height())).collect();
             known.retain(|(y, _)| needed.contains(y));
             for &y in &needed {
                 if !known.iter().any(|(there, _)| *there == y) {
@@ -81,8 +80,17 @@ impl<const C: usize> Image8<C> {
                 .filter_map(|y| known.iter().find(|(there, _)| there == y).map(|(_, line)| line.as_slice()))
                 .collect();
             for i in 0..columns.len() * C {
-                let sum: i64 = lines.iter().zip(weights).map(|(line, w)| i64::from(line[i]) * i64::from(*w)).sum();
-                data.push(rounded(sum, 2 * BITS));
+                data.push(match (&lines[..], &weights[..]) {
+                    // `VResizeLinear` drops bits before it adds.
+                    ([a, b], [v, w]) => {
+                        let part = |line: &[i32], weight: i32| (weight * (line[i] >> 4)) >> 16;
+                        ((part(a, *v) + part(b, *w) + 2) >> 2).clamp(0, 255) as u8
+                    }
+                    _ => {
+                        let products = lines.iter().zip(weights).map(|(line, w)| i64::from(line[i]) * i64::from(*w));
+                        rounded(products.sum(), 2 * BITS)
+                    }
+                });
             }
         }
         Self::new(columns.len(), rows.len(), data)

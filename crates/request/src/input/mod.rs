@@ -5,6 +5,7 @@
 
 mod choices;
 mod extend;
+mod masks;
 mod paste;
 mod prepare;
 mod read;
@@ -15,3 +16,6 @@ pub use paste::PasteBack;
 pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
+
+#[cfg(test)]
+mod tests;

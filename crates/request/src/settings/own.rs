@@ -64,6 +64,9 @@ pub struct InputFile {
     /// The file; its SHA-256 is that of all of its bytes.
     #[serde(flatten)]
     pub file: NamedFile,
+    /// The MD5 of the pixels of `init`, by which AUTOMATIC1111 names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pixels_md5: Option<String>,
 }
 
 /// A file that replaces a component of a model.
@@ -221,8 +224,7 @@ impl Job {
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
         if let Some(input) = &self.input {
-            self.image.write(&mut request);
-            input.write(self.image.strength, &mut request);
+            input.write(&self.image, &mut request);
         }
         request
     }
