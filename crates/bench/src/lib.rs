@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_engine::limits::{in_range, side};
-use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup};
+use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup, start_threads};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -102,7 +102,7 @@ pub struct BenchPlan {
     pub trace: bool,
     /// The streaming of weights; `None` if they are resident.
     pub stream: Option<StreamPlan>,
-    /// The device and the types.
+    /// Where it runs and in which types. Measurements run on the threads of the process, which [`start_threads`] starts.
     pub setup: Setup,
 }
 
@@ -154,7 +154,9 @@ impl BenchPlan {
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
-        let ResolvedDevice { device, dtype, matrices, pool } = self.setup.resolve()?;
+        start_threads(self.setup.threads)?;
+        let setup = Setup { threads: None, ..self.setup.clone() };
+        let ResolvedDevice { device, dtype, matrices, pool, .. } = setup.resolve()?;
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();

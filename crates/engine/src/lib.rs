@@ -86,6 +86,7 @@ pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{BatchSize, ExecutionTarget, Plan, Planner, Rates, StagePlan, Workload, process_bytes};
 pub use room::Room;
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
+pub use threads::{Threads, start_threads};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,

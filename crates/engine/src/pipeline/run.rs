@@ -396,7 +396,8 @@ pub fn decode(
 impl Engine {
     /// One evaluation of all groups of a running batch, whose denoiser is in memory.
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, trace: Option<&mut Trace>) -> Result<()> {
-        running.step(&self.unet, Some(&mut self.recorded), self.dtype, trace)
+        let Self { unet, recorded, dtype, .. } = self;
+        self.unet_component.run(|| running.step(unet, Some(recorded), *dtype, trace))
     }
 
     /// The encoder of initial images, opened the first time.
@@ -404,7 +405,7 @@ impl Engine {
         match self.image_encoder {
             Some(ref mut encoder) => Ok(encoder),
             None => {
-                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.copies)?;
+                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.options)?;
                 Ok(self.image_encoder.insert(encoder))
             }
         }

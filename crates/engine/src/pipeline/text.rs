@@ -8,7 +8,7 @@ use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 use kiln_request::Job;
 use kiln_weights::{Lora, Placement};
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions};
@@ -51,13 +51,13 @@ impl TextEncoders {
     pub(crate) fn open(
         model: &ModelFolder,
         [placement, conditions]: [&Placement; 2],
-        copies: &StreamOptions,
+        options: &ComponentOptions,
         embeddings: Embeddings,
         cached_texts: usize,
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
-            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
+            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, options);
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };
@@ -262,7 +262,8 @@ impl TextEncoders {
                 let Some((chunks, words)) = tokens.of_encoder(number) else { continue };
                 let empty = tokenizer.empty_chunk();
                 let device = &part.placement().device;
-                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words)?;
+                let encode = || encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words);
+                let output = part.run(encode)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }
@@ -326,7 +327,7 @@ mod tests {
     fn open(model: &ModelFolder) -> TextEncoders {
         let place = Placement::new(Device::Cpu, DType::F32);
         let words = Embeddings::open(None).unwrap();
-        TextEncoders::open(model, [&place, &place], &StreamOptions::default(), words, 8).unwrap()
+        TextEncoders::open(model, [&place, &place], &ComponentOptions::default(), words, 8).unwrap()
     }
 
     fn model(name: &str) -> ModelFolder {

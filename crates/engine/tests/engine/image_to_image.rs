@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
-    Engine, Error, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind,
-    Stage,
+    Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind, Stage,
 };
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
