@@ -14,6 +14,11 @@ def interpolated(mask, size):
     return torch.nn.functional.interpolate(mask, size=size, mode="bilinear")
 
 
+def timestep(levels, sigma):
+    """`ModelSamplingDiscrete.timestep` of comfy/model_sampling.py: the nearest one."""
+    return (sigma.log() - levels.log_sigmas).abs().argmin().float()
+
+
 def unit(mask):
     """A mask of `LoadImageMask` (nodes.py), `(1, 1, H, W)` from 0 to 1."""
     return torch.from_numpy(np.array(mask).astype(np.float32) / 255.0)[None, None]

@@ -137,7 +137,7 @@ class Model:
         self.vae, self.is_v = load_vae(MODELS / kind / "vae"), kind == "sd2v"
         pairs = load_text(kind)
         self.texts = torch.cat([encode_prompt(pairs, text)[0] for text in ("", PROMPT)])
-        self.extra = None
+        self.extra, self.timestep = None, LEVELS.t_of
 
     def encode(self, pixels):
         """The mean of the latents."""
@@ -153,7 +153,7 @@ class Model:
     def image(self, x, sigma):
         """The guided image: `CompVisDenoiser` and `CompVisVDenoiser` of k_diffusion/external.py."""
         norm = (sigma**2 + 1) ** 0.5
-        answer = self.guided(x / norm, LEVELS.t_of(sigma))
+        answer = self.guided(x / norm, self.timestep(sigma))
         return x / norm**2 - answer * sigma / norm if self.is_v else x - answer * sigma
 
     def noise(self, x, t):
@@ -201,6 +201,7 @@ def run_comfyui(case, model):
     if case["channels"] == 9:
         small, masked = comfyui.condition(pixels, mask, size)
         model.extra = torch.cat([small, model.encode(masked)], 1)
+    model.timestep = lambda sigma: comfyui.timestep(LEVELS, sigma)
     generator = torch.Generator().manual_seed(SEED)
     noise = lambda: torch.randn(latents.shape, generator=generator)  # noqa: E731
     return comfyui.sample(

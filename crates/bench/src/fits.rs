@@ -31,6 +31,7 @@ pub(super) fn check(
         context: 1,
         texts: 2,
         encodes_image: false,
+        pasted: 0,
         // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };

@@ -11,8 +11,7 @@ use crate::preprocess_args::{INPAINT, PreprocessArgs};
 
 /// Runs the command.
 pub fn run(args: &PreprocessArgs) -> Result<()> {
-    let rules =
-        FileRules { field: "output", what: "the map", extensions: &["png"], overwrite: args.overwrite };
+    let rules = FileRules { field: "output", what: "the map", extensions: &["png"], overwrite: args.overwrite };
     let output = PlannedFile::plan(&args.output, rules)?;
     let png = match args.preprocessor()? {
         Some(preprocessor) => {
@@ -49,7 +48,8 @@ impl PreprocessArgs {
             ("factor", self.factor),
             ("resolution", self.resolution.map(|n| n as f64)),
         ];
-        let has = |allowed: &[&str]| match given.iter().find(|(name, value)| value.is_some() && !allowed.contains(name)) {
+        let has = |allowed: &[&str]| match given.iter().find(|(name, value)| value.is_some() && !allowed.contains(name))
+        {
             Some(&(name, value)) => {
                 let found = value.map_or_else(String::new, |value| value.to_string());
                 Err(Error::Value { name, found, expected: format!("nothing with {}", self.name) })
@@ -72,7 +72,9 @@ impl PreprocessArgs {
             Some(Preprocessor::Lineart | Preprocessor::ColorGrid) => has(&["resolution"])?,
             Some(Preprocessor::Invert) | None => has(&[])?,
         }
-        if self.name != INPAINT && let Some(mask) = &self.mask {
+        if self.name != INPAINT
+            && let Some(mask) = &self.mask
+        {
             let (found, expected) = (mask.display().to_string(), format!("nothing with {}", self.name));
             return Err(Error::Value { name: "mask", found, expected }.into());
         }

@@ -14,7 +14,9 @@ pub const INPAINT: &str = "inpaint";
 /// The names of the preprocessors.
 fn names() -> PossibleValuesParser {
     let names = Preprocessor::NAMES.map(|(name, about)| PossibleValue::new(name).help(about));
-    PossibleValuesParser::new(names.into_iter().chain([PossibleValue::new(INPAINT).help("the image, transparent under a mask")]))
+    PossibleValuesParser::new(
+        names.into_iter().chain([PossibleValue::new(INPAINT).help("the image, transparent under a mask")]),
+    )
 }
 
 /// `kiln preprocess`.
@@ -26,7 +28,7 @@ pub struct PreprocessArgs {
     /// The image: PNG, JPEG, WebP, BMP, TIFF or GIF. - is the standard input.
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// The map, a PNG file. - is the standard output.
+    /// The map, a PNG file.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// canny: pixels above the lower threshold are edges if they touch one. Default: 100.

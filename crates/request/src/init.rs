@@ -176,6 +176,12 @@ impl PartialEq for Mask {
     }
 }
 
+/// A tensor of this shape with one element.
+fn without_values(like: &Tensor) -> Tensor {
+    let one = Tensor::zeros((1, 1, 1, 1), DType::F32, &Device::Cpu).and_then(|one| one.broadcast_as(like.shape()));
+    one.unwrap_or_else(|_| like.clone()) // a shape of four dimensions
+}
+
 /// A tensor `(1, channels, h, w)` in f32 in the host's memory, of finite values.
 fn plain(name: &'static str, channels: usize, pixels: &Tensor) -> Result<Tensor> {
     let wrong = |found: String, expected: String| Error::Value { name, found, expected };
@@ -204,6 +210,19 @@ impl Init {
         match self {
             Self::Masked { mask, .. } => Some(mask),
             _ => None,
+        }
+    }
+
+    /// The same kind of start without values: all share one element, so that only sizes are left.
+    pub(crate) fn without_pixels(&self) -> Self {
+        let image = |image: &InitImage| image.with_pixels(without_values(&image.pixels));
+        match self {
+            Self::Noise => Self::Noise,
+            Self::Image { image: of, strength } => Self::Image { image: image(of), strength: *strength },
+            Self::Masked { image: of, mask, strength } => {
+                let mask = Mask { pixels: without_values(&mask.pixels), latents: None };
+                Self::Masked { image: image(of), mask, strength: *strength }
+            }
         }
     }
 

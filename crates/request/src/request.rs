@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::init::Init;
-use crate::input::Prepared;
+use crate::input::{InputCache, Prepared};
 use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
@@ -36,13 +36,21 @@ impl Request {
     /// what the model's schedule does not allow; [`Error::Files`] names a folder or list of
     /// wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
+        self.resolve_with(model, &mut InputCache::default())
+    }
+
+    /// [`Self::resolve`] with the input images that are known, for many requests.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_with(&self, model: &ModelFolder, inputs: &mut InputCache) -> Result<Job> {
         if let Some(without) = self.without_comments() {
-            return without.resolve(model);
+            return without.resolve_with(model, inputs);
         }
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         check(self)?;
-        let prepared = self.prepare_input(multiple)?;
+        let prepared = inputs.prepare(self, multiple)?;
         let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
         let sampling = sampling(self);
         let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);

@@ -207,6 +207,10 @@ pub(crate) fn start(
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = batch.noise(f);
+    if batch.images().any(|(job, _)| job.lacks_pixels()) {
+        let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
+        return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
+    }
     let (inits, takes_mask) = (batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>(), job.takes_mask);
     // A network with channels for the masked image sees nothing else of an image that begins with noise.
     let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));

@@ -60,6 +60,10 @@ pub(super) struct StageRun {
     pub(super) ways: Vec<(Tiling, StageBytes)>,
 }
 
+/// Bytes for each pixel of an input while it is pasted around a result: the result in its place, four images of four channels, and
+/// the result of three (`PasteBack::apply`).
+const PASTING: usize = 3 + 4 * 4 + 3;
+
 impl StageBytes {
     /// The sum.
     pub(super) fn total(&self) -> usize {
@@ -74,11 +78,13 @@ impl Networks<'_> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
         let _kept = device.ledger().hold(target.kept());
-        // The caller's pixels and mask in f32 stay in the host's memory, the input that is pasted back as bytes, and a masked
-        // image for a network that takes one.
+        // The caller's pixels and mask in f32 stay in the host's memory, a masked image for a network that takes one, and as bytes
+        // the colors and the mask of the input that is pasted back.
         let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
         let _input = in_host.then(|| device.tensor(&[1, planes, work.height, work.width], DType::F32));
+        let larger = work.pasted.saturating_sub(work.width * work.height);
+        let _pasted = (in_host && larger > 0).then(|| device.tensor(&[1, 4, larger], DType::U8));
         let (conditioning, scheduled) = self.encode(&device, work)?;
         let conditions = conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>();
         let bytes = || {
@@ -115,6 +121,9 @@ impl Networks<'_> {
                     let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
                     let of = |tiling| {
                         self.decode(&latents, tiling)?;
+                        // After the decoder's tensors are freed.
+                        let pastes = in_host && work.pasted > 0;
+                        let _pasting = pastes.then(|| device.tensor(&[1, PASTING, work.pasted], DType::U8));
                         Ok((tiling, bytes()))
                     };
                     tilings().map(of).collect::<Result<Vec<_>>>()?

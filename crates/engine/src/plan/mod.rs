@@ -54,6 +54,8 @@ pub struct Workload {
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
+    /// Pixels of the input that is pasted around each result, which may be larger than it; 0 without one.
+    pub pasted: usize,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -73,6 +75,7 @@ impl Workload {
             context: 1,
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
+            pasted: job.input.as_ref().map_or(0, |input| input.pasted),
             vae: VaeMemory::default(),
         }
     }
@@ -96,6 +99,7 @@ impl Workload {
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
+            pasted: self.pasted.max(other.pasted),
             vae: self.vae,
         }
     }

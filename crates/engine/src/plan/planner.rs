@@ -153,6 +153,7 @@ impl Planner {
             context: 1,
             texts: 1,
             encodes_image: self.unet.config().extra_channels() > 0,
+            pasted: 0,
             vae: VaeMemory::default(),
         })
     }

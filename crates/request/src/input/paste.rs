@@ -16,6 +16,11 @@ pub struct PasteBack {
 }
 
 impl PasteBack {
+    /// Pixels of the whole input.
+    pub(super) fn pixels(&self) -> usize {
+        self.original.width() * self.original.height()
+    }
+
     /// The input with `result` in the place of its masked part (`VaeImageProcessor.apply_overlay` of diffusers,
     /// `apply_overlay` of AUTOMATIC1111's `modules/processing.py`).
     ///

@@ -8,6 +8,7 @@ use kiln_media::{
     AlphaRule, Borders, Filter, Gray8Image, ResizeMode, Rgb8Image, ValueRange, extend, fill_masked, size_in_multiples,
 };
 
+use super::cache::Source;
 use super::masks;
 use super::paste::PasteBack;
 use super::read::{ImageFile, file_name, pixels_md5};
@@ -29,9 +30,16 @@ pub struct Input {
     request: Request,
     /// What is pasted around the results.
     pub paste_back: Option<Arc<PasteBack>>,
+    /// Pixels of the image that is pasted around the results, 0 without one.
+    pub pasted: usize,
+    /// What the images are read from.
+    pub(super) source: Source,
+    /// Whether the pixels were dropped.
+    pub(super) lacks_pixels: bool,
 }
 
 /// The input images of a request, with the size of its results.
+#[derive(Debug, Clone)]
 pub struct Prepared {
     pub init: Init,
     pub input: Input,
@@ -133,7 +141,10 @@ impl Request {
         };
         let (init, paste_back) = begin(image, mask, &options, (width, height))?;
         let paste_back = paste_back.filter(|_| options.paste_back).map(Arc::new);
-        Ok(Some(Prepared { init, input: Input { files, request, paste_back }, width, height }))
+        let pasted = paste_back.as_ref().map_or(0, |paste_back| paste_back.pixels());
+        let source = Source::of(self, multiple);
+        let input = Input { files, request, paste_back, pasted, source, lacks_pixels: false };
+        Ok(Some(Prepared { init, input, width, height }))
     }
 
     /// The options of input images, with the defaults that follow from other options.

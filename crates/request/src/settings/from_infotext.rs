@@ -421,11 +421,12 @@ mod tests {
         let (found, warnings) = read(&format!("{base}, Masked content: fill"));
         assert_eq!((found.mask_content, found.mask_blur, warnings), (Some(MaskContent::Fill), Some(0.0), vec![]));
         assert_eq!(read(base).0.mask_blur, None);
-        assert_eq!(read(&format!("{base}, Mask blur: 4, Mask mode: Inpaint masked")).0.mask_invert, false);
+        assert!(!read(&format!("{base}, Mask blur: 4, Mask mode: Inpaint masked")).0.mask_invert);
         assert!(read("Steps: 20, Seed: 1, Mask inverted: True, Version: Kiln 0.1.0").0.mask_invert);
         let (found, _) = read("Steps: 20, Sampler: DDIM, Seed: 1, Denoising strength: 0.6");
         assert_eq!(found.rule, Some(Rule::Automatic1111));
-        let (found, warnings) = read("Steps: 20, Sampler: UniPC, Seed: 1, Denoising strength: 0.6, Mask mode: sideways");
+        let (found, warnings) =
+            read("Steps: 20, Sampler: UniPC, Seed: 1, Denoising strength: 0.6, Mask mode: sideways");
         assert_eq!((found.rule, warnings.len()), (None, 1));
     }
 
