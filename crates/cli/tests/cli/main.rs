@@ -10,6 +10,7 @@ mod checkpoints;
 mod exec_cuda;
 mod flags;
 mod help;
+mod hostile;
 mod hub;
 mod images;
 mod img2img;
