@@ -18,6 +18,7 @@ mod models;
 mod output;
 mod plans;
 mod preprocess;
+mod refiner;
 mod sandbox;
 mod settings;
 mod signals;

@@ -56,6 +56,8 @@ pub struct Workload {
     pub encodes_image: bool,
     /// Pixels of the input that is pasted around each result, which may be larger than it; 0 without one.
     pub pasted: usize,
+    /// Those of the steps that a refiner makes; 0 without one.
+    pub refiner_steps: usize,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -76,6 +78,7 @@ impl Workload {
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
             pasted: job.input.as_ref().map_or(0, |input| input.pasted),
+            refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
             vae: VaeMemory::default(),
         }
     }
@@ -83,7 +86,25 @@ impl Workload {
     /// The stages that memory is planned for, in their order.
     pub fn stages(&self) -> Vec<Stage> {
         let image = self.encodes_image.then_some(Stage::EncodeImage);
-        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise, Stage::Decode]).collect()
+        let refine = (self.refiner_steps > 0).then_some(Stage::Refine);
+        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise]).chain(refine).chain([Stage::Decode]).collect()
+    }
+
+    /// Of so many steps about those that a refiner makes from the part `switch` of the run on: one at least.
+    pub fn refined(steps: usize, switch: f64) -> usize {
+        ((steps as f64 * (1.0 - switch)).round() as usize).clamp(1, steps.max(1))
+    }
+
+    /// The same work with texts of at least this size: parts, chunks and chunks for the denoiser of a text, and their number.
+    pub(crate) fn with_texts(self, guided: bool, [parts, chunks, context, texts]: [usize; 4]) -> Self {
+        Self {
+            guided: self.guided || guided,
+            parts: self.parts.max(parts),
+            chunks: self.chunks.max(chunks),
+            context: self.context.max(context),
+            texts: self.texts.max(texts),
+            ..self
+        }
     }
 
     /// The work of a batch that does the work of both at once.
@@ -100,6 +121,7 @@ impl Workload {
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
             pasted: self.pasted.max(other.pasted),
+            refiner_steps: self.refiner_steps.max(other.refiner_steps),
             vae: self.vae,
         }
     }

@@ -9,6 +9,7 @@ mod lengths;
 mod lora;
 mod modes;
 mod prompts;
+mod refiner;
 mod rules;
 mod running;
 mod sampling;

@@ -12,7 +12,7 @@ mod prepare;
 mod read;
 
 pub use cache::InputCache;
-pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
+pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;

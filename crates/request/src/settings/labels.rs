@@ -17,6 +17,11 @@ pub const INIT_IMAGE_HASH: &str = "Init image hash";
 pub(crate) const MASK_MODE: &str = "Mask mode";
 /// What a mask that is inverted is called under that key.
 pub(crate) const NOT_MASKED: &str = "Inpaint not masked";
+/// The model that took over the last steps.
+pub const REFINER: &str = "Refiner";
+pub(crate) const REFINER_SWITCH: &str = "Refiner switch at";
+/// What AUTOMATIC1111 from 1.9 on writes where its option counts steps.
+pub(crate) const REFINER_BY_STEPS: &str = "Refiner switch by sampling steps";
 pub(crate) const RNG: &str = "RNG";
 /// The names and hashes of the LoRAs.
 pub const LORA_HASHES: &str = "Lora hashes";
