@@ -10,6 +10,7 @@ use kiln_engine::pipeline::{
 };
 use kiln_engine::{BatchSize, Engine, Error, Event, Job, Planner, Result, Stage};
 use kiln_models::ModelFolder;
+use kiln_request::InputCache;
 
 use super::groups::batches;
 use super::image_task::ImageTask;
@@ -50,6 +51,7 @@ impl RunState<'_, '_> {
             // What has no room at all is refused when it is run.
             BatchSize::Auto => Planner::auto_batch_size_of(model, first, &options.setup, group.len()).unwrap_or(1),
         };
+        let mut inputs = InputCache::default();
         for group in group.chunks(LOOK_AHEAD.saturating_mul(n)) {
             let mut shapes = Vec::with_capacity(group.len());
             for (i, (id, job)) in group.iter().enumerate() {
@@ -62,8 +64,17 @@ impl RunState<'_, '_> {
             let batches = batches(shapes, n);
             for (i, batch) in batches.iter().enumerate() {
                 engine.foresee(batches[i + 1..].iter().flatten().map(|&i| &*group[i].1));
-                let images: Vec<&(usize, Arc<Job>)> = batch.iter().map(|&i| group[i]).collect();
-                self.run_images(engine, &images, shape_of[&batch[0]], n)?;
+                let mut images = Vec::with_capacity(batch.len());
+                for (id, job) in batch.iter().map(|&i| group[i]) {
+                    match job.with_pixels(&mut inputs) {
+                        Ok(job) => images.push((*id, job)),
+                        Err(error) => self.fail(*id, &error.to_string())?,
+                    }
+                }
+                let images: Vec<&(usize, Arc<Job>)> = images.iter().collect();
+                if !images.is_empty() {
+                    self.run_images(engine, &images, shape_of[&batch[0]], n)?;
+                }
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kiln_engine::{DenoiserSpan, Job, LoraName, LoraUse, find_lora};
 use kiln_models::{ModelFolder, locate_model};
+use kiln_request::InputCache;
 
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
@@ -31,6 +32,7 @@ pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Res
         opened: HashMap::new(),
         loras: HashMap::new(),
         schedules: HashMap::new(),
+        inputs: InputCache::default(),
     };
     let mut first: Option<(usize, String)> = None;
     let mut bad = 0;
@@ -60,13 +62,17 @@ struct Resolver<'a> {
     loras: HashMap<LoraName, Option<String>>,
     /// The schedules of the jobs so far, by all that they are made from.
     schedules: HashMap<(usize, String), Arc<[DenoiserSpan]>>,
+    /// The input images of the jobs that came last.
+    inputs: InputCache,
 }
 
 impl Resolver<'_> {
     fn add(&mut self, id: usize, todo: &Todo) -> std::result::Result<(), String> {
         let model = self.model(todo.task.model.as_ref())?;
         let of_model = &self.models[model].1.model;
-        let mut job = todo.task.request.resolve(of_model).map_err(|error| error.to_string())?;
+        let job = todo.task.request.resolve_with(of_model, &mut self.inputs).map_err(|error| error.to_string())?;
+        // Images are read again when they are needed: 10,000 of them would not fit into memory.
+        let mut job = job.without_pixels();
         self.share_schedule(model, &mut job).map_err(|error| error.to_string())?;
         job.loras.iter().try_for_each(|lora| self.find(lora))?;
         self.models[model].1.jobs.push((id, Arc::new(job)));

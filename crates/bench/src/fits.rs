@@ -33,6 +33,7 @@ pub(super) fn check(
         texts: 2,
         encodes_image: true,
         second: None,
+        pasted: 0,
         refiner_steps: 0,
         // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },

@@ -11,6 +11,7 @@ use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
+use crate::preprocess_args::PreprocessArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
@@ -42,6 +43,8 @@ pub enum Command {
     Batch(Box<BatchArgs>),
     /// Enlarges images, with a network or a filter.
     Upscale(Box<UpscaleArgs>),
+    /// Makes the map of an image that a ControlNet takes: edges, lines, a blur, without a network.
+    Preprocess(Box<PreprocessArgs>),
     /// Downloads a model from the Hugging Face Hub, or updates it.
     Pull(PullArgs),
     /// Lists the devices of this machine, and those that Kiln would use.

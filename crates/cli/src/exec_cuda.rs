@@ -63,6 +63,7 @@ impl Args {
             Subcommand::Plan(args) => args.setup().device,
             Subcommand::Devices(_) => DeviceChoice::Auto,
             Subcommand::Inspect(_)
+            | Subcommand::Preprocess(_)
             | Subcommand::Convert(_)
             | Subcommand::Pull(_)
             | Subcommand::Completions { .. }

@@ -30,6 +30,8 @@ mod option_args;
 mod output;
 mod place_args;
 mod plan;
+mod preprocess;
+mod preprocess_args;
 mod progress;
 mod pull;
 #[cfg(test)]
@@ -86,6 +88,7 @@ fn run(args: Args) -> ExitCode {
         }
         Command::Batch(args) => batch::run(*args),
         Command::Upscale(args) => upscale::run(*args),
+        Command::Preprocess(args) => preprocess::run(&args),
         Command::Devices(args) => {
             devices::run(&args);
             Ok(())

@@ -8,6 +8,7 @@ use kiln_request::{Job, parameters};
 
 use crate::error::{Error, Result};
 use crate::origin::Origin;
+use crate::pipeline::DecodedImage;
 
 /// An image with its metadata.
 #[derive(Debug, Clone)]
@@ -31,8 +32,9 @@ pub struct GeneratedImage {
 }
 
 impl GeneratedImage {
-    /// Converts an f32 image `(1, 3, h, w)` with values from -1 to 1 in host memory; values outside are clamped.
-    pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: &Tensor, latents: Tensor) -> Result<Self> {
+    /// Converts the decoder's f32 image, whose values outside of -1 to 1 are clamped.
+    pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: DecodedImage) -> Result<Self> {
+        let DecodedImage { image, latents, visible, .. } = image;
         let channels = image.dim(1)?;
         if channels != 3 {
             let problem = format!("produces images with {channels} channels, expected 3");
@@ -40,10 +42,14 @@ impl GeneratedImage {
         }
         let settings = origin.settings(job, index);
         let parameters = parameters(job, &origin.files(&settings, job), index);
-        let mut plain = Self::without_settings(index, job.seed_of(index), image, latents)?;
+        let mut plain = Self::without_settings(index, job.seed_of(index), &image, latents)?;
         if let Some(paste_back) = job.input.as_ref().and_then(|input| input.paste_back.as_ref()) {
             let rgb = std::mem::take(&mut plain.rgb);
-            let whole = paste_back.apply(Rgb8Image::new(plain.width, plain.height, rgb)?)?;
+            let rgb = Rgb8Image::new(plain.width, plain.height, rgb)?;
+            let whole = match &visible {
+                Some(visible) => paste_back.apply_seen(rgb, visible)?,
+                None => paste_back.apply(rgb)?,
+            };
             (plain.width, plain.height, plain.rgb) = (whole.width(), whole.height(), whole.into_data());
         }
         Ok(Self { parameters, settings: settings.to_json(), ..plain })

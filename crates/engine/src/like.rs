@@ -275,6 +275,14 @@ impl Like {
                 ));
             }
         }
+        if let Source::Text(text) = &self.source
+            && let Some(then) = text.get(labels::INIT_IMAGE_HASH)
+            && let Some(now) = now.inputs.iter().find_map(|input| input.pixels_md5.as_deref())
+            && !then.trim().eq_ignore_ascii_case(now)
+        {
+            let (then, now) = (short(then.trim()), short(now));
+            all.push(format!("its `init` was an image with the hash {then}, this is another image (hash {now})"));
+        }
         if let Source::Own(own) = &self.source {
             for input in &own.inputs {
                 let used = now.inputs.iter().find(|used| used.option == input.option);

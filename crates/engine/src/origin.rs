@@ -129,7 +129,7 @@ impl Origin {
             name: path.file_name()?.to_string_lossy().into_owned(),
             sha256: self.hashes.get(&Hashed::file(&path, Scope::Whole)),
         };
-        Some(InputFile { option: "hires_upscaler".into(), file })
+        Some(InputFile { option: "hires_upscaler".into(), file, pixels_md5: None })
     }
 
     /// Begins to hash the upscaler of a job.

@@ -133,7 +133,8 @@ impl Gray8Image {
     /// # Errors
     /// [`Error::Size`] for a sigma outside of 0 to 1024.
     pub fn opencv_gaussian_blur(&self, sigma_x: f32, sigma_y: f32) -> Result<Self> {
-        let [x, y] = [check("sigma", sigma_x)?, check("sigma", sigma_y)?].map(fixed_kernel);
+        let kernel = |sigma: f32| fixed_kernel(f64::from(sigma), (2.5 * f64::from(sigma) + 0.5) as usize);
+        let [x, y] = [check("sigma", sigma_x)?, check("sigma", sigma_y)?].map(kernel);
         let mut image = self.clone();
         let convolve = |kernel: Vec<i32>| {
             move |line: &mut Vec<[u8; 1]>, next: &mut Vec<[u8; 1]>| {
@@ -151,11 +152,9 @@ impl Gray8Image {
     }
 }
 
-/// The weights of a Gaussian in 1/256. The rounding error of a weight is carried to the next one towards the middle, whose
-/// weight makes the sum 256.
-fn fixed_kernel(sigma: f32) -> Vec<i32> {
-    let sigma = f64::from(sigma);
-    let half = (2.5 * sigma + 0.5) as usize;
+/// The weights of a Gaussian in 1/256, `half` to each side of the middle. The rounding error of a weight is carried to the next
+/// one towards the middle, whose weight makes the sum 256.
+pub(crate) fn fixed_kernel(sigma: f64, half: usize) -> Vec<i32> {
     if half == 0 {
         return vec![256];
     }
@@ -188,7 +187,7 @@ fn mirrored_convolution(line: &[[u8; 1]], out: &mut [[u8; 1]], kernel: &[i32]) {
 }
 
 /// The index of `i - before`, mirrored at both ends as often as needed: `2 1 | 0 1 2 | 1 0`.
-fn mirrored(i: usize, before: usize, len: usize) -> usize {
+pub(crate) fn mirrored(i: usize, before: usize, len: usize) -> usize {
     let period = 2 * (len - 1);
     if period == 0 {
         return 0;

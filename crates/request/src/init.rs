@@ -95,6 +95,15 @@ impl PartialEq for InitImage {
 #[derive(Debug, Clone)]
 pub struct Mask {
     pixels: Tensor,
+    /// The masks of another program than diffusers.
+    latents: Option<LatentMasks>,
+}
+
+/// Masks in the size of the latents, `(1, 1, h, w)`.
+#[derive(Debug, Clone)]
+struct LatentMasks {
+    kept: Tensor,
+    network: Tensor,
 }
 
 impl Mask {
@@ -108,11 +117,31 @@ impl Mask {
         let pixels = plain("the mask", 1, pixels)?;
         let values = pixels.flatten_all()?.to_vec1::<f32>()?;
         match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
-            None => Ok(Self { pixels }),
+            None => Ok(Self { pixels, latents: None }),
             Some(value) => {
                 Err(Error::Value { name: "the mask", found: value.to_string(), expected: "values from 0 to 1".into() })
             }
         }
+    }
+
+    /// The same mask with those that another program than diffusers makes of it, `(1, 1, h, w)` for latents of `h` by `w`: `kept`
+    /// says where latents are generated again, 0 to 1, and `network` is what a network with a channel for a mask gets. Between 0
+    /// and 1 the pixels themselves are then a part of the masked image's.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for another shape, and for values out of range.
+    pub fn with_latents(self, kept: &Tensor, network: &Tensor) -> Result<Self> {
+        let (kept, network) = (Self::new(kept)?.pixels, Self::new(network)?.pixels);
+        if kept.dims() != network.dims() {
+            let (found, expected) = (format!("{:?}", network.dims()), format!("{:?}", kept.dims()));
+            return Err(Error::Value { name: "the mask", found, expected });
+        }
+        Ok(Self { latents: Some(LatentMasks { kept, network }), ..self })
+    }
+
+    /// Whether the masks of the latents are another program's.
+    pub fn has_latents(&self) -> bool {
+        self.latents.is_some()
     }
 
     /// The values, `(1, 1, h, w)` in f32 in the host's memory.
@@ -122,11 +151,30 @@ impl Mask {
 
     /// The mask of latents `(c, h, w)` that each cover `f` by `f` pixels, `(1, c, h, w)` in f32.
     pub fn of_latents(&self, (c, h, w): (usize, usize, usize), f: usize) -> Result<Tensor> {
+        match &self.latents {
+            Some(masks) => Self::broadcast(&masks.kept, (c, h, w)),
+            None => self.corners((c, h, w), f),
+        }
+    }
+
+    /// The mask that a network with a channel for it gets, `(1, 1, h, w)` in f32.
+    pub fn of_network(&self, (h, w): (usize, usize), f: usize) -> Result<Tensor> {
+        match &self.latents {
+            Some(masks) => Self::broadcast(&masks.network, (1, h, w)),
+            None => self.corners((1, h, w), f),
+        }
+    }
+
+    fn broadcast(mask: &Tensor, (c, h, w): (usize, usize, usize)) -> Result<Tensor> {
+        Ok(mask.broadcast_as((1, c, h, w))?.contiguous()?)
+    }
+
+    fn corners(&self, (c, h, w): (usize, usize, usize), f: usize) -> Result<Tensor> {
         let width = w * f;
         let values = self.pixels.flatten_all()?.to_vec1::<f32>()?;
         let corner = |i: usize| values.get(i / w * f * width + i % w * f).copied().unwrap_or(0.0);
         let one: Vec<f32> = (0..h * w).map(corner).collect();
-        Ok(Tensor::from_vec(one, (1, 1, h, w), &Device::Cpu)?.broadcast_as((1, c, h, w))?.contiguous()?)
+        Self::broadcast(&Tensor::from_vec(one, (1, 1, h, w), &Device::Cpu)?, (c, h, w))
     }
 }
 
@@ -135,6 +183,12 @@ impl PartialEq for Mask {
     fn eq(&self, other: &Self) -> bool {
         self.pixels.id() == other.pixels.id()
     }
+}
+
+/// A tensor of this shape with one element.
+fn without_values(like: &Tensor) -> Tensor {
+    let one = Tensor::zeros((1, 1, 1, 1), DType::F32, &Device::Cpu).and_then(|one| one.broadcast_as(like.shape()));
+    one.unwrap_or_else(|_| like.clone()) // a shape of four dimensions
 }
 
 /// A tensor `(1, channels, h, w)` in f32 in the host's memory, of finite values.
@@ -165,6 +219,19 @@ impl Init {
         match self {
             Self::Masked { mask, .. } => Some(mask),
             _ => None,
+        }
+    }
+
+    /// The same kind of start without values: all share one element, so that only sizes are left.
+    pub(crate) fn without_pixels(&self) -> Self {
+        let image = |image: &InitImage| image.with_pixels(without_values(&image.pixels));
+        match self {
+            Self::Noise | Self::FirstPass { .. } => self.clone(),
+            Self::Image { image: of, strength } => Self::Image { image: image(of), strength: *strength },
+            Self::Masked { image: of, mask, strength } => {
+                let mask = Mask { pixels: without_values(&mask.pixels), latents: None };
+                Self::Masked { image: image(of), mask, strength: *strength }
+            }
         }
     }
 

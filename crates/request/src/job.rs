@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_models::{Family, ModelFolder};
-use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
+use kiln_scheduler::{Convention, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
 
@@ -100,6 +100,9 @@ pub struct Job {
     pub hires: Option<Box<SecondPass>>,
 }
 
+/// AUTOMATIC1111's largest strength.
+const MOST_STRENGTH: f64 = 0.999;
+
 impl Job {
     /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
     /// still need batches of their own, where their texts have other lengths or other numbers of parts.
@@ -189,7 +192,14 @@ impl Job {
             rule => {
                 let (total, skipped) = self.steps_of_rule(rule, strength);
                 let schedule = schedule(total)?;
-                let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
+                let steps = schedule.step_starts();
+                // AUTOMATIC1111's timesteps end with one that is no step (`sample_img2img` and `ddim` of
+                // `modules/sd_samplers_timesteps.py`): of the last `int(min(strength, 0.999) steps)` all but this one run.
+                let skipped = match self.sampler.is_on_timesteps() {
+                    true => (steps.len() + 1).saturating_sub(self.encoded_steps(strength)),
+                    false => skipped,
+                };
+                let start = steps.get(skipped).copied().unwrap_or(schedule.points().len());
                 (schedule, start)
             }
         };
@@ -220,19 +230,20 @@ impl Job {
     /// `int(steps / min(strength, 0.999))`. ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
     /// `comfy/samplers.py`).
     fn steps_of_rule(&self, rule: Rule, strength: f64) -> (usize, usize) {
-        const MOST: f64 = 0.999;
         let last_of = |strength: f64| {
             let total = (self.steps as f64 / strength) as usize;
             (total, total.saturating_sub(self.steps))
         };
         match rule {
-            Rule::Automatic1111 if matches!(self.init, Init::FirstPass { .. }) => last_of(strength.min(MOST)),
-            Rule::Automatic1111 => {
-                let encoded = (strength.min(MOST) * self.steps as f64) as usize;
-                (self.steps, self.steps.saturating_sub(encoded + 1))
-            }
+            Rule::Automatic1111 if matches!(self.init, Init::FirstPass { .. }) => last_of(strength.min(MOST_STRENGTH)),
+            Rule::Automatic1111 => (self.steps, self.steps.saturating_sub(self.encoded_steps(strength) + 1)),
             _ => last_of(strength),
         }
+    }
+
+    /// `t_enc` of AUTOMATIC1111's `setup_img2img_steps`.
+    fn encoded_steps(&self, strength: f64) -> usize {
+        (strength.min(MOST_STRENGTH) * self.steps as f64) as usize
     }
 
     /// Refuses what a rule of another program is not known for.
@@ -247,14 +258,19 @@ impl Job {
         if rule == Rule::Diffusers || self.init == Init::Noise {
             return Ok(());
         }
-        if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {
+        let is_ddim = rule == Rule::Automatic1111 && self.sampler == SamplerKind::Ddim;
+        if is_ddim && self.sampling.convention != Convention::Automatic1111 {
+            return refuse("the sampler ddim, whose timesteps here are those of `convention` a1111");
+        }
+        if (self.sampler.is_on_timesteps() && !is_ddim) || self.sampler == SamplerKind::UniPc {
             return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
         }
         if rule == Rule::Comfy && self.sampling.sigmas.is_some() {
             return refuse("`sigmas`, which say how many steps there are");
         }
-        if self.takes_mask && self.init.is_masked() {
-            return refuse("an inpainting model and a mask");
+        if is_ddim && self.image.soft_inpainting {
+            let expected = "a sampler on noise levels such as euler with `soft_inpainting`".into();
+            return Err(Error::Value { name: "sampler", found: self.sampler.id().into(), expected });
         }
         Ok(())
     }

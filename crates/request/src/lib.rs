@@ -27,7 +27,9 @@ pub use error::{Error, Result};
 pub use guidance::Threshold;
 pub use hires::{HiresUpscaler, LatentFilter, SecondPass};
 pub use init::{Init, InitImage, InitLatents, Mask};
-pub use input::{Extend, ImageSource, InpaintArea, Input, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy};
+pub use input::{
+    Extend, ImageSource, InpaintArea, Input, InputCache, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy,
+};
 pub use job::Job;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, weight_files};
 pub use options::{

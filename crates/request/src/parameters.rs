@@ -43,7 +43,9 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
         }
     }
     let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
+    let inputs = job.input.iter().flat_map(|input| &input.files);
     fields.extend([
+        (l::INIT_IMAGE_HASH, inputs.filter_map(|file| file.pixels_md5.clone()).next()),
         (l::LORA_HASHES, (!hashes.is_empty()).then(|| quoted(&hashes.join(", ")))),
         (l::TEMPLATE, template.then(|| quoted(&job.prompt))),
         (l::NEGATIVE_TEMPLATE, job.negative_prompt.as_deref().filter(|_| negative_template).map(quoted)),
@@ -70,6 +72,7 @@ fn option(row: &OptionRow, request: &Request, texts: [Option<&String>; 2]) -> Op
         "emphasis" if !all.any(|text| text.contains(['(', '['])) => None,
         // Images of two passes have that of the second one.
         "strength" => request.strength.or(request.hires_strength).map(number_text),
+        "mask_invert" => request.mask_invert.then(|| l::NOT_MASKED.into()),
         "pad_conds" => pad_conds(request, texts).map(String::from),
         _ => {
             let value = row.value(request);

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::init::Init;
-use crate::input::Prepared;
+use crate::input::{InputCache, Prepared};
 use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
-pub use crate::options::{GuidanceOptions, ImageOptions, RefinerOptions, Request};
+pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
 use crate::options::{OptionSet, check, sampling};
 use crate::prompts::Parsed;
 use crate::refiner::Refiner;
@@ -37,13 +37,21 @@ impl Request {
     /// what the model's schedule does not allow; [`Error::Files`] names a folder or list of
     /// wildcards.
     pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
+        self.resolve_with(model, &mut InputCache::default())
+    }
+
+    /// [`Self::resolve`] with the input images that are known, for many requests.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_with(&self, model: &ModelFolder, inputs: &mut InputCache) -> Result<Job> {
         if let Some(without) = self.without_comments() {
-            return without.resolve(model);
+            return without.resolve_with(model, inputs);
         }
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         check(self)?;
-        let prepared = self.prepare_input(multiple)?;
+        let prepared = inputs.prepare(self, multiple)?;
         let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
         let sampling = sampling(self);
         let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);
@@ -91,7 +99,7 @@ impl Request {
             literal_negative_prompt: self.literal_negative_prompt,
             guidance_inside: model.has_guidance_inside(),
             init: Init::Noise,
-            image: ImageOptions::of(self),
+            image: self.image_options(),
             input: None,
             takes_mask: model.takes_mask(),
             refiner,

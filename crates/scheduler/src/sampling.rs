@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 
 use crate::samplers::{self, Context, Sampler};
 use crate::tensor::linear;
-use crate::{Denoiser, Error, ModelOutput, NoiseSource, Point, Result, Schedule};
+use crate::{Denoised, Denoiser, Error, ModelOutput, NoiseSource, Point, Result, Schedule};
 
 /// The argument of the step callback, after each model evaluation.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +77,13 @@ pub struct Evaluation {
     latents: Tensor,
 }
 
+impl Evaluation {
+    /// The latents at the point of the evaluation, `(n, c, h, w)`.
+    pub fn latents(&self) -> &Tensor {
+        &self.latents
+    }
+}
+
 impl<S: Borrow<Schedule>> Stepper<S> {
     /// A stepper at the schedule's start.
     pub fn new(schedule: S) -> Self {
@@ -94,12 +101,24 @@ impl<S: Borrow<Schedule>> Stepper<S> {
     /// # Errors
     /// Those of the tensors.
     pub fn output_for(&self, x0: &Tensor, evaluation: &Evaluation) -> Result<Tensor> {
-        let schedule = self.schedule();
-        let point = schedule.points().get(self.next).copied();
-        let (index, len) = (self.next, schedule.points().len());
-        let point = point.ok_or(Error::Start { index, len, reason: "the schedule has no such evaluation" })?;
-        let prediction = schedule.config().prediction;
+        let (point, prediction) = (self.next_point()?, self.schedule().config().prediction);
         crate::denoiser::output_for_x0(prediction, x0, &evaluation.latents, point)
+    }
+
+    /// The image and the noise that the model output `output` says are in the latents `x` of the next evaluation.
+    ///
+    /// # Errors
+    /// Those of the tensors, and [`Error::ZeroSignal`] at a point without signal.
+    pub fn interpret(&self, output: &Tensor, x: &Tensor) -> Result<Denoised> {
+        let point = self.next_point()?;
+        let config = self.schedule().config();
+        let denoiser = Denoiser::new(output.clone().into(), config.prediction, config.threshold);
+        denoiser.interpret(output, x, point)
+    }
+
+    fn next_point(&self) -> Result<Point> {
+        let (index, len) = (self.next, self.schedule().points().len());
+        self.point().ok_or(Error::Start { index, len, reason: "the schedule has no such evaluation" })
     }
 
     /// The next evaluation's index in the schedule.

@@ -37,7 +37,8 @@ impl OverlappedNetworks {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let image = decoder.decode(&latents.latents, &WeightResidency::Whole, self.tiling, upcast)?;
-        Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed() })
+        let visible = latents.visible.clone();
+        Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed(), visible })
     }
 
     /// Encodes the next text that is foreseen; false where there is none.

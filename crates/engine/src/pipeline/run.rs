@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use kiln_media::Gray8Image;
 use kiln_ops::trace::Trace;
 use kiln_request::{DenoiserSpan, Init, InitImage, Job, LoraUse};
 use kiln_scheduler::NoiseSource;
@@ -38,6 +39,9 @@ pub struct Latents {
     pub index: usize,
     /// The image's seed.
     pub seed: u64,
+    /// How much of the image is seen in the place of its input, in the size of the latents; `None` where the mask alone says
+    /// that.
+    pub(crate) visible: Option<Gray8Image>,
 }
 
 /// The pixels of one image.
@@ -48,6 +52,16 @@ pub struct DecodedImage {
     pub latents: Tensor,
     /// How long decoding took.
     pub decode: Duration,
+    /// As [`Latents`] has it.
+    pub(crate) visible: Option<Gray8Image>,
+}
+
+/// What the steps of a batch give.
+pub(crate) struct Denoised {
+    /// `(n, c, h, w)` in f32, in the host's memory.
+    pub(super) latents: Tensor,
+    /// See [`Latents::visible`].
+    visible: Option<Vec<Gray8Image>>,
 }
 
 /// How long a batch took before it was decoded.
@@ -134,15 +148,16 @@ impl DecodedImage {
     /// # Errors
     /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
     pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
-        GeneratedImage::new(job, origin, index, &self.image, self.latents)
+        GeneratedImage::new(job, origin, index, self)
     }
 }
 
 impl Latents {
-    /// Those of the image at `place` of a batch with the latents `all` `(n, c, h, w)`.
-    pub(crate) fn of(batch: &Batch<'_>, all: &Tensor, place: usize) -> Result<Self> {
+    /// Those of the image at `place` of a batch.
+    pub(crate) fn of(batch: &Batch<'_>, all: &Denoised, place: usize) -> Result<Self> {
         let (job, index) = batch.image(place);
-        Ok(Self { latents: all.narrow(0, place, 1)?, index, seed: job.seed_of(index) })
+        let visible = all.visible.as_ref().and_then(|each| each.get(place)).cloned();
+        Ok(Self { latents: all.latents.narrow(0, place, 1)?, index, seed: job.seed_of(index), visible })
     }
 
     /// Says that the image is decoded again.
@@ -165,16 +180,16 @@ pub fn run_batch(
     let BatchRequest { texts, work, progress } = request;
     let before = engine.timings;
     engine.prepare(work)?;
-    let latents = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
+    let denoised = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
         let group = start(engine, batch, &texts, None, tell)?;
         denoise(engine, batch, group, progress, tell)
     })?;
-    let latents = second_pass(engine, batch, latents, progress, &mut |event| sink.event(event))?;
+    let denoised = second_pass(engine, batch, denoised, progress, &mut |event| sink.event(event))?;
     let times =
         BatchTimes { encode: engine.timings.encode - before.encode, denoise: engine.timings.denoise - before.denoise };
     let mut decodes = false;
     for place in 0..batch.len() {
-        let latents = Latents::of(batch, &latents, place)?;
+        let latents = Latents::of(batch, &denoised, place)?;
         let Some(latents) = sink.latents(engine, place, latents, times)? else { continue };
         if !std::mem::replace(&mut decodes, true) {
             begin_decoding(engine);
@@ -204,6 +219,10 @@ pub(crate) fn start(
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = batch.noise(f);
+    if batch.images().any(|(job, _)| job.lacks_pixels()) {
+        let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
+        return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
+    }
     let (inits, takes_mask) = (batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>(), job.takes_mask);
     // A network with channels for the masked image sees nothing else of an image that begins with noise.
     let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
@@ -214,8 +233,7 @@ pub(crate) fn start(
     };
     let drawn = noise.latents(shape)?;
     let extra = if takes_mask {
-        let latents = job.image.init_noise.unwrap_or_default();
-        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, latents)?;
+        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, &job.image)?;
         let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, tell)?;
         masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
     } else {
@@ -327,15 +345,14 @@ pub(super) fn encode_each(
     Ok(latents)
 }
 
-/// The stage denoise: a group's way down its schedule, as the only group of a running batch. Gives its latents `(n, c, h, w)`
-/// in f32 in the host's memory.
+/// The stage denoise: a group's way down its schedule, as the only group of a running batch.
 pub(super) fn denoise(
     engine: &mut Engine,
     batch: &Batch<'_>,
     group: Group,
     progress: Progress,
     tell: &mut dyn FnMut(Event) -> Result<()>,
-) -> Result<Tensor> {
+) -> Result<Denoised> {
     tell(Stage::Denoise.begin())?;
     let begin = Instant::now();
     let calls = group.evaluations();
@@ -373,7 +390,7 @@ pub(super) fn denoise(
     }
     engine.log_of_stream(acting.first().copied().unwrap_or_default(), calls)?;
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
-    let latents = finished(&running.finish(id)?)?;
+    let denoised = finished(&running.finish(id)?)?;
     if told < calls {
         tell(progress.event(calls))?; // the values were read, so that the GPU is done
     }
@@ -385,17 +402,17 @@ pub(super) fn denoise(
         let title = format!("{}: step, {} of {}x{}", engine.model.name(), batch.len(), job.width, job.height);
         file.write([&StepTrace::new(title, &engine.device, engine.dtype, step, trace)])?;
     }
-    Ok(latents)
+    Ok(denoised)
 }
 
-/// The latents of a group, in the host's memory, checked.
+/// What the steps of a group gave, in the host's memory, checked.
 ///
 /// # Errors
 /// [`Error::NotANumber`] where values are not finite.
-pub(crate) fn finished(group: &Group) -> Result<Tensor> {
+pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     let latents = group.latents().to_device(&Device::Cpu)?;
     match count_not_finite(&latents)? {
-        0 => Ok(latents),
+        0 => Ok(Denoised { latents, visible: group.visible()? }),
         count => {
             let remedy = "try `dtype` f32, or a model whose weights are not damaged";
             Err(Error::NotANumber { stage: "the denoiser", count, remedy })
@@ -429,7 +446,7 @@ pub fn decode(
     let decode = start.elapsed();
     engine.timings.decode += decode;
     engine.after("decoded");
-    Ok(DecodedImage { image, latents: latents.latents.clone(), decode })
+    Ok(DecodedImage { image, latents: latents.latents.clone(), decode, visible: latents.visible.clone() })
 }
 
 impl Engine {

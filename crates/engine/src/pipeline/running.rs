@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
+use kiln_media::Gray8Image;
 use kiln_ops::trace::Trace;
 use kiln_request::LoraUse;
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
@@ -13,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::pipeline::conditioning::{Conditions, step_of};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
-use crate::pipeline::start::{Kept, Start};
+use crate::pipeline::kept::Kept;
+use crate::pipeline::start::Start;
 use crate::pipeline::step::{GuidedStep, RecordedStep};
 use crate::pipeline::turns::{Turn, Turns};
 use crate::plan::Workload;
@@ -276,10 +278,8 @@ impl RunningBatch {
         for Call { groups, step, .. } in self.calls.iter().filter(|call| call.denoiser == number) {
             let mut members: Vec<&mut Group> =
                 self.groups.iter_mut().filter(|(id, _)| groups.contains(id)).map(|(_, group)| group).collect();
-            let evaluations = members
-                .iter_mut()
-                .map(|Group { stepper, latents, noise, .. }| Ok(stepper.evaluation(latents, noise.as_mut())?))
-                .collect::<Result<Vec<Evaluation>>>()?;
+            let evaluations =
+                members.iter_mut().map(|group| group.evaluation()).collect::<Result<Vec<Evaluation>>>()?;
             let timesteps = timesteps(&members, &evaluations);
             let output = match &evaluations[..] {
                 [one] => step.run(denoiser, recorded.take(), &one.input, &timesteps, trace.take())?,
@@ -341,6 +341,21 @@ impl Group {
         }
         self.guided = Some(on);
         Ok(conditioning)
+    }
+
+    /// The next evaluation, with the input that the denoiser gets.
+    fn evaluation(&mut self) -> Result<Evaluation> {
+        let evaluation = self.stepper.evaluation(&self.latents, self.noise.as_mut())?;
+        match &self.kept {
+            Some(kept) => kept.blend_input(evaluation, &self.stepper),
+            None => Ok(evaluation),
+        }
+    }
+
+    /// How much of each image is seen in the place of the input after the last step, in the size of the latents; `None` where the
+    /// mask alone says that.
+    pub(crate) fn visible(&self) -> Result<Option<Vec<Gray8Image>>> {
+        self.kept.as_ref().map_or(Ok(None), |kept| kept.visible(&self.latents))
     }
 
     /// Takes the denoiser's output for an evaluation of this group.

@@ -17,7 +17,7 @@ use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::latent_upscale::interpolate;
-use crate::pipeline::run::{Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
+use crate::pipeline::run::{Denoised, Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
 use crate::plan::Pass;
 use crate::setup::ResolvedDevice;
 use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
@@ -39,21 +39,20 @@ enum Content {
     Images(Vec<Rgb8Image>),
 }
 
-/// The latents of a batch after its second pass, `(n, c, h, w)` in f32 in the host's memory; those of the first pass, which
-/// are `latents`, where it has no second one.
+/// What the steps of a batch's second pass give; `denoised`, the first pass's, where it has no second one.
 pub(crate) fn second_pass(
     engine: &mut Engine,
     batch: &Batch<'_>,
-    latents: Tensor,
+    denoised: Denoised,
     progress: Progress,
     tell: &mut Tell<'_>,
-) -> Result<Tensor> {
-    let (job, Some(second)) = (batch.job(), batch.second()) else { return Ok(latents) };
-    let Some(pass) = job.second_pass() else { return Ok(latents) };
+) -> Result<Denoised> {
+    let (job, Some(second)) = (batch.job(), batch.second()) else { return Ok(denoised) };
+    let Some(pass) = job.second_pass() else { return Ok(denoised) };
     let progress = progress.after(job.evaluations(&engine.model)?);
     let has_other_loras = pass.job.loras != job.loras;
-    let result = enlarge(engine, batch, pass, &latents, tell).and_then(|enlarged| {
-        drop(latents);
+    let result = enlarge(engine, batch, pass, &denoised, tell).and_then(|enlarged| {
+        drop(denoised);
         engine.memory_manager.begin_pass(Pass::Second);
         if has_other_loras {
             engine.take_loras(&pass.job.loras, tell)?;
@@ -66,7 +65,7 @@ pub(crate) fn second_pass(
     });
     if has_other_loras {
         let restored = engine.take_loras(&job.loras, tell);
-        return result.and_then(|latents| restored.map(|()| latents));
+        return result.and_then(|denoised| restored.map(|()| denoised));
     }
     result
 }
@@ -104,7 +103,7 @@ fn enlarge(
     engine: &mut Engine,
     batch: &Batch<'_>,
     pass: &SecondPass,
-    latents: &Tensor,
+    denoised: &Denoised,
     tell: &mut Tell<'_>,
 ) -> Result<Enlarged> {
     let f = engine.model.vae_config().downscale();
@@ -117,10 +116,10 @@ fn enlarge(
     let content = match &pass.upscaler {
         HiresUpscaler::Latents(filter) => {
             tell(Stage::Upscale.begin())?;
-            Content::Latents(interpolate(latents, (height / f, width / f), *filter)?)
+            Content::Latents(interpolate(&denoised.latents, (height / f, width / f), *filter)?)
         }
         HiresUpscaler::Pixels(choice) => {
-            let images = decoded(engine, batch, latents, job.image.rule, tell)?;
+            let images = decoded(engine, batch, denoised, job.image.rule, tell)?;
             engine.memory_manager.begin_pass(Pass::Second);
             tell(Stage::Upscale.begin())?;
             host_memory::trim(Stage::Upscale.id());
@@ -141,13 +140,13 @@ fn enlarge(
 fn decoded(
     engine: &mut Engine,
     batch: &Batch<'_>,
-    latents: &Tensor,
+    denoised: &Denoised,
     rule: Rule,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Rgb8Image>> {
     begin_decoding(engine);
     let image = |place| {
-        let image = decode(engine, &Latents::of(batch, latents, place)?, tell)?.image;
+        let image = decode(engine, &Latents::of(batch, denoised, place)?, tell)?.image;
         let (_, _, height, width) = image.dims4()?;
         let bytes = if rule == Rule::Diffusers { to_rgb(&image)? } else { rounded_down(&image)? };
         Ok(Rgb8Image::new(width, height, bytes)?)

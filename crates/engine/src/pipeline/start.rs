@@ -2,10 +2,11 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_request::{ImageOptions, Init, InitImage, InitLatents, Mask, MaskContent, Rule};
-use kiln_scheduler::{Evaluation, MimicCfg, ModelOutput, NoiseSource, Schedule, Stepper};
+use kiln_scheduler::{NoiseSource, Schedule};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pipeline::batch::BatchNoise;
+use crate::pipeline::kept::Kept;
 
 /// The latents at the start of a schedule, and the part of the images that is put back after each step.
 pub struct Start {
@@ -16,19 +17,6 @@ pub struct Start {
     pub(crate) extra: Option<Tensor>,
 }
 
-/// The part of images that stays while the rest is generated again. All tensors are `(n, c, h, w)` in f32.
-pub(crate) struct Kept {
-    image: Tensor,
-    noise: Tensor,
-    /// 1 where latents are generated again.
-    mask: Tensor,
-    /// 1 where they stay.
-    inverse: Tensor,
-    /// Whether the image is put into the denoiser's predictions, as AUTOMATIC1111 does (`CFGDenoiser.forward` of
-    /// `modules/sd_samplers_cfg_denoiser.py` v1.10, after guidance), and into the latents after the last step alone.
-    in_output: bool,
-}
-
 /// Whether the latents of masked images begin with noise alone: diffusers' inpainting pipelines at strength 1.
 pub(crate) fn is_from_noise(inits: &[&Init], options: &ImageOptions) -> bool {
     let is_whole = inits.first().is_some_and(|init| init.is_masked() && init.strength() == Some(1.0));
@@ -37,21 +25,31 @@ pub(crate) fn is_from_noise(inits: &[&Init], options: &ImageOptions) -> bool {
 
 /// The mask `(n, 1, h, w)` and the masked image `(1, 3, H, W)` of each image, for networks with channels for them. An image
 /// without a mask is regenerated as a whole, and its masked image is gray (diffusers' `prepare_mask_and_masked_image`,
-/// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`).
+/// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`). With a `mask_weight` below 1 the network sees a part
+/// of what is masked (`inpainting_image_conditioning` there).
 pub(crate) fn mask_channels(
     inits: &[&Init],
     (h, w): (usize, usize),
     f: usize,
-    latents: InitLatents,
+    options: &ImageOptions,
 ) -> Result<(Tensor, Vec<InitImage>)> {
+    let (latents, weight) = (options.init_noise.unwrap_or_default(), options.mask_weight);
     let all = Tensor::zeros((1, 3, h * f, w * f), DType::F32, &Device::Cpu)?;
     let (mut masks, mut images) = (Vec::with_capacity(inits.len()), Vec::with_capacity(inits.len()));
     for init in inits {
         match init {
             Init::Masked { image, mask, .. } => {
-                let kept = mask.pixels().lt(0.5)?.to_dtype(DType::F32)?;
-                masks.push(mask.of_latents((1, h, w), f)?);
-                images.push(image.with_pixels(image.pixels().broadcast_mul(&kept)?));
+                let kept = match mask.has_latents() {
+                    true => mask.pixels().affine(-1.0, 1.0)?,
+                    false => mask.pixels().lt(0.5)?.to_dtype(DType::F32)?,
+                };
+                masks.push(mask.of_network((h, w), f)?);
+                let masked = image.pixels().broadcast_mul(&kept)?;
+                images.push(image.with_pixels(weighted(image.pixels(), &masked, weight)?));
+            }
+            Init::Image { image, .. } if weight < 1.0 => {
+                masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
+                images.push(image.with_pixels(weighted(image.pixels(), &all, weight)?));
             }
             Init::Noise | Init::Image { .. } | Init::FirstPass { .. } => {
                 masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
@@ -61,6 +59,33 @@ pub(crate) fn mask_channels(
         }
     }
     Ok((Tensor::cat(&masks, 0)?, images))
+}
+
+/// `a` at a weight of 0, the bits of `b` at 1, as PyTorch's `lerp`.
+fn weighted(a: &Tensor, b: &Tensor, weight: f64) -> Result<Tensor> {
+    Ok(match weight {
+        1.0 => b.clone(),
+        weight if weight < 0.5 => (a + ((b - a)? * weight)?)?,
+        weight => (b - ((b - a)? * (1.0 - weight))?)?,
+    })
+}
+
+/// The part of the noise in the first latents of a masked or unmasked image: by ComfyUI's rule the most noise of a schedule has the
+/// model's whole variance (`noise_scaling` of `comfy/model_sampling.py`), by AUTOMATIC1111's a sampler on timesteps begins one
+/// timestep above its first (`sample_img2img` of `modules/sd_samplers_timesteps.py`).
+fn noisy(image: &Tensor, noise: &Tensor, schedule: &Schedule, rule: Rule) -> Result<Tensor> {
+    let start = schedule.start();
+    match rule {
+        Rule::Comfy if start == 0 => {
+            let Some(point) = schedule.points().first() else { return Ok(image.clone()) };
+            let factor = (point.sigma / point.alpha).hypot(1.0) * point.alpha;
+            Ok(((image * point.alpha)? + (noise * factor)?)?)
+        }
+        Rule::Automatic1111 if schedule.config().sampler.is_on_timesteps() => {
+            Ok(schedule.add_noise(image, noise, start.saturating_sub(1))?)
+        }
+        _ => Ok(schedule.add_noise(image, noise, start)?),
+    }
 }
 
 impl Start {
@@ -75,7 +100,7 @@ impl Start {
     ///
     /// `drawn` is the noise `(n, c, h, w)`; a sample of the images' latents has drawn before. As in diffusers' inpainting
     /// pipelines a masked image draws a sample of the masked image too. Networks with channels for it, for which
-    /// `takes_mask` is true, have drawn it, and keep nothing between steps.
+    /// `takes_mask` is true, have drawn it. By diffusers' rule they keep nothing between steps.
     pub(crate) fn new(
         inits: &[&Init],
         image: Option<Tensor>,
@@ -95,8 +120,7 @@ impl Start {
         };
         let masks: Vec<&Mask> = inits.iter().filter_map(|init| init.mask()).collect();
         let is_whole = is_from_noise(inits, options);
-        let noisy =
-            |image: &Tensor, noise: &Tensor| Ok::<_, Error>(schedule.add_noise(image, noise, schedule.start())?);
+        let noisy = |image: &Tensor, noise: &Tensor| noisy(image, noise, schedule, options.rule);
         if masks.is_empty() {
             return Ok(Self::of_latents(noisy(&image, &drawn)?.to_device(device)?));
         }
@@ -114,54 +138,10 @@ impl Start {
             MaskContent::Nothing => image.mul(&inverse)?,
         };
         let latents = if is_whole { begin(&drawn)? } else { noisy(&image, &drawn)? }.to_device(device)?;
-        if takes_mask {
+        if takes_mask && options.rule == Rule::Diffusers {
             return Ok(Self::of_latents(latents));
         }
-        let there = |tensor: Tensor| tensor.to_device(device);
-        let in_output = options.rule == Rule::Automatic1111;
-        let kept = Kept {
-            image: there(image)?,
-            noise: there(drawn)?,
-            mask: there(mask)?,
-            inverse: there(inverse)?,
-            in_output,
-        };
+        let kept = Kept::new([image, drawn, mask, inverse], schedule, options, device)?;
         Ok(Self { latents, kept: Some(kept), extra: None })
-    }
-}
-
-impl Kept {
-    /// The latents before evaluation `next` of the schedule, or at its end: what stays is put back, with the noise of that
-    /// evaluation.
-    pub(crate) fn put_back(&self, latents: &Tensor, schedule: &Schedule, next: usize) -> Result<Tensor> {
-        if self.in_output && next < schedule.points().len() {
-            return Ok(latents.clone());
-        }
-        let image = match next < schedule.points().len() {
-            true => schedule.add_noise(&self.image, &self.noise, next)?,
-            false => self.image.clone(),
-        };
-        Ok((image.mul(&self.inverse)? + latents.mul(&self.mask)?)?)
-    }
-
-    /// The denoiser's output for `evaluation` with the image in the place of what it predicts where the image stays.
-    pub(crate) fn blend_output<S: std::borrow::Borrow<Schedule>>(
-        &self,
-        answer: ModelOutput,
-        stepper: &Stepper<S>,
-        evaluation: &Evaluation,
-    ) -> Result<ModelOutput> {
-        if !self.in_output {
-            return Ok(answer);
-        }
-        let image = stepper.output_for(&self.image, evaluation)?.mul(&self.inverse)?;
-        let blend =
-            |output: Tensor| -> Result<Tensor> { Ok((image.clone() + output.to_dtype(DType::F32)?.mul(&self.mask)?)?) };
-        let ModelOutput { output, unconditional, mimic } = answer;
-        let mimic = match mimic {
-            Some(MimicCfg { output, percentile }) => Some(MimicCfg { output: blend(output)?, percentile }),
-            None => None,
-        };
-        Ok(ModelOutput { output: blend(output)?, unconditional, mimic })
     }
 }

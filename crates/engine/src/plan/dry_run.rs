@@ -79,6 +79,10 @@ pub(super) struct StageRun {
     pub(super) ways: Ways,
 }
 
+/// Bytes for each pixel of an input while it is pasted around a result: the result in its place, four images of four channels, and
+/// the result of three (`PasteBack::apply`).
+const PASTING: usize = 3 + 4 * 4 + 3;
+
 impl StageBytes {
     /// The sum.
     pub(super) fn total(&self) -> usize {
@@ -117,12 +121,14 @@ impl Networks<'_> {
         stages: &[Stage],
     ) -> Result<(Vec<(Stage, Ways)>, PassFlop)> {
         let target = device.target();
-        // The caller's pixels and mask in f32 stay in the host's memory, the input that is pasted back as bytes, and a masked
-        // image for a network that takes one.
+        // The caller's pixels and mask in f32 stay in the host's memory, a masked image for a network that takes one, and as bytes
+        // the colors and the mask of the input that is pasted back.
         let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
         let (width, height) = second.map_or((work.width, work.height), |second| second.enlarged);
         let _input = in_host.then(|| device.tensor(&[1, planes, height, width], DType::F32));
+        let larger = work.pasted.saturating_sub(width * height);
+        let _pasted = (in_host && larger > 0).then(|| device.tensor(&[1, 4, larger], DType::U8));
         let enlarged = second.filter(|second| second.enlargement != Enlargement::Latents && !target.is_gpu());
         let _enlarged = enlarged.map(|_| device.tensor(&[work.batch_size, 3, height, width], DType::U8));
         // Those of the model, and those of its refiner.
@@ -191,6 +197,9 @@ impl Networks<'_> {
                     let latents = held.get_or_insert_with(|| device.tensor(&latents, DType::F32));
                     let of = |&tiling: &Tiling| {
                         self.decode(latents, tiling)?;
+                        // After the decoder's tensors are freed.
+                        let pastes = in_host && work.pasted > 0;
+                        let _pasting = pastes.then(|| device.tensor(&[1, PASTING, work.pasted], DType::U8));
                         Ok((tiling, bytes(&conditions)))
                     };
                     tilings.iter().map(of).collect::<Result<Vec<_>>>()?

@@ -58,6 +58,8 @@ pub struct Workload {
     pub encodes_image: bool,
     /// The second pass over the images, if there is one.
     pub second: Option<SecondPassWork>,
+    /// Pixels of the input that is pasted around each result, which may be larger than it; 0 without one.
+    pub pasted: usize,
     /// Those of the steps that a refiner makes; 0 without one.
     pub refiner_steps: usize,
     /// What is said of the autoencoder's memory.
@@ -80,6 +82,7 @@ impl Workload {
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
+            pasted: job.input.as_ref().map_or(0, |input| input.pasted),
             refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
             vae: VaeMemory::default(),
         }
@@ -124,6 +127,7 @@ impl Workload {
                 (Some(one), Some(other)) => Some(one.with(other)),
                 (one, other) => one.or(other),
             },
+            pasted: self.pasted.max(other.pasted),
             refiner_steps: self.refiner_steps.max(other.refiner_steps),
             vae: self.vae,
         }

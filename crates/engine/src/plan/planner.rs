@@ -196,6 +196,7 @@ impl Planner {
             texts: 1,
             encodes_image: self.unet.config().extra_channels() > 0,
             second: None,
+            pasted: 0,
             refiner_steps: 0,
             vae: VaeMemory::default(),
         })

@@ -129,6 +129,25 @@ fn text_encoders_stream_within_their_plan() {
     }
 }
 
+/// The input that is pasted around a result counts at its own size, on the CPU: in every stage, and while it is pasted.
+#[test]
+fn an_input_that_is_pasted_back_counts_at_its_own_size() {
+    for (planner, work, on) in cases() {
+        let small = work.width * work.height;
+        let peak = |pasted: usize| {
+            let work = Workload { encodes_image: true, pasted, ..work };
+            planner.plan(Mode::Full, &work, on, None).unwrap().peak()
+        };
+        let (without, same, large) = (peak(0), peak(small), peak(1000 * small));
+        if on.target.is_gpu() {
+            assert!(without == same && same == large);
+        } else {
+            // Four bytes a pixel all the time and 22 while it is pasted.
+            assert!(same >= without && large >= 1000 * small * 26 && large < 1000 * small * 30 + same, "{large}");
+        }
+    }
+}
+
 /// A run that begins with images has one stage more, with the encoder's weights; its others have what they have without,
 /// the encoder where all weights stay, and on the CPU the input, which the caller holds: four planes in f32 and bytes.
 #[test]

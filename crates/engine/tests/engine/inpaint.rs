@@ -39,7 +39,7 @@ fn masked(steps: usize) -> Request {
 }
 
 /// A copy of a tiny model whose U-Net has nine channels, as `tests/reference/inpaint.py` makes them.
-fn widened(kind: &str, folder: &Path) -> Engine {
+pub(crate) fn widened(kind: &str, folder: &Path) -> Engine {
     let from = fixtures(&format!("models/{kind}"));
     let copy = |from: &Path, to: &Path| {
         std::fs::create_dir_all(to).unwrap();
@@ -160,9 +160,6 @@ fn an_inpainting_model_needs_no_image() {
     assert_eq!(bits(&without), bits(&generate(&mut engine, &all)));
     let job = plain.resolve(engine.model()).unwrap();
     assert!(Workload::of(&job).stages().contains(&Stage::EncodeImage));
-    let (rule, sampler) = (Some(Rule::Automatic1111), Some(SamplerKind::Euler.into()));
-    let refused = Request { rule, sampler, ..masked(4) }.resolve(engine.model()).unwrap_err();
-    assert!(refused.to_string().contains("an inpainting model and a mask"), "{refused}");
 }
 
 #[test]
@@ -226,7 +223,15 @@ fn requests_come_back_from_their_images() {
         ..masked(4)
     };
     let image = &generate(&mut engine, &request)[0];
-    for key in ["Denoising strength: 0.5", "Inpaint area: Only masked", "Masked area padding: 7", "Mask blur: 2"] {
+    for key in [
+        "Denoising strength: 0.5",
+        "Inpaint area: Only masked",
+        "Masked area padding: 7",
+        "Mask blur: 2",
+        "Mask mode: Inpaint not masked",
+        // Pillow's `hashlib.md5(Image.open(..).tobytes())`.
+        "Init image hash: 3de5c59a1ee6320af1f921c75d866cc9",
+    ] {
         assert!(image.parameters.contains(key), "{}", image.parameters);
     }
     let settings: kiln_engine::OwnSettings = serde_json::from_str(&image.settings).unwrap();
@@ -260,7 +265,10 @@ fn what_does_not_go_together_is_refused() {
             "model_index.json: begins with the bytes",
         ),
         (Request { init: Some(fixtures("models")), ..image.clone() }, "is a folder"),
-        (Request { rule: Some(Rule::Comfy), ..masked(4) }, "`rule` is comfy, expected diffusers or a1111 with a mask"),
+        (
+            Request { rule: Some(Rule::Comfy), inpaint_area: Some(InpaintArea::Masked), ..masked(4) },
+            "`inpaint_area` is masked, expected whole with `rule` comfy",
+        ),
         (
             Request { rule: a1111, sampler: Some(SamplerKind::Ddim.into()), ..image.clone() },
             "expected diffusers with the sampler ddim",

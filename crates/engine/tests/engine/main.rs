@@ -11,6 +11,7 @@ mod lora;
 mod modes;
 mod prompts;
 mod refiner;
+mod rules;
 mod running;
 mod sampling;
 mod single_file;

@@ -3,15 +3,21 @@
 //! Sources of the formulas: diffusers 0.42 (`VaeImageProcessor`, the image-to-image and inpainting pipelines) and
 //! AUTOMATIC1111 v1.10 (`StableDiffusionProcessingImg2Img.init` of `modules/processing.py`).
 
+mod cache;
 mod choices;
 mod extend;
+mod masks;
 mod paste;
 mod prepare;
 mod read;
 
+pub use cache::InputCache;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
+
+#[cfg(test)]
+mod tests;

@@ -8,11 +8,13 @@ use kiln_media::{
     AlphaRule, Borders, Filter, Gray8Image, ResizeMode, Rgb8Image, ValueRange, extend, fill_masked, size_in_multiples,
 };
 
+use super::cache::Source;
+use super::masks;
 use super::paste::PasteBack;
-use super::read::{ImageFile, file_name};
+use super::read::{ImageFile, file_name, pixels_md5};
 use super::{InpaintArea, MaskContent, ResizeChoice, Rule};
 use crate::error::{Error, Result};
-use crate::init::{Init, InitImage, InitLatents, Mask};
+use crate::init::{Init, InitImage, InitLatents};
 use crate::options::{ImageOptions, OPTIONS, OptionGroup, OptionSet, Request};
 use crate::settings::{InputFile, NamedFile};
 
@@ -25,12 +27,19 @@ pub struct Input {
     /// The files, with their hashes.
     pub files: Vec<InputFile>,
     /// The request's fields that are no values of [`ImageOptions`], with files named without their folders.
-    request: Request,
+    pub(super) request: Request,
     /// What is pasted around the results.
     pub paste_back: Option<Arc<PasteBack>>,
+    /// Pixels of the image that is pasted around the results, 0 without one.
+    pub pasted: usize,
+    /// What the images are read from.
+    pub(super) source: Source,
+    /// Whether the pixels were dropped.
+    pub(super) lacks_pixels: bool,
 }
 
 /// The input images of a request, with the size of its results.
+#[derive(Debug, Clone)]
 pub struct Prepared {
     pub init: Init,
     pub input: Input,
@@ -39,15 +48,31 @@ pub struct Prepared {
 }
 
 impl Input {
-    /// Writes the fields of the input into the request that makes an image again.
-    pub fn write(&self, strength: f64, request: &mut Request) {
+    /// Writes the fields of the input into the request that makes an image again. As in AUTOMATIC1111's text, some are there
+    /// where they have their defaults, too.
+    pub fn write(&self, options: &ImageOptions, request: &mut Request) {
+        options.write(request);
         for name in ["init", "mask", "mask_invert", "extend"] {
             if let Some(row) = OPTIONS.iter().find(|row| row.name == name) {
                 row.copy(&self.request, request);
             }
         }
-        // Images that begin with images always have it, as in AUTOMATIC1111's text.
-        request.strength = Some(strength);
+        request.strength = Some(options.strength);
+        if self.request.mask.is_none() && self.request.extend.is_none() {
+            return;
+        }
+        request.mask_blur = Some(options.blur()).filter(|&blur| blur > 0.0).or(options.mask_blur);
+        if options.inpaint_area == InpaintArea::Masked {
+            request.inpaint_padding = Some(options.inpaint_padding);
+        }
+        if options.soft_inpainting {
+            request.soft_schedule_bias = Some(options.soft_schedule_bias);
+            request.soft_preservation = Some(options.soft_preservation);
+            request.soft_contrast_boost = Some(options.soft_contrast_boost);
+            request.soft_mask_influence = Some(options.soft_mask_influence);
+            request.soft_difference_threshold = Some(options.soft_difference_threshold);
+            request.soft_difference_contrast = Some(options.soft_difference_contrast);
+        }
     }
 }
 
@@ -64,7 +89,7 @@ impl Request {
                 row.group == OptionGroup::Input
                     && !(row.name == "rule" && self.is_hires())
                     && !row.value(self).is_default()
-                    && (!only_masks || of_masks.contains(&row.name))
+                    && (!only_masks || of_masks.contains(&row.name) || row.name.starts_with("soft_"))
             })
         };
         let needs = |only_masks: bool, expected: &str| match set(only_masks) {
@@ -80,15 +105,18 @@ impl Request {
         if self.mask.is_none() && self.extend.is_none() {
             needs(true, "`mask` or `extend` too")?;
         }
-        let options = ImageOptions::of(self);
+        let options = self.image_options();
+        self.check_soft(&options)?;
         options.check(self.mask.is_some() || self.extend.is_some())?;
         let file = ImageFile::read("init", path)?;
         let mask_file = self.mask.as_ref().map(|path| ImageFile::read("mask", path)).transpose()?;
+        let hash = pixels_md5(&file.image);
         let files = [("init", Some(path), Some(&file)), ("mask", self.mask.as_ref(), mask_file.as_ref())];
         let named = |(option, path, file): (&str, Option<&PathBuf>, Option<&ImageFile>)| {
             let file =
                 NamedFile { name: file_name(path?).to_string_lossy().into_owned(), sha256: Some(file?.sha256.clone()) };
-            Some(InputFile { option: option.into(), file })
+            let pixels_md5 = (option == "init").then(|| hash.clone());
+            Some(InputFile { option: option.into(), file, pixels_md5 })
         };
         let files = files.into_iter().filter_map(named).collect();
 
@@ -114,24 +142,48 @@ impl Request {
         };
         let (init, paste_back) = begin(image, mask, &options, (width, height))?;
         let paste_back = paste_back.filter(|_| options.paste_back).map(Arc::new);
-        Ok(Some(Prepared { init, input: Input { files, request, paste_back }, width, height }))
+        let pasted = paste_back.as_ref().map_or(0, |paste_back| paste_back.pixels());
+        let source = Source::of(self, multiple);
+        let input = Input { files, request, paste_back, pasted, source, lacks_pixels: false };
+        Ok(Some(Prepared { init, input, width, height }))
     }
 
-    /// The mask in the size of `image`, inverted and blurred.
+    /// The options of input images, with the defaults that follow from other options.
+    pub(crate) fn image_options(&self) -> ImageOptions {
+        let options = ImageOptions::of(self);
+        let rule = if options.soft_inpainting { Rule::Automatic1111 } else { options.rule };
+        ImageOptions { rule: self.rule.unwrap_or(rule), ..options }
+    }
+
+    /// Refuses soft inpainting by another rule, and its options without it.
+    fn check_soft(&self, options: &ImageOptions) -> Result<()> {
+        let refuse = |name, found, expected: &str| Err(Error::Value { name, found, expected: expected.into() });
+        if options.soft_inpainting && options.rule != Rule::Automatic1111 {
+            return refuse("rule", options.rule.id().into(), "a1111 with `soft_inpainting`");
+        }
+        let given = OPTIONS.iter().find(|row| is_soft(row.name) && !row.value(self).is_default());
+        match given {
+            Some(row) if !options.soft_inpainting => refuse(row.name, row.value(self).shown(), "`soft_inpainting` too"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mask, inverted and blurred, in the size of `image`. AUTOMATIC1111 resizes it where it is used (`init` of
+    /// `StableDiffusionProcessingImg2Img`, `modules/processing.py`); a part of the image needs its size here.
     fn read_mask(&self, file: &ImageFile, image: &Rgb8Image, options: &ImageOptions) -> Result<Gray8Image> {
         let is_automatic = options.rule == Rule::Automatic1111;
         let mut mask = file.image.to_mask();
-        if is_automatic && file.image.is_transparent() {
+        if is_automatic && file.image.is_transparent() && !options.soft_inpainting {
             mask = mask.threshold(128);
         }
-        if mask.size() != image.size() {
+        let is_resized_later = is_automatic && options.inpaint_area == InpaintArea::Whole && self.extend.is_none();
+        if mask.size() != image.size() && !is_resized_later {
             mask = mask.resize(image.width(), image.height(), Filter::Lanczos3)?;
         }
         if self.mask_invert {
             mask = mask.invert();
         }
-        let usual = if is_automatic { AUTOMATIC_BLUR } else { 0.0 };
-        match options.mask_blur.unwrap_or(usual) as f32 {
+        match options.blur() as f32 {
             0.0 => Ok(mask),
             blur if is_automatic => Ok(mask.opencv_gaussian_blur(blur, blur)?),
             blur => Ok(mask.pillow_gaussian_blur(blur, blur)?),
@@ -152,10 +204,16 @@ impl ImageOptions {
             // Both programs sample with a generator that no seed sets.
             return refuse("init_noise", "sample", "mean with this `rule`: its sample depends on no seed");
         }
-        if self.rule == Rule::Comfy && is_masked {
-            return refuse("rule", "comfy", "diffusers or a1111 with a mask");
+        if self.rule == Rule::Comfy && is_masked && self.inpaint_area == InpaintArea::Masked {
+            return refuse("inpaint_area", "masked", "whole with `rule` comfy, which has no such option");
         }
         Ok(())
+    }
+
+    /// The blur of the mask.
+    fn blur(&self) -> f64 {
+        let usual = if self.rule == Rule::Automatic1111 { AUTOMATIC_BLUR } else { 0.0 };
+        self.mask_blur.unwrap_or(usual)
     }
 
     /// Which latents the input has.
@@ -213,19 +271,14 @@ fn begin(
     };
     // As AUTOMATIC1111 does, noise and nothing in the latents begin with colors from around the mask, too.
     let image = if options.mask_content == MaskContent::Original { image } else { fill_masked(&image, &mask)? };
-    let mask = if is_automatic { latent_mask(&mask)? } else { mask.threshold(127) };
-    let values = Tensor::from_vec(mask.to_unit(), (1, 1, height, width), &Device::Cpu)?;
+    let mask = masks::of_rule(&mask, options)?;
     let image = pixels(&image, options.latents())?;
-    Ok((Init::Masked { image, mask: Mask::new(&values)?, strength }, Some(paste_back)))
+    Ok((Init::Masked { image, mask, strength }, Some(paste_back)))
 }
 
-/// AUTOMATIC1111's mask of the latents (`processing.py`: Pillow's bicubic resizing to the latents' size, then rounding half to
-/// even), with a latent's value in all of its 8 by 8 pixels.
-fn latent_mask(mask: &Gray8Image) -> Result<Gray8Image> {
-    const CELL: usize = 8;
-    let (width, height) = mask.size();
-    let small = mask.resize(width / CELL, height / CELL, Filter::Bicubic)?.threshold(127);
-    Ok(small.resize(width, height, Filter::Nearest)?)
+/// Whether an option is one of soft inpainting besides its switch.
+fn is_soft(name: &str) -> bool {
+    name.starts_with("soft_") && name != "soft_inpainting"
 }
 
 /// The pixels as the encoder takes them.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use kiln_files::sha256;
+use kiln_files::{hex, sha256};
 use kiln_media::{DecodeOptions, DecodedImage, decode, read_all, read_file};
+use md5::{Digest, Md5};
 
 use crate::error::{Error, Result};
 
@@ -86,6 +87,22 @@ impl ImageFile {
         };
         Ok(Self { image: decode(bytes, &source.name(), &DecodeOptions::default())?, sha256: sha256(bytes) })
     }
+}
+
+/// The MD5 of the pixels in hexadecimal digits, rows of red, green, blue and, where the file has it, alpha: AUTOMATIC1111's
+/// "Init image hash" (`hashlib.md5(img.tobytes())` in `modules/processing.py`).
+pub(super) fn pixels_md5(image: &DecodedImage) -> String {
+    let mut md5 = Md5::new();
+    match image.alpha() {
+        None => md5.update(image.rgb().data()),
+        Some(alpha) => {
+            for (rgb, alpha) in image.rgb().pixels().zip(alpha.pixels()) {
+                md5.update(rgb);
+                md5.update(alpha);
+            }
+        }
+    }
+    hex(&md5.finalize())
 }
 
 /// The name of a file without its folder, which concerns nobody who gets the result.

@@ -182,6 +182,17 @@ impl<T> Resolved<Option<T>> for Option<T> {
     }
 }
 
+/// A switch that is off by default.
+impl Resolved<bool> for bool {
+    fn of(field: bool, default: Self) -> Self {
+        field || default
+    }
+
+    fn said(self, _: Self) -> bool {
+        self
+    }
+}
+
 fn sampler_names() -> Vec<&'static str> {
     SamplerKind::ALL.into_iter().map(SamplerKind::id).collect()
 }
@@ -385,6 +396,43 @@ options! {
         inpaint_padding as inpaint_padding: usize = 32; Option<usize> {
             kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"), group: Input,
         }
+        /// What an inpainting model sees of the masked part of the input: 1 is nothing of it, 0 all of it.
+        mask_weight as mask_weight: f64 = 1.0; Option<f64> {
+            kind: PART, default: "1", infotext: Changed("Conditional mask weight"), aliases: &["inpainting_mask_weight"], group: Input,
+        }
+        /// Blends input and result where the mask is gray, step by step and then pixel by pixel, as AUTOMATIC1111's extension of
+        /// this name does.
+        soft_inpainting as soft_inpainting: bool = false; bool {
+            kind: Flag, infotext: Changed("Soft inpainting enabled"), group: Input,
+        }
+        /// Soft inpainting: when the input is kept; below 1 in the last steps, above 1 in the first.
+        soft_schedule_bias as soft_schedule_bias: f64 = 1.0; Option<f64> {
+            kind: Number { min: 0.0, max: 8.0 }, default: "1", infotext: Changed("Soft inpainting schedule bias"), group: Input,
+        }
+        /// Soft inpainting: how strongly the input is kept where the mask is gray.
+        soft_preservation as soft_preservation: f64 = 0.5; Option<f64> {
+            kind: Number { min: 0.0, max: 8.0 }, default: "0.5", infotext: Changed("Soft inpainting preservation strength"),
+            aliases: &["soft_preservation_strength"], group: Input,
+        }
+        /// Soft inpainting: how much contrast a blend of input and result gets back.
+        soft_contrast_boost as soft_contrast_boost: f64 = 4.0; Option<f64> {
+            kind: Number { min: 1.0, max: 32.0 }, default: "4", infotext: Changed("Soft inpainting transition contrast boost"),
+            aliases: &["soft_transition_contrast_boost"], group: Input,
+        }
+        /// Soft inpainting: how much the mask decides what is pasted back, in the place of the change alone.
+        soft_mask_influence as soft_mask_influence: f64 = 0.0; Option<f64> {
+            kind: PART, default: "0", infotext: Changed("Soft inpainting mask influence"), group: Input,
+        }
+        /// Soft inpainting: the change of the latents above which the result is seen.
+        soft_difference_threshold as soft_difference_threshold: f64 = 0.5; Option<f64> {
+            kind: Number { min: 0.0, max: 8.0 }, default: "0.5", infotext: Changed("Soft inpainting difference threshold"),
+            group: Input,
+        }
+        /// Soft inpainting: how sharp the border between input and result is.
+        soft_difference_contrast as soft_difference_contrast: f64 = 2.0; Option<f64> {
+            kind: Number { min: 0.0, max: 8.0 }, default: "2", infotext: Changed("Soft inpainting difference contrast"),
+            group: Input,
+        }
         /// Pastes the input back around the mask: pixels outside of it are the input's own.
         paste_back as paste_back: bool = true; Option<bool> {
             kind: Switch, default: "on", infotext: Changed("Paste back"), group: Input,
@@ -397,7 +445,7 @@ options! {
         /// Part of the input that is regenerated: the white part of an image, or its opaque part where it has transparency.
         mask: Option<PathBuf> { kind: File, group: Input }
         /// Regenerates the part outside of the mask instead.
-        mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
+        mask_invert: bool { kind: Flag, infotext: Changed(labels::MASK_MODE), infotext_aliases: &["Mask inverted"], group: Input }
         /// Extends the input by pixels, as top=128,left=64. The border is regenerated.
         extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
         /// Makes images again in a second pass that is larger by this factor (hires fix). Sides are rounded down to multiples

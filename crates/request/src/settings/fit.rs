@@ -90,7 +90,7 @@ mod tests {
     fn options_of_an_input_need_it() {
         let request = Request { strength: Some(0.5), mask_invert: true, steps: Some(3), ..Request::default() };
         let mut plain = request.clone();
-        let removed = [("Denoising strength", "0.5".to_string()), ("Mask inverted", "True".into())];
+        let removed = [("Denoising strength", "0.5".to_string()), ("Mask mode", "True".into())];
         assert_eq!(plain.drop_input(), removed);
         assert_eq!(plain, Request { steps: Some(3), ..Request::default() });
         let mut with = Request { init: Some("a.png".into()), ..request };

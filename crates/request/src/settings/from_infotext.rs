@@ -19,13 +19,14 @@ use crate::request::Rng;
 
 /// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
 /// files, which [`super::like`] looks at.
-const SILENT: [&str; 23] = [
+const SILENT: [&str; 24] = [
     l::VERSION,
     l::TEMPLATE,
     l::NEGATIVE_TEMPLATE,
     l::MODEL,
     l::MODEL_HASH,
     l::LORA_HASHES,
+    l::INIT_IMAGE_HASH,
     "VAE",
     "VAE hash",
     "TI hashes",
@@ -49,7 +50,8 @@ const SILENT: [&str; 23] = [
 const LATENT: usize = 8;
 
 /// Options that are read by rules of their own, and not by their rows alone.
-const BY_RULES: [&str; 6] = ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding"];
+const BY_RULES: [&str; 7] =
+    ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding", "mask_invert"];
 
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
 pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
@@ -87,13 +89,15 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
     for (name, value) in request.drop_unfit() {
         fields.warnings.push(format!("{name}: {value} is left out: the sampler has no such choice"));
     }
-    let is_on_levels = request.sampler.is_some_and(|sampler| {
-        !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc // those that this rule is known for
+    mask(&mut request, &mut fields, by_kiln);
+    // Those that this rule is known for.
+    let is_known = request.sampler.is_some_and(|sampler| {
+        !(sampler.kind.is_on_timesteps() || sampler.kind == SamplerKind::UniPc) || sampler.kind == SamplerKind::Ddim
     });
     if fields.info.fields.iter().any(|(name, _)| name.starts_with("Hires ")) {
         request.hires_strength = request.strength.take(); // the second pass has it
         second_pass(&mut request, &mut fields, by_kiln);
-    } else if request.strength.is_some() && request.convention == Convention::Automatic1111 && is_on_levels {
+    } else if request.strength.is_some() && request.convention == Convention::Automatic1111 && is_known {
         request.rule = Some(Rule::Automatic1111);
     }
     refiner(&mut request, &mut fields, by_kiln);
@@ -168,6 +172,21 @@ fn second_pass(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     let wanted = written.and_then(|name| SigmaSchedule::from_str(name.trim()).ok());
     request.hires_sampler = request.hires_sampler.map(|_| kind.into());
     request.hires_scheduler = Some(programs::a1111_schedule(kind, named, wanted, written.is_some()));
+}
+
+/// What is said of the mask. AUTOMATIC1111 leaves out a blur of 0, which is not its default.
+fn mask(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    let not_masked = |text: &str| match text {
+        l::NOT_MASKED => Some(true),
+        "Inpaint masked" => Some(false),
+        text => programs::truth(text), // Kiln 0.1, under another key
+    };
+    let (mode, inverted) = (fields.read(l::MASK_MODE, not_masked), fields.read("Mask inverted", not_masked));
+    request.mask_invert = mode.or(inverted).unwrap_or_default();
+    let is_masked = request.mask_invert || request.mask_content.is_some() || request.inpaint_area.is_some();
+    if !by_kiln && is_masked && request.convention == Convention::Automatic1111 {
+        request.mask_blur = request.mask_blur.or(Some(0.0));
+    }
 }
 
 /// The refiner: its name without the hash that AUTOMATIC1111 writes behind it, and what that program counts.
@@ -283,6 +302,7 @@ mod tests {
     use kiln_scheduler::InitialNoise;
 
     use super::*;
+    use crate::input::{InpaintArea, MaskContent};
     use crate::options::samples;
 
     fn read(fields: &str) -> (Request, Vec<String>) {
@@ -493,6 +513,38 @@ mod tests {
                 "a second pass of unknown size is left out (Hires upscaler: latent, Hires steps: 3, Denoising strength: 0.7)"
             ]
         );
+    }
+
+    /// What AUTOMATIC1111 1.10 writes about an input and its mask (`StableDiffusionProcessingImg2Img.init`, the extension
+    /// soft-inpainting).
+    #[test]
+    fn masks_are_automatic1111s() {
+        let base = "Steps: 20, Sampler: Euler, Schedule type: Automatic, Seed: 1, Denoising strength: 0.6";
+        let (found, warnings) = read(&format!(
+            "{base}, Mask mode: Inpaint not masked, Mask blur: 8, Inpaint area: Only masked, Masked area padding: 24, Masked \
+             content: latent noise, Conditional mask weight: 0.5, Noise multiplier: 0.9, Init image hash: \
+             d41d8cd98f00b204e9800998ecf8427e, Soft inpainting enabled: True, Soft inpainting schedule bias: 1, Soft inpainting \
+             preservation strength: 0.5, Soft inpainting transition contrast boost: 4, Soft inpainting mask influence: 0, Soft \
+             inpainting difference threshold: 0.5, Soft inpainting difference contrast: 2, Version: v1.10.1"
+        ));
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!((found.rule, found.strength), (Some(Rule::Automatic1111), Some(0.6)));
+        assert_eq!((found.mask_invert, found.mask_blur), (true, Some(8.0)));
+        assert_eq!((found.inpaint_area, found.inpaint_padding), (Some(InpaintArea::Masked), Some(24)));
+        assert_eq!((found.mask_content, found.mask_weight), (Some(MaskContent::Noise), Some(0.5)));
+        assert_eq!((found.noise_multiplier, found.soft_inpainting), (Some(0.9), true));
+        assert_eq!((found.soft_contrast_boost, found.soft_mask_influence), (Some(4.0), Some(0.0)));
+        // A blur of 0 is left out.
+        let (found, warnings) = read(&format!("{base}, Masked content: fill"));
+        assert_eq!((found.mask_content, found.mask_blur, warnings), (Some(MaskContent::Fill), Some(0.0), vec![]));
+        assert_eq!(read(base).0.mask_blur, None);
+        assert!(!read(&format!("{base}, Mask blur: 4, Mask mode: Inpaint masked")).0.mask_invert);
+        assert!(read("Steps: 20, Seed: 1, Mask inverted: True, Version: Kiln 0.1.0").0.mask_invert);
+        let (found, _) = read("Steps: 20, Sampler: DDIM, Seed: 1, Denoising strength: 0.6");
+        assert_eq!(found.rule, Some(Rule::Automatic1111));
+        let (found, warnings) =
+            read("Steps: 20, Sampler: UniPC, Seed: 1, Denoising strength: 0.6, Mask mode: sideways");
+        assert_eq!((found.rule, warnings.len()), (None, 1));
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub(crate) const CONVENTION: &str = "Sampling convention";
 pub(crate) const THRESHOLDING: &str = "Dynamic thresholding enabled";
 pub(crate) const MIMIC_SCALE: &str = "Mimic scale";
 pub(crate) const PERCENTILE: &str = "Threshold percentile";
+/// The MD5 of the input's pixels.
+pub const INIT_IMAGE_HASH: &str = "Init image hash";
+pub(crate) const MASK_MODE: &str = "Mask mode";
+/// What a mask that is inverted is called under that key.
+pub(crate) const NOT_MASKED: &str = "Inpaint not masked";
 /// The model that took over the last steps.
 pub const REFINER: &str = "Refiner";
 pub(crate) const REFINER_SWITCH: &str = "Refiner switch at";

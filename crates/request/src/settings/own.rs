@@ -68,6 +68,9 @@ pub struct InputFile {
     /// The file; its SHA-256 is that of all of its bytes.
     #[serde(flatten)]
     pub file: NamedFile,
+    /// The MD5 of the pixels of `init`, by which AUTOMATIC1111 names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pixels_md5: Option<String>,
 }
 
 /// A file that replaces a component of a model.
@@ -235,8 +238,7 @@ impl Job {
             request.literal_negative_prompt |= literal(&request.hires_negative_prompt);
         }
         if let Some(input) = &self.input {
-            self.image.write(&mut request);
-            input.write(self.image.strength, &mut request);
+            input.write(&self.image, &mut request);
         }
         if let Some(refiner) = &self.refiner {
             self.refining.write(&mut request);
