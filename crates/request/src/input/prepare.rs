@@ -27,7 +27,7 @@ pub struct Input {
     /// The files, with their hashes.
     pub files: Vec<InputFile>,
     /// The request's fields that are no values of [`ImageOptions`], with files named without their folders.
-    request: Request,
+    pub(super) request: Request,
     /// What is pasted around the results.
     pub paste_back: Option<Arc<PasteBack>>,
     /// Pixels of the image that is pasted around the results, 0 without one.
