@@ -78,7 +78,7 @@ pub use kiln_scheduler::{
 };
 pub use latents_file::LatentsFile;
 pub use linear_weights::LinearWeightType;
-pub use lora::{LoraName, LoraUse, find_lora};
+pub use lora::{LoraName, LoraUse, find_lora, lora_files};
 pub use machine::Machine;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
@@ -103,6 +103,7 @@ pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,
 };
+pub use words::embedding_names;
 
 /// The example of `docs/library.md`, which must compile.
 #[cfg(doctest)]

@@ -102,6 +102,18 @@ impl<S: Borrow<Schedule>> Stepper<S> {
         crate::denoiser::output_for_x0(prediction, x0, &evaluation.latents, point)
     }
 
+    /// The clean image that the model's output for `evaluation`, the next one, predicts, in f32.
+    ///
+    /// # Errors
+    /// [`Error::Finished`] at the schedule's end, [`Error::OutputShape`] where the output does not fit, and those of tensors.
+    pub fn prediction(&self, evaluation: &Evaluation, output: impl Into<ModelOutput>) -> Result<Tensor> {
+        let schedule = self.schedule();
+        let point = self.point().ok_or(Error::Finished { len: schedule.points().len() })?;
+        let config = schedule.config();
+        let denoiser = Denoiser::new(output.into(), config.prediction, config.threshold);
+        Ok(denoiser.denoise(&evaluation.latents, point)?.x0)
+    }
+
     /// The next evaluation's index in the schedule.
     pub fn index(&self) -> usize {
         self.next

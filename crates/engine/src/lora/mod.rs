@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use applied::{AppliedLoras, Changed};
 pub(crate) use locate::files;
-pub use locate::find_lora;
+pub use locate::{find_lora, lora_files};
 pub(crate) use tag::{beside_tags, tagged, with_tags};
 
 /// A LoRA in a request.

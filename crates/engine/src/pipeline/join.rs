@@ -44,7 +44,19 @@ impl Engine {
         Ok(running.join(group, Some(work)))
     }
 
-    /// One evaluation of the denoiser for every batch of `running` that is not done. Gives the batches that are done, which
+    /// Has the batches `active` of `running` take part in the next evaluations, and no others. The others keep their places:
+    /// their bits do not depend on when their steps are made.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where there is no memory for these at once; they are selected all the same.
+    pub fn select(&mut self, running: &mut RunningBatch, active: &[GroupId]) -> Result<()> {
+        match (running.select(active), running.work()) {
+            (true, Some(work)) => self.prepare(work),
+            _ => Ok(()),
+        }
+    }
+
+    /// One evaluation of the denoiser for every batch of `running` that is not done or paused. Gives the batches that are done, which
     /// [`Engine::finish`] takes out.
     ///
     /// # Errors
@@ -59,6 +71,7 @@ impl Engine {
             engine.unet_component.enter(&engine.memory_manager.keep(Stage::Denoise)?)?;
             engine.advance(running, None)
         })?;
+        running.throttle.started(&self.device, 1)?;
         Ok(running.finished())
     }
 

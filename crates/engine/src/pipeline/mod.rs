@@ -20,6 +20,7 @@ pub(crate) mod init;
 mod join;
 mod lengths;
 pub(crate) mod overlap;
+mod preview;
 pub(crate) mod prompts;
 pub(crate) mod run;
 pub(crate) mod running;

@@ -14,6 +14,7 @@ use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::init::{Kept, Start};
 use crate::pipeline::step::{GuidedStep, RecordedStep};
+use crate::pipeline::throttle::StepThrottle;
 use crate::plan::Workload;
 
 /// Tells a group of a running batch from the others.
@@ -39,6 +40,12 @@ pub struct Group {
     evaluations: usize,
     /// Whether the last evaluation was guided; `None` before the first one.
     guided: Option<bool>,
+    /// Whether it sits out.
+    paused: bool,
+    /// Whether the clean image that the denoiser predicts is kept.
+    keeps_prediction: bool,
+    /// That of the last evaluation, `(n, c, h, w)`.
+    prediction: Option<Tensor>,
 }
 
 impl Group {
@@ -71,6 +78,9 @@ impl Group {
             steps,
             evaluations,
             guided: None,
+            paused: false,
+            keeps_prediction: false,
+            prediction: None,
         })
     }
 
@@ -137,7 +147,7 @@ struct Call {
 ///
 /// A group alone is one call of the denoiser an evaluation, whose conditions are made once and stay. Groups that agree in
 /// the size of their latents, in guidance and in the length of their texts share a call, in which every row has its own
-/// timestep; others take turns.
+/// timestep; others take turns. A group that is paused keeps its place and takes part in no evaluation.
 #[derive(Default)]
 pub struct RunningBatch {
     groups: Vec<(GroupId, Group)>,
@@ -146,6 +156,10 @@ pub struct RunningBatch {
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
     calls: Vec<Call>,
+    /// Calls whose groups are all paused: they are as they were when the groups go on.
+    parked: Vec<Call>,
+    /// Keeps the host at most a step ahead of a GPU.
+    pub(crate) throttle: StepThrottle,
     joined: u64,
 }
 
@@ -180,9 +194,39 @@ impl RunningBatch {
         &self.loras
     }
 
-    /// The work of all groups together, as memory is planned for it; `None` where there is none.
+    /// The work of all groups that are not paused, as memory is planned for it; `None` where there is none.
     pub(crate) fn work(&self) -> Option<Workload> {
-        self.work.iter().map(|(_, work)| *work).reduce(Workload::with)
+        let active = self.work.iter().filter(|(id, _)| !self.is_paused(*id));
+        active.map(|(_, work)| *work).reduce(Workload::with)
+    }
+
+    /// Has the groups `active` take part in evaluations from now on, and no others. False where nothing changed.
+    pub(crate) fn select(&mut self, active: &[GroupId]) -> bool {
+        let mut changed = false;
+        for (id, group) in &mut self.groups {
+            let paused = !active.contains(id);
+            changed |= std::mem::replace(&mut group.paused, paused) != paused;
+        }
+        changed
+    }
+
+    fn is_paused(&self, id: GroupId) -> bool {
+        self.group(id).is_some_and(|group| group.paused)
+    }
+
+    /// Says whether the clean image that the denoiser predicts for a group is kept at its next evaluations, for
+    /// [`Self::prediction`].
+    pub fn keep_prediction(&mut self, id: GroupId, keep: bool) {
+        if let Some((_, group)) = self.groups.iter_mut().find(|(known, _)| *known == id) {
+            group.keeps_prediction = keep;
+            group.prediction = group.prediction.take().filter(|_| keep);
+        }
+    }
+
+    /// The clean images that the denoiser predicted for a group at its last evaluation, latents `(n, c, h, w)` in f32 on the
+    /// denoiser's device. `None` before the first evaluation since [`Self::keep_prediction`].
+    pub fn prediction(&self, id: GroupId) -> Option<&Tensor> {
+        self.group(id)?.prediction.as_ref()
     }
 
     /// Adds a group, which takes part from the next evaluation on, with the work that memory is planned for.
@@ -198,6 +242,7 @@ impl RunningBatch {
     pub(crate) fn take(&mut self, id: GroupId) -> Option<Group> {
         let place = self.groups.iter().position(|(known, _)| *known == id)?;
         self.calls.retain(|call| !call.groups.contains(&id));
+        self.parked.retain(|call| !call.groups.contains(&id));
         self.work.retain(|(known, _)| *known != id);
         Some(self.groups.remove(place).1)
     }
@@ -266,7 +311,8 @@ impl RunningBatch {
     /// Assigns the groups to calls, and computes the conditions of the calls that change.
     fn arrange(&mut self, dtype: DType) -> Result<()> {
         let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
-        for (id, group) in self.groups.iter().filter(|(_, group)| group.stepper.remaining() > 0) {
+        let active = |group: &Group| group.stepper.remaining() > 0 && !group.paused;
+        for (id, group) in self.groups.iter().filter(|(_, group)| active(group)) {
             let form = group.form();
             match wanted.iter_mut().find(|(known, _)| *known == form) {
                 Some((_, groups)) => groups.push(*id),
@@ -274,6 +320,7 @@ impl RunningBatch {
             }
         }
         let mut before = std::mem::take(&mut self.calls);
+        before.append(&mut self.parked);
         for (_, ids) in wanted {
             let mut members: Vec<&mut Group> =
                 self.groups.iter_mut().filter(|(id, _)| ids.contains(id)).map(|(_, group)| group).collect();
@@ -285,6 +332,8 @@ impl RunningBatch {
             };
             self.calls.push(call);
         }
+        before.retain(|call| call.groups.iter().all(|id| self.is_paused(*id)));
+        self.parked = before;
         Ok(())
     }
 }
@@ -309,6 +358,9 @@ impl Group {
             Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
             None => answer,
         };
+        if self.keeps_prediction {
+            self.prediction = Some(self.stepper.prediction(&evaluation, answer.clone())?);
+        }
         let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;
         self.latents = match &self.kept {
             Some(kept) => kept.put_back(&latents, self.stepper.schedule(), self.stepper.index())?,
