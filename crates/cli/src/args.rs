@@ -9,6 +9,7 @@ use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
+use crate::serve_args::ServeArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
@@ -38,6 +39,8 @@ pub enum Command {
     Img2img(Box<Img2img>),
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
+    /// Serves images over HTTP: Kiln's own API, with live previews, from one queue for all clients.
+    Serve(Box<ServeArgs>),
     /// Enlarges images, with a network or a filter.
     Upscale(Box<UpscaleArgs>),
     /// Downloads a model from the Hugging Face Hub, or updates it.
@@ -168,6 +171,14 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// Starts the threads of the process.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::start_threads`].
+    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.start_threads()
+    }
+
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
         let setup = self.place.setup();

@@ -17,6 +17,8 @@ pub enum Failure {
     Batch(kiln_batch::Error),
     /// An error of a measurement or of a trace of memory.
     Bench(kiln_bench::Error),
+    /// An error of the server.
+    Serve(kiln_serve::Error),
 }
 
 /// The result of a command.
@@ -29,6 +31,7 @@ impl Failure {
             Self::Engine(error) => message(error),
             Self::Batch(error) => error.message(&flags::spell),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
+            Self::Serve(error) => flags::with_flags(&error.to_string()),
         }
     }
 
@@ -39,6 +42,7 @@ impl Failure {
             Self::Engine(error) => error.is_usage(),
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
+            Self::Serve(error) => error.is_usage(),
         };
         if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
     }
@@ -62,6 +66,15 @@ impl From<kiln_bench::Error> for Failure {
     }
 }
 
+impl From<kiln_serve::Error> for Failure {
+    fn from(error: kiln_serve::Error) -> Self {
+        match error {
+            kiln_serve::Error::Engine(error) => Self::Engine(error),
+            other => Self::Serve(other),
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Engine(error)
@@ -70,6 +83,12 @@ impl From<Error> for Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl From<kiln_request::Error> for Failure {
+    fn from(error: kiln_request::Error) -> Self {
         Self::Engine(error.into())
     }
 }

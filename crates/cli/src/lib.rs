@@ -35,6 +35,8 @@ mod pull;
 #[cfg(test)]
 mod reference;
 mod run_args;
+mod serve;
+mod serve_args;
 mod table;
 mod terminal;
 mod txt2img_args;
@@ -81,6 +83,7 @@ fn run(args: Args) -> ExitCode {
             generate::run(args.common, Some(&args.inputs))
         }
         Command::Batch(args) => batch::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Upscale(args) => upscale::run(*args),
         Command::Devices(args) => {
             devices::run(&args);

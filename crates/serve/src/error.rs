@@ -151,12 +151,18 @@ impl From<Refusal> for Refused {
     }
 }
 
+impl From<kiln_request::Error> for Refused {
+    fn from(error: kiln_request::Error) -> Self {
+        kiln_engine::Error::from(error).into()
+    }
+}
+
 /// An error of the engine while a request is checked. Paths of the server stay out of the answer.
 impl From<kiln_engine::Error> for Refused {
     fn from(error: kiln_engine::Error) -> Self {
         use kiln_engine::Error as Engine;
         let param = match &error {
-            Engine::Value { name, .. } => Some(name.to_string()),
+            Engine::Request(kiln_request::Error::Value { name, .. }) => Some(name.to_string()),
             _ => None,
         };
         let kind = match &error {

@@ -5,9 +5,10 @@ use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
+use kiln_request::Job;
+
 use crate::error::{Error, Result};
 use crate::mode::Mode;
-use crate::resolved::Job;
 use crate::room::Room;
 use crate::setup::Setup;
 
