@@ -25,7 +25,7 @@ pub use guidance::Threshold;
 pub use init::{Init, InitImage, InitLatents, Mask};
 pub use input::{Extend, ImageSource, InpaintArea, Input, MaskContent, PasteBack, ResizeChoice, Rule};
 pub use job::Job;
-pub use lora::{LoraName, LoraUse, file_stem, find_lora, weight_files};
+pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};
 pub use options::{
     GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue,
     Request, find_option, nearest_option, request_schema, respell, shown,

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kiln_engine::{Job, LoraName, LoraUse, Request, find_lora};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use crate::error::{Refused, RefusedKind};
+use crate::http::WebOptions;
 use crate::image_format::ImageFormat;
-use crate::jobs::{Entry, JobListener, Jobs, NewJob};
+use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob};
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::options::ServeOptions;
@@ -24,6 +26,10 @@ pub(crate) struct App {
     pub(crate) scheduler: Scheduler,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) runtime: Handle,
+    /// The settings of AUTOMATIC1111's web UI.
+    pub(crate) web_options: Mutex<WebOptions>,
+    /// The jobs of its clients, of which they know one.
+    pub(crate) web_jobs: Current,
 }
 
 /// A request on its way to a job.
@@ -63,11 +69,12 @@ impl App {
         shown.insert("seed".into(), job.seed.into());
         let control = Control::with_previews(preview_every);
         let entry = Entry::new(NewJob {
-            id: id.unwrap_or_else(|| self.jobs.new_id()),
+            id: id.filter(|id| self.is_free(id)).unwrap_or_else(|| self.jobs.new_id()),
             model: model.id,
             request: shown,
             warnings,
             total_images: job.images(),
+            batches: job.batch_count,
             control: control.clone(),
         });
         let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
@@ -76,6 +83,12 @@ impl App {
         let task = Task { client, model: model.folder, job: Arc::new(job), control, listener };
         self.scheduler.submit(task).inspect_err(|_| self.jobs.remove(&entry.id))?;
         Ok(entry)
+    }
+
+    /// Whether a number that a client gave is one for a new job.
+    fn is_free(&self, id: &str) -> bool {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_()".contains(c);
+        (1..=64).contains(&id.len()) && id.chars().all(is_plain) && self.jobs.get(id).is_none()
     }
 
     /// The job of a request, within the server's limits.

@@ -68,9 +68,4 @@ impl Models {
             Refused { param: Some("model".into()), ..Refused::not_found(message) }
         })
     }
-
-    /// The name of a model of this list.
-    pub(crate) fn id_of(&self, folder: &Arc<ModelFolder>) -> Option<&str> {
-        self.0.iter().find(|model| Arc::ptr_eq(&model.folder, folder)).map(|model| model.id.as_str())
-    }
 }

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::app::App;
 use crate::error::{Error, Result};
 use crate::http::router;
-use crate::jobs::Jobs;
+use crate::jobs::{Current, Jobs};
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::options::ServeOptions;
@@ -72,7 +72,16 @@ impl Server {
         };
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
         let jobs = Jobs::new(options.keep);
-        let app = Arc::new(App { options, models, jobs, scheduler, metrics, runtime: runtime.handle().clone() });
+        let app = Arc::new(App {
+            options,
+            models,
+            jobs,
+            scheduler,
+            metrics,
+            runtime: runtime.handle().clone(),
+            web_options: Mutex::default(),
+            web_jobs: Current::default(),
+        });
         let (end, ended) = watch::channel(false);
         let (routes, of_thread) = (router(app.clone()), app.clone());
         let run = move || {

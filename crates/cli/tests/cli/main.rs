@@ -17,6 +17,8 @@ mod models;
 mod output;
 mod plans;
 mod sandbox;
+#[cfg(unix)]
+mod serve;
 mod settings;
 mod signals;
 mod traces;

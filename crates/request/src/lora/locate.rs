@@ -60,7 +60,7 @@ fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathB
 /// # Errors
 /// [`Error::Files`] if the folder cannot be read.
 pub fn lora_files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
-    Ok(files(folder, &ENDINGS)?.into_iter().map(|path| (stem(&path), path)).collect())
+    Ok(weight_files(folder, &ENDINGS)?.into_iter().map(|path| (file_stem(&path), path)).collect())
 }
 
 /// The file of a LoRA: a path, or a name in `folder`.

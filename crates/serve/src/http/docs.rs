@@ -9,14 +9,14 @@ use kiln_engine::request_schema;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{health, jobs, lists, settings};
+use super::{health, jobs, lists, openai, settings};
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Kiln", description = "Images from prompts."),
     paths(
         jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, jobs::events, jobs::image, lists::capabilities,
-        lists::models, settings::read, health::healthz, health::readyz, health::metrics
+        lists::models, openai::generations, openai::edits, openai::variations, settings::read, health::healthz, health::readyz, health::metrics
     ),
     tags(
         (name = "jobs", description = "Jobs, their events and images"),

@@ -1,11 +1,13 @@
 //! Routes, and what is done for all of them: keys, limits, one line in the log for each request.
 
+mod a1111;
 mod access;
 mod docs;
 mod health;
 mod jobs;
 mod lists;
 mod observe;
+mod openai;
 mod payload;
 mod settings;
 
@@ -25,8 +27,12 @@ use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::jobs::ErrorView;
 
+pub(crate) use a1111::Options as WebOptions;
 pub(crate) use access::Client;
 pub(crate) use payload::Payload;
+
+/// The header by which OpenAI's clients know whether to try again.
+const SHOULD_RETRY: &str = "x-should-retry";
 
 /// The state of handlers.
 pub(crate) type Shared = State<Arc<App>>;
@@ -47,6 +53,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(docs::openapi))
         .route("/docs", get(docs::page))
+        .merge(openai::routes())
+        .merge(a1111::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed);
     routes
@@ -89,6 +97,7 @@ async fn not_allowed() -> Response {
         message: "the route has no such method; /docs lists them".into(),
         kind: "method_not_allowed".into(),
         param: None,
+        code: "method_not_allowed".into(),
     };
     (axum::http::StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": view }))).into_response()
 }
@@ -106,6 +115,9 @@ impl Refused {
         let mut headers = HeaderMap::new();
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+        } else if self.kind != RefusedKind::Stopping {
+            // OpenAI's clients send again what failed, unless they are told not to.
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         headers
     }

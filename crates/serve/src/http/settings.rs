@@ -49,7 +49,7 @@ pub(crate) fn settings(app: &App, bytes: &[u8]) -> Result<SettingsView, Refused>
     let place = path.parent().map(|folder| folder.join("").to_string_lossy().into_owned()).unwrap_or_default();
     let unread =
         |error: kiln_engine::Error| Refused::new(RefusedKind::Unprocessable, error.to_string().replace(&place, ""));
-    let report = ImageReport::read(&path).map_err(unread)?;
+    let report = ImageReport::read(&path).map_err(|error| unread(error.into()))?;
     let parameters = report.texts.iter().find(|text| text.key == "parameters").map(|text| text.text.clone());
     let named = |name: &str| report.parameters.as_ref().and_then(|text| text.get(name)).map(String::from);
     let model = report.kiln.as_ref().map(|own| own.model.name.clone()).or_else(|| named("Model"));

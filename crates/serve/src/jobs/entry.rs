@@ -40,8 +40,10 @@ pub(crate) struct NewJob {
     /// The request as it came.
     pub(crate) request: Map<String, Value>,
     pub(crate) warnings: Vec<String>,
-    /// How many images there will be, and of how many calls of the denoiser.
+    /// How many images there will be.
     pub(crate) total_images: usize,
+    /// How many batches of images.
+    pub(crate) batches: usize,
     pub(crate) control: Arc<Control>,
 }
 
@@ -51,6 +53,7 @@ pub(crate) struct Entry {
     pub(crate) model: String,
     pub(crate) request: Map<String, Value>,
     pub(crate) total_images: usize,
+    pub(crate) batches: usize,
     pub(crate) control: Arc<Control>,
     created: (SystemTime, Instant),
     state: Mutex<State>,
@@ -112,7 +115,7 @@ pub(crate) struct Seen {
 
 impl Entry {
     pub(crate) fn new(job: NewJob) -> Arc<Self> {
-        let NewJob { id, model, request, warnings, total_images, control } = job;
+        let NewJob { id, model, request, warnings, total_images, batches, control } = job;
         let state = State {
             status: Status::Queued,
             position: 0,
@@ -132,7 +135,17 @@ impl Entry {
         };
         let created = (SystemTime::now(), Instant::now());
         let (changed, _) = watch::channel(());
-        Arc::new(Self { id, model, request, total_images, control, created, state: Mutex::new(state), changed })
+        Arc::new(Self {
+            id,
+            model,
+            request,
+            total_images,
+            batches,
+            control,
+            created,
+            state: Mutex::new(state),
+            changed,
+        })
     }
 
     /// Changes the state, and wakes those who wait.
@@ -210,6 +223,11 @@ impl Entry {
         });
     }
 
+    /// When the job came, in seconds since 1970.
+    pub(crate) fn created(&self) -> u64 {
+        self.created.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+
     /// The time since the job came.
     pub(super) fn age(&self) -> Duration {
         self.created.1.elapsed()
@@ -225,21 +243,12 @@ impl Entry {
         self.state.lock().images.values().map(|image| image.file.len()).sum()
     }
 
-    pub(crate) fn status(&self) -> Status {
-        self.state.lock().status
-    }
-
     pub(crate) fn is_finished(&self) -> bool {
         self.state.lock().finished.is_some()
     }
 
     pub(crate) fn image(&self, index: usize) -> Option<Arc<Image>> {
         self.state.lock().images.get(&index).cloned()
-    }
-
-    /// Its images, by their indices.
-    pub(crate) fn images(&self) -> Vec<Arc<Image>> {
-        self.state.lock().images.values().cloned().collect()
     }
 
     /// What was not done as asked.

@@ -30,8 +30,11 @@ impl Listener for JobListener {
             News::Stage(stage) => self.entry.set_stage(stage),
             News::Step { done, total } => self.entry.set_step(done, total),
             News::Preview { index, step, image } => match preview(index, step, &image) {
-                Ok(preview) if self.entry.set_preview(preview) => self.metrics.first_preview(self.entry.age()),
-                Ok(_) => {}
+                Ok(preview) => {
+                    if self.entry.set_preview(preview) {
+                        self.metrics.first_preview(self.entry.age());
+                    }
+                }
                 Err(error) => tracing::warn!("a preview: {error}"),
             },
             News::Image(image) => self.encode(*image),

@@ -1,6 +1,8 @@
 //! Jobs that the server knows: those that wait or run, and those that are finished, for a while.
 
+mod current;
 mod entry;
+mod finisher;
 mod listener;
 mod views;
 
@@ -10,9 +12,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 
-pub(crate) use entry::{Entry, Image, NewJob, Seen, Status};
+pub(crate) use current::Current;
+pub(crate) use entry::{Entry, Image, NewJob, Seen};
+pub(crate) use finisher::Finisher;
 pub(crate) use listener::JobListener;
-pub(crate) use views::{ErrorView, EventView, ImageView, JobView};
+pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of};
 
 /// Bytes of images that are kept at most; the oldest go first.
 const MOST_BYTES: usize = 512 << 20;

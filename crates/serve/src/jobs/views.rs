@@ -80,6 +80,8 @@ pub(crate) struct ErrorView {
     pub(crate) kind: String,
     /// The field at fault.
     pub(crate) param: Option<String>,
+    /// The same as `type`, where OpenAI's clients look for it.
+    pub(crate) code: String,
 }
 
 /// How far a job is.
@@ -150,7 +152,8 @@ pub(crate) fn request_of(settings: &str) -> Value {
 
 impl From<Refused> for ErrorView {
     fn from(refused: Refused) -> Self {
-        Self { message: refused.message, kind: refused.kind.status().1.into(), param: refused.param }
+        let kind = refused.kind.status().1;
+        Self { message: refused.message, kind: kind.into(), param: refused.param, code: kind.into() }
     }
 }
 

@@ -47,7 +47,7 @@ impl Active {
     pub(super) fn new(task: Task, arrived: u64) -> std::result::Result<Self, (Task, Error)> {
         let evaluations = match task.job.schedule(&task.model) {
             Ok(schedule) => schedule.points().len() - schedule.start(),
-            Err(error) => return Err((task, error)),
+            Err(error) => return Err((task, error.into())),
         };
         let (next, finished, parts) = (0, 0, Vec::new());
         Ok(Self { task, arrived, evaluations, next, finished, parts, failed: None, position: None })

@@ -130,11 +130,6 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What it does at the moment.
-    pub fn load(&self) -> Load {
-        self.shared.queue.lock().load
-    }
-
     /// Whether tasks are taken and the first model's weights are there.
     pub fn is_ready(&self) -> bool {
         let queue = self.shared.queue.lock();

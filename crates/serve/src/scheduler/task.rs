@@ -111,7 +111,7 @@ impl Control {
     }
 
     /// Whether the task was asked to finish.
-    pub(super) fn is_finishing(&self) -> bool {
+    pub fn is_finishing(&self) -> bool {
         self.finish.load(Ordering::Relaxed)
     }
 

@@ -379,10 +379,11 @@ impl Worker {
         let Self { lanes, tasks, .. } = self;
         let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job.loras)).collect();
         lanes.retain(|lane| wanted.contains(&lane));
-        let waiting = tasks.iter_mut().filter(|active| !active.has_started());
-        let waiting = waiting.enumerate().map(|(position, active)| active.tell_position(position)).count();
+        let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
         self.shared.publish(Load { waiting, running: tasks.len() - waiting, images });
+        let waiting = tasks.iter_mut().filter(|active| !active.has_started());
+        waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
         if let Some(engine) = &self.engine {
             self.shared.metrics.engine(engine);
         }
