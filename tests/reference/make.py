@@ -2,9 +2,9 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, lengths, emoji, steps,
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, refiner, lengths, emoji, steps,
 single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `lengths`, `single_file`, `lora`, `lcm` and
-`lora_bias` need `models`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
+`lora_bias` need `models`; `refiner` needs `inpaint`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "lengths", "emoji", "steps", "single_file",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "refiner", "lengths", "emoji", "steps", "single_file",
     "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +50,7 @@ def main():
     import models
     import pipeline
     import prompts
+    import refiner
     import samplers
     import single_file
     import stages
@@ -64,6 +65,7 @@ def main():
         "pipeline": pipeline.main,
         "image_to_image": image_to_image.main,
         "inpaint": inpaint.main,
+        "refiner": refiner.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),
         "steps": lambda: steps.main(args.emoji),

@@ -160,6 +160,9 @@ pub struct PlanArgs {
     /// Includes the encoding of an input image, as kiln img2img does it.
     #[arg(long)]
     pub img2img: bool,
+    /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
+    #[arg(long, value_name = "PATH")]
+    pub refiner: Option<PathBuf>,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

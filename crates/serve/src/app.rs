@@ -105,6 +105,9 @@ impl App {
         if request.wildcards_dir.is_some() {
             return Err(Refused::value("wildcards_dir", "a folder", "nothing: requests name no folders of the server"));
         }
+        if request.refiner.is_some() {
+            return Err(Refused::value("refiner", "a model", "nothing: the server runs jobs without a refiner"));
+        }
         request.loras.iter_mut().try_for_each(only_name)?;
         let job = request.resolve(&model.folder)?;
         refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;

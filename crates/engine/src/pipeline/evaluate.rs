@@ -29,8 +29,9 @@ impl Engine {
             let expected = format!("less than the {count} evaluations of the schedule");
             return Err(Error::value("evaluation", index, expected));
         };
+        self.set_refiner(job.refiner.as_ref())?;
         self.set_loras(&job.loras)?;
-        let (work, _) = self.text().work(job)?;
+        let (work, _) = self.work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
         let kept = self.memory_manager.mode().is_fully_resident() && !self.device.is_cpu();
@@ -38,8 +39,7 @@ impl Engine {
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let guidance = Guidance::new(job, &conditions, count);
         let on = guidance.is_on(index);
-        self.make_room_for(Stage::Denoise);
-        self.unet_component.enter(&self.memory_manager.keep(Stage::Denoise)?)?;
+        self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let conditioning = conditions.at(step_of(index, count, job.steps), on)?;

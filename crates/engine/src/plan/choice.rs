@@ -5,7 +5,7 @@ use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
-use kiln_request::Job;
+use kiln_request::{Job, Refiner};
 
 use crate::error::{Error, Result};
 use crate::mode::Mode;
@@ -78,7 +78,8 @@ impl Planner {
 
     /// The same for at most `most` images.
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
-        let planner = Self::new(model, setup.taesd.as_deref())?;
+        let refiner = job.refiner.as_ref().map(Refiner::model);
+        let planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)

@@ -1,6 +1,6 @@
 //! The networks of a model without weights, and their memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::decoder::{Network, tiny};
+use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::residency::{StreamBudget, on_device, planned, residency};
@@ -34,6 +35,14 @@ pub struct Planner {
     unet: Unet,
     decoder: Network,
     encoder: image_encoder::Network,
+    refiner: Option<RefinerPlan>,
+}
+
+/// The networks of a refiner that a run uses.
+struct RefinerPlan {
+    path: PathBuf,
+    text: Vec<TextEncoder>,
+    unet: Unet,
 }
 
 /// The properties of a batch that do not depend on the mode.
@@ -43,6 +52,7 @@ pub(super) struct Measures {
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
+    refiner: Option<Weights>,
     decoder: Weights,
     /// The encoder of initial images, where there are any.
     encoder: Option<Weights>,
@@ -50,6 +60,7 @@ pub(super) struct Measures {
     map: usize,
     /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
+    refiner_flop: f64,
     decode_flop: f64,
     work: Workload,
     on: ExecutionTarget,
@@ -131,7 +142,33 @@ impl Planner {
             unet: Unet::new(model.unet.clone()),
             decoder,
             model: model.clone(),
+            refiner: None,
         })
+    }
+
+    /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
+    ///
+    /// # Errors
+    /// Those of its configurations.
+    pub fn with_refiner(mut self, refiner: Option<&ModelFolder>) -> Result<Self> {
+        self.set_refiner(refiner)?;
+        Ok(self)
+    }
+
+    /// Plans with this refiner from now on, or without one.
+    pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
+        let networks = |model: &ModelFolder| -> Result<RefinerPlan> {
+            let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
+            let text = text.collect::<kiln_clip::Result<_>>()?;
+            Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet: Unet::new(model.unet_config().clone()) })
+        };
+        self.refiner = refiner.map(networks).transpose()?;
+        Ok(())
+    }
+
+    /// Where the refiner is that is planned for.
+    pub(crate) fn refiner_path(&self) -> Option<&Path> {
+        self.refiner.as_ref().map(|refiner| refiner.path.as_path())
     }
 
     /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
@@ -153,6 +190,7 @@ impl Planner {
             context: 1,
             texts: 1,
             encodes_image: self.unet.config().extra_channels() > 0,
+            refiner_steps: 0,
             vae: VaeMemory::default(),
         })
     }
@@ -162,9 +200,30 @@ impl Planner {
     /// # Errors
     /// Errors of the network's dry run.
     pub(crate) fn unet_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        self.estimate(&self.unet, work, on)
+    }
+
+    /// The estimate for streaming the refiner's U-Net.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn refiner_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        match &self.refiner {
+            Some(refiner) => self.estimate(&refiner.unet, work, on),
+            None => Ok(on.rates.estimate(&[])),
+        }
+    }
+
+    /// Of `resident` bytes of the U-Net's weights those that the refiner's U-Net has.
+    pub(crate) fn refiner_resident(&self, resident: usize, on: ExecutionTarget) -> usize {
+        let slab = SlabType { dtype: on.dtype, matrices: on.matrices };
+        self.refiner.as_ref().map_or(0, |refiner| refiner.unet.segments().bytes(slab)).min(resident)
+    }
+
+    fn estimate(&self, unet: &Unet, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        Ok(on.rates.estimate(&unet_flop(&self.unet, work.images(), size, work.context * TOKENS)?))
+        Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.context * TOKENS)?))
     }
 
     /// Bytes of the U-Net's weights.
@@ -183,7 +242,9 @@ impl Planner {
             Network::Tiny(..) => dtype,
         };
         let downscale = model.vae.downscale();
+        let refiner = self.refiner.as_ref().filter(|_| work.refiner_steps > 0);
         let networks = Networks {
+            refiner: refiner.map(|refiner| (refiner.text.as_slice(), &refiner.unet as &dyn Denoiser)),
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
             denoiser: &self.unet,
@@ -195,16 +256,20 @@ impl Planner {
         };
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let DryRun { stages, step_flop } = networks.dry_run(on, work)?;
+        let DryRun { stages, step_flop, refiner_flop } = networks.dry_run(on, work)?;
+        let per_image = |flop: &[f64]| flop.iter().sum::<f64>() / work.batch_size.max(1) as f64;
+        let texts = self.text.iter().chain(refiner.iter().flat_map(|refiner| &refiner.text));
         let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
         Ok(Measures {
             stages,
             map,
-            text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
+            text: texts.map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
+            refiner: refiner.map(|refiner| Weights::of(refiner.unet.segments(), dtype, on, &refiner_flop)),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
-            step_flop: step_flop.iter().sum::<f64>() / work.batch_size.max(1) as f64,
+            step_flop: per_image(&step_flop),
+            refiner_flop: per_image(&refiner_flop),
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
             on,
@@ -224,7 +289,12 @@ impl Measures {
     /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
     /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let Self { unet, decoder, encoder, work, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, work, on, .. } = self;
+        let refiner_streams = refiner.as_ref().map_or_else(Streamed::default, |refiner| {
+            let resident = resident_in(mode).min(refiner.all());
+            self.streamed(refiner, resident, budget, self.bytes_of(Stage::Refine))
+        });
+        let refiner_all = refiner.as_ref().map_or(0, Weights::all);
         let unet_streams = self.streamed(unet, resident_in(mode), budget, self.bytes_of(Stage::Denoise));
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
@@ -251,13 +321,18 @@ impl Measures {
         let images = encoder.as_ref();
         let (copied_per_step, per_image, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all() + images.map_or(0, Weights::all)),
-            Mode::Lowvram { .. } => {
-                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident)
-            }
+            Mode::Medvram => (0, 0, texts + unet.all() + refiner_all + decoder.all() + images.map_or(0, Weights::all)),
+            Mode::Lowvram { .. } => (
+                unet_streams.copied,
+                streams(decoder) + images.map_or(0, streams),
+                texts + unet_streams.resident + refiner_streams.resident,
+            ),
         };
+        let refiner_copied = if mode.streams() { refiner_streams.copied } else { 0 };
         let rates = &on.rates;
-        let steps = work.steps as f64 * rates.seconds(self.step_flop, n, copied_per_step);
+        let own_steps = work.steps.saturating_sub(work.refiner_steps);
+        let steps = own_steps as f64 * rates.seconds(self.step_flop, n, copied_per_step)
+            + work.refiner_steps as f64 * rates.seconds(self.refiner_flop, n, refiner_copied);
         let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
         Plan {
             mode,
@@ -274,22 +349,22 @@ impl Measures {
 
     /// Weights and ring of a stage in a mode.
     fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
-        let Self { unet, decoder, encoder, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, on, .. } = self;
+        let unets = unet.all() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
         let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
         let images = encoder.as_ref().map_or(0, Weights::all);
         let of_network = match stage {
             Stage::EncodeImage => encoder.as_ref(),
             Stage::Denoise => Some(unet),
+            Stage::Refine => refiner.as_ref(),
             Stage::Decode => Some(decoder),
             Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => None,
         };
         match (mode, of_network) {
-            (Mode::Full, None) => (texts + unet.all() + decoder.all() + images, 0),
+            (Mode::Full, None) => (texts + unets + decoder.all() + images, 0),
             // On the CPU text encoders give their memory back.
-            (Mode::Full, Some(_)) => {
-                (unet.all() + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0)
-            }
+            (Mode::Full, Some(_)) => (unets + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0),
             (Mode::Medvram, None) => (largest(&Weights::all), 0),
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
             (Mode::Lowvram { .. }, None) => {
@@ -300,7 +375,8 @@ impl Measures {
                 (resident, ring)
             }
             (Mode::Lowvram { .. }, Some(weights)) => {
-                let resident = if stage == Stage::Denoise { resident_in(mode) } else { 0 };
+                let is_denoiser = matches!(stage, Stage::Denoise | Stage::Refine);
+                let resident = if is_denoiser { resident_in(mode).min(weights.all()) } else { 0 };
                 let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
                 (resident, ring)
             }
@@ -321,13 +397,17 @@ impl Measures {
     /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
     /// in.
     fn with_graph_memory(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
-        let block = if self.on.target.is_gpu() { self.bytes_of(Stage::Denoise).activations } else { 0 };
+        let of = |stage| if self.on.target.is_gpu() { self.bytes_of(stage).activations } else { 0 };
+        // A refiner's step has a block of its own.
+        let (block, refiner) = (of(Stage::Denoise), of(Stage::Refine));
         match stage {
             Stage::Decode => {
                 let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
-                StageBytes { activations: block + bytes.activations - lent, ..bytes }
+                StageBytes { activations: block + refiner + bytes.activations - lent, ..bytes }
             }
-            Stage::EncodeImage => StageBytes { activations: block + bytes.activations, ..bytes },
+            Stage::EncodeImage => StageBytes { activations: block + refiner + bytes.activations, ..bytes },
+            Stage::Denoise => StageBytes { activations: refiner + bytes.activations, ..bytes },
+            Stage::Refine => StageBytes { activations: block + bytes.activations, ..bytes },
             _ => bytes,
         }
     }

@@ -9,7 +9,7 @@ mod paste;
 mod prepare;
 mod read;
 
-pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
+pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;

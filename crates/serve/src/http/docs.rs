@@ -52,7 +52,7 @@ fn job_schema() -> Value {
         schema.remove("$schema");
     }
     if let Some(fields) = schema["properties"].as_object_mut() {
-        fields.remove("wildcards_dir");
+        fields.retain(|name, _| name != "wildcards_dir" && !name.starts_with("refiner"));
         let text = |text: &str| json!({ "type": ["string", "null"], "description": text });
         fields.insert("model".into(), text("The model's name. Default: the first one."));
         for (name, what) in [("init", "The image to begin with"), ("mask", "The part that is made again")] {

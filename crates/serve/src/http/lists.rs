@@ -138,6 +138,9 @@ fn model_view(app: &App, model: &Model) -> ModelView {
 
 /// An option of a request over HTTP, which names no files of the server.
 fn option_view(row: &'static OptionRow) -> Option<OptionView> {
+    if row.name.starts_with("refiner") {
+        return None; // the server runs jobs without one
+    }
     let group = match row.group {
         OptionGroup::Prompt => "prompt",
         OptionGroup::Image => "image",

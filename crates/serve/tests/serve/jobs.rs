@@ -149,6 +149,7 @@ fn what_cannot_be_made_is_refused_at_once() {
         (with("init", "-".into()), "no Base64"),
         (with("wildcards_dir", "/etc".into()), "`wildcards_dir`"),
         (with("output", "/tmp/x.png".into()), "`output`"),
+        (with("refiner", "/etc".into()), "`refiner`"),
         (with("loras", json!(["/etc/passwd"])), "names without folders"),
         (with("loras", json!(["ink:0.5"])), "`loras` is \"ink\""),
         (with("prompt", "a <lora:../ink:1>".into()), "`loras`"),
