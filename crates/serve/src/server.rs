@@ -147,7 +147,7 @@ async fn serve(listener: TcpListener, routes: Router, app: Arc<App>, mut end: wa
                 let connection = connection(stream, routes.clone().layer(Extension(ConnectInfo(address))));
                 let watched = graceful.watch(connection);
                 tokio::spawn(async move {
-                    // A client that goes away, or speaks no HTTP, concerns nobody else.
+                    // A client that goes away, or speaks no HTTP, concerns no one else.
                     if let Err(error) = watched.await {
                         tracing::debug!(%address, "connection: {error}");
                     }

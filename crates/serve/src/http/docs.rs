@@ -45,7 +45,7 @@ fn document() -> Value {
     document
 }
 
-/// The body of `POST /v1/jobs`: a request without the server's files, and the fields beside it.
+/// The body of `POST /v1/jobs`: a request without the server's files, and the fields that a request does not have.
 fn job_schema() -> Value {
     let mut schema = request_schema();
     if let Some(schema) = schema.as_object_mut() {

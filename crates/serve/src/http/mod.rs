@@ -116,7 +116,7 @@ impl Refused {
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
         } else if self.kind != RefusedKind::Stopping {
-            // OpenAI's clients send again what failed, unless they are told not to.
+            // OpenAI's clients repeat failed requests unless this header says no.
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         headers

@@ -31,7 +31,7 @@ pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next:
     response
 }
 
-/// Methods that nobody knows would make endless metrics.
+/// Unknown methods would make endless metrics.
 fn name_of(method: &Method) -> &'static str {
     let known = [Method::GET, Method::POST, Method::DELETE, Method::HEAD, Method::OPTIONS, Method::PUT, Method::PATCH];
     let names = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"];

@@ -35,7 +35,7 @@ impl Jobs {
         Self { entries: Mutex::default(), keep, random: SystemRandom::new() }
     }
 
-    /// A number that nobody guesses, in hexadecimal digits.
+    /// A random number in hexadecimal digits.
     pub(crate) fn new_id(&self) -> String {
         let mut bytes = [0; 8];
         if self.random.fill(&mut bytes).is_err() {

@@ -13,7 +13,7 @@ use crate::error::Refused;
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Job)]
 pub(crate) struct JobView {
-    /// Its number, which nobody guesses.
+    /// Its number, which is random.
     pub(crate) id: String,
     pub(crate) status: Status,
     /// The model's name.

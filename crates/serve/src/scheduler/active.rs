@@ -25,7 +25,7 @@ pub(super) struct Active {
     pub(super) parts: Vec<Part>,
     /// How it ends when the step is done, where it cannot go on.
     pub(super) failed: Option<End>,
-    /// The position that was told last.
+    /// The position that was reported last.
     position: Option<usize>,
 }
 
@@ -69,13 +69,13 @@ impl Active {
         (self.finished * self.evaluations + running, self.task.job.batch_count * self.evaluations)
     }
 
-    /// Tells the progress.
+    /// Reports the progress.
     pub(super) fn tell_progress(&mut self) {
         let (done, total) = self.progress();
         self.task.listener.tell(News::Step { done, total });
     }
 
-    /// Tells how many tasks wait before this one, where that changed.
+    /// Reports how many tasks wait before this one, where that changed.
     pub(super) fn tell_position(&mut self, position: usize) {
         if self.position.replace(position) != Some(position) {
             self.task.listener.tell(News::Position(position));
@@ -112,7 +112,7 @@ impl Active {
     }
 }
 
-/// What an event of the engine tells a task.
+/// What an event of the engine means for a task.
 pub(super) fn news_of(event: Event) -> Option<News> {
     Some(match event {
         Event::Begin(stage) => News::Stage(stage),

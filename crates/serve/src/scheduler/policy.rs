@@ -162,7 +162,7 @@ mod tests {
     fn a_client_has_no_more_than_its_share_while_others_wait() {
         let mut policy = Policy::new(8, 2);
         let own = [runs("a", 0, 9), runs("a", 1, 9), waits("a", 2, 1)];
-        assert_eq!(policy.choose(&own, None).len(), 3, "nobody else waits");
+        assert_eq!(policy.choose(&own, None).len(), 3, "no one else waits");
         let all = [&own[..], &[waits("b", 3, 30)]].concat();
         let mut chosen = policy.choose(&all, None);
         chosen.sort_unstable();

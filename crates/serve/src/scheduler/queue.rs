@@ -217,7 +217,7 @@ impl Shared {
         queue.failure = Some(error);
     }
 
-    /// Tells a task its end.
+    /// Reports its end to a task.
     pub(super) fn end(&self, task: &mut Task, end: End) {
         self.queue.lock().pace.ended(Instant::now());
         self.metrics.task_ended(&end);

@@ -1,4 +1,4 @@
-//! What the scheduler runs, and what it tells about it.
+//! What the scheduler runs, and what it reports about it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use kiln_models::ModelFolder;
 pub struct Task {
     /// The client; tasks of one client share its part of the server.
     pub client: String,
-    /// The model, which [`Arc::ptr_eq`] tells from others.
+    /// The model, which [`Arc::ptr_eq`] distinguishes from others.
     pub model: Arc<ModelFolder>,
     /// What is made.
     pub job: Arc<Job>,

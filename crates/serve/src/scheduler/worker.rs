@@ -265,7 +265,7 @@ impl Worker {
         })
     }
 
-    /// Tells progress and previews of a step.
+    /// Reports progress and previews of a step.
     fn after_step(&mut self, lane: usize, active: &[GroupId]) {
         let Self { engine: Some(engine), lanes, tasks, .. } = self else { return };
         let Some(running) = lanes.running(lane) else { return };
@@ -369,7 +369,7 @@ impl Worker {
         self.tasks.iter().map(of_task).sum()
     }
 
-    /// Ends what failed, and tells positions and numbers.
+    /// Ends what failed, and reports positions and numbers.
     fn publish(&mut self) {
         while let Some(place) = self.tasks.iter().position(|active| active.failed.is_some()) {
             if let Some(end) = self.tasks[place].failed.take() {

@@ -93,7 +93,7 @@ fn accepted_jobs_are_finished_when_the_server_stops() {
     let (name, job) = events.last().unwrap();
     assert_eq!((name.as_str(), job["status"].as_str()), ("done", Some("done")));
     served.server.wait().unwrap();
-    assert!(served.agent.get(format!("{}/healthz", served.address)).call().is_err(), "nobody listens any more");
+    assert!(served.agent.get(format!("{}/healthz", served.address)).call().is_err(), "no one listens any more");
 }
 
 #[test]

@@ -66,11 +66,11 @@ pub(super) async fn memory() -> Json<Value> {
         (Some(total), Some(free)) => json!({ "free": free, "used": process_bytes(), "total": total }),
         _ => json!({ "error": "the system does not tell" }),
     };
-    let card = |card: &kiln_engine::CardInfo| {
-        let used = card.memory_total.saturating_sub(card.memory_free);
-        json!({ "system": { "free": card.memory_free, "used": used, "total": card.memory_total } })
+    let gpu = |gpu: &kiln_engine::CardInfo| {
+        let used = gpu.memory_total.saturating_sub(gpu.memory_free);
+        json!({ "system": { "free": gpu.memory_free, "used": used, "total": gpu.memory_total } })
     };
-    let cuda = devices.cards.first().map_or_else(|| json!({ "error": devices.cuda }), card);
+    let cuda = devices.cards.first().map_or_else(|| json!({ "error": devices.cuda }), gpu);
     Json(json!({ "ram": ram, "cuda": cuda }))
 }
 

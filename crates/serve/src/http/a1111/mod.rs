@@ -49,7 +49,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/loras", get(lists::loras))
         .route("/embeddings", get(lists::embeddings))
         .route("/memory", get(lists::memory));
-    // Lists are read anew at each request.
+    // Lists are read at each request.
     let refresh = ["checkpoints", "vae", "loras", "embeddings"];
     let routes =
         refresh.iter().fold(routes, |routes, name| routes.route(&format!("/refresh-{name}"), post(lists::refreshed)));

@@ -85,7 +85,7 @@ fn event(entry: &Entry, wanted: &Wanted, sent: &mut Vec<usize>, news: EventView)
             let image: Arc<Image> = entry.image(image.index)?;
             let mut data = described(wanted, &image.file);
             data["size"] = format!("{}x{}", image.width, image.height).into();
-            // Nobody is charged for tokens here.
+            // No one is charged for tokens here.
             data["usage"] = json!({
                 "input_tokens": 0, "output_tokens": 0, "total_tokens": 0,
                 "input_tokens_details": { "image_tokens": 0, "text_tokens": 0 },

@@ -1,4 +1,4 @@
-//! The fields of OpenAI's requests, and those of Kiln beside them.
+//! The fields of OpenAI's requests, with those of Kiln.
 
 use kiln_batch::JobSpec;
 use kiln_engine::Request;

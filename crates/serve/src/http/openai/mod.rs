@@ -21,7 +21,7 @@ use crate::app::{App, Submission, store};
 use crate::base64_image;
 use crate::error::Refused;
 
-/// The strength of an edit with a mask: the masked part is made anew.
+/// The strength of an edit with a mask: the masked part is generated from noise.
 const EDIT_STRENGTH: f64 = 1.0;
 
 /// The routes.
