@@ -1,7 +1,7 @@
 //! From the fields of `txt2img` and `img2img` to a request.
 
 use kiln_batch::JobSpec;
-use kiln_engine::{Convention, Request, Rng, Rule};
+use kiln_engine::{Convention, Request, Rng, Rule, SamplerChoice, SamplerKind};
 use serde_json::{Map, Value, json};
 
 use super::options::Options;
@@ -70,6 +70,10 @@ const LEFT_OUT: [(&str, &[f64]); 41] = [
     ("resize_to", &[]),
 ];
 
+/// Options of samplers, by their keys in an infotext, with the values that change nothing.
+const WITHOUT_EFFECT: [(&str, f64); 4] =
+    [("Eta", 1.0), ("Sigma churn", 0.0), ("Sigma tmin", 0.0), ("Sigma noise", 1.0)];
+
 /// Fields of the second pass, which say nothing without `enable_hr`.
 const SECOND_PASS: [&str; 3] = ["hr_", "firstphase_", "distilled_"];
 
@@ -103,7 +107,14 @@ impl Fields {
         request.convention = Convention::Automatic1111;
         request.pad_conds = Some(false);
         request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
-        if is_img2img && request.sampler.is_none_or(|sampler| !sampler.kind.is_on_timesteps()) {
+        // Clients send these fields whatever the sampler is.
+        let unfit = request.drop_unfit().into_iter().filter(|unfit| !WITHOUT_EFFECT.contains(unfit));
+        warnings
+            .extend(unfit.map(|(name, value)| format!("`{name}` {value} is left out: the sampler does not have it")));
+        let on_levels = |sampler: SamplerChoice| !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc;
+        let model = app.models.find(options.model.as_deref())?;
+        let has_own_mask = mask.is_some() && model.folder.takes_mask();
+        if is_img2img && !has_own_mask && request.sampler.is_some_and(on_levels) {
             request.rule = Some(Rule::Automatic1111);
         }
         let preview_every = usize::try_from(options.preview_every).unwrap_or(NO_PREVIEWS);

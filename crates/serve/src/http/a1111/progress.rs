@@ -10,8 +10,8 @@ use crate::http::Shared;
 /// The query of `progress`.
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    #[serde(default)]
-    skip_current_image: bool,
+    /// `true` or `True`, as Python writes it.
+    skip_current_image: Option<String>,
 }
 
 /// How far the oldest job is.
@@ -28,7 +28,8 @@ pub(super) async fn progress(State(app): Shared, Query(asked): Query<Asked>) -> 
     let (step, steps, eta) = entry.progress();
     let jobs = entry.batches.max(1);
     let each = (steps / jobs).max(1);
-    let preview = entry.preview().filter(|_| !asked.skip_current_image);
+    let skips = asked.skip_current_image.is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    let preview = entry.preview().filter(|_| !skips);
     let progress = (0.01 + step as f64 / steps.max(1) as f64).min(1.0);
     Json(json!({
         "progress": progress, "eta_relative": eta.map_or(0.0, |eta| eta.as_secs_f64()),
