@@ -8,6 +8,8 @@ use kiln_engine::{LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_op
 use kiln_scheduler::ScheduleChoice;
 use serde_json::{Map, Value};
 
+use super::unique::Unique;
+
 /// The fields of a job that are not options of a request.
 const MODEL: &str = "model";
 const OUTPUT: &str = "output";
@@ -19,11 +21,13 @@ pub(crate) type Fields = Map<String, Value>;
 
 /// One job as it was written.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Spec {
-    pub(crate) request: Request,
-    pub(crate) model: Option<PathBuf>,
+pub struct JobSpec {
+    /// The request.
+    pub request: Request,
+    /// The model's name or path.
+    pub model: Option<PathBuf>,
     /// A pattern for the file's name.
-    pub(crate) output: Option<String>,
+    pub output: Option<String>,
 }
 
 /// `key=value`: a field for every job.
@@ -131,7 +135,35 @@ fn expected(field: &str) -> Option<&'static str> {
     kinds.into_iter().find(|(example, _)| check(field, example).is_ok()).map(|(_, kind)| kind)
 }
 
-impl Spec {
+/// The fields of a job that is an object of JSON, checked one by one.
+pub(crate) fn fields_of_json(object: Map<String, Value>) -> Result<Fields, String> {
+    let mut fields = Fields::new();
+    for (name, value) in object {
+        let field = long_name(&name)?;
+        let value = of_json(&field, value).map_err(|what| format!("{name}: {what}"))?;
+        if fields.insert(field.clone(), value).is_some() {
+            return Err(format!("{field} is set twice"));
+        }
+    }
+    Ok(fields)
+}
+
+impl JobSpec {
+    /// The job in the text of a JSON object, with the fields of a line of a job file. Fields that are named in `more`
+    /// are not the job's; they are returned.
+    ///
+    /// # Errors
+    /// A message names the field that is unknown, set twice or has a value that it does not take.
+    pub fn parse(text: &[u8], more: &[&str]) -> Result<(Self, Map<String, Value>), String> {
+        let Unique(value) =
+            serde_json::from_slice(text).map_err(|error| format!("the job is not a JSON object: {error}"))?;
+        let Value::Object(mut object) = value else {
+            return Err("expected an object, as in {\"prompt\": \"a red apple\"}".into());
+        };
+        let taken = more.iter().filter_map(|name| object.remove_entry(*name)).collect();
+        Ok((Self::new(fields_of_json(object)?)?, taken))
+    }
+
     /// From fields that were checked one by one.
     pub(crate) fn new(mut fields: Fields) -> Result<Self, String> {
         fields.retain(|_, value| !value.is_null());
@@ -169,13 +201,13 @@ mod tests {
     use kiln_engine::Rng;
     use kiln_scheduler::{Convention, InitialNoise, SigmaRange};
 
-    fn spec(fields: &[(&str, &str)]) -> Spec {
+    fn spec(fields: &[(&str, &str)]) -> JobSpec {
         let fields = fields.iter().map(|(name, text)| {
             let field = long_name(name).unwrap();
             let value = of_text(&field, text).unwrap();
             (field, value)
         });
-        Spec::new(fields.collect()).unwrap()
+        JobSpec::new(fields.collect()).unwrap()
     }
 
     #[test]
@@ -194,7 +226,7 @@ mod tests {
             ("model", "emoji"),
             ("output", "{seed}.png"),
         ];
-        let Spec { request, model, output } = spec(&fields);
+        let JobSpec { request, model, output } = spec(&fields);
         assert_eq!((&*request.prompt, request.negative_prompt.as_deref()), ("42", Some("1.5")));
         assert_eq!((request.seed, request.steps, request.cfg_scale), (Some(7), Some(12), Some(3.0)));
         assert_eq!((request.rng, request.seed_resize_from), (Rng::Cuda, Some((64, 32))));
@@ -246,7 +278,7 @@ mod tests {
         assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
         assert!(long_name("promt").unwrap_err().contains("The fields are batch_count,"));
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
-            assert!(Spec::new(none).unwrap_err().contains("no prompt"));
+            assert!(JobSpec::new(none).unwrap_err().contains("no prompt"));
         }
         assert!("steps".parse::<Assignment>().unwrap_err().contains("as in steps=30"));
     }

@@ -58,7 +58,7 @@ mod unique;
 
 pub use error::{Error, Result};
 pub use events::{BatchEvent, BatchProgress, BatchReport};
-pub use fields::Assignment;
+pub use fields::{Assignment, JobSpec};
 pub use grid::Axis;
 pub use journal::Seconds;
 pub use plan::{BatchOptions, BatchRun};

@@ -8,7 +8,7 @@ use kiln_engine::limits::MAX_IMAGES;
 use kiln_files::sha256;
 use serde_json::{Value, json};
 
-use super::fields::{Assignment, Fields, Spec, said};
+use super::fields::{Assignment, Fields, JobSpec, said};
 use super::grid::{Axis, combinations, count};
 use super::names::{check_pattern, with_index};
 use super::source::JobFile;
@@ -65,7 +65,7 @@ impl JobSet {
                 let on_axes = this.axes.iter().zip(&place).map(|(axis, &i)| (&axis.field, &axis.values[i].1));
                 let of_all = set.iter().map(|Assignment { field, value }| (field, value));
                 fields.extend(of_all.chain(on_axes).map(|(field, value)| (field.clone(), value.clone())));
-                let spec = Spec::new(fields).map_err(problem)?;
+                let spec = JobSpec::new(fields).map_err(problem)?;
                 this.push(entry.line, spec, place, model, &mut seen).map_err(problem)?;
                 if this.tasks.len() > MAX_IMAGES {
                     let expected = format!("at most {MAX_IMAGES} images in total");
@@ -101,12 +101,12 @@ impl JobSet {
     fn push(
         &mut self,
         line: usize,
-        spec: Spec,
+        spec: JobSpec,
         place: Vec<usize>,
         model: Option<&Path>,
         seen: &mut HashMap<String, usize>,
     ) -> std::result::Result<(), String> {
-        let Spec { mut request, model: named, mut output } = spec;
+        let JobSpec { mut request, model: named, mut output } = spec;
         let (counts, sizes) = (request.batch_count.take(), request.batch_size.take());
         let images = counts.unwrap_or(1).saturating_mul(sizes.unwrap_or(1));
         if !(1..=MAX_IMAGES).contains(&images) {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use super::fields::{Fields, long_name, of_json, of_text};
+use super::fields::{Fields, fields_of_json, long_name, of_text};
 use super::unique::Unique;
 use crate::error::{Error, Result};
 
@@ -148,15 +148,7 @@ fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
         let Value::Object(said) = value else {
             return Err(wrong("expected an object, as in {\"prompt\": \"a red apple\"}".into()));
         };
-        let mut fields = Fields::new();
-        for (name, value) in said {
-            let field = long_name(&name).map_err(wrong)?;
-            let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
-            if fields.insert(field.clone(), value).is_some() {
-                return Err(wrong(format!("{field} is set twice")));
-            }
-        }
-        entries.push(Entry { line: i + 1, fields });
+        entries.push(Entry { line: i + 1, fields: fields_of_json(said).map_err(wrong)? });
     }
     Ok(entries)
 }

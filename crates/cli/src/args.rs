@@ -12,6 +12,7 @@ use crate::bench_args::BenchArgs;
 use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
 use crate::preprocess_args::PreprocessArgs;
+use crate::serve_args::ServeArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
@@ -41,6 +42,8 @@ pub enum Command {
     Img2img(Box<Img2img>),
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
+    /// Serves images over HTTP: Kiln's own API, with live previews, from one queue for all clients.
+    Serve(Box<ServeArgs>),
     /// Enlarges images, with a network or a filter.
     Upscale(Box<UpscaleArgs>),
     /// Makes the map of an image that a ControlNet takes: edges, lines, a blur, without a network.

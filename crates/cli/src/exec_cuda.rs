@@ -58,6 +58,7 @@ impl Args {
             Subcommand::Txt2img(args) => args.common.run.setup().device,
             Subcommand::Img2img(args) => args.common.run.setup().device,
             Subcommand::Batch(args) => args.run.setup().device,
+            Subcommand::Serve(args) => args.served.run.setup().device,
             Subcommand::Upscale(args) => args.device(),
             Subcommand::Bench(args) => args.plan().setup.device,
             Subcommand::Plan(args) => args.setup().device,

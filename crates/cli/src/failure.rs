@@ -17,6 +17,8 @@ pub enum Failure {
     Batch(kiln_batch::Error),
     /// An error of a measurement or of a trace of memory.
     Bench(kiln_bench::Error),
+    /// An error of the server.
+    Serve(kiln_serve::Error),
 }
 
 /// The result of a command.
@@ -29,6 +31,7 @@ impl Failure {
             Self::Engine(error) => message(error),
             Self::Batch(error) => error.message(&flags::spell),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
+            Self::Serve(error) => flags::with_flags(&error.to_string()),
         }
     }
 
@@ -39,6 +42,7 @@ impl Failure {
             Self::Engine(error) => error.is_usage(),
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
+            Self::Serve(error) => error.is_usage(),
         };
         if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
     }
@@ -58,6 +62,15 @@ impl From<kiln_bench::Error> for Failure {
         match error {
             kiln_bench::Error::Engine(error) => Self::Engine(error),
             other => Self::Bench(other),
+        }
+    }
+}
+
+impl From<kiln_serve::Error> for Failure {
+    fn from(error: kiln_serve::Error) -> Self {
+        match error {
+            kiln_serve::Error::Engine(error) => Self::Engine(error),
+            other => Self::Serve(other),
         }
     }
 }

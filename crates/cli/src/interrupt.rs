@@ -27,6 +27,22 @@ pub fn listen_with_message(first: &'static str) {
     }
 }
 
+/// The same for a server: the first signal calls `first`, the second one `second`. A third one ends the process.
+pub fn listen_twice(first: impl Fn() + Send + 'static, second: impl Fn() + Send + 'static) {
+    let mut signals = 0;
+    let handler = move || {
+        signals += 1;
+        match signals {
+            1 => first(),
+            2 => second(),
+            _ => std::process::exit(130),
+        }
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        tracing::warn!("signals will end the server immediately: {error}");
+    }
+}
+
 /// Writes a file; a second signal waits until it is complete. This does not apply to a stream, which may wait for its
 /// reader forever.
 pub fn whole<T>(is_stream: bool, write: impl FnOnce() -> T) -> T {

@@ -37,6 +37,8 @@ mod pull;
 #[cfg(test)]
 mod reference;
 mod run_args;
+mod serve;
+mod serve_args;
 mod table;
 mod terminal;
 mod txt2img_args;
@@ -87,6 +89,7 @@ fn run(args: Args) -> ExitCode {
             generate::run(args.common, Kind::Images(&args.inputs))
         }
         Command::Batch(args) => batch::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Upscale(args) => upscale::run(*args),
         Command::Preprocess(args) => preprocess::run(&args),
         Command::Devices(args) => {

@@ -330,6 +330,11 @@ impl Engine {
         self.text().foresee(jobs, overlapped);
     }
 
+    /// Whether the denoiser runs on a GPU.
+    pub fn is_on_gpu(&self) -> bool {
+        self.device.is_cuda()
+    }
+
     /// Bytes of the GPU's memory that are in use, where there is a GPU.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()

@@ -89,7 +89,7 @@ pub(crate) fn count_rgb(image: &MetaTensor) -> Result<()> {
 }
 
 /// diffusers' rounding: half to even, after clamping.
-fn to_byte(value: f32) -> u8 {
+pub(crate) fn to_byte(value: f32) -> u8 {
     ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
 }
 

@@ -70,7 +70,7 @@ pub use kiln_request::{
     InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LatentFilter, LoraName, LoraUse, Mask,
     MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Refiner,
     RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option,
-    limits, nearest_option, request_schema, respell,
+    limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
@@ -97,6 +97,7 @@ pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,
 };
+pub use words::embedding_names;
 
 /// The example of `docs/library.md`, which must compile.
 #[cfg(doctest)]

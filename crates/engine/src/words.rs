@@ -78,8 +78,8 @@ impl Embeddings {
     }
 }
 
-/// The possible tokens of a folder: the names of its files. No file is opened.
-pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
+/// The possible tokens of a folder of embeddings: the names of its files, without their extensions. No file is opened.
+pub fn embedding_names(folder: Option<&Path>) -> Vec<String> {
     let files = folder.and_then(|folder| weight_files(folder, &ENDINGS).ok()).unwrap_or_default();
     files.iter().map(|path| file_stem(path)).collect()
 }

@@ -1,8 +1,9 @@
 //! Settings in the Exif data of JPEG, WebP and AVIF: `UserComment`, as AUTOMATIC1111 writes it.
 
-use std::io::{BufRead, Seek};
+use std::io::{BufRead, Cursor, Seek};
 
-use exif::{In, Reader, Tag, Value};
+use exif::experimental::Writer;
+use exif::{Field, In, Reader, Tag, Value};
 
 use crate::text::ImageText;
 
@@ -39,6 +40,21 @@ pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
         Some(named(key, text))
     };
     TAGS.iter().filter_map(text).filter(|text| !text.text.is_empty()).collect()
+}
+
+/// Exif data with a text in `UserComment`, in UTF-16 with the high byte first, as AUTOMATIC1111 writes it.
+///
+/// # Errors
+/// Those of the writer.
+pub(crate) fn user_comment(text: &str) -> Result<Vec<u8>, exif::Error> {
+    let utf16 = text.encode_utf16().flat_map(u16::to_be_bytes);
+    let value = Value::Undefined(b"UNICODE\0".iter().copied().chain(utf16).collect(), 0);
+    let field = Field { tag: Tag::UserComment, ifd_num: In::PRIMARY, value };
+    let mut writer = Writer::new();
+    writer.push_field(&field);
+    let mut bytes = Cursor::new(Vec::new());
+    writer.write(&mut bytes, false)?;
+    Ok(bytes.into_inner())
 }
 
 /// A text with its key in a PNG. ComfyUI writes `prompt:` and JSON into one field, `workflow:` and JSON into another

@@ -63,7 +63,7 @@ pub use canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
 pub use comfy_graph::{Graph, Node, NodeAt};
 pub use decode::{DecodeOptions, FileFormat, decode};
 pub use decoded::{AlphaRule, DecodedImage};
-pub use encode::{StillFormat, encode};
+pub use encode::{StillFormat, encode, encode_with_settings};
 pub use error::{Error, Result};
 pub use extend::{Borders, extend};
 pub use fill::fill_masked;

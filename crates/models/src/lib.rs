@@ -16,6 +16,7 @@
 
 mod components;
 mod convert;
+mod defaults;
 mod dtype;
 mod error;
 mod file_kind;
@@ -23,6 +24,7 @@ mod files;
 mod hashes;
 mod hub;
 mod inspect;
+mod latent_rgb;
 pub mod limits;
 mod locate;
 mod model;
@@ -31,6 +33,7 @@ mod single_file;
 
 pub use components::{Component, ComponentKind};
 pub use convert::{Converted, WeightType, convert};
+pub use defaults::{Defaults, LCM_GUIDANCE};
 pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};
 pub use file_kind::FileKind;
@@ -39,7 +42,8 @@ pub use hashes::{Hashed, Hashes, Scope, old_hash};
 pub use hub::{HubOptions, cached, fetched, pull};
 pub use inspect::{ComponentReport, FileModel, FileReport, FolderReport, Inspected, SegmentReport, Stored, inspect};
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
+pub use latent_rgb::LatentRgb;
 pub use locate::{locate_model, locate_named};
-pub use model::{Defaults, Family, LCM_GUIDANCE, ModelFolder};
+pub use model::{Family, ModelFolder};
 pub use presets::{Architecture, Preset};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};

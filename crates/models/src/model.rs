@@ -7,12 +7,13 @@ use kiln_clip::TextEncoderConfig;
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
-use serde::Deserialize;
 use serde_json::Value;
 
+use crate::defaults::{Defaults, defaults};
 use crate::error::{Error, Result, shortened};
 use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
-use crate::limits::{self, MAX_SIDE, MAX_STEPS, OutOfRange};
+use crate::latent_rgb::LatentRgb;
+use crate::limits::MAX_SIDE;
 
 /// The pipeline family of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +23,6 @@ pub enum Family {
     /// Stable Diffusion XL: two text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes. Its
     /// refiner has the second text encoder alone.
     Sdxl,
-}
-
-/// Defaults of a model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Defaults {
-    /// Width in pixels.
-    pub width: usize,
-    /// Height in pixels.
-    pub height: usize,
-    /// The number of steps.
-    pub steps: usize,
-    /// The guidance scale.
-    pub cfg_scale: f64,
 }
 
 /// The diffusers pipeline classes that can run, with their families.
@@ -49,41 +37,12 @@ pub(crate) const PIPELINES: [(&str, Family); 6] = [
 ];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
-/// Default steps of that class.
-const LCM_STEPS: usize = 4;
-/// Default guidance scale of a latent consistency model.
-pub const LCM_GUIDANCE: f64 = 8.5;
 /// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
 /// Default `sample_size`, the side in latents.
 const SAMPLE_SIZE: usize = 64;
 const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
-/// The file with a model folder's own defaults; every key is optional.
-const DEFAULTS_FILE: &str = "kiln.json";
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct DefaultsFile {
-    width: Option<usize>,
-    height: Option<usize>,
-    steps: Option<usize>,
-    cfg_scale: Option<f64>,
-}
-
-impl DefaultsFile {
-    /// Fails for defaults that a request could not use; a later error would name an option that the user did not set.
-    fn check(&self, multiple: usize) -> std::result::Result<(), String> {
-        let named = |name: &str, checked: std::result::Result<(), OutOfRange>| {
-            checked.map_err(|error| format!("`{name}` {error}"))
-        };
-        for (name, length) in [("width", self.width), ("height", self.height)] {
-            named(name, length.map_or(Ok(()), |length| limits::side(length, multiple).map(drop)))?;
-        }
-        named("steps", self.steps.map_or(Ok(()), |steps| limits::in_range(steps, 1, MAX_STEPS).map(drop)))?;
-        named("cfg_scale", self.cfg_scale.map_or(Ok(()), |scale| limits::guidance(scale).map(drop)))
-    }
-}
 
 /// A model folder, or a model in one file: its configurations, read and checked.
 #[derive(Debug, Clone)]
@@ -98,6 +57,7 @@ pub struct ModelFolder {
     vae: VaeConfig,
     scheduler: SchedulerConfig,
     defaults: Defaults,
+    latent_rgb: Option<LatentRgb>,
 }
 
 impl ModelFolder {
@@ -163,7 +123,7 @@ impl ModelFolder {
         let json: Value = parse(&files, UNET_CONFIG)?;
         let size = sample_size(&json["sample_size"], vae.downscale())
             .map_err(|problem| Error::model(&files.config_path(UNET_CONFIG), problem))?;
-        let defaults = defaults(&files, family, class == Some(LCM_PIPELINE), size, vae.downscale())?;
+        let (defaults, latent_rgb) = defaults(&files, family, class == Some(LCM_PIPELINE), size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
             options: options.clone(),
@@ -176,6 +136,7 @@ impl ModelFolder {
             vae,
             scheduler,
             defaults,
+            latent_rgb,
         };
         model.check_fit()?;
         Ok(model)
@@ -209,6 +170,11 @@ impl ModelFolder {
     /// The defaults of a request.
     pub fn defaults(&self) -> Defaults {
         self.defaults
+    }
+
+    /// How latents become colors in a preview: the model's own `latent_rgb`, else that of its family's usual autoencoder.
+    pub fn latent_rgb(&self) -> Option<&LatentRgb> {
+        self.latent_rgb.as_ref()
     }
 
     /// Whether an omitted negative prompt means zero embeddings (`force_zeros_for_empty_prompt` of SDXL) instead of the
@@ -340,7 +306,7 @@ fn parse<T: serde::de::DeserializeOwned>(files: &ModelFiles, name: &str) -> Resu
     json(&files.config(name)?, &files.config_path(name))
 }
 
-fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
+pub(crate) fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::model(path, format!("is not valid JSON: {error}")))
 }
 
@@ -362,35 +328,6 @@ fn sample_size(value: &Value, downscale: usize) -> std::result::Result<(usize, u
     size.ok_or_else(|| {
         let found = shortened(&value.to_string(), SHOWN);
         format!("`sample_size` is {found}, expected a number from 1 to {most}, or a list of two: height and width")
-    })
-}
-
-/// The defaults of the family, overridden by those of the folder. `size` is width and height.
-fn defaults(
-    files: &ModelFiles,
-    family: Family,
-    is_lcm: bool,
-    size: (usize, usize),
-    downscale: usize,
-) -> Result<Defaults> {
-    let own = match files.defaults(DEFAULTS_FILE)? {
-        None => DefaultsFile::default(),
-        Some((file, text)) => {
-            let own: DefaultsFile = json(&text, &file)?;
-            own.check(downscale.max(8)).map_err(|error| Error::model(&file, error))?;
-            own
-        }
-    };
-    let (steps, cfg_scale) = match family {
-        _ if is_lcm => (LCM_STEPS, LCM_GUIDANCE),
-        Family::Sd => (20, 7.0),
-        Family::Sdxl => (20, 5.0),
-    };
-    Ok(Defaults {
-        width: own.width.unwrap_or(size.0),
-        height: own.height.unwrap_or(size.1),
-        steps: own.steps.unwrap_or(steps),
-        cfg_scale: own.cfg_scale.unwrap_or(cfg_scale),
     })
 }
 

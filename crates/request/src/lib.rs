@@ -31,7 +31,7 @@ pub use input::{
     Extend, ImageSource, InpaintArea, Input, InputCache, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy,
 };
 pub use job::Job;
-pub use lora::{LoraName, LoraUse, file_stem, find_lora, weight_files};
+pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};
 pub use options::{
     GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue,
     RefinerOptions, Request, find_option, nearest_option, request_schema, respell, shown,

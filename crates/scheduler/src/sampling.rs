@@ -121,6 +121,18 @@ impl<S: Borrow<Schedule>> Stepper<S> {
         self.point().ok_or(Error::Start { index, len, reason: "the schedule has no such evaluation" })
     }
 
+    /// The clean image that the model's output for `evaluation`, the next one, predicts, in f32.
+    ///
+    /// # Errors
+    /// [`Error::Start`] at the schedule's end, [`Error::OutputShape`] where the output does not fit, and those of tensors.
+    pub fn prediction(&self, evaluation: &Evaluation, output: impl Into<ModelOutput>) -> Result<Tensor> {
+        let schedule = self.schedule();
+        let point = self.next_point()?;
+        let config = schedule.config();
+        let denoiser = Denoiser::new(output.into(), config.prediction, config.threshold);
+        Ok(denoiser.denoise(&evaluation.latents, point)?.x0)
+    }
+
     /// The next evaluation's index in the schedule.
     pub fn index(&self) -> usize {
         self.next

@@ -21,6 +21,8 @@ mod plans;
 mod preprocess;
 mod refiner;
 mod sandbox;
+#[cfg(unix)]
+mod serve;
 mod settings;
 mod signals;
 mod traces;

@@ -52,7 +52,19 @@ impl Engine {
         Ok(running.join(group, Some(work)))
     }
 
-    /// One evaluation of the denoiser for every batch of `running` that is not done. Gives the batches that are done, which
+    /// Has the batches `active` of `running` take part in the next evaluations, and no others. The others keep their places:
+    /// their bits do not depend on when their steps are made.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where there is no memory for these at once; they are selected all the same.
+    pub fn select(&mut self, running: &mut RunningBatch, active: &[GroupId]) -> Result<()> {
+        match (running.select(active), running.work()) {
+            (true, Some(work)) => self.prepare(work),
+            _ => Ok(()),
+        }
+    }
+
+    /// One evaluation of the denoiser for every batch of `running` that is not done or paused. Gives the batches that are done, which
     /// [`Engine::finish`] takes out.
     ///
     /// # Errors
@@ -64,6 +76,7 @@ impl Engine {
     ) -> Result<Vec<GroupId>> {
         self.memory_manager.begin_pass(Pass::First);
         self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| engine.advance(running, None))?;
+        running.throttle.started(&self.device, 1)?;
         Ok(running.finished())
     }
 

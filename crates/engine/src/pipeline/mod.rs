@@ -22,6 +22,7 @@ mod kept;
 mod latent_upscale;
 mod lengths;
 pub(crate) mod overlap;
+mod preview;
 pub(crate) mod run;
 pub(crate) mod running;
 mod second_pass;

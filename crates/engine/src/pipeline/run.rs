@@ -360,7 +360,7 @@ pub(super) fn denoise(
     let id = running.join(group, None);
     let mut warm = SystemRequests::default();
     let device = engine.device.clone();
-    let (mut throttle, mut told) = (StepThrottle::new(&device), 0);
+    let (mut throttle, mut told) = (StepThrottle::default(), 0);
     let trace_at = engine.trace.as_ref().map(|_| 1.min(calls.saturating_sub(1)));
     let mut traced = None;
     let mut acting = running.acting();
@@ -383,7 +383,7 @@ pub(super) fn denoise(
         if call == 0 {
             warm = SystemRequests::so_far();
         }
-        told = throttle.started(call + 1)?;
+        told = throttle.started(&device, call + 1)?;
         if told > 0 {
             tell(progress.event(told))?;
         }

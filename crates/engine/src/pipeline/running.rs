@@ -17,6 +17,7 @@ use crate::pipeline::guidance::Guidance;
 use crate::pipeline::kept::Kept;
 use crate::pipeline::start::Start;
 use crate::pipeline::step::{GuidedStep, RecordedStep};
+use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::turns::{Turn, Turns};
 use crate::plan::Workload;
 
@@ -39,6 +40,12 @@ pub struct Group {
     steps: usize,
     /// Whether the last evaluation was guided; `None` before the first one.
     guided: Option<bool>,
+    /// Whether it sits out.
+    paused: bool,
+    /// Whether the clean image that the denoiser predicts is kept.
+    keeps_prediction: bool,
+    /// That of the last evaluation, `(n, c, h, w)`.
+    prediction: Option<Tensor>,
 }
 
 impl Group {
@@ -73,7 +80,9 @@ impl Group {
         let Start { latents, kept, extra } = start;
         let (_, c, h, w) = latents.dims4()?;
         let turns = Turns::new(turns, (c, h, w), latents.device())?;
-        Ok(Self { stepper: Stepper::new(schedule), kept, extra, latents, noise, turns, steps, guided: None })
+        let (stepper, guided, prediction) = (Stepper::new(schedule), None, None);
+        let (paused, keeps_prediction) = (false, false);
+        Ok(Self { stepper, kept, extra, latents, noise, turns, steps, guided, paused, keeps_prediction, prediction })
     }
 
     /// How many images.
@@ -94,6 +103,11 @@ impl Group {
     /// Whether evaluations are left.
     fn is_running(&self) -> bool {
         self.done() < self.evaluations()
+    }
+
+    /// Whether evaluations are left, and it does not sit out.
+    fn takes_part(&self) -> bool {
+        self.is_running() && !self.paused
     }
 
     /// The latents as they are now, `(n, c, h, w)` in f32.
@@ -148,7 +162,7 @@ struct Call {
 ///
 /// A group alone is one call of the denoiser an evaluation, whose conditions are made once and stay. Groups that agree in
 /// the size of their latents, in guidance and in the length of their texts share a call, in which every row has its own
-/// timestep; others take turns.
+/// timestep; others take turns. A group that is paused keeps its place and takes part in no evaluation.
 #[derive(Default)]
 pub struct RunningBatch {
     groups: Vec<(GroupId, Group)>,
@@ -157,6 +171,10 @@ pub struct RunningBatch {
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
     calls: Vec<Call>,
+    /// Calls whose groups are all paused: they are as they were when the groups go on.
+    parked: Vec<Call>,
+    /// Keeps the host at most a step ahead of a GPU.
+    pub(crate) throttle: StepThrottle,
     joined: u64,
 }
 
@@ -191,9 +209,39 @@ impl RunningBatch {
         &self.loras
     }
 
-    /// The work of all groups together, as memory is planned for it; `None` where there is none.
+    /// The work of all groups that are not paused, as memory is planned for it; `None` where there is none.
     pub(crate) fn work(&self) -> Option<Workload> {
-        self.work.iter().map(|(_, work)| *work).reduce(Workload::with)
+        let active = self.work.iter().filter(|(id, _)| !self.is_paused(*id));
+        active.map(|(_, work)| *work).reduce(Workload::with)
+    }
+
+    /// Has the groups `active` take part in evaluations from now on, and no others. False where nothing changed.
+    pub(crate) fn select(&mut self, active: &[GroupId]) -> bool {
+        let mut changed = false;
+        for (id, group) in &mut self.groups {
+            let paused = !active.contains(id);
+            changed |= std::mem::replace(&mut group.paused, paused) != paused;
+        }
+        changed
+    }
+
+    fn is_paused(&self, id: GroupId) -> bool {
+        self.group(id).is_some_and(|group| group.paused)
+    }
+
+    /// Says whether the clean image that the denoiser predicts for a group is kept at its next evaluations, for
+    /// [`Self::prediction`].
+    pub fn keep_prediction(&mut self, id: GroupId, keep: bool) {
+        if let Some((_, group)) = self.groups.iter_mut().find(|(known, _)| *known == id) {
+            group.keeps_prediction = keep;
+            group.prediction = group.prediction.take().filter(|_| keep);
+        }
+    }
+
+    /// The clean images that the denoiser predicted for a group at its last evaluation, latents `(n, c, h, w)` in f32 on the
+    /// denoiser's device. `None` before the first evaluation since [`Self::keep_prediction`].
+    pub fn prediction(&self, id: GroupId) -> Option<&Tensor> {
+        self.group(id)?.prediction.as_ref()
     }
 
     /// Adds a group, which takes part from the next evaluation on, with the work that memory is planned for.
@@ -209,6 +257,7 @@ impl RunningBatch {
     pub(crate) fn take(&mut self, id: GroupId) -> Option<Group> {
         let place = self.groups.iter().position(|(known, _)| *known == id)?;
         self.calls.retain(|call| !call.groups.contains(&id));
+        self.parked.retain(|call| !call.groups.contains(&id));
         self.work.retain(|(known, _)| *known != id);
         Some(self.groups.remove(place).1)
     }
@@ -238,7 +287,7 @@ impl RunningBatch {
     /// The numbers of the denoisers that make the groups' next evaluations, the largest first: a group goes from one to the next
     /// larger, so that none is evaluated twice by one call of [`Self::step_of`] for each.
     pub(crate) fn acting(&self) -> Vec<usize> {
-        let running = self.groups.iter().filter(|(_, group)| group.is_running());
+        let running = self.groups.iter().filter(|(_, group)| group.takes_part());
         let numbers: BTreeSet<usize> = running.map(|(_, group)| group.turns.current().denoiser).collect();
         numbers.into_iter().rev().collect()
     }
@@ -246,7 +295,7 @@ impl RunningBatch {
     /// Evaluations until the denoiser of a group changes or the group is done, with the denoiser after that: of the group that is
     /// there first.
     pub(crate) fn until_next(&self) -> Option<(usize, Option<usize>)> {
-        let running = self.groups.iter().filter(|(_, group)| group.is_running());
+        let running = self.groups.iter().filter(|(_, group)| group.takes_part());
         running.map(|(_, group)| group.turns.until_next()).min_by_key(|(left, _)| *left)
     }
 
@@ -299,7 +348,7 @@ impl RunningBatch {
     /// Assigns the groups of a denoiser to calls, and computes the conditions of the calls that change.
     fn arrange(&mut self, number: usize, dtype: DType) -> Result<()> {
         let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
-        let is_its = |group: &Group| group.is_running() && group.turns.current().denoiser == number;
+        let is_its = |group: &Group| group.takes_part() && group.turns.current().denoiser == number;
         for (id, group) in self.groups.iter().filter(|(_, group)| is_its(group)) {
             let form = group.form();
             match wanted.iter_mut().find(|(known, _)| *known == form) {
@@ -309,6 +358,9 @@ impl RunningBatch {
         }
         let (mut before, others): (Vec<Call>, Vec<Call>) =
             std::mem::take(&mut self.calls).into_iter().partition(|call| call.denoiser == number);
+        let (own, mut parked): (Vec<Call>, Vec<Call>) =
+            std::mem::take(&mut self.parked).into_iter().partition(|call| call.denoiser == number);
+        before.extend(own);
         let acts = |call: &Call| {
             self.groups.iter().any(|(id, group)| {
                 call.groups.contains(id) && group.turns.current().denoiser == call.denoiser && group.is_running()
@@ -326,6 +378,8 @@ impl RunningBatch {
             };
             self.calls.push(call);
         }
+        parked.extend(before.into_iter().filter(|call| call.groups.iter().all(|id| self.is_paused(*id))));
+        self.parked = parked;
         Ok(())
     }
 }
@@ -365,6 +419,9 @@ impl Group {
             Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
             None => answer,
         };
+        if self.keeps_prediction {
+            self.prediction = Some(self.stepper.prediction(&evaluation, answer.clone())?);
+        }
         let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;
         if self.turns.advance() {
             self.guided = None; // another model has other conditions

@@ -10,22 +10,17 @@ use kiln_ops::marker::Marker;
 
 use crate::error::Result;
 
-/// Follows the steps of one batch.
-pub(crate) struct StepThrottle<'a> {
-    device: &'a Device,
+/// Follows the steps of one batch, or of batches that run together.
+#[derive(Default)]
+pub(crate) struct StepThrottle {
     /// The end of the last step that was started.
     last: Option<Marker>,
 }
 
-impl<'a> StepThrottle<'a> {
-    /// No step was started.
-    pub(crate) fn new(device: &'a Device) -> Self {
-        Self { device, last: None }
-    }
-
+impl StepThrottle {
     /// Step `started`, counted from 1, was given to the device. Waits for the step before it, and gives how many are done.
-    pub(crate) fn started(&mut self, started: usize) -> Result<usize> {
-        let Some(end) = Marker::record(self.device)? else { return Ok(started) };
+    pub(crate) fn started(&mut self, device: &Device, started: usize) -> Result<usize> {
+        let Some(end) = Marker::record(device)? else { return Ok(started) };
         if let Some(before) = self.last.replace(end) {
             before.wait()?;
         }
@@ -39,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_cpu_is_never_behind() {
-        let mut throttle = StepThrottle::new(&Device::Cpu);
-        assert_eq!([1, 2, 3].map(|step| throttle.started(step).unwrap()), [1, 2, 3]);
+        let mut throttle = StepThrottle::default();
+        assert_eq!([1, 2, 3].map(|step| throttle.started(&Device::Cpu, step).unwrap()), [1, 2, 3]);
     }
 }

@@ -110,6 +110,42 @@ fn equal_jobs_share_a_call_at_any_place_of_their_schedules() {
 }
 
 #[test]
+fn groups_that_pause_go_on_where_they_were() {
+    let mut engine = tiny("sd1", &cpu());
+    let jobs: Vec<Job> = requests().iter().take(3).map(|request| job(&engine, request)).collect();
+    let expected: Vec<Vec<GeneratedImage>> = jobs.iter().map(|job| alone(&mut engine, job)).collect();
+    let mut running = RunningBatch::new();
+    let mut there: Vec<(usize, GroupId)> = Vec::new();
+    for (i, job) in jobs.iter().enumerate() {
+        there.push((i, engine.join(&mut running, job, 0, &mut go).unwrap()));
+    }
+    // One sits out in turn, and every fourth time all take part.
+    for step in 0.. {
+        let active: Vec<GroupId> = there.iter().map(|(_, id)| *id).collect();
+        let Some(out) = there.get(step % 4 % there.len().max(1)).map(|(_, id)| *id) else { break };
+        let active: Vec<GroupId> = active.into_iter().filter(|id| step % 4 == 3 || *id != out).collect();
+        let before: Vec<_> = there.iter().map(|(_, id)| running.progress(*id).unwrap().0).collect();
+        engine.select(&mut running, &active).unwrap();
+        running.keep_prediction(there[0].1, true);
+        let done = engine.step(&mut running, &mut go).unwrap();
+        for ((_, id), before) in there.iter().zip(before) {
+            assert_eq!(running.progress(*id).unwrap().0 - before, usize::from(active.contains(id)));
+        }
+        if active.contains(&there[0].1) {
+            let previews = engine.preview(&running, there[0].1).unwrap();
+            assert!(!previews.is_empty() && previews.iter().all(|image| image.size() == (8, 8)));
+        }
+        for id in done {
+            let place = there.iter().position(|(_, known)| *known == id).unwrap();
+            let (i, id) = there.remove(place);
+            let found = engine.finish(&mut running, id, (&jobs[i], 0), &mut go).unwrap();
+            assert!(same(&found, &expected[i]), "job {i}");
+        }
+    }
+    assert!(running.is_empty());
+}
+
+#[test]
 fn a_job_with_other_loras_waits_for_the_batch_to_end() {
     let mut engine = tiny("sd1", &cpu());
     let mut running = RunningBatch::new();

@@ -54,6 +54,15 @@ fn files_among(folder: &Path, endings: &[&str], most: usize) -> Result<Vec<PathB
     Ok(found)
 }
 
+/// The LoRA files of a folder and its subfolders with the names that prompts have for them, sorted by path. No file is
+/// opened.
+///
+/// # Errors
+/// [`Error::Files`] if the folder cannot be read.
+pub fn lora_files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    Ok(weight_files(folder, &ENDINGS)?.into_iter().map(|path| (file_stem(&path), path)).collect())
+}
+
 /// The file of a LoRA: a path, or a name in `folder`.
 ///
 /// # Errors

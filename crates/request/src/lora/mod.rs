@@ -11,8 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use locate::find_lora;
-pub use locate::weight_files;
+pub use locate::{find_lora, lora_files, weight_files};
 pub(crate) use tag::{beside_tags, tagged, with_tags};
 
 /// A LoRA in a request.

@@ -1,0 +1,43 @@
+//! `kiln serve`: images over HTTP.
+
+use std::sync::Arc;
+
+use kiln_engine::locate_model;
+use kiln_serve::Server;
+
+use crate::failure::Result;
+use crate::interrupt;
+use crate::output::print;
+use crate::pull::located;
+use crate::serve_args::ServeArgs;
+
+/// Runs the command until a signal ends it.
+pub fn run(mut args: ServeArgs) -> Result<()> {
+    let served = &mut args.served;
+    served.run.start_threads()?;
+    served.run.fetch(&mut [])?;
+    let mut models = Vec::new();
+    for model in &served.models {
+        located(model, &served.run.hub())?;
+        models.push(locate_model(Some(model))?);
+    }
+    if models.is_empty() {
+        models.push(locate_model(None)?);
+    }
+    if args.is_open_to_others() {
+        tell!(
+            "warning: everybody who reaches this machine can use the server; --api-key or --api-auth asks for a secret"
+        );
+    }
+    let server = Arc::new(Server::start(args.options(models))?);
+    let (first, second) = (server.clone(), server.clone());
+    interrupt::listen_twice(
+        move || {
+            tell!("\nfinishing the jobs that were accepted; press again to cancel them");
+            first.drain();
+        },
+        move || second.stop(),
+    );
+    print(&format!("http://{}\n", server.address()));
+    Ok(server.wait()?)
+}

@@ -1,0 +1,162 @@
+//! The arguments of `kiln serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use kiln_engine::ByteSize;
+use kiln_serve::{Access, Limits, ServeOptions};
+
+use crate::run_args::RunArgs;
+use crate::values::parse_count;
+
+/// `kiln serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The address to listen on, with its port; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7860")]
+    listen: SocketAddr,
+    /// The most images that share a step. Default: 1 on the CPU, 8 on a GPU.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    max_batch: Option<usize>,
+    /// The most jobs of one client that run at once while others wait; 0 is for no limit.
+    #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = parse_count)]
+    max_per_client: usize,
+    /// The most jobs that wait.
+    #[arg(long, value_name = "N", default_value = "256", allow_negative_numbers = true, value_parser = parse_count)]
+    queue: usize,
+    /// Seconds for which finished jobs and their images are kept.
+    #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true, value_parser = parse_count)]
+    keep: usize,
+
+    /// A key that requests must have: Authorization: Bearer KEY. Can be repeated.
+    #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true, help_heading = ACCESS)]
+    api_key: Vec<String>,
+    /// Users and passwords, one of which requests must have: USER:PASSWORD,USER:PASSWORD.
+    #[arg(long, value_name = "USER:PASSWORD", env = "KILN_API_AUTH", hide_env_values = true, value_delimiter = ',',
+          value_parser = parse_user, help_heading = ACCESS)]
+    api_auth: Vec<(String, String)>,
+    /// Another origin whose pages may use the server, as https://example.org; * is for all. Can be repeated.
+    #[arg(long, value_name = "ORIGIN", help_heading = ACCESS)]
+    cors: Vec<String>,
+    /// The most pixels of an image.
+    #[arg(long, value_name = "N", default_value = "4194304", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_pixels: usize,
+    /// The most steps of an image.
+    #[arg(long, value_name = "N", default_value = "1000", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_steps: usize,
+    /// The most images of a request.
+    #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_images: usize,
+    /// The largest body of a request.
+    #[arg(long, value_name = "SIZE", default_value = "64M", allow_hyphen_values = true, help_heading = ACCESS)]
+    max_body: ByteSize,
+
+    #[command(flatten)]
+    pub served: Served,
+}
+
+/// How models run, and which: `--model` can be repeated.
+#[derive(Debug)]
+pub struct Served {
+    /// The paths of the models; none is for the model that comes with Kiln.
+    pub models: Vec<PathBuf>,
+    /// The flags of every command that runs a model.
+    pub run: RunArgs,
+}
+
+/// The argument of [`RunArgs`] that can be repeated here.
+const MODEL: &str = "model";
+
+impl Args for Served {
+    fn augment_args(command: Command) -> Command {
+        RunArgs::augment_args(command).mut_arg(MODEL, |arg| {
+            let help = "A model that requests can name, as for `kiln txt2img`. The first one is the default. Can be repeated. \
+                        Default: the model that comes with Kiln";
+            arg.action(ArgAction::Append).help(help).long_help(help)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Served {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let models = matches.get_many::<PathBuf>(MODEL).into_iter().flatten().cloned().collect();
+        Ok(Self { models, run: RunArgs::from_arg_matches(matches)? })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The heading of flags about access and limits.
+const ACCESS: &str = "Access and limits";
+
+/// `USER:PASSWORD`; the password may have colons.
+fn parse_user(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once(':').filter(|(user, password)| !user.is_empty() && !password.is_empty());
+    pair.map(|(user, password)| (user.into(), password.into())).ok_or_else(|| "expected USER:PASSWORD".into())
+}
+
+impl ServeArgs {
+    /// The options of the server with these models.
+    pub fn options(self, models: Vec<PathBuf>) -> ServeOptions {
+        ServeOptions {
+            listen: self.listen,
+            models,
+            model_options: self.served.run.model_options(),
+            setup: self.served.run.setup(),
+            limits: Limits {
+                pixels: self.max_pixels,
+                steps: self.max_steps,
+                images: self.max_images,
+                body: self.max_body.0,
+                queue: self.queue,
+            },
+            max_batch: self.max_batch,
+            max_per_client: self.max_per_client,
+            keep: Duration::from_secs(self.keep as u64),
+            access: Access { keys: self.api_key, users: self.api_auth, origins: self.cors },
+        }
+    }
+
+    /// Whether others than this machine reach the server, and nothing is asked of them.
+    pub fn is_open_to_others(&self) -> bool {
+        !self.listen.ip().is_loopback() && self.api_key.is_empty() && self.api_auth.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_can_be_repeated() {
+        use clap::Parser;
+        let models = |line: &[&str]| {
+            let crate::args::Command::Serve(args) = crate::args::Args::try_parse_from(line).unwrap().command else {
+                panic!("another command");
+            };
+            args.served.models
+        };
+        assert_eq!(models(&["kiln", "serve", "-m", "a", "--model", "b"]), [PathBuf::from("a"), "b".into()]);
+        assert_eq!(models(&["kiln", "serve"]), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_password_may_have_colons() {
+        assert_eq!(parse_user("ann:a:b"), Ok(("ann".into(), "a:b".into())));
+        for wrong in ["", "ann", "ann:", ":secret"] {
+            assert!(parse_user(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a model's requests are filled up with: the family's defaults, and those of the file `kiln.json`.
+
+use kiln_vae::VaeConfig;
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::files::ModelFiles;
+use crate::latent_rgb::LatentRgb;
+use crate::limits::{self, MAX_STEPS, OutOfRange};
+use crate::model::{Family, json};
+
+/// The file with a model folder's own defaults; every key is optional.
+const DEFAULTS_FILE: &str = "kiln.json";
+/// Default steps of a latent consistency model.
+const LCM_STEPS: usize = 4;
+/// Default guidance scale of a latent consistency model.
+pub const LCM_GUIDANCE: f64 = 8.5;
+
+/// Defaults of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Defaults {
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// The number of steps.
+    pub steps: usize,
+    /// The guidance scale.
+    pub cfg_scale: f64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DefaultsFile {
+    width: Option<usize>,
+    height: Option<usize>,
+    steps: Option<usize>,
+    cfg_scale: Option<f64>,
+    /// Factors from latents to colors, a row for each channel, and perhaps an offset.
+    latent_rgb: Option<Vec<[f32; 3]>>,
+}
+
+impl DefaultsFile {
+    /// Fails for defaults that a request could not use; a later error would name an option that the user did not set.
+    fn check(&self, multiple: usize) -> std::result::Result<(), String> {
+        let named = |name: &str, checked: std::result::Result<(), OutOfRange>| {
+            checked.map_err(|error| format!("`{name}` {error}"))
+        };
+        for (name, length) in [("width", self.width), ("height", self.height)] {
+            named(name, length.map_or(Ok(()), |length| limits::side(length, multiple).map(drop)))?;
+        }
+        named("steps", self.steps.map_or(Ok(()), |steps| limits::in_range(steps, 1, MAX_STEPS).map(drop)))?;
+        named("cfg_scale", self.cfg_scale.map_or(Ok(()), |scale| limits::guidance(scale).map(drop)))
+    }
+}
+
+/// The defaults of the family, overridden by those of the folder, and the colors of its previews. `size` is width and height.
+///
+/// # Errors
+/// [`Error::Model`] with the file and the key of what is wrong in it.
+pub(crate) fn defaults(
+    files: &ModelFiles,
+    family: Family,
+    is_lcm: bool,
+    size: (usize, usize),
+    vae: &VaeConfig,
+) -> Result<(Defaults, Option<LatentRgb>)> {
+    let (own, latent_rgb) = match files.defaults(DEFAULTS_FILE)? {
+        None => (DefaultsFile::default(), None),
+        Some((file, text)) => {
+            let own: DefaultsFile = json(&text, &file)?;
+            let blame = |problem| Error::model(&file, problem);
+            own.check(vae.downscale().max(8)).map_err(blame)?;
+            let rows = own.latent_rgb.as_deref();
+            let colors = rows.map(|rows| LatentRgb::from_rows(rows, vae.latent_channels)).transpose().map_err(blame)?;
+            (own, colors)
+        }
+    };
+    let (steps, cfg_scale) = match family {
+        _ if is_lcm => (LCM_STEPS, LCM_GUIDANCE),
+        Family::Sd => (20, 7.0),
+        Family::Sdxl => (20, 5.0),
+    };
+    let latent_rgb = latent_rgb.or_else(|| LatentRgb::of_family(family, vae));
+    let defaults = Defaults {
+        width: own.width.unwrap_or(size.0),
+        height: own.height.unwrap_or(size.1),
+        steps: own.steps.unwrap_or(steps),
+        cfg_scale: own.cfg_scale.unwrap_or(cfg_scale),
+    };
+    Ok((defaults, latent_rgb))
+}

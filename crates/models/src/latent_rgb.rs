@@ -1,0 +1,67 @@
+//! Linear factors from latents to colors, for previews.
+
+use kiln_vae::VaeConfig;
+
+use crate::model::Family;
+
+/// A color for latents: each channel times its row, and the offset. Red, green and blue from -1 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatentRgb {
+    /// One row for each channel of the latents.
+    pub factors: Vec<[f32; 3]>,
+    /// What is added.
+    pub offset: [f32; 3],
+}
+
+/// Factors of Stable Diffusion 1 and 2, and of XL: `cheap_approximation` of `modules/sd_vae_approx.py` in AUTOMATIC1111 v1.10.
+const SD: [[f32; 3]; 4] =
+    [[0.298, 0.207, 0.208], [0.187, 0.286, 0.173], [-0.158, 0.189, 0.264], [-0.184, -0.271, -0.473]];
+const SDXL: [[f32; 3]; 4] =
+    [[0.3448, 0.4168, 0.4395], [-0.1953, -0.029, 0.025], [0.1074, 0.0886, -0.0163], [-0.373, -0.2499, -0.2088]];
+/// The scaling factors of the autoencoders that those belong to.
+const SCALES: [f64; 2] = [0.18215, 0.13025];
+
+impl LatentRgb {
+    /// The factors that a model's own file has: a row for each of `channels`, and perhaps the offset.
+    ///
+    /// # Errors
+    /// What is wrong with the number of rows or with a value.
+    pub(crate) fn from_rows(rows: &[[f32; 3]], channels: usize) -> Result<Self, String> {
+        if rows.len() != channels && rows.len() != channels + 1 {
+            return Err(format!(
+                "`latent_rgb` has {} rows, expected {channels}, or {} with the offset",
+                rows.len(),
+                channels + 1
+            ));
+        }
+        if rows.iter().flatten().any(|value| !value.is_finite()) {
+            return Err("`latent_rgb` has a value that is not a number".into());
+        }
+        let (factors, offset) = rows.split_at(channels);
+        Ok(Self { factors: factors.to_vec(), offset: offset.first().copied().unwrap_or_default() })
+    }
+
+    /// The factors of a family's usual autoencoder; `None` for other autoencoders.
+    pub(crate) fn of_family(family: Family, vae: &VaeConfig) -> Option<Self> {
+        let (factors, scale) = match family {
+            Family::Sd => (SD, SCALES[0]),
+            Family::Sdxl => (SDXL, SCALES[1]),
+        };
+        let is_usual = vae.latent_channels == factors.len() && (vae.scaling_factor - scale).abs() < 1e-6;
+        is_usual.then(|| Self { factors: factors.to_vec(), offset: [0.0; 3] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_belongs_to_each_channel() {
+        let rows = [[0.5, 0.25, 0.0]; 3];
+        assert_eq!(LatentRgb::from_rows(&rows, 3).unwrap().offset, [0.0; 3]);
+        assert_eq!(LatentRgb::from_rows(&rows, 2).unwrap(), LatentRgb { factors: rows[..2].to_vec(), offset: rows[2] });
+        assert!(LatentRgb::from_rows(&rows, 4).unwrap_err().contains("has 3 rows, expected 4, or 5"));
+        assert!(LatentRgb::from_rows(&[[f32::NAN; 3]], 1).unwrap_err().contains("not a number"));
+    }
+}

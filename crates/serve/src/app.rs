@@ -1,0 +1,196 @@
+//! What all routes share: the jobs, the scheduler, the models, and the way of a request into them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kiln_engine::{Job, LoraName, LoraUse, Request, find_lora};
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use crate::error::{Refused, RefusedKind};
+use crate::http::WebOptions;
+use crate::image_format::ImageFormat;
+use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob};
+use crate::metrics::Metrics;
+use crate::models::{Model, Models};
+use crate::options::ServeOptions;
+use crate::scheduler::{Control, Scheduler, Task};
+
+/// The state of the server.
+pub(crate) struct App {
+    pub(crate) options: ServeOptions,
+    pub(crate) models: Models,
+    pub(crate) jobs: Jobs,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) runtime: Handle,
+    /// The settings of AUTOMATIC1111's web UI.
+    pub(crate) web_options: Mutex<WebOptions>,
+    /// The jobs of its clients, of which they know one.
+    pub(crate) web_jobs: Current,
+}
+
+/// A request on its way to a job.
+pub(crate) struct Submission {
+    pub(crate) request: Request,
+    /// Files that the request names; they go when it was resolved.
+    pub(crate) files: Option<TempDir>,
+    /// The model's name.
+    pub(crate) model: Option<String>,
+    pub(crate) client: String,
+    pub(crate) preview_every: usize,
+    pub(crate) format: ImageFormat,
+    /// The request as it came, without input images.
+    pub(crate) shown: Map<String, Value>,
+    pub(crate) warnings: Vec<String>,
+    /// The job's number where the client gave one.
+    pub(crate) id: Option<String>,
+}
+
+impl App {
+    /// Checks a request and has it wait for its turn.
+    ///
+    /// # Errors
+    /// [`Refused`] for what cannot be made, and where the queue is full.
+    pub(crate) async fn submit(self: &Arc<Self>, submission: Submission) -> Result<Arc<Entry>, Refused> {
+        let app = self.clone();
+        let submitted = self.runtime.spawn_blocking(move || app.submit_now(submission)).await;
+        submitted.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?
+    }
+
+    fn submit_now(&self, submission: Submission) -> Result<Arc<Entry>, Refused> {
+        let Submission { mut request, files, model, client, preview_every, format, mut shown, warnings, id } =
+            submission;
+        let model = self.models.find(model.as_deref())?.clone();
+        let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
+        drop(files);
+        shown.insert("seed".into(), job.seed.into());
+        let control = Control::with_previews(preview_every);
+        let entry = Entry::new(NewJob {
+            id: id.filter(|id| self.is_free(id)).unwrap_or_else(|| self.jobs.new_id()),
+            model: model.id,
+            request: shown,
+            warnings,
+            total_images: job.images(),
+            batches: job.batch_count,
+            control: control.clone(),
+        });
+        let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
+        let listener = Box::new(JobListener { entry: entry.clone(), format, runtime, metrics });
+        self.jobs.add(entry.clone());
+        let task = Task { client, model: model.folder, job: Arc::new(job), control, listener };
+        self.scheduler.submit(task).inspect_err(|_| self.jobs.remove(&entry.id))?;
+        Ok(entry)
+    }
+
+    /// Whether a number that a client gave is one for a new job.
+    fn is_free(&self, id: &str) -> bool {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_()".contains(c);
+        (1..=64).contains(&id.len()) && id.chars().all(is_plain) && self.jobs.get(id).is_none()
+    }
+
+    /// The job of a request, within the server's limits.
+    fn resolve(&self, request: &mut Request, model: &Model) -> Result<Job, Refused> {
+        let limits = self.options.limits;
+        let refuse = |name: &str, found: usize, most: usize| {
+            let expected = format!("at most {most}, the limit of this server");
+            if found > most { Err(Refused::value(name, found, expected)) } else { Ok(()) }
+        };
+        // A size that is refused is refused before an input image is resized to it.
+        if let (Some(width), Some(height)) = (request.width, request.height) {
+            refuse("width", width.saturating_mul(height), limits.pixels)?;
+        }
+        if request.wildcards_dir.is_some() {
+            return Err(Refused::value("wildcards_dir", "a folder", "nothing: requests name no folders of the server"));
+        }
+        if request.refiner.is_some() {
+            return Err(Refused::value("refiner", "a model", "nothing: the server runs jobs without a refiner"));
+        }
+        request.loras.iter_mut().try_for_each(only_name)?;
+        let job = request.resolve(&model.folder)?;
+        refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;
+        refuse("steps", job.steps, limits.steps)?;
+        refuse("batch_size", job.images(), limits.images)?;
+        let folder = self.options.setup.lora_dir.as_deref();
+        for lora in &job.loras {
+            let name = lora.name();
+            find_lora(&lora.lora, folder).map_err(|_| {
+                Refused::value("loras", format!("{name:?}"), "the name of a file in the server's folder of LoRAs")
+            })?;
+        }
+        Ok(job)
+    }
+}
+
+/// A message that names input images without the folder of the server where they are.
+fn without_folder(refused: Refused, folder: Option<&TempDir>) -> Refused {
+    let Some(folder) = folder else { return refused };
+    let prefix = folder.path().join("").to_string_lossy().into_owned();
+    Refused { message: refused.message.replace(&prefix, ""), ..refused }
+}
+
+/// Makes a LoRA that is named like a file a name in the server's folder.
+fn only_name(lora: &mut LoraUse) -> Result<(), Refused> {
+    let LoraName::File(path) = &lora.lora else { return Ok(()) };
+    let text = path.to_string_lossy();
+    if path.components().count() != 1 || text.contains(['/', '\\']) {
+        return Err(Refused::value("loras", format!("{text:?}"), "names without folders"));
+    }
+    let endings = [".safetensors", ".pt", ".ckpt", ".bin"];
+    let name = endings.iter().find_map(|ending| text.strip_suffix(ending)).unwrap_or(&text).to_string();
+    lora.lora = LoraName::Named(name);
+    Ok(())
+}
+
+/// Writes input images, in Base64, into files of a folder of their own, and puts their paths into the request.
+///
+/// # Errors
+/// [`Refused`] for text that is not Base64.
+pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Refused> {
+    let mut folder = None;
+    for (name, field) in [("init", &mut request.init), ("mask", &mut request.mask)] {
+        let Some(text) = field.take() else { continue };
+        let bytes = crate::base64_image::decode(name, &text.to_string_lossy())?;
+        *field = Some(store(&mut folder, name, &bytes)?);
+    }
+    Ok(folder)
+}
+
+/// Writes a file of this name into `folder`, which is made first.
+///
+/// # Errors
+/// [`Refused`] where the system does not let us.
+pub(crate) fn store(folder: &mut Option<TempDir>, name: &str, bytes: &[u8]) -> Result<PathBuf, Refused> {
+    let failed = |error: std::io::Error| {
+        tracing::error!("a temporary file: {error}");
+        Refused::new(RefusedKind::Internal, "the server cannot store the image")
+    };
+    let folder = match folder {
+        Some(folder) => folder,
+        None => folder.insert(tempfile::Builder::new().prefix("kiln-serve-").tempdir().map_err(failed)?),
+    };
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).map_err(failed)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loras_are_names_and_no_paths() {
+        let name = |text: &str| {
+            let mut lora: LoraUse = text.parse().unwrap();
+            only_name(&mut lora).map(|()| lora)
+        };
+        let lora = name("ink.safetensors:0.8").unwrap();
+        assert_eq!((lora.lora, lora.unet), (LoraName::Named("ink".into()), 0.8));
+        assert_eq!(name("ink.v2").unwrap().lora, LoraName::Named("ink.v2".into()));
+        for path in ["/etc/passwd", "../ink", "a/b", "a\\b"] {
+            assert_eq!(name(path).unwrap_err().param.as_deref(), Some("loras"), "{path}");
+        }
+    }
+}

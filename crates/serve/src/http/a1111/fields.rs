@@ -1,0 +1,349 @@
+//! From the fields of `txt2img` and `img2img` to a request.
+
+use kiln_batch::JobSpec;
+use kiln_engine::{Convention, Request, Rng, Rule, SamplerChoice, SamplerKind};
+use serde_json::{Map, Value, json};
+
+use super::options::Options;
+use crate::app::App;
+use crate::error::{Refused, RefusedKind};
+
+/// The most steps whose previews are of use at once.
+const NO_PREVIEWS: usize = 0;
+
+/// A request, and what of it was left out.
+pub(super) struct Fields {
+    pub(super) request: Request,
+    pub(super) options: Options,
+    pub(super) warnings: Vec<String>,
+    /// The images of the request in Base64: what to begin with, and a mask.
+    pub(super) init: Option<String>,
+    pub(super) mask: Option<String>,
+    pub(super) preview_every: usize,
+    pub(super) task_id: Option<String>,
+    pub(super) send_images: bool,
+    pub(super) include_init_images: bool,
+}
+
+/// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do.
+const LEFT_OUT: [(&str, &[f64]); 41] = [
+    ("styles", &[]),
+    ("restore_faces", &[]),
+    ("tiling", &[]),
+    ("do_not_save_samples", &[1.0]),
+    ("do_not_save_grid", &[1.0]),
+    ("s_min_uncond", &[0.0]),
+    ("override_settings_restore_afterwards", &[1.0]),
+    ("refiner_checkpoint", &[]),
+    ("refiner_switch_at", &[0.0, 1.0]),
+    ("disable_extra_networks", &[]),
+    ("firstpass_image", &[]),
+    ("comments", &[]),
+    ("enable_hr", &[]),
+    ("firstphase_width", &[0.0]),
+    ("firstphase_height", &[0.0]),
+    ("hr_scale", &[]),
+    ("hr_upscaler", &[]),
+    ("hr_second_pass_steps", &[]),
+    ("hr_resize_x", &[]),
+    ("hr_resize_y", &[]),
+    ("hr_checkpoint_name", &[]),
+    ("hr_sampler_name", &[]),
+    ("hr_scheduler", &[]),
+    ("hr_prompt", &[]),
+    ("hr_negative_prompt", &[]),
+    ("hr_cfg", &[]),
+    ("hr_distilled_cfg", &[]),
+    ("hr_additional_modules", &[]),
+    ("distilled_cfg_scale", &[]),
+    ("script_name", &[]),
+    ("script_args", &[]),
+    ("save_images", &[]),
+    ("alwayson_scripts", &[]),
+    ("infotext", &[]),
+    ("image_cfg_scale", &[0.0, 1.5]),
+    ("mask_round", &[1.0]),
+    ("latent_mask", &[]),
+    ("sampler_index", &[]),
+    ("mask_blur_x", &[4.0]),
+    ("mask_blur_y", &[4.0]),
+    ("resize_to", &[]),
+];
+
+/// Options of samplers, by their keys in an infotext, with the values that change nothing.
+const WITHOUT_EFFECT: [(&str, f64); 4] =
+    [("Eta", 1.0), ("Sigma churn", 0.0), ("Sigma tmin", 0.0), ("Sigma noise", 1.0)];
+
+/// Fields of the second pass, which say nothing without `enable_hr`.
+const SECOND_PASS: [&str; 3] = ["hr_", "firstphase_", "distilled_"];
+
+impl Fields {
+    /// Reads the fields; `is_img2img` says of which route.
+    ///
+    /// # Errors
+    /// [`Refused`] with the field.
+    pub(super) fn read(app: &App, mut fields: Map<String, Value>, is_img2img: bool) -> Result<Self, Refused> {
+        fields.retain(|_, value| !value.is_null());
+        let mut warnings = Vec::new();
+        let mut options = app.web_options.lock().clone();
+        for (name, value) in object_of(&mut fields, "override_settings")? {
+            match options.set(app, &name, &value) {
+                Ok(true) => {}
+                Ok(false) => warnings.push(format!("`override_settings.{name}` is left out: Kiln has no such option")),
+                // An unknown model is left out there, too.
+                Err(refused) if refused.kind == RefusedKind::NotFound => warnings.push(refused.message),
+                Err(refused) => return Err(refused),
+            }
+        }
+        let send_images = fields.remove("send_images").is_none_or(|value| value != Value::Bool(false));
+        let include_init_images = fields.remove("include_init_images") == Some(Value::Bool(true));
+        let task_id = text(&mut fields, "force_task_id")?;
+        let init = first_image(&mut fields)?;
+        let mask = text(&mut fields, "mask")?.filter(|text| !text.is_empty());
+        let job = job(&mut fields, &options, is_img2img && mask.is_some(), is_img2img)?;
+        warnings.extend(left_out(&fields));
+        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).map_err(named_as_there)?;
+        let mut request = spec.request;
+        request.convention = Convention::Automatic1111;
+        request.pad_conds = Some(false);
+        request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
+        // Clients send these fields whatever the sampler is.
+        let unfit = request.drop_unfit().into_iter().filter(|unfit| !WITHOUT_EFFECT.contains(unfit));
+        warnings
+            .extend(unfit.map(|(name, value)| format!("`{name}` {value} is left out: the sampler does not have it")));
+        let on_levels = |sampler: SamplerChoice| !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc;
+        let model = app.models.find(options.model.as_deref())?;
+        let has_own_mask = mask.is_some() && model.folder.takes_mask();
+        if is_img2img && !has_own_mask && request.sampler.is_some_and(on_levels) {
+            request.rule = Some(Rule::Automatic1111);
+        }
+        let preview_every = usize::try_from(options.preview_every).unwrap_or(NO_PREVIEWS);
+        Ok(Self { request, options, warnings, init, mask, preview_every, task_id, send_images, include_init_images })
+    }
+}
+
+/// The fields of a job of Kiln that the others say.
+fn job(
+    fields: &mut Map<String, Value>,
+    options: &Options,
+    is_masked: bool,
+    is_img2img: bool,
+) -> Result<Map<String, Value>, Refused> {
+    let mut job = Map::new();
+    let mut take = |name: &str, own: &str, default: Value| {
+        let value = fields.remove(name).unwrap_or(default);
+        if !value.is_null() {
+            job.insert(own.into(), value);
+        }
+    };
+    take("prompt", "prompt", "".into());
+    take("negative_prompt", "negative_prompt", "".into());
+    take("seed", "seed", (-1).into());
+    take("subseed", "subseed", (-1).into());
+    take("subseed_strength", "subseed_strength", Value::Null);
+    take("steps", "steps", 50.into());
+    take("cfg_scale", "cfg_scale", 7.into());
+    take("width", "width", 512.into());
+    take("height", "height", 512.into());
+    take("batch_size", "batch_size", 1.into());
+    take("n_iter", "batch_count", 1.into());
+    for name in ["eta", "s_churn", "s_tmin", "s_noise"] {
+        take(name, name, Value::Null);
+    }
+    if let Some(most) = fields.remove("s_tmax").filter(|most| most.as_f64() != Some(0.0)) {
+        job.insert("s_tmax".into(), most); // 0 stands for no limit
+    }
+    let sampler = text(fields, "sampler_name")?.or(text(fields, "sampler_index")?);
+    job.insert("sampler".into(), sampler.filter(|name| !name.is_empty()).unwrap_or_else(|| "Euler".into()).into());
+    if let Some(schedule) = text(fields, "scheduler")?.filter(|name| !name.is_empty()) {
+        job.insert("scheduler".into(), schedule.into());
+    }
+    let sides = ["seed_resize_from_w", "seed_resize_from_h"].map(|name| fields.remove(name).and_then(|v| v.as_i64()));
+    if let [Some(width @ 1..), Some(height @ 1..)] = sides {
+        job.insert("seed_resize_from".into(), format!("{width}x{height}").into());
+    }
+    if options.clip_skip > 1 {
+        job.insert("clip_skip".into(), options.clip_skip.into());
+    }
+    if options.ensd != 0 {
+        job.insert("ensd".into(), options.ensd.into());
+    }
+    let strength = fields.remove("denoising_strength");
+    let input = input(fields)?;
+    if is_img2img {
+        job.insert("strength".into(), strength.unwrap_or_else(|| 0.75.into()));
+        let of_mask = ["mask_blur", "mask_content", "inpaint_area", "inpaint_padding", "mask_invert"];
+        job.extend(input.into_iter().filter(|(name, _)| is_masked || !of_mask.contains(&name.as_str())));
+    }
+    Ok(job)
+}
+
+/// The fields about an input image and its mask.
+fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused> {
+    let mut job = Map::new();
+    let mut choice = |name: &str, own: &str, default: u64, choices: &[&str]| {
+        let value = fields.remove(name).unwrap_or_else(|| default.into());
+        let number = match value {
+            Value::Bool(flag) => Some(u64::from(flag)),
+            ref value => value.as_u64(),
+        };
+        let chosen = number.and_then(|number| choices.get(usize::try_from(number).ok()?));
+        let expected = || format!("a number from 0 to {}", choices.len() - 1);
+        let chosen = chosen.ok_or_else(|| Refused::value(name, value, expected()))?;
+        job.insert(own.into(), (*chosen).into());
+        Ok::<(), Refused>(())
+    };
+    choice("resize_mode", "resize_mode", 0, &["stretch", "crop", "fill"])?;
+    choice("inpainting_fill", "mask_content", 0, &["fill", "original", "noise", "nothing"])?;
+    choice("inpaint_full_res", "inpaint_area", 1, &["whole", "masked"])?;
+    let invert = fields.remove("inpainting_mask_invert");
+    if invert.is_some_and(|value| value == Value::Bool(true) || value.as_f64().is_some_and(|number| number != 0.0)) {
+        job.insert("mask_invert".into(), true.into());
+    }
+    job.insert("inpaint_padding".into(), fields.remove("inpaint_full_res_padding").unwrap_or_else(|| 0.into()));
+    let blurs = ["mask_blur_x", "mask_blur_y"].map(|name| fields.get(name).and_then(Value::as_f64));
+    let blur = match (fields.remove("mask_blur"), blurs) {
+        (Some(blur), _) => blur,
+        (None, [Some(x), Some(y)]) if x == y => {
+            fields.remove("mask_blur_x");
+            fields.remove("mask_blur_y");
+            json!(x)
+        }
+        (None, _) => 4.into(),
+    };
+    job.insert("mask_blur".into(), blur);
+    if let Some(multiplier) = fields.remove("initial_noise_multiplier") {
+        job.insert("noise_multiplier".into(), multiplier);
+    }
+    Ok(job)
+}
+
+/// A sentence for each field that is left and asks for something.
+fn left_out(fields: &Map<String, Value>) -> Vec<String> {
+    let has_second_pass = fields.get("enable_hr") == Some(&Value::Bool(true));
+    let asks = |name: &str, value: &Value| {
+        if SECOND_PASS.iter().any(|start| name.starts_with(start)) && !has_second_pass {
+            return false;
+        }
+        let neutral = LEFT_OUT.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, neutral)| *neutral);
+        match value {
+            Value::Null => false,
+            Value::Bool(flag) => *flag && !neutral.contains(&1.0),
+            Value::Number(number) => !number.as_f64().is_some_and(|number| neutral.contains(&number)),
+            Value::String(text) => !text.is_empty() && name != "sampler_index",
+            Value::Array(values) => !values.is_empty(),
+            Value::Object(values) => !values.is_empty(),
+        }
+    };
+    let known = |name: &str| LEFT_OUT.iter().any(|(known, _)| *known == name);
+    let sentence = |(name, _): (&String, &Value)| match known(name) {
+        true => format!("`{name}` is left out: Kiln does not have it here"),
+        false => format!("`{name}` is left out: there is no such field"),
+    };
+    fields.iter().filter(|(name, value)| asks(name, value)).map(sentence).collect()
+}
+
+fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
+    match fields.remove(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(Refused::value(name, other, "a text")),
+    }
+}
+
+fn object_of(fields: &mut Map<String, Value>, name: &str) -> Result<Map<String, Value>, Refused> {
+    match fields.remove(name) {
+        None => Ok(Map::new()),
+        Some(Value::Object(object)) => Ok(object),
+        Some(other) => Err(Refused::value(name, other, "an object")),
+    }
+}
+
+/// The image to begin with. One is taken: a request has one prompt and one size.
+fn first_image(fields: &mut Map<String, Value>) -> Result<Option<String>, Refused> {
+    match fields.remove("init_images") {
+        None => Ok(None),
+        Some(Value::Array(images)) if images.len() > 1 => {
+            Err(Refused::value("init_images", format!("{} images", images.len()), "one image; send a request for each"))
+        }
+        Some(Value::Array(images)) => match images.into_iter().next() {
+            None => Ok(None),
+            Some(Value::String(image)) => Ok(Some(image)),
+            Some(other) => Err(Refused::value("init_images", other, "images in Base64")),
+        },
+        Some(other) => Err(Refused::value("init_images", other, "a list of images in Base64")),
+    }
+}
+
+/// A message in the words of that API, which clients look for.
+fn named_as_there(message: String) -> Refused {
+    if message.starts_with("sampler:") {
+        return Refused {
+            param: Some("sampler_name".into()),
+            ..Refused::invalid(format!("Sampler not found ({message})"))
+        };
+    }
+    Refused::invalid(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(fields: Value, is_masked: bool) -> (Request, Vec<String>) {
+        let mut fields = fields.as_object().unwrap().clone();
+        fields.remove("init_images");
+        let job = job(&mut fields, &Options::default(), is_masked, is_masked).unwrap();
+        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
+        (spec.request, left_out(&fields))
+    }
+
+    /// What PyPI's webuiapi sends, where nothing is asked for but a prompt.
+    #[test]
+    fn a_client_that_sends_every_field_gets_no_warning() {
+        let (request, warnings) = taken(
+            json!({
+                "enable_hr": false, "hr_scale": 2, "hr_upscaler": "Latent", "hr_second_pass_steps": 0, "hr_resize_x": 0,
+                "hr_resize_y": 0, "hr_prompt": "", "hr_negative_prompt": "", "denoising_strength": 0.7,
+                "firstphase_width": 0, "firstphase_height": 0, "prompt": "a cat", "styles": [], "seed": -1, "subseed": -1,
+                "subseed_strength": 0.0, "seed_resize_from_h": 0, "seed_resize_from_w": 0, "batch_size": 1, "n_iter": 2,
+                "steps": 20, "cfg_scale": 7.0, "width": 512, "height": 512, "restore_faces": false, "tiling": false,
+                "do_not_save_samples": false, "do_not_save_grid": false, "negative_prompt": "", "eta": 1.0, "s_churn": 0,
+                "s_tmax": 0, "s_tmin": 0, "s_noise": 1, "override_settings_restore_afterwards": true,
+                "sampler_name": "Euler a", "scheduler": "automatic", "sampler_index": "Euler a", "script_name": null,
+                "script_args": [], "save_images": false, "alwayson_scripts": {},
+            }),
+            false,
+        );
+        assert_eq!(warnings, [] as [String; 0]);
+        assert_eq!(
+            (request.steps, request.batch_count, request.seed, request.strength),
+            (Some(20), Some(2), None, None)
+        );
+        assert_eq!((request.s_tmax, request.eta), (None, Some(1.0)));
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let (_, warnings) = taken(
+            json!({ "prompt": "a", "enable_hr": true, "hr_scale": 2, "restore_faces": true, "promt": "b", "tiling": null }),
+            false,
+        );
+        let named: Vec<&str> = warnings.iter().filter_map(|text| text.split('`').nth(1)).collect();
+        assert_eq!(named, ["enable_hr", "hr_scale", "promt", "restore_faces"]);
+    }
+
+    #[test]
+    fn masks_have_the_rules_of_that_program() {
+        let (request, warnings) = taken(
+            json!({ "prompt": "a", "inpainting_fill": 1, "inpaint_full_res": false, "mask_blur": 8, "resize_mode": 1 }),
+            true,
+        );
+        assert_eq!((request.mask_blur, request.strength, warnings.len()), (Some(8.0), Some(0.75), 0));
+        let found = serde_json::to_value(&request).unwrap();
+        assert_eq!((&found["mask_content"], &found["inpaint_area"]), (&json!("original"), &json!("whole")));
+        let usual = serde_json::to_value(taken(json!({ "prompt": "a" }), true).0).unwrap();
+        assert_eq!((&usual["mask_content"], &usual["inpaint_area"]), (&json!("fill"), &json!("masked")));
+        assert_eq!((&usual["inpaint_padding"], &usual["mask_blur"]), (&json!(0), &json!(4.0)));
+    }
+}

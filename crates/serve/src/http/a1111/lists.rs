@@ -1,0 +1,96 @@
+//! Lists: samplers, models, LoRAs.
+
+use axum::Json;
+use axum::extract::State;
+use kiln_engine::{SamplerKind, SigmaSchedule, devices, embedding_names, lora_files, process_bytes};
+use serde_json::{Map, Value, json};
+
+use crate::http::Shared;
+
+pub(super) async fn samplers() -> Json<Value> {
+    let one = |kind: &SamplerKind| json!({ "name": kind.label(), "aliases": [kind.id()], "options": {} });
+    Json(SamplerKind::ALL.iter().map(one).collect())
+}
+
+pub(super) async fn schedulers() -> Json<Value> {
+    let one = |schedule: &SigmaSchedule| {
+        // That program's name of the schedule that belongs to the sampler.
+        let name = if *schedule == SigmaSchedule::Default { "automatic" } else { schedule.id() };
+        json!({
+            "name": name, "label": schedule.label(), "aliases": null,
+            "default_rho": if schedule.has_rho() { 7.0 } else { -1.0 }, "need_inner_model": false,
+        })
+    };
+    Json(SigmaSchedule::ALL.iter().map(one).collect())
+}
+
+pub(super) async fn upscalers() -> Json<Value> {
+    let one =
+        |name: &str| json!({ "name": name, "model_name": null, "model_path": null, "model_url": null, "scale": 4 });
+    Json(["None", "Lanczos", "Nearest"].map(one).into_iter().collect())
+}
+
+pub(super) async fn models(State(app): Shared) -> Json<Value> {
+    let one = |model: &crate::models::Model| {
+        json!({
+            "title": model.id, "model_name": model.id, "hash": null, "sha256": null, "filename": model.id, "config": null,
+        })
+    };
+    Json(app.models.iter().map(one).collect())
+}
+
+pub(super) async fn loras(State(app): Shared) -> Json<Value> {
+    let folder = app.options.setup.lora_dir.as_deref();
+    let files = folder.and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
+    // The folders of the server concern no client.
+    let one = |(name, path): (String, std::path::PathBuf)| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        json!({ "name": name, "alias": name, "path": file, "metadata": {} })
+    };
+    Json(files.into_iter().map(one).collect())
+}
+
+pub(super) async fn embeddings(State(app): Shared) -> Json<Value> {
+    let one = |name: String| {
+        let about =
+            json!({ "step": null, "sd_checkpoint": null, "sd_checkpoint_name": null, "shape": null, "vectors": null });
+        (name, about)
+    };
+    let names = embedding_names(app.options.setup.embeddings_dir.as_deref());
+    Json(json!({ "loaded": names.into_iter().map(one).collect::<Map<_, _>>(), "skipped": {} }))
+}
+
+pub(super) async fn memory() -> Json<Value> {
+    let devices = devices();
+    let ram = match (devices.memory_total, devices.memory_available) {
+        (Some(total), Some(free)) => json!({ "free": free, "used": process_bytes(), "total": total }),
+        _ => json!({ "error": "the system does not tell" }),
+    };
+    let gpu = |gpu: &kiln_engine::CardInfo| {
+        let used = gpu.memory_total.saturating_sub(gpu.memory_free);
+        json!({ "system": { "free": gpu.memory_free, "used": used, "total": gpu.memory_total } })
+    };
+    let cuda = devices.cards.first().map_or_else(|| json!({ "error": devices.cuda }), gpu);
+    Json(json!({ "ram": ram, "cuda": cuda }))
+}
+
+pub(super) async fn cmd_flags(State(app): Shared) -> Json<Value> {
+    let access = &app.options.access;
+    Json(json!({
+        "api": true, "nowebui": false, "listen": !app.options.listen.ip().is_loopback(), "port": app.options.listen.port(),
+        "cors_allow_origins": access.origins.join(","), "medvram": false, "lowvram": false,
+    }))
+}
+
+pub(super) async fn scripts() -> Json<Value> {
+    Json(json!({ "txt2img": [], "img2img": [] }))
+}
+
+/// A list of what Kiln has none of.
+pub(super) async fn none() -> Json<Value> {
+    Json(json!([]))
+}
+
+pub(super) async fn refreshed() -> Json<Value> {
+    Json(Value::Null)
+}

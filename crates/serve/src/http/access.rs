@@ -1,0 +1,158 @@
+//! Who may come in: keys, users, and pages of other origins.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use subtle::ConstantTimeEq;
+
+use crate::app::App;
+use crate::error::{Refused, RefusedKind};
+use crate::options::Access;
+
+/// Who sent a request: a user, a key, or an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Client(pub(crate) String);
+
+/// Routes that probes ask without a key.
+const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+
+/// Lets a request pass, with its [`Client`], or answers 401 or 403.
+pub(super) async fn check(
+    State(app): State<Arc<App>>,
+    ConnectInfo(address): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let access = &app.options.access;
+    let headers = request.headers();
+    if !is_same_origin(headers, access) || !is_known_host(headers, &app) {
+        let message = "pages of other origins may not use this server; name them with `cors`";
+        return Refused::new(RefusedKind::Forbidden, message).into_response();
+    }
+    let is_free = access.is_open() || OPEN.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+    let client = match known(headers, access) {
+        Some(client) => client,
+        None if is_free => Client(address.ip().to_string()),
+        None => return refused(access),
+    };
+    request.extensions_mut().insert(client.clone());
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(client); // for the log
+    response
+}
+
+fn refused(access: &Access) -> Response {
+    let message = "expected a key, as `Authorization: Bearer KEY`, or a user with a password";
+    let mut response = Refused::new(RefusedKind::Unauthorized, message).into_response();
+    let scheme = if access.users.is_empty() { "Bearer" } else { "Basic realm=\"kiln\"" };
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+    response
+}
+
+/// The client with a right key or password. All keys are compared, in a time that does not depend on them.
+fn known(headers: &HeaderMap, access: &Access) -> Option<Client> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, value) = text.split_once(' ')?;
+    let value = value.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        let all = access.keys.iter().enumerate().map(|(i, key)| (is_same(key, value), format!("key {}", i + 1)));
+        return first_of(all);
+    }
+    if scheme.eq_ignore_ascii_case("basic") {
+        let pair = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
+        let all = access
+            .users
+            .iter()
+            .map(|(user, password)| (is_same(&format!("{user}:{password}"), &pair), format!("user {user}")));
+        return first_of(all);
+    }
+    None
+}
+
+fn first_of(all: impl Iterator<Item = (bool, String)>) -> Option<Client> {
+    all.fold(None, |found, (is_same, name)| found.or(is_same.then_some(Client(name))))
+}
+
+/// Compares digests, so that neither the length nor the content of a secret changes the time.
+fn is_same(secret: &str, text: &str) -> bool {
+    let hash = |text: &str| digest(&SHA256, text.as_bytes());
+    hash(secret).as_ref().ct_eq(hash(text).as_ref()).into()
+}
+
+/// Whether a request does not come from the page of another origin. Browsers say where a page is from; other programs say
+/// nothing.
+fn is_same_origin(headers: &HeaderMap, access: &Access) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let Ok(origin) = origin.to_str() else { return false };
+    if access.origins.iter().any(|known| known == "*" || known == origin) {
+        return true;
+    }
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let of_origin = origin.split_once("://").map(|(_, host)| host);
+    host.is_some() && of_origin == host
+}
+
+/// Whether the address that was asked for is this machine's, where only this machine is served and no key is needed: a page
+/// whose name was moved to 127.0.0.1 has another one.
+fn is_known_host(headers: &HeaderMap, app: &App) -> bool {
+    if !app.options.listen.ip().is_loopback() || !app.options.access.is_open() {
+        return true;
+    }
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    #[test]
+    fn keys_and_passwords_are_known() {
+        let access = Access {
+            keys: vec!["one".into(), "two".into()],
+            users: vec![("ann".into(), "secret".into())],
+            origins: Vec::new(),
+        };
+        let client = |value: &str| known(&headers(&[(header::AUTHORIZATION, value)]), &access).map(|client| client.0);
+        assert_eq!(client("Bearer two").as_deref(), Some("key 2"));
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
+        assert_eq!(client(&basic("ann:secret")).as_deref(), Some("user ann"));
+        for wrong in ["Bearer three", "Bearer ", "Bearer", "", "Basic ann:secret", "Digest one"] {
+            assert_eq!(client(wrong), None, "{wrong}");
+        }
+        for wrong in ["ann:", "ann:secret2", ":secret", "bob:secret"] {
+            assert_eq!(client(&basic(wrong)), None, "{wrong}");
+        }
+        assert_eq!(known(&HeaderMap::new(), &access), None);
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_known_by_what_browsers_say() {
+        let access = Access { origins: vec!["https://example.org".into()], ..Access::default() };
+        let passes = |origin: &str, host: &str| {
+            is_same_origin(&headers(&[(header::ORIGIN, origin), (header::HOST, host)]), &access)
+        };
+        assert!(passes("http://127.0.0.1:7860", "127.0.0.1:7860"));
+        assert!(passes("https://example.org", "127.0.0.1:7860"));
+        assert!(is_same_origin(&HeaderMap::new(), &access));
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:1", ""] {
+            assert!(!passes(origin, "127.0.0.1:7860"), "{origin}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Kiln's own API: jobs, their events and images.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::{Stream, StreamExt, stream};
+use kiln_batch::JobSpec;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{Client, Payload, Shared};
+use crate::app::{App, Submission, store_inputs};
+use crate::error::Refused;
+use crate::image_format::ImageFormat;
+use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen};
+
+/// The field of a request that is not a job's.
+const PREVIEW_EVERY: &str = "preview_every";
+/// Steps between previews where nothing is said.
+const USUAL_PREVIEW: usize = 1;
+/// Fields with images, which are not shown again.
+const IMAGES: [&str; 2] = ["init", "mask"];
+
+/// A list of jobs.
+#[derive(Serialize, ToSchema)]
+pub(super) struct JobList {
+    /// The newest first.
+    jobs: Vec<JobView>,
+}
+
+/// Errors are an object with the field `error`.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErrorBody {
+    error: ErrorView,
+}
+
+/// Adds a job. Its images come later.
+#[utoipa::path(
+    post, path = "/v1/jobs", tag = "jobs", request_body(content_type = "application/json", content = Object),
+    responses(
+        (status = 202, description = "The job waits.", body = JobView),
+        (status = 400, description = "It cannot be made.", body = ErrorBody),
+        (status = 404, description = "There is no such model.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 422, description = "An input image cannot be read.", body = ErrorBody),
+        (status = 429, description = "The queue is full.", body = ErrorBody),
+        (status = 503, description = "The server stops.", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Payload(body): Payload,
+) -> Result<(StatusCode, Json<JobView>), Refused> {
+    let entry = app.submit(submission(&body, client)?).await?;
+    Ok((StatusCode::ACCEPTED, Json(entry.view())))
+}
+
+/// The submission in a body.
+fn submission(body: &[u8], Client(client): Client) -> Result<Submission, Refused> {
+    let (spec, more) = JobSpec::parse(body, &[PREVIEW_EVERY]).map_err(Refused::invalid)?;
+    let JobSpec { mut request, model, output } = spec;
+    if let Some(output) = output {
+        return Err(Refused::value("output", format!("{output:?}"), "nothing: the server writes no files for clients"));
+    }
+    let preview_every = match more.get(PREVIEW_EVERY) {
+        None | Some(Value::Null) => USUAL_PREVIEW,
+        Some(value) => {
+            let every = value.as_u64().and_then(|every| usize::try_from(every).ok());
+            every.ok_or_else(|| Refused::value(PREVIEW_EVERY, value, "a whole number of steps, or 0 for none"))?
+        }
+    };
+    let shown = shown(body);
+    let files = store_inputs(&mut request)?;
+    let model = model.map(|model| model.to_string_lossy().into_owned());
+    let (format, warnings, id) = (ImageFormat::Png, Vec::new(), None);
+    Ok(Submission { request, files, model, client, preview_every, format, shown, warnings, id })
+}
+
+/// The request as it came, without images.
+fn shown(body: &[u8]) -> Map<String, Value> {
+    let mut shown: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
+    shown.retain(|name, _| !IMAGES.contains(&name.as_str()));
+    shown
+}
+
+/// All jobs that are known.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "All jobs.", body = JobList)))]
+pub(super) async fn list(State(app): Shared) -> Json<JobList> {
+    Json(JobList { jobs: app.jobs.all().iter().map(|entry| entry.view()).collect() })
+}
+
+/// A job.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
+    responses((status = 200, description = "The job.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
+)]
+pub(super) async fn get(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
+    Ok(Json(find(&app, &id)?.view()))
+}
+
+/// Cancels a job that is not finished, and forgets one that is.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
+    responses((status = 200, description = "The job as it was.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
+)]
+pub(super) async fn remove(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
+    let entry = find(&app, &id)?;
+    if entry.is_finished() {
+        app.jobs.remove(&id);
+    } else {
+        entry.control.cancel();
+    }
+    Ok(Json(entry.view()))
+}
+
+/// Ends a job with its running images as they are.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/finish", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
+    responses((status = 200, description = "The job as it was.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
+)]
+pub(super) async fn finish(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
+    let entry = find(&app, &id)?;
+    entry.control.finish();
+    Ok(Json(entry.view()))
+}
+
+/// The events of a job, until it is finished.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/events", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
+    responses(
+        (status = 200, description = "Server-sent events.", content_type = "text/event-stream", body = String),
+        (status = 404, description = "There is none.", body = ErrorBody),
+    )
+)]
+pub(super) async fn events(
+    State(app): Shared,
+    Path(id): Path<String>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
+    let entry = find(&app, &id)?;
+    Ok(Sse::new(stream_of(entry)).keep_alive(KeepAlive::default()))
+}
+
+/// The events from the current state on.
+fn stream_of(entry: Arc<Entry>) -> impl Stream<Item = Result<Event, Infallible>> {
+    let news = stream::unfold((entry, Seen::default()), |(entry, mut seen)| async move {
+        let news = entry.news(&mut seen).await?;
+        Some((news, (entry, seen)))
+    });
+    let event = |news: EventView| {
+        let (name, data) = news.parts();
+        Ok(Event::default().event(name).data(data.to_string()))
+    };
+    news.flat_map(move |news| stream::iter(news.into_iter().map(event)))
+}
+
+/// The file of an image.
+#[utoipa::path(
+    get, path = "/v1/images/{id}", tag = "jobs", params(("id" = String, Path, description = "The image's number.")),
+    responses(
+        (status = 200, description = "The file, with its settings.", content_type = "image/png", body = Vec<u8>),
+        (status = 404, description = "There is none.", body = ErrorBody),
+    )
+)]
+pub(super) async fn image(State(app): Shared, Path(id): Path<String>) -> Result<Response, Refused> {
+    let image = app.jobs.image(&id).ok_or_else(|| Refused::not_found(format!("there is no image {id}")))?;
+    // An image of this number never changes.
+    let headers =
+        [(header::CONTENT_TYPE, image.media_type), (header::CACHE_CONTROL, "private, max-age=3600, immutable")];
+    Ok((headers, image.file.clone()).into_response())
+}
+
+fn find(app: &App, id: &str) -> Result<Arc<Entry>, Refused> {
+    app.jobs
+        .get(id)
+        .ok_or_else(|| Refused::not_found(format!("there is no job {id}; finished jobs are kept for a while")))
+}

@@ -1,0 +1,178 @@
+//! Lists for clients: models, samplers, options.
+
+use axum::Json;
+use axum::extract::State;
+use kiln_engine::{
+    Family, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names, lora_files,
+};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::Shared;
+use crate::app::App;
+use crate::models::Model;
+
+/// What the server has and allows.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Capabilities {
+    /// The version of Kiln.
+    version: &'static str,
+    models: Vec<ModelView>,
+    samplers: Vec<Named>,
+    schedulers: Vec<Named>,
+    /// Names for `<lora:name:1>` and the field `loras`.
+    loras: Vec<String>,
+    /// Words of prompts that have vectors of their own.
+    embeddings: Vec<String>,
+    /// The fields of a request.
+    options: Vec<OptionView>,
+    limits: LimitsView,
+}
+
+/// A model.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Model)]
+pub(super) struct ModelView {
+    id: String,
+    /// `sd` or `sdxl`.
+    family: &'static str,
+    /// Whether its weights are loaded.
+    loaded: bool,
+    /// The usual width in pixels.
+    width: usize,
+    /// The usual height in pixels.
+    height: usize,
+    steps: usize,
+    cfg_scale: f64,
+    /// Width and height are multiples of this.
+    size_multiple: usize,
+    /// Whether it takes a mask and a masked image.
+    inpainting: bool,
+    /// Whether there are previews.
+    previews: bool,
+}
+
+/// A name for requests, and one for people.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Named {
+    id: &'static str,
+    name: &'static str,
+}
+
+/// A field of a request.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestOption)]
+pub(super) struct OptionView {
+    name: &'static str,
+    group: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    choices: Option<Vec<&'static str>>,
+    /// The default in words.
+    default: &'static str,
+    help: String,
+}
+
+/// What a request may ask for.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Limits)]
+pub(super) struct LimitsView {
+    /// Pixels of an image.
+    pixels: usize,
+    /// Steps of an image.
+    steps: usize,
+    /// Images of a request.
+    images: usize,
+    /// Bytes of a body.
+    body: usize,
+    /// Jobs that wait.
+    queue: usize,
+}
+
+/// What the server has and allows.
+#[utoipa::path(get, path = "/v1/capabilities", tag = "lists", responses((status = 200, description = "The lists.", body = Capabilities)))]
+pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
+    let limits = app.options.limits;
+    let setup = &app.options.setup;
+    let loras = setup.lora_dir.as_deref().and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
+    Json(Capabilities {
+        version: env!("CARGO_PKG_VERSION"),
+        models: app.models.iter().map(|model| model_view(&app, model)).collect(),
+        samplers: SamplerKind::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
+        schedulers: SigmaSchedule::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
+        loras: loras.into_iter().map(|(name, _)| name).collect(),
+        embeddings: embedding_names(setup.embeddings_dir.as_deref()),
+        options: OPTIONS.iter().filter_map(option_view).collect(),
+        limits: LimitsView {
+            pixels: limits.pixels,
+            steps: limits.steps,
+            images: limits.images,
+            body: limits.body,
+            queue: limits.queue,
+        },
+    })
+}
+
+fn model_view(app: &App, model: &Model) -> ModelView {
+    let folder = &model.folder;
+    let defaults = folder.defaults();
+    ModelView {
+        id: model.id.clone(),
+        family: match folder.family() {
+            Family::Sd => "sd",
+            Family::Sdxl => "sdxl",
+        },
+        loaded: app.scheduler.loaded().is_some_and(|loaded| std::sync::Arc::ptr_eq(&loaded, folder)),
+        width: defaults.width,
+        height: defaults.height,
+        steps: defaults.steps,
+        cfg_scale: defaults.cfg_scale,
+        size_multiple: folder.size_multiple(),
+        inpainting: folder.takes_mask(),
+        previews: folder.latent_rgb().is_some(),
+    }
+}
+
+/// An option of a request over HTTP, which names no files of the server.
+fn option_view(row: &'static OptionRow) -> Option<OptionView> {
+    if row.name.starts_with("refiner") {
+        return None; // the server runs jobs without one
+    }
+    let group = match row.group {
+        OptionGroup::Prompt => "prompt",
+        OptionGroup::Image => "image",
+        OptionGroup::Sampling => "sampling",
+        OptionGroup::Input => "input",
+        _ => return None,
+    };
+    let whole = |number: usize| Some(number as f64).filter(|_| number < usize::MAX);
+    let (kind, minimum, maximum) = match row.kind {
+        OptionKind::Text | OptionKind::Choice(_) | OptionKind::Name(_) => ("string", None, None),
+        OptionKind::Flag | OptionKind::Switch => ("boolean", None, None),
+        OptionKind::Whole { min, max } => ("integer", whole(min), whole(max)),
+        OptionKind::Number { min, max } => ("number", Some(min), Some(max)),
+        OptionKind::Side { max } => ("integer", Some(1.0), whole(max)),
+        OptionKind::Seed => ("integer", Some(-1.0), None),
+        OptionKind::Offset => ("integer", None, None),
+        OptionKind::Size => ("size", None, None),
+        OptionKind::Numbers => ("numbers", None, None),
+        OptionKind::File => ("image", None, None),
+        OptionKind::Borders => ("borders", None, None),
+        OptionKind::Loras => ("loras", None, None),
+        _ => return None,
+    };
+    let choices = Some(row.kind.names()).filter(|names| !names.is_empty());
+    let (name, default, help) = (row.name, row.default, row.help());
+    Some(OptionView { name, group, kind, minimum, maximum, choices, default, help })
+}
+
+/// The models in OpenAI's form.
+#[utoipa::path(get, path = "/v1/models", tag = "openai", responses((status = 200, description = "The models.", body = Object)))]
+pub(super) async fn models(State(app): Shared) -> Json<Value> {
+    let model =
+        |model: &Model| serde_json::json!({ "id": model.id, "object": "model", "created": 0, "owned_by": "kiln" });
+    Json(serde_json::json!({ "object": "list", "data": app.models.iter().map(model).collect::<Vec<_>>() }))
+}

@@ -1,0 +1,97 @@
+//! Bodies with images: forms, and JSON with data URLs.
+
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use kiln_media::{DecodeOptions, decode};
+use serde_json::{Map, Value};
+
+use super::{image_of, object};
+use crate::error::{Refused, RefusedKind};
+
+/// The fields of a body, and its images.
+#[derive(Debug, Default)]
+pub(super) struct Form {
+    pub(super) fields: Map<String, Value>,
+    pub(super) image: Option<Vec<u8>>,
+    pub(super) mask: Option<Vec<u8>>,
+}
+
+impl Form {
+    /// Reads a body by its type.
+    ///
+    /// # Errors
+    /// [`Refused`] for what is no form, no image, and for more images than one.
+    pub(super) async fn read(headers: &HeaderMap, body: Bytes) -> Result<Self, Refused> {
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.starts_with("multipart/form-data") { Self::multipart(kind, body).await } else { Self::json(&body) }
+    }
+
+    async fn multipart(kind: &str, body: Bytes) -> Result<Self, Refused> {
+        let wrong = |problem: String| Refused::invalid(format!("the form: {problem}"));
+        let mut request = Request::new(Body::from(body));
+        let value = kind.parse().map_err(|_| wrong("its type is not readable".into()))?;
+        request.headers_mut().insert(header::CONTENT_TYPE, value);
+        DefaultBodyLimit::disable().apply(&mut request); // the body was limited when it was read
+        let mut parts = Multipart::from_request(request, &()).await.map_err(|error| wrong(error.body_text()))?;
+        let mut form = Self::default();
+        while let Some(part) = parts.next_field().await.map_err(|error| wrong(error.body_text()))? {
+            let name = part.name().unwrap_or_default().to_string();
+            let bytes = part.bytes().await.map_err(|error| wrong(error.body_text()))?;
+            match name.as_str() {
+                "image" | "image[]" => form.add_image(bytes.to_vec())?,
+                "mask" => form.mask = Some(bytes.to_vec()),
+                _ => {
+                    let text =
+                        String::from_utf8(bytes.to_vec()).map_err(|_| wrong(format!("`{name}` is not UTF-8")))?;
+                    form.fields.insert(name, text.into());
+                }
+            }
+        }
+        Ok(form)
+    }
+
+    fn json(body: &[u8]) -> Result<Self, Refused> {
+        let mut form = Self { fields: object(body)?, ..Self::default() };
+        let images = form.fields.remove("images").or_else(|| form.fields.remove("image"));
+        match images {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(images)) => {
+                for image in images {
+                    form.add_image(image_of("image", &image)?)?;
+                }
+            }
+            Some(image) => form.add_image(image_of("image", &image)?)?,
+        }
+        if let Some(mask) = form.fields.remove("mask").filter(|mask| !mask.is_null()) {
+            form.mask = Some(image_of("mask", &mask)?);
+        }
+        Ok(form)
+    }
+
+    fn add_image(&mut self, image: Vec<u8>) -> Result<(), Refused> {
+        match self.image.replace(image) {
+            None => Ok(()),
+            Some(_) => Err(Refused::value("image", "several images", "one: this model takes no others")),
+        }
+    }
+
+    /// Refuses a form without an image.
+    pub(super) fn require_image(&self) -> Result<(), Refused> {
+        self.image.as_ref().map(drop).ok_or_else(|| Refused::value("image", "missing", "an image file"))
+    }
+
+    /// Without a mask, the transparent part of the image is what is edited.
+    pub(super) fn mask_of_image(&mut self) -> Result<(), Refused> {
+        if let (Some(image), None) = (&self.image, &self.mask) {
+            let unread = |error: kiln_media::Error| Refused {
+                param: Some("image".into()),
+                ..Refused::new(RefusedKind::Unprocessable, error.to_string())
+            };
+            let decoded = decode(image, "image", &DecodeOptions::default()).map_err(unread)?;
+            self.mask = decoded.is_transparent().then(|| image.clone());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! The API of OpenAI: images from prompts, edits, variations.
+
+mod answer;
+mod fields;
+mod form;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use axum::routing::post;
+use axum::{Extension, Router};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use self::answer::Wanted;
+use self::fields::Fields;
+use self::form::Form;
+use super::{Client, Payload, Shared};
+use crate::app::{App, Submission, store};
+use crate::base64_image;
+use crate::error::Refused;
+
+/// The strength of an edit with a mask: the masked part is generated from noise.
+const EDIT_STRENGTH: f64 = 1.0;
+
+/// The routes.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/images/generations", post(generations))
+        .route("/v1/images/edits", post(edits))
+        .route("/v1/images/variations", post(variations))
+}
+
+/// Makes images of a prompt.
+#[utoipa::path(
+    post, path = "/v1/images/generations", tag = "openai", request_body(content_type = "application/json", content = Object),
+    responses((status = 200, description = "The images, or events with `stream`.", body = Object))
+)]
+pub(super) async fn generations(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    Payload(body): Payload,
+) -> Result<Response, Refused> {
+    let fields = Fields::new(object(&body)?)?;
+    run(app, client, &headers, Form::default(), fields, "image_generation").await
+}
+
+/// Changes an image, in the part where a mask is transparent.
+#[utoipa::path(
+    post, path = "/v1/images/edits", tag = "openai", request_body(content_type = "multipart/form-data", content = Object),
+    responses((status = 200, description = "The images, or events with `stream`.", body = Object))
+)]
+pub(super) async fn edits(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    Payload(body): Payload,
+) -> Result<Response, Refused> {
+    let mut form = Form::read(&headers, body).await?;
+    form.require_image()?;
+    form.mask_of_image()?;
+    if form.mask.is_some() {
+        form.fields.entry("strength").or_insert(EDIT_STRENGTH.into());
+    }
+    let fields = Fields::new(std::mem::take(&mut form.fields))?;
+    run(app, client, &headers, form, fields, "image_edit").await
+}
+
+/// Makes images that are like another one.
+#[utoipa::path(
+    post, path = "/v1/images/variations", tag = "openai", request_body(content_type = "multipart/form-data", content = Object),
+    responses((status = 200, description = "The images.", body = Object))
+)]
+pub(super) async fn variations(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    Payload(body): Payload,
+) -> Result<Response, Refused> {
+    let mut form = Form::read(&headers, body).await?;
+    form.require_image()?;
+    form.mask = None;
+    form.fields.entry("prompt").or_insert("".into());
+    let fields = Fields::new(std::mem::take(&mut form.fields))?;
+    run(app, client, &headers, form, fields, "image_generation").await
+}
+
+/// The fields of a body.
+fn object(body: &[u8]) -> Result<Map<String, Value>, Refused> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Refused::invalid("the body is not a JSON object")),
+        Err(error) => Err(Refused::invalid(format!("the body is not a JSON object: {error}"))),
+    }
+}
+
+/// Adds the job, and answers with its images.
+async fn run(
+    app: Arc<App>,
+    Client(client): Client,
+    headers: &HeaderMap,
+    form: Form,
+    fields: Fields,
+    event: &'static str,
+) -> Result<Response, Refused> {
+    let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials } = fields;
+    let mut files = None;
+    if let Some(image) = form.image {
+        request.init = Some(store(&mut files, "init", &image)?);
+    }
+    if let Some(mask) = form.mask {
+        request.mask = Some(store(&mut files, "mask", &mask)?);
+        request.mask_invert = true; // what is transparent is edited
+    }
+    let preview_every = usize::from(stream && partials > 0);
+    let (warnings, id) = (Vec::new(), None);
+    let submission = Submission { request, files, model, client, preview_every, format, shown, warnings, id };
+    let entry = app.submit(submission).await?;
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let base = wants_url.then(|| format!("http://{host}"));
+    let wanted = Wanted { output_format, format, base, partials, event };
+    match stream {
+        true => Ok(answer::stream(app, entry, wanted)),
+        false => answer::whole(app, entry, wanted).await,
+    }
+}
+
+/// The image of a data URL.
+fn image_of(name: &str, value: &Value) -> Result<Vec<u8>, Refused> {
+    let text = value.get("image_url").unwrap_or(value).as_str();
+    let text = text.ok_or_else(|| Refused::value(name, "no address", "`image_url` with a data URL"))?;
+    base64_image::decode(name, text)
+}

@@ -1,0 +1,76 @@
+//! From the scheduler's news to the state of a job.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kiln_engine::GeneratedImage;
+use kiln_media::{Rgb8Image, StillFormat, encode};
+use tokio::runtime::Handle;
+
+use super::entry::{Entry, Image};
+use super::views::PreviewView;
+use crate::image_format::ImageFormat;
+use crate::metrics::Metrics;
+use crate::scheduler::{End, Listener, News};
+
+/// Writes the news of a task into its job. Images are compressed on threads of their own.
+pub(crate) struct JobListener {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) format: ImageFormat,
+    pub(crate) runtime: Handle,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Listener for JobListener {
+    fn tell(&mut self, news: News) {
+        match news {
+            News::Position(position) => self.entry.set_position(position),
+            News::Started => self.entry.start(),
+            News::Stage(stage) => self.entry.set_stage(stage),
+            News::Step { done, total } => self.entry.set_step(done, total),
+            News::Preview { index, step, image } => match preview(index, step, &image) {
+                Ok(preview) => {
+                    if self.entry.set_preview(preview) {
+                        self.metrics.first_preview(self.entry.age());
+                    }
+                }
+                Err(error) => tracing::warn!("a preview: {error}"),
+            },
+            News::Image(image) => self.encode(*image),
+            News::Warning(warning) => self.entry.warn(warning),
+            News::End(end) => {
+                self.metrics.job_ended(self.entry.age());
+                self.entry.end(end);
+            }
+        }
+    }
+}
+
+impl JobListener {
+    fn encode(&self, image: GeneratedImage) {
+        self.entry.expect_image();
+        let (entry, format) = (self.entry.clone(), self.format);
+        self.runtime.spawn_blocking(move || {
+            let file = format.encode(&image).map_err(|error| format!("image {}: {error}", image.index + 1));
+            let GeneratedImage { index, seed, width, height, parameters, settings, .. } = image;
+            entry.set_image(file.map(|file| {
+                let (file, media_type) = (file.into(), format.media_type());
+                Image { index, seed, width, height, file, media_type, parameters, settings }
+            }));
+        });
+    }
+}
+
+/// A task is dropped without its end only if the scheduler's thread failed.
+impl Drop for JobListener {
+    fn drop(&mut self) {
+        let message = "the run ended unexpectedly; the server's log says more".into();
+        self.entry.end(End::Failed { message, is_usage: false });
+    }
+}
+
+fn preview(index: usize, step: usize, image: &Rgb8Image) -> kiln_media::Result<PreviewView> {
+    let data = STANDARD.encode(encode(image, StillFormat::Png)?);
+    Ok(PreviewView { index, step, width: image.width(), height: image.height(), media_type: "image/png", data })
+}

@@ -1,0 +1,82 @@
+//! Jobs that the server knows: those that wait or run, and those that are finished, for a while.
+
+mod current;
+mod entry;
+mod finisher;
+mod listener;
+mod views;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom, SystemRandom};
+
+pub(crate) use current::Current;
+pub(crate) use entry::{Entry, Image, NewJob, Seen};
+pub(crate) use finisher::Finisher;
+pub(crate) use listener::JobListener;
+pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of};
+
+/// Bytes of images that are kept at most; the oldest go first.
+const MOST_BYTES: usize = 512 << 20;
+
+/// All jobs.
+pub(crate) struct Jobs {
+    /// In the order of their arrival.
+    entries: Mutex<Vec<Arc<Entry>>>,
+    keep: Duration,
+    random: SystemRandom,
+}
+
+impl Jobs {
+    /// No jobs; finished ones are kept for `keep`.
+    pub(crate) fn new(keep: Duration) -> Self {
+        Self { entries: Mutex::default(), keep, random: SystemRandom::new() }
+    }
+
+    /// A random number in hexadecimal digits.
+    pub(crate) fn new_id(&self) -> String {
+        let mut bytes = [0; 8];
+        if self.random.fill(&mut bytes).is_err() {
+            tracing::error!("the system gives no random numbers");
+        }
+        kiln_files::hex(&bytes)
+    }
+
+    pub(crate) fn add(&self, entry: Arc<Entry>) {
+        self.entries.lock().push(entry);
+    }
+
+    /// The newest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().rev().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<Entry>> {
+        self.entries.lock().iter().find(|entry| entry.id == id).cloned()
+    }
+
+    /// Forgets a job with its images.
+    pub(crate) fn remove(&self, id: &str) {
+        self.entries.lock().retain(|entry| entry.id != id);
+    }
+
+    /// The image with this number.
+    pub(crate) fn image(&self, id: &str) -> Option<Arc<Image>> {
+        let (job, index) = id.rsplit_once('-')?;
+        self.get(job)?.image(index.parse().ok()?)
+    }
+
+    /// Forgets jobs that were finished long enough ago, and the oldest finished ones where images take too much memory.
+    pub(crate) fn prune(&self, now: Instant) {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| entry.finished_for(now).is_none_or(|time| time < self.keep));
+        let mut bytes: usize = entries.iter().map(|entry| entry.bytes()).sum();
+        entries.retain(|entry| {
+            let goes = bytes > MOST_BYTES && entry.finished_for(now).is_some();
+            bytes -= if goes { entry.bytes() } else { 0 };
+            !goes
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! Jobs, images and events as JSON.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::entry::{Image, Status};
+use crate::error::Refused;
+
+/// A job.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Job)]
+pub(crate) struct JobView {
+    /// Its number, which is random.
+    pub(crate) id: String,
+    pub(crate) status: Status,
+    /// The model's name.
+    pub(crate) model: String,
+    /// When it came, in seconds since 1970.
+    pub(crate) created: f64,
+    /// When its first images joined the running batch.
+    pub(crate) started: Option<f64>,
+    /// When it ended.
+    pub(crate) finished: Option<f64>,
+    /// How many jobs that came before it wait, too.
+    pub(crate) position: Option<usize>,
+    /// The part of the work that is done, from 0 to 1.
+    pub(crate) progress: f64,
+    /// Calls of the denoiser that are done.
+    pub(crate) step: usize,
+    /// All calls of the denoiser; 0 before the first one.
+    pub(crate) steps: usize,
+    /// An estimate of the seconds that are left.
+    pub(crate) eta: Option<f64>,
+    /// How many images were asked for.
+    pub(crate) total_images: usize,
+    /// The request as it came, without input images.
+    #[schema(value_type = Object)]
+    pub(crate) request: Map<String, Value>,
+    /// The images that are done.
+    pub(crate) images: Vec<ImageView>,
+    /// What was not done as asked.
+    pub(crate) warnings: Vec<String>,
+    /// Why it failed.
+    pub(crate) error: Option<ErrorView>,
+}
+
+/// An image that is done.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Image)]
+pub(crate) struct ImageView {
+    /// The job's number and the image's index.
+    pub(crate) id: String,
+    /// The image's number in its job, from 0.
+    pub(crate) index: usize,
+    pub(crate) seed: u64,
+    /// Width in pixels.
+    pub(crate) width: usize,
+    /// Height in pixels.
+    pub(crate) height: usize,
+    /// Where the file is.
+    pub(crate) url: String,
+    /// The settings in AUTOMATIC1111's format.
+    pub(crate) parameters: String,
+    /// The request that makes this image again, without input images.
+    #[schema(value_type = Object)]
+    pub(crate) request: Value,
+}
+
+/// An error.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct ErrorView {
+    /// What is wrong, and what to do.
+    pub(crate) message: String,
+    /// Its kind.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// The field at fault.
+    pub(crate) param: Option<String>,
+    /// The same as `type`, where OpenAI's clients look for it.
+    pub(crate) code: String,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Step)]
+pub(crate) struct StepView {
+    pub(crate) step: usize,
+    pub(crate) steps: usize,
+    pub(crate) progress: f64,
+    pub(crate) eta: Option<f64>,
+    /// What is done.
+    pub(crate) stage: &'static str,
+}
+
+/// What an image is about to become.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Preview)]
+pub(crate) struct PreviewView {
+    /// The image's number in its job.
+    pub(crate) index: usize,
+    pub(crate) step: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    /// `image/png`.
+    #[serde(rename = "type")]
+    pub(crate) media_type: &'static str,
+    /// The file in Base64.
+    pub(crate) data: String,
+}
+
+/// An event.
+#[derive(Debug, Clone)]
+pub(crate) enum EventView {
+    Queued(usize),
+    Step(StepView),
+    Preview(Arc<PreviewView>),
+    Image(ImageView),
+    Warning(String),
+    Done(Box<JobView>),
+}
+
+impl ImageView {
+    /// An image of the job with this number.
+    pub(super) fn of(job: &str, image: &Image) -> Self {
+        let id = format!("{job}-{}", image.index);
+        Self {
+            url: format!("/v1/images/{id}"),
+            id,
+            index: image.index,
+            seed: image.seed,
+            width: image.width,
+            height: image.height,
+            parameters: image.parameters.clone(),
+            request: request_of(&image.settings),
+        }
+    }
+}
+
+/// The request in Kiln's settings of an image, without the input images, which settings name and do not contain, and without a
+/// refiner, which the server does not run.
+pub(crate) fn request_of(settings: &str) -> Value {
+    let settings: Value = serde_json::from_str(settings).unwrap_or_default();
+    let mut request = settings.get("request").cloned().unwrap_or_default();
+    if let Some(request) = request.as_object_mut() {
+        request.retain(|name, _| name != "init" && name != "mask" && !name.starts_with("refiner"));
+    }
+    request
+}
+
+impl From<Refused> for ErrorView {
+    fn from(refused: Refused) -> Self {
+        let kind = refused.kind.status().1;
+        Self { message: refused.message, kind: kind.into(), param: refused.param, code: kind.into() }
+    }
+}
+
+impl EventView {
+    /// Its name and its data.
+    pub(crate) fn parts(&self) -> (&'static str, Value) {
+        match self {
+            Self::Queued(position) => ("queued", serde_json::json!({ "position": position })),
+            Self::Step(step) => ("step", json(step)),
+            Self::Preview(preview) => ("preview", json(preview.as_ref())),
+            Self::Image(image) => ("image", json(image)),
+            Self::Warning(message) => ("warning", serde_json::json!({ "message": message })),
+            Self::Done(job) => ("done", json(job.as_ref())),
+        }
+    }
+}
+
+/// A value as JSON.
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,44 @@
+//! Floor 8: a server that makes images for clients over HTTP.
+//!
+//! [`Server::start`] opens the models and listens. Requests become jobs; the scheduler runs the jobs of all clients in steps of
+//! the denoiser, and the routes answer from the jobs' states.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use kiln_engine::{ModelOptions, Setup};
+//! use kiln_serve::{Access, Limits, ServeOptions, Server};
+//!
+//! let server = Server::start(ServeOptions {
+//!     listen: ([127, 0, 0, 1], 7860).into(),
+//!     models: vec!["models/emoji".into()],
+//!     model_options: ModelOptions::default(),
+//!     setup: Setup::default(),
+//!     limits: Limits::default(),
+//!     max_batch: None,
+//!     max_per_client: 4,
+//!     keep: Duration::from_secs(600),
+//!     access: Access::default(),
+//! })?;
+//! println!("http://{}", server.address());
+//! server.wait()?;
+//! # Ok::<(), kiln_serve::Error>(())
+//! ```
+// A test writes all fields that clients send as one JSON literal.
+#![cfg_attr(test, recursion_limit = "256")]
+#![forbid(unsafe_code)]
+
+mod app;
+mod base64_image;
+mod error;
+mod http;
+mod image_format;
+mod jobs;
+mod metrics;
+mod models;
+mod options;
+mod scheduler;
+mod server;
+
+pub use error::{Error, Result};
+pub use options::{Access, Limits, ServeOptions};
+pub use server::Server;

@@ -1,0 +1,101 @@
+//! How the server is run.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kiln_engine::{ModelOptions, Setup};
+
+use crate::error::{Error, Result};
+
+/// The options of a server.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// The address to listen on; port 0 is for any that is free.
+    pub listen: SocketAddr,
+    /// Paths of the models; the first is the default.
+    pub models: Vec<PathBuf>,
+    /// What of the models is not what their folders or files say.
+    pub model_options: ModelOptions,
+    /// How models run.
+    pub setup: Setup,
+    /// What a request may ask for.
+    pub limits: Limits,
+    /// The most images of one step; `None` is for 1 on the CPU and 8 on a GPU.
+    pub max_batch: Option<usize>,
+    /// The most jobs of one client that run at once while others wait; 0 is for no limit.
+    pub max_per_client: usize,
+    /// How long finished jobs and their images are kept.
+    pub keep: Duration,
+    /// Who may come in.
+    pub access: Access,
+}
+
+/// What a request may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Pixels of an image.
+    pub pixels: usize,
+    /// Steps of an image.
+    pub steps: usize,
+    /// Images of a request.
+    pub images: usize,
+    /// Bytes of a body.
+    pub body: usize,
+    /// Jobs that wait.
+    pub queue: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { pixels: 4 << 20, steps: 1000, images: 64, body: 64 << 20, queue: 256 }
+    }
+}
+
+/// Who may come in. Without keys and users everybody may.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Keys, as `Authorization: Bearer KEY`.
+    pub keys: Vec<String>,
+    /// Names and passwords, as `Authorization: Basic`.
+    pub users: Vec<(String, String)>,
+    /// Origins of other pages that may use the server: `https://example.org`, or `*`.
+    pub origins: Vec<String>,
+}
+
+impl Access {
+    /// Whether everybody may come in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.keys.is_empty() && self.users.is_empty()
+    }
+}
+
+impl ServeOptions {
+    /// Refuses options that cannot be, before anything is opened.
+    ///
+    /// # Errors
+    /// [`Error::Value`] with the option.
+    pub(crate) fn check(&self) -> Result<()> {
+        let limits = self.limits;
+        let counts = [
+            ("max_pixels", limits.pixels),
+            ("max_steps", limits.steps),
+            ("max_images", limits.images),
+            ("max_body", limits.body),
+            ("queue", limits.queue),
+            ("max_batch", self.max_batch.unwrap_or(1)),
+        ];
+        if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(Error::Value { name, found: "0".into(), expected: "at least 1".into() });
+        }
+        let is_empty = |text: &String| text.is_empty();
+        if self.access.keys.iter().any(is_empty) {
+            return Err(Error::Value { name: "api_key", found: "empty".into(), expected: "a key".into() });
+        }
+        if self.access.users.iter().any(|(user, password)| is_empty(user) || is_empty(password)) {
+            let expected = "a name and a password, as in USER:PASSWORD".into();
+            return Err(Error::Value { name: "api_auth", found: "without one of them".into(), expected });
+        }
+        Ok(())
+    }
+}

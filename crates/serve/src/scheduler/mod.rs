@@ -1,0 +1,17 @@
+//! The loop over denoising steps: tasks join it, share steps, and leave it.
+//!
+//! A task is a job of the engine with somebody who listens to it. One thread owns the engine. Between two steps it lets tasks
+//! join a running batch, lets finished ones leave, and chooses who takes part in the next step ([`policy`]). Whatever runs in
+//! company, each image has the bits that it has alone, on the CPU.
+//!
+//! Nothing here knows of HTTP.
+
+mod active;
+mod lanes;
+mod policy;
+mod queue;
+mod task;
+mod worker;
+
+pub use queue::{Load, Refusal, Scheduler, SchedulerOptions};
+pub use task::{Control, End, Listener, News, Task};

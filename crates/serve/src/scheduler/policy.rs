@@ -1,0 +1,183 @@
+//! Who takes part in the next step.
+//!
+//! Tasks with the least work left come first, which gives the least mean time (shortest remaining processing time). Alone, that
+//! rule would leave long tasks behind for ever, and one client could keep all others out. So every [`FAIR_TURN`]th step is led
+//! by the oldest task of the client whose turn was longest ago.
+
+use std::collections::HashMap;
+
+/// One of so many steps belongs to the oldest task of a client.
+const FAIR_TURN: u64 = 4;
+
+/// Images that may take part in a step: those of a running batch, or the next batch of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate<'a> {
+    /// The task's client.
+    pub client: &'a str,
+    /// The task's place in the order of arrival.
+    pub arrived: u64,
+    /// Calls of the denoiser, times images, that the whole task still needs.
+    pub remaining: usize,
+    /// Images that run at once.
+    pub images: usize,
+    /// What candidates of one step have in common: the LoRAs in the weights, and the size of the images.
+    pub kind: (usize, [usize; 2]),
+    /// Whether the images are in the running batch already.
+    pub is_running: bool,
+    /// Whether the task has any images in the running batch.
+    pub has_started: bool,
+}
+
+/// Chooses by the rules above.
+#[derive(Debug)]
+pub struct Policy {
+    /// The most images of one step.
+    max_images: usize,
+    /// The most tasks of one client that have started, where others wait; 0 is for no limit.
+    max_per_client: usize,
+    steps: u64,
+    /// The last fair turn of each client that has tasks.
+    turns: HashMap<String, u64>,
+}
+
+impl Policy {
+    /// A policy with steps of at most `max_images` images.
+    pub fn new(max_images: usize, max_per_client: usize) -> Self {
+        Self { max_images: max_images.max(1), max_per_client, steps: 0, turns: HashMap::new() }
+    }
+
+    /// The candidates of the next step, of which there are at most `room` images beyond the first candidate: by their places
+    /// in `all`, the leader first. They are of one kind.
+    pub fn choose(&mut self, all: &[Candidate<'_>], room: Option<usize>) -> Vec<usize> {
+        self.steps += 1;
+        let mut order: Vec<usize> = (0..all.len()).filter(|i| self.may_run(&all[*i], all)).collect();
+        order.sort_by_key(|i| (all[*i].remaining, all[*i].arrived, !all[*i].is_running, *i));
+        let fair = self.steps.is_multiple_of(FAIR_TURN).then(|| self.fair(&order, all)).flatten();
+        let Some(leader) = fair.or(order.first().copied()) else { return Vec::new() };
+        let most = self.max_images.min(room.unwrap_or(usize::MAX));
+        let mut chosen = vec![leader];
+        let mut images = all[leader].images;
+        for i in order.into_iter().filter(|i| *i != leader && all[*i].kind == all[leader].kind) {
+            if images + all[i].images <= most {
+                images += all[i].images;
+                chosen.push(i);
+            }
+        }
+        chosen
+    }
+
+    /// Whether the client's share lets a candidate run: what has started goes on.
+    fn may_run(&self, one: &Candidate<'_>, all: &[Candidate<'_>]) -> bool {
+        if one.has_started || self.max_per_client == 0 {
+            return true;
+        }
+        let others_wait = all.iter().any(|other| other.client != one.client && !other.has_started);
+        let mut started: Vec<u64> =
+            all.iter().filter(|c| c.client == one.client && c.has_started).map(|c| c.arrived).collect();
+        started.sort_unstable();
+        started.dedup();
+        !others_wait || started.len() < self.max_per_client
+    }
+
+    /// The oldest candidate of the client whose turn was longest ago.
+    fn fair(&mut self, order: &[usize], all: &[Candidate<'_>]) -> Option<usize> {
+        self.turns.retain(|client, _| all.iter().any(|candidate| candidate.client == client));
+        let turn = |i: &usize| self.turns.get(all[*i].client).copied().unwrap_or(0);
+        let chosen = order.iter().copied().min_by_key(|i| (turn(i), all[*i].arrived, !all[*i].is_running))?;
+        self.turns.insert(all[chosen].client.to_string(), self.steps);
+        Some(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
+        let (is_running, has_started) = (false, false);
+        Candidate { client, arrived, remaining, images: 1, kind: (0, [64, 64]), is_running, has_started }
+    }
+
+    fn runs(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
+        Candidate { is_running: true, has_started: true, ..waits(client, arrived, remaining) }
+    }
+
+    /// Runs all tasks to their ends, with steps of `n` images. Gives the step after which each was done.
+    fn ends(policy: &mut Policy, mut all: Vec<Candidate<'static>>) -> Vec<usize> {
+        let mut ends = vec![0; all.len()];
+        let mut step = 0;
+        while all.iter().any(|one| one.remaining > 0) {
+            step += 1;
+            let places: Vec<usize> = (0..all.len()).filter(|i| all[*i].remaining > 0).collect();
+            let waiting: Vec<Candidate<'_>> = places.iter().map(|i| all[*i].clone()).collect();
+            for i in policy.choose(&waiting, None) {
+                let one = &mut all[places[i]];
+                (one.remaining, one.is_running, one.has_started) = (one.remaining - 1, true, true);
+                if one.remaining == 0 {
+                    ends[places[i]] = step;
+                }
+            }
+        }
+        ends
+    }
+
+    #[test]
+    fn a_short_task_is_not_stuck_behind_long_ones() {
+        let mut all: Vec<Candidate<'_>> = (0..50).map(|i| waits("a", i, 50)).collect();
+        all.push(waits("b", 50, 4));
+        for n in [1, 4] {
+            let ends = ends(&mut Policy::new(n, 0), all.clone());
+            assert!(ends[50] <= 8, "{} steps with {n} images", ends[50]);
+            assert!(ends[..50].is_sorted() || n > 1, "those of one length are finished in their order: {ends:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_task_is_not_left_behind() {
+        // A stream of short tasks that would keep a long one out for ever.
+        let mut policy = Policy::new(1, 0);
+        let mut long = waits("a", 0, 50);
+        for step in 0..2000 {
+            let all = [long.clone(), waits("b", step + 1, 4)];
+            if policy.choose(&all, None) == [0] {
+                long.remaining -= 1;
+            }
+            if long.remaining == 0 {
+                assert!(step <= 500, "{step}");
+                return;
+            }
+        }
+        panic!("{} steps are left", long.remaining);
+    }
+
+    #[test]
+    fn clients_share_the_fair_turns() {
+        let mut policy = Policy::new(1, 0);
+        let all = [runs("a", 0, 9), waits("a", 1, 9), waits("b", 7, 99)];
+        let leaders: Vec<usize> = (0..16).map(|_| policy.choose(&all, None)[0]).collect();
+        assert_eq!(leaders.iter().filter(|i| **i == 2).count(), 2, "{leaders:?}");
+    }
+
+    #[test]
+    fn a_client_has_no_more_than_its_share_while_others_wait() {
+        let mut policy = Policy::new(8, 2);
+        let own = [runs("a", 0, 9), runs("a", 1, 9), waits("a", 2, 1)];
+        assert_eq!(policy.choose(&own, None).len(), 3, "no one else waits");
+        let all = [&own[..], &[waits("b", 3, 30)]].concat();
+        let mut chosen = policy.choose(&all, None);
+        chosen.sort_unstable();
+        assert_eq!(chosen, [0, 1, 3]);
+    }
+
+    #[test]
+    fn images_of_one_kind_share_a_step_up_to_its_limit() {
+        let other = Candidate { kind: (0, [96, 64]), ..waits("a", 1, 6) };
+        let two = Candidate { images: 2, ..waits("a", 2, 7) };
+        let all = [runs("a", 0, 5), other, two, waits("a", 3, 8), waits("a", 4, 9)];
+        assert_eq!(Policy::new(4, 0).choose(&all, None), [0, 2, 3]);
+        assert_eq!(Policy::new(4, 0).choose(&all, Some(2)), [0, 3], "a batch that does not fit waits");
+        let wide = [Candidate { images: 9, ..waits("a", 0, 9) }];
+        assert_eq!(Policy::new(4, 0).choose(&wide, None), [0], "a batch of more images runs alone");
+        assert_eq!(Policy::new(4, 0).choose(&[], None), [] as [usize; 0]);
+    }
+}

@@ -1,0 +1,404 @@
+//! The thread that owns the engine.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kiln_engine::{Engine, Error, Event, GroupId, Result, Stage};
+use kiln_models::ModelFolder;
+
+use super::active::{Active, Part, news_of};
+use super::lanes::Lanes;
+use super::policy::{Candidate, Policy};
+use super::queue::{Load, Shared};
+use super::task::{End, News, Task};
+
+/// A model stays for so many times the time that its weights took to load, while others wait.
+const STAY: u32 = 4;
+/// Images of one step on a GPU, where nothing is said.
+const MAX_BATCH_GPU: usize = 8;
+
+/// The thread's state.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    model: Arc<ModelFolder>,
+    engine: Option<Engine>,
+    /// Until when the model stays while others wait.
+    stays_until: Instant,
+    lanes: Lanes,
+    tasks: Vec<Active>,
+    policy: Policy,
+    arrivals: u64,
+    /// The images of a step for which there is memory, where more did not fit.
+    room: Option<usize>,
+}
+
+/// A choice: the place of a task, and of its batch that runs, or none for its next batch.
+type Chosen = (usize, Option<usize>);
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, model: Arc<ModelFolder>) -> Self {
+        let policy = Policy::new(1, shared.options.max_per_client);
+        Self {
+            shared,
+            model,
+            engine: None,
+            stays_until: Instant::now(),
+            lanes: Lanes::default(),
+            tasks: Vec::new(),
+            policy,
+            arrivals: 0,
+            room: None,
+        }
+    }
+
+    /// Runs tasks until the scheduler ends.
+    pub(super) fn run(mut self) {
+        if let Err(error) = self.load() {
+            self.shared.fail(error);
+            return;
+        }
+        while let Some(tasks) = self.shared.take(self.tasks.is_empty()) {
+            tasks.into_iter().for_each(|task| self.accept(task));
+            self.obey();
+            self.take_turn();
+            self.advance();
+            self.publish();
+        }
+    }
+
+    /// Reads the weights of the model.
+    fn load(&mut self) -> Result<()> {
+        let start = Instant::now();
+        (self.engine, self.room) = (None, None); // the weights of two models may not fit
+        self.lanes.clear();
+        self.shared.publish_model(None);
+        let Self { shared, model, tasks, .. } = self;
+        let engine = Engine::load(ModelFolder::clone(model), &shared.options.setup, &mut |event| {
+            if let Event::Begin(stage) = event {
+                let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
+                own.for_each(|active| active.task.listener.tell(News::Stage(stage)));
+            }
+            if shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let usual = if engine.is_on_gpu() { MAX_BATCH_GPU } else { 1 };
+        let max_batch = shared.options.max_batch.unwrap_or(usual);
+        self.policy = Policy::new(max_batch, shared.options.max_per_client);
+        self.engine = Some(engine);
+        self.stays_until = Instant::now() + STAY * start.elapsed();
+        self.shared.publish_model(Some(self.model.clone()));
+        tracing::info!(model = self.model.name(), seconds = start.elapsed().as_secs_f64(), max_batch, "loaded");
+        Ok(())
+    }
+
+    fn accept(&mut self, task: Task) {
+        self.arrivals += 1;
+        match Active::new(task, self.arrivals) {
+            Ok(active) => self.tasks.push(active),
+            Err((mut task, error)) => self.shared.end(&mut task, failed(&error)),
+        }
+    }
+
+    /// Does what the tasks' controls ask for.
+    fn obey(&mut self) {
+        let stopping = self.shared.is_stopping();
+        let mut place = 0;
+        while let Some(active) = self.tasks.get(place) {
+            let control = active.task.control.clone();
+            if stopping || control.is_canceled() {
+                self.end(place, End::Canceled);
+            } else if control.is_finishing() {
+                let end = if active.has_started() { End::Done } else { End::Canceled };
+                let decoded = (0..active.parts.len()).try_for_each(|_| self.finish_part(place, 0));
+                self.end(place, decoded.map_or_else(|error| failed(&error), |()| end));
+            } else if !active.parts.is_empty() && control.take_skip() {
+                match self.finish_part(place, 0) {
+                    Err(error) => self.end(place, failed(&error)),
+                    Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
+                    Ok(()) => {}
+                }
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// Whether a task is of the model that is loaded.
+    fn is_own(&self, active: &Active) -> bool {
+        Arc::ptr_eq(&active.task.model, &self.model)
+    }
+
+    /// Whether tasks of another model wait, and the loaded one has had its time: what runs is finished, nothing starts.
+    fn is_leaving(&self) -> bool {
+        Instant::now() >= self.stays_until && self.tasks.iter().any(|active| !self.is_own(active))
+    }
+
+    /// Loads another model where it is its turn.
+    fn take_turn(&mut self) {
+        let has_own = self.tasks.iter().any(|active| self.is_own(active));
+        if !self.lanes.is_empty() || (has_own && self.engine.is_some() && !self.is_leaving()) {
+            return;
+        }
+        let others = self.tasks.iter().filter(|active| self.engine.is_none() || !self.is_own(active));
+        let Some(oldest) = others.min_by_key(|active| active.arrived) else { return };
+        self.model = oldest.task.model.clone();
+        if let Err(error) = self.load() {
+            let end = if matches!(error, Error::Interrupted) { End::Canceled } else { failed(&error) };
+            while let Some(place) = self.tasks.iter().position(|active| self.is_own(active)) {
+                self.end(place, end.clone());
+            }
+        }
+    }
+
+    /// Who takes part in the next step, all of one lane, whose number comes with them.
+    fn choose(&mut self) -> (usize, Vec<Chosen>) {
+        let may_start = !self.is_leaving();
+        let staying = self.lanes.staying();
+        let mut all: Vec<(usize, Chosen, Candidate<'_>)> = Vec::new();
+        for (place, active) in self.tasks.iter().enumerate() {
+            if Arc::ptr_eq(&active.task.model, &self.model) {
+                let lane = self.lanes.of(&active.task.job.loras);
+                let own = active.candidates(lane, may_start);
+                all.extend(own.map(|(part, candidate)| (lane, (place, part), candidate)));
+            }
+        }
+        if all.iter().any(|(lane, ..)| Some(*lane) == staying) {
+            all.retain(|(lane, ..)| Some(*lane) == staying);
+        }
+        let (places, candidates): (Vec<(usize, Chosen)>, Vec<Candidate<'_>>) =
+            all.into_iter().map(|(lane, chosen, candidate)| ((lane, chosen), candidate)).unzip();
+        let chosen: Vec<(usize, Chosen)> =
+            self.policy.choose(&candidates, self.room).into_iter().map(|i| places[i]).collect();
+        (chosen.first().map_or(0, |(lane, _)| *lane), chosen.into_iter().map(|(_, chosen)| chosen).collect())
+    }
+
+    /// One step of those who are chosen.
+    fn advance(&mut self) {
+        let (lane, chosen) = self.choose();
+        if chosen.is_empty() {
+            return;
+        }
+        let arrived: Vec<u64> = chosen.iter().map(|(place, _)| self.tasks[*place].arrived).collect();
+        let Some(engine) = &mut self.engine else { return };
+        if let Err(error) = self.lanes.enter(lane, engine) {
+            return self.end_all(&arrived, &error);
+        }
+        let mut active: Vec<GroupId> =
+            chosen.iter().filter_map(|(place, part)| Some(self.tasks[*place].parts[(*part)?].group)).collect();
+        let begin = Instant::now();
+        if let Err(error) = self.prepare(lane, &chosen, &mut active) {
+            return self.step_failed(&arrived, chosen.len(), &error);
+        }
+        let images: usize = self.images_of(&active, lane);
+        if images == 0 {
+            return; // none could join
+        }
+        match self.step(lane, &active) {
+            Err(error) => self.step_failed(&arrived, active.len(), &error),
+            Ok(finished) => {
+                self.shared.metrics.step(images, begin.elapsed());
+                self.after_step(lane, &active);
+                finished.into_iter().for_each(|group| self.finish_group(lane, group));
+            }
+        }
+    }
+
+    /// Has those who are chosen and wait join, and the others of the lane pause.
+    fn prepare(&mut self, lane: usize, chosen: &[Chosen], active: &mut Vec<GroupId>) -> Result<()> {
+        self.select(lane, active)?;
+        for (place, _) in chosen.iter().filter(|(_, part)| part.is_none()) {
+            match self.join(lane, *place) {
+                Ok(group) => active.push(group),
+                // It waits until there is room.
+                Err(error) if is_no_room(&error) && !active.is_empty() => {
+                    self.room = Some(self.images_of(active, lane));
+                    self.shared.metrics.out_of_memory.inc();
+                }
+                Err(error) if active.is_empty() && chosen.len() == 1 => return Err(error),
+                Err(error) => self.tasks[*place].failed = Some(end_of(&error)),
+            }
+        }
+        self.select(lane, active)
+    }
+
+    fn select(&mut self, lane: usize, active: &[GroupId]) -> Result<()> {
+        match (&mut self.engine, self.lanes.running(lane)) {
+            (Some(engine), Some(running)) => engine.select(running, active),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the next batch of a task join.
+    fn join(&mut self, lane: usize, place: usize) -> Result<GroupId> {
+        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return Err(Error::Interrupted) };
+        let Some(running) = lanes.running(lane) else { return Err(Error::Interrupted) };
+        let Active { task: Task { job, control, listener, .. }, next, parts, .. } = &mut tasks[place];
+        if *next == 0 {
+            listener.tell(News::Started);
+        }
+        let group = engine.join(running, job, *next * job.batch_size, &mut |event| {
+            news_of(event).into_iter().for_each(|news| listener.tell(news));
+            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if *next == 0 || parts.is_empty() {
+            listener.tell(News::Stage(Stage::Denoise));
+        }
+        parts.push(Part { number: *next, lane, group, done: 0, previewed: None });
+        *next += 1;
+        Ok(group)
+    }
+
+    /// One call of the denoiser for these groups.
+    fn step(&mut self, lane: usize, active: &[GroupId]) -> Result<Vec<GroupId>> {
+        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(Vec::new()) };
+        let Some(running) = lanes.running(lane) else { return Ok(Vec::new()) };
+        for task in tasks.iter() {
+            for part in task.parts.iter().filter(|part| part.lane == lane && active.contains(&part.group)) {
+                running.keep_prediction(part.group, task.wants_preview(part));
+            }
+        }
+        engine.step(running, &mut |event| {
+            if let Event::Smaller { .. } = event {
+                shared.metrics.out_of_memory.inc();
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Reports progress and previews of a step.
+    fn after_step(&mut self, lane: usize, active: &[GroupId]) {
+        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return };
+        let Some(running) = lanes.running(lane) else { return };
+        for task in tasks {
+            let mut moved = false;
+            for part in task.parts.iter_mut().filter(|part| part.lane == lane && active.contains(&part.group)) {
+                moved = true;
+                part.done = running.progress(part.group).map_or(part.done, |(done, _)| done);
+                let first = part.number * task.task.job.batch_size;
+                match engine.preview(running, part.group) {
+                    Ok(images) if images.is_empty() => {}
+                    Ok(images) => {
+                        part.previewed = Some(Instant::now());
+                        for (place, image) in images.into_iter().enumerate() {
+                            let news = News::Preview { index: first + place, step: part.done, image };
+                            task.task.listener.tell(news);
+                        }
+                    }
+                    Err(error) => tracing::warn!("a preview: {error}"),
+                }
+                running.keep_prediction(part.group, false);
+            }
+            if moved {
+                task.tell_progress();
+            }
+        }
+    }
+
+    /// Decodes a group whose steps are done.
+    fn finish_group(&mut self, lane: usize, group: GroupId) {
+        let of_task = |active: &Active| active.parts.iter().position(|part| part.lane == lane && part.group == group);
+        let found = self.tasks.iter().enumerate().find_map(|(place, active)| Some((place, of_task(active)?)));
+        let Some((place, part)) = found else { return };
+        match self.finish_part(place, part) {
+            Err(error) => self.end(place, end_of(&error)),
+            Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
+            Ok(()) => {}
+        }
+    }
+
+    /// Takes a batch of a task out of the running batch, and decodes its images as they are.
+    fn finish_part(&mut self, place: usize, part: usize) -> Result<()> {
+        self.room = None;
+        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(()) };
+        let active = &mut tasks[place];
+        let part = active.parts.remove(part);
+        active.finished += 1;
+        let Some(running) = lanes.running(part.lane) else { return Ok(()) };
+        let Task { job, control, listener, .. } = &mut active.task;
+        let images = engine.finish(running, part.group, (job, part.number * job.batch_size), &mut |event| {
+            news_of(event).into_iter().for_each(|news| listener.tell(news));
+            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        for image in images {
+            shared.metrics.images.inc();
+            listener.tell(News::Image(Box::new(image)));
+        }
+        active.tell_progress();
+        Ok(())
+    }
+
+    /// A step of `n` batches failed: one batch alone fails its task; several are tried alone.
+    fn step_failed(&mut self, arrived: &[u64], n: usize, error: &Error) {
+        if is_no_room(error) {
+            self.shared.metrics.out_of_memory.inc();
+        }
+        if n > 1 {
+            tracing::warn!("a step of {n} batches failed; they run one by one: {error}");
+            self.room = Some(1);
+        } else {
+            self.end_all(&arrived[..arrived.len().min(1)], error);
+        }
+    }
+
+    fn end_all(&mut self, arrived: &[u64], error: &Error) {
+        for number in arrived {
+            if let Some(place) = self.tasks.iter().position(|active| active.arrived == *number) {
+                self.end(place, end_of(error));
+            }
+        }
+    }
+
+    /// Ends a task wherever it is.
+    fn end(&mut self, place: usize, end: End) {
+        let mut active = self.tasks.remove(place);
+        for part in &active.parts {
+            if let Some(running) = self.lanes.running(part.lane) {
+                running.leave(part.group);
+            }
+            self.room = None;
+        }
+        self.shared.end(&mut active.task, end);
+    }
+
+    /// How many images groups of a lane have.
+    fn images_of(&self, groups: &[GroupId], lane: usize) -> usize {
+        let of_task = |active: &Active| {
+            let own = active.parts.iter().filter(|part| part.lane == lane && groups.contains(&part.group)).count();
+            own * active.task.job.batch_size
+        };
+        self.tasks.iter().map(of_task).sum()
+    }
+
+    /// Ends what failed, and reports positions and numbers.
+    fn publish(&mut self) {
+        while let Some(place) = self.tasks.iter().position(|active| active.failed.is_some()) {
+            if let Some(end) = self.tasks[place].failed.take() {
+                self.end(place, end);
+            }
+        }
+        let Self { lanes, tasks, .. } = self;
+        let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job.loras)).collect();
+        lanes.retain(|lane| wanted.contains(&lane));
+        let waiting = tasks.iter().filter(|active| !active.has_started()).count();
+        let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
+        self.shared.publish(Load { waiting, running: tasks.len() - waiting, images });
+        let waiting = tasks.iter_mut().filter(|active| !active.has_started());
+        waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
+        if let Some(engine) = &self.engine {
+            self.shared.metrics.engine(engine);
+        }
+    }
+}
+
+/// Whether less at once may work.
+fn is_no_room(error: &Error) -> bool {
+    error.is_out_of_memory() || matches!(error, Error::Budget { .. })
+}
+
+fn end_of(error: &Error) -> End {
+    if matches!(error, Error::Interrupted) { End::Canceled } else { failed(error) }
+}
+
+fn failed(error: &Error) -> End {
+    End::Failed { message: error.to_string(), is_usage: error.is_usage() }
+}

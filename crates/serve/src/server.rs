@@ -1,0 +1,182 @@
+//! The server: connections, and its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::extract::ConnectInfo;
+use axum::{Extension, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::app::App;
+use crate::error::{Error, Result};
+use crate::http::router;
+use crate::jobs::{Current, Jobs};
+use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::options::ServeOptions;
+use crate::scheduler::{Scheduler, SchedulerOptions};
+
+/// Connections at once.
+const CONNECTIONS: usize = 1024;
+/// The longest time that the head of a request may take.
+const LONGEST_HEAD: Duration = Duration::from_secs(15);
+/// The time between two looks at jobs that are kept long enough.
+const PRUNE_EVERY: Duration = Duration::from_secs(1);
+/// The time that open connections have to take their answers when all jobs are done.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// The time between two looks at the scheduler, while it ends.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Threads for answers. The scheduler has its own.
+const THREADS: usize = 2;
+
+/// A server that runs.
+pub struct Server {
+    address: SocketAddr,
+    app: Arc<App>,
+    end: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Opens the models, listens, and begins to read the weights of the first model. Jobs wait for them.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for options that cannot be, the errors of the models, and [`Error::Listen`].
+    pub fn start(options: ServeOptions) -> Result<Self> {
+        options.check()?;
+        options.setup.check()?;
+        let models = Models::open(&options)?;
+        let system = |what| move |source| Error::System { what, source };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .map_err(system("threads for answers"))?;
+        let listen = |source| Error::Listen { address: options.listen, source };
+        let listener = runtime.block_on(TcpListener::bind(options.listen)).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let metrics = Arc::new(Metrics::default());
+        let of_scheduler = SchedulerOptions {
+            max_batch: options.max_batch,
+            max_per_client: options.max_per_client,
+            queue: options.limits.queue,
+            setup: options.setup.clone(),
+        };
+        let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
+        let jobs = Jobs::new(options.keep);
+        let app = Arc::new(App {
+            options,
+            models,
+            jobs,
+            scheduler,
+            metrics,
+            runtime: runtime.handle().clone(),
+            web_options: Mutex::default(),
+            web_jobs: Current::default(),
+        });
+        let (end, ended) = watch::channel(false);
+        let (routes, of_thread) = (router(app.clone()), app.clone());
+        let run = move || {
+            runtime.block_on(serve(listener, routes, of_thread, ended));
+            runtime.shutdown_timeout(LAST_ANSWERS);
+        };
+        let thread = std::thread::Builder::new().name("server".into()).spawn(run).map_err(system("a thread"))?;
+        Ok(Self { address, app, end, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Refuses new jobs from now on. Those that were taken are finished.
+    pub fn drain(&self) {
+        self.app.scheduler.drain();
+    }
+
+    /// The same, and cancels all jobs.
+    pub fn stop(&self) {
+        self.app.scheduler.stop();
+    }
+
+    /// Waits for the end: after [`Self::drain`] or [`Self::stop`], or where the first model cannot be loaded.
+    ///
+    /// # Errors
+    /// Those of the model that could not be loaded.
+    pub fn wait(&self) -> Result<()> {
+        while !self.app.scheduler.has_ended() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let result = self.app.scheduler.join();
+        self.end.send_replace(true);
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the server has failed");
+        }
+        Ok(result?)
+    }
+}
+
+/// Takes connections until the end.
+async fn serve(listener: TcpListener, routes: Router, app: Arc<App>, mut end: watch::Receiver<bool>) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let prune = app.clone();
+    let pruning = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(PRUNE_EVERY);
+        loop {
+            ticks.tick().await;
+            prune.jobs.prune(Instant::now());
+        }
+    });
+    loop {
+        let permit = connections.clone().acquire_owned();
+        let accepted = tokio::select! {
+            accepted = async { (permit.await, listener.accept().await) } => accepted,
+            _ = end.wait_for(|end| *end) => break,
+        };
+        match accepted {
+            (Ok(permit), Ok((stream, address))) => {
+                let connection = connection(stream, routes.clone().layer(Extension(ConnectInfo(address))));
+                let watched = graceful.watch(connection);
+                tokio::spawn(async move {
+                    // A client that goes away, or speaks no HTTP, concerns no one else.
+                    if let Err(error) = watched.await {
+                        tracing::debug!(%address, "connection: {error}");
+                    }
+                    drop(permit);
+                });
+            }
+            (_, Err(error)) => {
+                tracing::warn!("a connection: {error}");
+                tokio::time::sleep(LOOK_EVERY).await; // the system has no more files for now
+            }
+            (Err(_), _) => break,
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(LAST_ANSWERS, graceful.shutdown()).await.is_err() {
+        tracing::warn!("clients did not take their answers within {} s", LAST_ANSWERS.as_secs());
+    }
+    pruning.abort();
+}
+
+/// One connection with its routes.
+fn connection(
+    stream: TcpStream,
+    routes: Router,
+) -> hyper::server::conn::http1::Connection<TokioIo<TcpStream>, TowerToHyperService<Router>> {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!("a connection: {error}"); // events may come later
+    }
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
+    builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+}

@@ -1,0 +1,196 @@
+//! AUTOMATIC1111's routes.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kiln_media::{Rgb8Image, StillFormat, encode};
+use serde_json::{Value, json};
+
+use crate::support::{Served, alone, options, pixels};
+
+fn post(served: &Served, path: &str, body: &Value) -> Value {
+    let answer = served.post(&format!("/sdapi/v1/{path}"), body.to_string().as_bytes());
+    let (status, body) = (answer.status, answer.json());
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+fn get(served: &Served, path: &str) -> Value {
+    served.get(&format!("/sdapi/v1/{path}")).json()
+}
+
+fn file(image: &Value) -> Vec<u8> {
+    STANDARD.decode(image.as_str().unwrap()).unwrap()
+}
+
+fn body(steps: usize) -> Value {
+    json!({ "prompt": "a pear", "steps": steps, "width": 64, "height": 64, "seed": 5, "sampler_name": "Euler a" })
+}
+
+/// The job of Kiln that the same fields of that program mean.
+fn own(steps: usize) -> Value {
+    json!({
+        "prompt": "a pear", "negative_prompt": "", "steps": steps, "width": 64, "height": 64, "seed": 5, "cfg_scale": 7.0,
+        "sampler": "euler_a", "convention": "a1111", "pad_conds": false, "rng": "cuda",
+    })
+}
+
+#[test]
+fn images_are_those_of_a_single_run_by_the_rules_of_that_program() {
+    let served = Served::start(options());
+    let mut wanted = body(4);
+    wanted["n_iter"] = 2.into();
+    // What clients always send, whatever the sampler has.
+    (wanted["s_churn"], wanted["s_tmax"], wanted["s_noise"]) = (0.into(), 0.into(), 1.into());
+    let answer = post(&served, "txt2img", &wanted);
+    let mut job = own(4);
+    job["batch_count"] = 2.into();
+    let expected = alone(&[job]).remove(0);
+    let images = answer["images"].as_array().unwrap();
+    assert_eq!(images.len(), 2);
+    for (image, expected) in images.iter().zip(&expected) {
+        assert_eq!(pixels(&file(image)), expected.rgb);
+    }
+    assert_eq!((&answer["parameters"]["n_iter"], &answer["warnings"]), (&json!(2), &json!([])));
+    let info: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
+    assert_eq!((&info["all_seeds"], &info["steps"], &info["width"]), (&json!([5, 6]), &json!(4), &json!(64)));
+    assert_eq!(info["infotexts"][1], expected[1].parameters);
+    let read = post(&served, "png-info", &json!({ "image": images[0] }));
+    assert_eq!(read["info"], expected[0].parameters);
+    assert_eq!(read["parameters"]["Seed"], "5");
+}
+
+#[test]
+fn fields_that_are_left_out_are_named() {
+    let served = Served::start(options());
+    let mut wanted = body(2);
+    wanted["enable_hr"] = true.into();
+    wanted["override_settings"] = json!({ "samples_format": "webp", "sd_model_checkpoint": "other", "tea": 1 });
+    let answer = post(&served, "txt2img", &wanted);
+    let warnings = answer["warnings"].as_array().unwrap();
+    for name in ["enable_hr", "override_settings.tea", "model"] {
+        let quoted = format!("`{name}`");
+        assert!(warnings.iter().any(|text| text.as_str().unwrap().contains(&quoted)), "{name}: {warnings:?}");
+    }
+    assert!(file(&answer["images"][0]).starts_with(b"RIFF"));
+    let wrong = |field: &str, value: Value| {
+        let mut wanted = body(2);
+        wanted[field] = value;
+        let answer = served.post("/sdapi/v1/txt2img", wanted.to_string().as_bytes());
+        assert_eq!(answer.status, 400);
+        answer.json()["detail"].as_str().unwrap().to_string()
+    };
+    assert!(wrong("sampler_name", "Eulr".into()).starts_with("Sampler not found"));
+    assert!(wrong("steps", "many".into()).contains("steps"));
+    assert!(wrong("override_settings", json!([1])).contains("`override_settings`"));
+    assert_eq!(served.post("/sdapi/v1/img2img", body(2).to_string().as_bytes()).status, 404);
+}
+
+#[test]
+fn an_image_and_a_mask_follow_the_rules_of_that_program() {
+    let served = Served::start(options());
+    let image = encode(&Rgb8Image::filled(64, 64, [200, 40, 40]).unwrap(), StillFormat::Png).unwrap();
+    let mut mask = Rgb8Image::filled(64, 64, [0, 0, 0]).unwrap().into_data();
+    mask[..64 * 24 * 3].fill(255);
+    let mask = encode(&Rgb8Image::new(64, 64, mask).unwrap(), StillFormat::Png).unwrap();
+    let mut wanted = body(4);
+    wanted["init_images"] = json!([STANDARD.encode(&image)]);
+    wanted["mask"] = STANDARD.encode(&mask).into();
+    (wanted["inpaint_full_res"], wanted["inpainting_fill"]) = (false.into(), 1.into());
+    let answer = post(&served, "img2img", &wanted);
+    let pixels = pixels(&file(&answer["images"][0]));
+    assert!(pixels[64 * 44 * 3..].chunks(3).all(|pixel| pixel == [200, 40, 40]), "what is not masked stays");
+    assert_eq!((&answer["parameters"]["init_images"], &answer["parameters"]["mask"]), (&Value::Null, &Value::Null));
+    assert_eq!(answer["warnings"], json!([]));
+}
+
+#[test]
+fn progress_interrupt_and_options() {
+    let served = Served::start(options());
+    assert_eq!(
+        (&get(&served, "progress")["progress"], &get(&served, "progress")["state"]["job_count"]),
+        (&json!(0.0), &json!(0))
+    );
+    assert_eq!(post(&served, "options", &json!({ "show_progress_every_n_steps": 1, "unknown": 2 })), Value::Null);
+    assert_eq!(get(&served, "options")["sd_model_checkpoint"], "sd1");
+    let images = std::thread::scope(|scope| {
+        let made = scope.spawn(|| post(&served, "txt2img", &body(900)));
+        let start = Instant::now();
+        loop {
+            let now = get(&served, "progress");
+            if now["state"]["sampling_step"].as_u64() > Some(0) && now["current_image"].is_string() {
+                assert_eq!(now["state"]["sampling_steps"], 900);
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{now}");
+        }
+        assert_eq!(post(&served, "interrupt", &json!({})), json!({}));
+        made.join().unwrap()
+    });
+    assert_eq!(images["images"].as_array().unwrap().len(), 1, "what is there comes back");
+    assert_eq!(post(&served, "skip", &json!({})), Value::Null);
+    let whole = get(&served, "options");
+    assert_eq!(post(&served, "options", &whole), Value::Null, "a client may send back what it got");
+    for list in ["samplers", "schedulers", "upscalers", "sd-models"] {
+        assert!(!get(&served, list).as_array().unwrap().is_empty(), "{list}");
+    }
+    for object in ["embeddings", "cmd-flags", "memory", "scripts"] {
+        assert!(get(&served, object).is_object(), "{object}");
+    }
+    post(&served, "refresh-checkpoints", &json!({}));
+}
+
+#[test]
+fn a_client_that_goes_away_ends_its_job() {
+    let served = Served::start(options());
+    let address = served.address.strip_prefix("http://").unwrap();
+    let text = body(900).to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head =
+        format!("POST /sdapi/v1/txt2img HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+    stream.write_all(head.as_bytes()).unwrap();
+    let start = Instant::now();
+    while get(&served, "progress")["state"]["sampling_step"].as_u64() == Some(0) {
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    drop(stream);
+    while !served.get("/metrics").text().contains("kiln_jobs_total{outcome=\"canceled\"} 1") {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(get(&served, "progress")["state"]["job_count"], 0);
+}
+
+#[test]
+fn images_are_enlarged_by_filters() {
+    let served = Served::start(options());
+    let image = encode(&Rgb8Image::filled(20, 10, [200, 40, 40]).unwrap(), StillFormat::Png).unwrap();
+    let image = STANDARD.encode(&image);
+    let size = |answer: &Value| {
+        let decoded = kiln_media::decode(&file(&answer["image"]), "an image", &kiln_media::DecodeOptions::default());
+        decoded.unwrap().rgb().size()
+    };
+    let with = |more: Value| {
+        let mut wanted = json!({ "image": image, "upscaler_1": "Lanczos" });
+        wanted.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(&served, "extra-single-image", &wanted)
+    };
+    assert_eq!(size(&with(json!({ "upscaling_resize": 4 }))), (80, 40));
+    let to_size = json!({ "resize_mode": 1, "upscaling_resize_w": 64, "upscaling_resize_h": 48 });
+    assert_eq!(size(&with(to_size)), (64, 48));
+    assert_eq!(size(&with(json!({ "upscaler_1": "None" }))), (20, 10));
+    let many = json!({ "imageList": [{ "data": image, "name": "a" }, { "data": image, "name": "b" }], "upscaler_1": "Nearest" });
+    assert_eq!(post(&served, "extra-batch-images", &many)["images"].as_array().unwrap().len(), 2);
+    let large = json!({ "image": image, "upscaler_1": "Lanczos", "upscaling_resize": 64.0, "gfpgan_visibility": 1 });
+    assert!(post(&served, "extra-single-image", &large)["html_info"].as_str().unwrap().contains("gfpgan_visibility"));
+    for wrong in [
+        json!({ "image": image, "upscaler_1": "R-ESRGAN 4x+" }),
+        json!({ "image": "x" }),
+        json!({ "image": image, "upscaling_resize": 1e9 }),
+    ] {
+        assert!([400, 422].contains(&served.post("/sdapi/v1/extra-single-image", wrong.to_string().as_bytes()).status));
+    }
+}

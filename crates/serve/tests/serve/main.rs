@@ -1,0 +1,8 @@
+//! A server on a free port, and real connections to it.
+
+mod a1111;
+mod access;
+mod jobs;
+mod load;
+mod openai;
+mod support;
