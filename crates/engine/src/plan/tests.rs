@@ -182,7 +182,10 @@ fn a_second_pass_is_planned_with_the_first() {
                 let beside = found.activations as f64 / alone.activations as f64;
                 assert!((1.0..1.05).contains(&beside), "{mode}, {stage:?} {pass:?}: {beside}");
             }
-            assert!(latents.peak() >= one.peak() && pixels.peak() >= latents.peak() && network.peak() >= pixels.peak());
+            // Besides free memory between blocks, which differs with the order of what is allocated.
+            let used = |plan: &Plan| plan.stages.iter().map(|stage| stage.total() - stage.waiting).max().unwrap();
+            let peaks = [&one, &latents, &pixels, &network].map(used);
+            assert!(peaks.is_sorted_by(|less, more| *more as f64 >= 0.99 * *less as f64), "{mode}: {peaks:?}");
             assert!(latents.seconds_per_batch > one.seconds_per_batch, "{mode}");
             let upscale = network.stage(Upscale).unwrap();
             assert!(upscale.weights > 0 && upscale.activations > pixels.stage(Upscale).unwrap().activations, "{mode}");
