@@ -187,8 +187,9 @@ fn a_second_pass_is_planned_with_the_first() {
             let peaks = [&one, &latents, &pixels, &network].map(used);
             assert!(peaks.is_sorted_by(|less, more| *more as f64 >= 0.99 * *less as f64), "{mode}: {peaks:?}");
             assert!(latents.seconds_per_batch > one.seconds_per_batch, "{mode}");
-            let upscale = network.stage(Upscale).unwrap();
-            assert!(upscale.weights > 0 && upscale.activations > pixels.stage(Upscale).unwrap().activations, "{mode}");
+            let [filter, network] = [&pixels, &network].map(|plan| *plan.stage(Upscale).unwrap());
+            let is_more = network.weights > 0 && network.activations > filter.activations;
+            assert!(is_more, "{mode} on {:?}: {filter:?} {network:?}", on.target);
         }
         // A budget that has room for the first pass alone is refused, with both sizes.
         let least = |work| planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
