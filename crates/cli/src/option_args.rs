@@ -64,7 +64,7 @@ enum Owner {
 fn rows(owner: Owner) -> impl Iterator<Item = &'static OptionRow> {
     let is_asked = move |row: &&OptionRow| match row.group {
         OptionGroup::Internal => false,
-        OptionGroup::Input => owner == Owner::Input || (owner == Owner::Hires && row.name == "rule"),
+        OptionGroup::Input => owner == Owner::Input,
         OptionGroup::Hires => owner == Owner::Hires,
         _ => owner == Owner::Common,
     };

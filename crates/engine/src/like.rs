@@ -291,7 +291,8 @@ impl Like {
                 {
                     let (option, name) = (&input.option, &input.file.name);
                     let (then, now) = (short(then), short(now));
-                    all.push(format!("its `{option}` was {name} (hash {then}), this is another file (hash {now})"));
+                    let what = if option == "hires_upscaler" { "file" } else { "image" };
+                    all.push(format!("its `{option}` was {name} (hash {then}), this is another {what} (hash {now})"));
                 }
             }
             let matrices = |own: &OwnSettings| own.weight_type.clone().unwrap_or_else(|| own.dtype.clone());

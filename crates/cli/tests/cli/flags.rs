@@ -47,6 +47,7 @@ const PART: &[Bad] = &[
     ("half", NUMBER),
     ("", NUMBER),
 ];
+const SCORE: &[Bad] = &[("-1", "a number from 0 to 10"), ("11", "a number from 0 to 10"), ("x", NUMBER), ("", NUMBER)];
 const DEVICES: &str = "expected auto, cpu, cuda or cuda:N";
 const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or none";
 const FORMATS: &str = "expected text or json";
@@ -180,6 +181,27 @@ const BAD: &[(&str, &[Bad])] = &[
             ("", "as in 512x768"),
         ],
     ),
+    ("--rule", &[("x", "expected one of diffusers"), ("", "expected one of diffusers")]),
+    ("--refiner", &[("", REQUIRED)]),
+    ("--refiner-switch", &[("1.1", "a number from 0 to 1"), ("half", NUMBER), ("", NUMBER)]),
+    ("--refiner-switch-by", &[("x", "expected one of steps"), ("", "expected one of steps")]),
+    ("--aesthetic-score", SCORE),
+    ("--negative-aesthetic-score", SCORE),
+    (
+        "--hires-scale",
+        &[("0.5", "a number from 1 to 16"), ("17", "a number from 1 to 16"), ("x", NUMBER), ("", NUMBER)],
+    ),
+    ("--hires-size", &[("512", "as in 512x768"), ("100x64", "the nearest is 104"), ("", "as in 512x768")]),
+    ("--hires-upscaler", &[("", REQUIRED)]),
+    ("--hires-steps", &[("0", "a number from 1 to"), ("-1", WHOLE), ("x", WHOLE), ("", WHOLE)]),
+    ("--hires-strength", PART),
+    (
+        "--hires-cfg-scale",
+        &[("-1", "a number from 0 to 1000"), ("1001", "from 0 to 1000"), ("x", NUMBER), ("", NUMBER)],
+    ),
+    ("--hires-sampler", &[("eulr", "did you mean euler, "), ("", "unknown sampler")]),
+    ("--hires-scheduler", &[("karas", "did you mean karras, "), ("", "unknown")]),
+    ("--upscaler-dir", &[("", REQUIRED)]),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
     ("--batch-count", PICTURES),
     (
@@ -319,6 +341,8 @@ const BAD: &[(&str, &[Bad])] = &[
 const EXEMPT: &[(&str, &str)] = &[
     ("--prompt", "any text is a prompt"),
     ("--negative-prompt", "any text is a prompt"),
+    ("--hires-prompt", "any text is a prompt"),
+    ("--hires-negative-prompt", "any text is a prompt"),
     ("--overwrite", "a switch"),
     ("--keep-comments", "a switch"),
     ("--offline", "a switch"),
@@ -441,6 +465,7 @@ fn missing_files_are_named() {
         ("--lora", &file, &["model_index.json: is not a valid safetensors file"]),
         ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
         ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
+        ("--upscaler-dir", "nowhere", &["nowhere: not found; looked for --upscaler-dir, a folder with upscalers"]),
         ("--wildcards-dir", "nowhere", &["nowhere: not found; looked for --wildcards-dir, a folder with lists"]),
         ("--output", "nowhere/apple.png", &["nowhere: not found", "a folder for the images; create it first"]),
         ("--output", "{seed}/apple.png", &["{seed}: not found"]),
@@ -493,11 +518,13 @@ fn a_flag_that_is_given_twice_is_refused() {
         flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder", "--lora"].contains(&&*flag.long))
     {
         let value = match &*flag.long {
-            "--sampler" => "euler",
+            "--sampler" | "--hires-sampler" => "euler",
+            "--rule" => "a1111",
+            "--refiner-switch-by" => "steps",
             "--emphasis" => "original",
             "--chunk-cut" => "word",
             "--pad-conds" => "off",
-            "--scheduler" => "default",
+            "--scheduler" | "--hires-scheduler" => "default",
             "--convention" => "diffusers",
             "--sigma-range" => "table",
             "--initial-noise" => "sigma",
@@ -506,7 +533,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--rng" | "--device" => "cpu",
             "--dtype" | "--weight-type" => "f32",
             "--log-format" => "text",
-            "--seed-resize-from" => "64x64",
+            "--seed-resize-from" | "--hires-size" => "64x64",
             "--prediction" => "v",
             _ => "8", // a number, a text or a file's name
         };

@@ -51,8 +51,6 @@ fn impossible_second_passes_are_refused() {
             "--hires-size is 64x64, expected none, or no --hires-scale",
         ),
         (&["--hires-steps", "4"], "--hires-steps is 4, expected --hires-scale or --hires-size too"),
-        (&["--rule", "a1111"], "--rule is a1111, expected --init too"),
-        (&["--hires-scale", "2", "--hires-upscaler", "no.pth"], "no.pth: not found; looked for an upscaler's file"),
         (&["--hires-scale", "99"], "a number from 1 to 16"),
         (&["--hires-size", "0x64"], "--hires-size is 0, expected"),
         (&["--hires-scale", "2", "--hires-strength", "0"], "--hires-strength is 0.0, expected more than 0"),
@@ -61,6 +59,9 @@ fn impossible_second_passes_are_refused() {
         let run = txt2img(&sandbox, args).refused(&[told]);
         assert!(!run.stderr.contains("loading"), "{run}");
     }
+    let run = txt2img(&sandbox, &["--hires-scale", "2", "--hires-upscaler", "no.pth"]);
+    let run = run.fails(1, &["no.pth: not found; looked for an upscaler's file", "for latents latent, "]);
+    assert!(!run.stderr.contains("loading"), "{run}");
 }
 
 #[test]

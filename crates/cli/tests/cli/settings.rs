@@ -196,15 +196,14 @@ fn settings_of_automatic1111_are_taken_and_what_is_not_is_named() {
         .fails(1, &["other: not found; looked for the model that made theirs.png", "0123456789"]);
     let run = like(&sandbox, "theirs.png", &["-m", &model(), "-o", "a.png"]).succeeds();
     for expected in [
-        "warning: theirs.png: a second pass is not supported",
-        "Hires upscale: 2, Hires upscaler: Latent",
+        "then 128x144 by latent, 2 steps of dpmpp_2m",
         "warning: theirs.png: Tiling: True is left out",
         "warning: theirs.png: its model was other (hash 0123456789), this is sd1 (hash ",
     ] {
         assert!(run.stderr.contains(expected), "{expected}: {run}");
     }
     let flags = ["--sampler", "dpmpp_2m", "--scheduler", "karras", "--rng", "cuda", "--cfg-scale", "6", "--steps", "2"];
-    let flags = [&flags[..], &["--convention", "a1111"]].concat();
+    let flags = [&flags[..], &["--convention", "a1111", "--pad-conds", "off", "--hires-scale", "2"]].concat();
     sandbox
         .txt2img(&[&["an apple", "-n", "dark", "-s", "7", "-H", "72", "-o", "b.png"], &flags[..]].concat())
         .succeeds();

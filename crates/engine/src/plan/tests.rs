@@ -201,10 +201,16 @@ fn a_second_pass_is_planned_with_the_first() {
                 let beside = found.activations as f64 / alone.activations as f64;
                 assert!((1.0..1.05).contains(&beside), "{mode}, {stage:?} {pass:?}: {beside}");
             }
-            assert!(latents.peak() >= one.peak() && pixels.peak() >= latents.peak() && network.peak() >= pixels.peak());
+            // Besides free memory between blocks, which differs with the order of what is allocated.
+            let used = |plan: &Plan| plan.stages.iter().map(|stage| stage.total() - stage.waiting).max().unwrap();
+            let peaks = [&one, &latents, &pixels, &network].map(used);
+            assert!(peaks.is_sorted_by(|less, more| *more as f64 >= 0.99 * *less as f64), "{mode}: {peaks:?}");
             assert!(latents.seconds_per_batch > one.seconds_per_batch, "{mode}");
-            let upscale = network.stage(Upscale).unwrap();
-            assert!(upscale.weights > 0 && upscale.activations > pixels.stage(Upscale).unwrap().activations, "{mode}");
+            let [filter, network] = [&pixels, &network].map(|plan| *plan.stage(Upscale).unwrap());
+            // The pool of a CPU does not count blocks as small as this network's weights.
+            let is_counted = network.weights > 0 || !on.target.is_gpu();
+            let is_more = is_counted && network.activations > filter.activations;
+            assert!(is_more, "{mode} on {:?}: {filter:?} {network:?}", on.target);
         }
         // A budget that has room for the first pass alone is refused, with both sizes.
         let least = |work| planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();

@@ -8,6 +8,7 @@ mod size;
 
 use std::path::PathBuf;
 
+use kiln_files::check_folder;
 use kiln_models::ModelFolder;
 use kiln_models::limits::MAX_SIDE;
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
@@ -116,6 +117,8 @@ impl Request {
     /// the upscaler's file, [`Error::Scheduler`] where the strength leaves no step.
     pub(crate) fn second_pass(&self, first: &Job, model: &ModelFolder) -> Result<Option<Box<SecondPass>>> {
         let multiple = model.size_multiple();
+        let folder = self.upscaler_dir.as_deref();
+        folder.map_or(Ok(()), |folder| check_folder(folder, "`upscaler_dir`, a folder with upscalers"))?;
         let Some(asked) = self.asked_size(multiple)? else { return Ok(None) };
         if self.init.is_some() {
             let (name, found) = self.size_option();

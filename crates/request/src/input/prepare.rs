@@ -87,7 +87,6 @@ impl Request {
                 ["mask_invert", "mask_blur", "mask_content", "inpaint_area", "inpaint_padding", "paste_back"];
             OPTIONS.iter().find(move |row| {
                 row.group == OptionGroup::Input
-                    && !(row.name == "rule" && self.is_hires())
                     && !row.value(self).is_default()
                     && (!only_masks || of_masks.contains(&row.name) || row.name.starts_with("soft_"))
             })

@@ -10,8 +10,7 @@ impl Request {
         if self.init.is_some() {
             return Vec::new();
         }
-        let is_hires = self.is_hires(); // a second pass has a rule, too
-        self.drop_options(|row| row.group == OptionGroup::Input && !(is_hires && row.name == "rule"))
+        self.drop_options(|row| row.group == OptionGroup::Input)
     }
 
     /// Removes the second pass, in the same way. For settings of a text-to-image run that meet an input image.
