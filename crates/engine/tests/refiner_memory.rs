@@ -48,7 +48,7 @@ fn weights_of_one_model_leave_for_the_other() {
         refiner: Some(path),
         refiner_switch: Some(0.5),
         rule: Some(Rule::Automatic1111),
-        ..support::request("a red apple", (128, 128), 4, 1)
+        ..support::request("a red apple", (192, 192), 4, 1)
     };
     let alone = Request { refiner: None, refiner_switch: None, ..request.clone() };
     for (choice, mode) in
@@ -61,7 +61,8 @@ fn weights_of_one_model_leave_for_the_other() {
         let with = plan(&request);
         let [peak, refining] = measured(&model, &setup, &request);
         let in_use = with.peak() - with.largest().waiting;
-        println!("{mode}: {in_use} planned, {peak} used, {refining} while refining");
+        let [without, _] = measured(&model, &setup, &alone);
+        println!("{mode}: {in_use} planned, {peak} used, {refining} while refining, {without} without a refiner");
         assert!((in_use as f64 / peak as f64 - 1.0).abs() <= IN_USE, "{mode}: {in_use} planned, {peak} used");
         let unet = planner.plan(Mode::Medvram, &Workload::of(&alone.resolve(&model).unwrap()), on, None).unwrap();
         let unet = unet.stage(Stage::Denoise).unwrap().weights;
@@ -76,7 +77,6 @@ fn weights_of_one_model_leave_for_the_other() {
         if mode == Mode::Full {
             assert!(refining > 2 * unet, "{refining} bytes with two networks of {unet}");
         }
-        let [without, _] = measured(&model, &setup, &alone);
         let more = if mode == Mode::Full { unet + unet / 10 } else { unet / 10 };
         assert!(peak <= without + more, "{mode}: {peak} with a refiner, {without} without");
     }

@@ -28,7 +28,7 @@ fn a_refiner_takes_over_and_its_settings_make_the_image_again() {
     let read = |name: &str| std::fs::read(sandbox.path(name)).unwrap();
     assert!(read("a.safetensors") == read("b.safetensors"));
     let shown = sandbox.kiln(&["inspect", "a.png"]).succeeds();
-    assert!(shown.stdout.contains("Refiner") && shown.stdout.contains("sd1"), "{shown}");
+    assert!(shown.stdout.contains("refiner: sd1\nrefiner switch: 0.5"), "{shown}");
     // The stored name is looked for where models are.
     let script = format!("KILN_MODELS='{}' \"$@\"", fixtures("models").display());
     let again = ["txt2img", "--like", "a.png", "-m", &model("sd1"), "-o", "again.png"];
