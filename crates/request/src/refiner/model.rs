@@ -32,9 +32,15 @@ impl Refiner {
     /// Opens the model at `path`, a path or a name as `model` has it.
     ///
     /// # Errors
-    /// [`Error::Models`] where there is none, or where it is not valid.
+    /// [`Error::Files`] where there is none, [`Error::Models`] where it is not valid.
     pub fn open(path: &Path) -> Result<Self> {
-        let path = locate_model(Some(path))?;
+        let named = |error| match error {
+            kiln_models::Error::Files(kiln_files::Error::NotFound { path, looked_for }) => {
+                Error::not_found(path, format!("`refiner`, {looked_for}"))
+            }
+            other => other.into(),
+        };
+        let path = locate_model(Some(path)).map_err(named)?;
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         opened.retain(|(_, model)| model.strong_count() > 0);
         let known = opened.iter().find(|(known, _)| *known == path).and_then(|(_, model)| model.upgrade());
