@@ -6,13 +6,13 @@ alpha channel of the mask (`mask`), `"part"` cuts columns 8 to 72 and rows 4 to 
 
 Writes `tests/fixtures/inpaint/rules.json` with three arrays, and `rules.safetensors`.
 
-- `prepared`: what is made of the files. Tensors in u8, every 61st byte of what they are made from: `{name}.image` (RGB, what the
+- `prepared`: what is made of the files. Tensors in u8, every 127th byte of what they are made from: `{name}.image` (RGB, what the
   encoder gets), `{name}.overlay` (the result of pasting the input around the inverted `image`), `{name}.masked` (the pixels whose
   latents a network with nine channels gets with a weight of 0.75, `(x + 1) * 127.5`, rounded). `{name}.latent_mask` and
-  `{name}.network_mask` are the masks of latents, `(h, w)` in f32.
-- `runs`: final latents `{name}` `(1, 4, h, w)` in f32; a row has what differs from `DEFAULTS`.
+  `{name}.network_mask` are the masks of latents, `(h, w)` in 1/255.
+- `runs`: of the final latents `(1, 4, h, w)` every second value `{name}` in f32; a row has what differs from `DEFAULTS`.
 - `composites`: soft inpainting's mask of the result. Tensors `{name}.before` and `{name}.after` `(1, 4, h, w)`, the mask
-  `{name}.kept` `(1, 1, h, w)`, `{name}.seen` `(h, w)` in u8 and `{name}.mask`, every 61st byte of the mask of the whole input.
+  `{name}.kept` `(1, 1, h, w)`, `{name}.seen` `(h, w)` in u8 and `{name}.mask`, every 127th byte of the mask of the whole input.
 """
 
 import json
@@ -94,8 +94,13 @@ COMPOSITES = {
 
 
 def sampled(image):
-    """Every 61st byte of an image or an array."""
-    return torch.from_numpy(np.array(image).reshape(-1)[::61].copy())
+    """Every 127th byte of an image or an array."""
+    return torch.from_numpy(np.array(image).reshape(-1)[::127].copy())
+
+
+def in_bytes(mask):
+    """A mask from 0 to 1 in 1/255, which it has exactly."""
+    return (mask * 255).round().to(torch.uint8)
 
 
 def files(case):
@@ -122,8 +127,8 @@ def prepare(name, case, tensors):
         f"{name}.image": sampled(prepared.image),
         f"{name}.overlay": sampled(prepared.paste(ImageOps.invert(prepared.image))),
         f"{name}.masked": sampled(((masked + 1) * 127.5).round().to(torch.uint8)),
-        f"{name}.latent_mask": prepared.latent_mask((WIDTH // 8, HEIGHT // 8)),
-        f"{name}.network_mask": mask[0, 0],
+        f"{name}.latent_mask": in_bytes(prepared.latent_mask((WIDTH // 8, HEIGHT // 8))),
+        f"{name}.network_mask": in_bytes(mask[0, 0]),
     }
     return {"name": name, **case}
 
@@ -234,7 +239,8 @@ def main():
     for name, changes in RUNS.items():
         case = {**DEFAULTS, **changes}
         model = Model(case["kind"], case["channels"])
-        tensors[name] = (run_webui if case["program"] == "a1111" else run_comfyui)(case, model)
+        latents = (run_webui if case["program"] == "a1111" else run_comfyui)(case, model)
+        tensors[name] = latents.flatten()[::2].contiguous()
     rows = {
         "prepared": prepared,
         "runs": [{"name": name, **changes} for name, changes in RUNS.items()],

@@ -132,7 +132,9 @@ fn results_are_those_of_the_programs() {
         let mut engine = engine(of_model[0], &folder);
         let parity = Parity::new("rules", format!("{kind} f32"));
         for case in of_model {
-            let found = latents(&images(&mut engine, &case.request()));
+            // The fixture has every second value.
+            let pairs = latents(&images(&mut engine, &case.request())).reshape(((), 2)).unwrap();
+            let found = pairs.narrow(1, 0, 1).unwrap().flatten_all().unwrap();
             parity.check(&case.name, &found, &results.tensor(&case.name), BOUND);
         }
     }
