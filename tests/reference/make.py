@@ -2,9 +2,9 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, lengths, emoji, steps,
-single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `lengths`, `single_file`, `lora`, `lcm` and
-`lora_bias` need `models`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, control, lengths,
+emoji, steps, single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `control`, `lengths`,
+`single_file`, `lora`, `lcm` and `lora_bias` need `models`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "lengths", "emoji", "steps", "single_file",
-    "lora", "lcm", "lora_bias", "flop",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "control", "lengths", "emoji", "steps",
+    "single_file", "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 10_000_000
@@ -39,6 +39,7 @@ def main():
     sys.dont_write_bytecode = True
     # Imported here so that --help and a wrong argument answer at once.
     import common
+    import control
     import emoji
     import flop
     import image_to_image
@@ -64,6 +65,7 @@ def main():
         "pipeline": pipeline.main,
         "image_to_image": image_to_image.main,
         "inpaint": inpaint.main,
+        "control": control.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),
         "steps": lambda: steps.main(args.emoji),

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kiln_engine::{BatchSize, ByteSize, DTypeChoice, HubReference, MemoryOptions, Preset, Setup, WeightType};
+use kiln_engine::{
+    BatchSize, ByteSize, ControlUse, DTypeChoice, HubReference, MemoryOptions, Preset, Setup, WeightType,
+};
 
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
@@ -157,6 +159,9 @@ pub struct PlanArgs {
     /// Includes the encoding of an input image, as kiln img2img does it.
     #[arg(long)]
     pub img2img: bool,
+    /// Includes a control network: net=FILE|DIR. Can be repeated. Its image is not read.
+    #[arg(long = "control", value_name = "net=FILE", conflicts_with = "preset")]
+    pub controls: Vec<ControlUse>,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

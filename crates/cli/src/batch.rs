@@ -27,7 +27,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         None => JobFile::nothing(),
     };
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
-    args.run.fetch(&mut [])?;
+    args.run.fetch(&mut [], &mut [])?;
     for model in set.models() {
         located(model, &args.run.hub())?;
     }

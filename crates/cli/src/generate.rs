@@ -19,7 +19,7 @@ use crate::txt2img_args::Txt2img;
 /// read.
 pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
     interrupt::listen();
-    args.run.fetch(&mut args.loras)?;
+    args.run.fetch(&mut args.loras, &mut args.controls)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {

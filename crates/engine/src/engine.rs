@@ -13,6 +13,7 @@ use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
 use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::control::{Control, LoadedControls};
 use crate::error::{Result, proceed};
 use crate::host_memory;
 use crate::lora::{AppliedLoras, Changed, LoraUse};
@@ -42,6 +43,7 @@ pub struct Engine {
     pub(crate) text: Arc<Mutex<TextEncoders>>,
     pub(crate) unet: Unet,
     pub(crate) unet_component: LoadedComponent,
+    pub(crate) controls: LoadedControls,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
     /// Shared in the same way.
@@ -112,6 +114,7 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
+        engine.set_controls(&job.controls)?;
         let (work, _) = engine.text().work(job)?;
         engine.prepare(work)?;
         engine.loaded(start, watch)
@@ -129,7 +132,11 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Self> {
         let start = Instant::now();
-        Self::open(model, setup, Some(job), loras)?.loaded(start, watch)
+        let mut engine = Self::open(model, setup, Some(job), loras)?;
+        if let Err(error) = engine.set_controls(&job.controls) {
+            tracing::info!("the first job's control networks are not loaded with the model: {error}");
+        }
+        engine.loaded(start, watch)
     }
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
@@ -164,6 +171,7 @@ impl Engine {
             text: Arc::new(Mutex::new(text)),
             unet,
             unet_component,
+            controls: LoadedControls::default(),
             loras: applied,
             recorded,
             decoder: Arc::new(Mutex::new(decoder)),
@@ -197,7 +205,8 @@ impl Engine {
         if self.memory_manager.mode().is_fully_resident() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             let (decoder, text) = (self.decoder(), self.text());
-            for part in [decoder.part(), &self.unet_component].into_iter().chain(text.parts()) {
+            let denoiser = std::iter::once(&self.unet_component).chain(self.controls.components());
+            for part in std::iter::once(decoder.part()).chain(denoiser).chain(text.parts()) {
                 tell(Stage::Load.begin())?;
                 part.enter(&WeightResidency::Whole)?;
             }
@@ -255,6 +264,28 @@ impl Engine {
         result.map(drop)
     }
 
+    /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and
+    /// those of the model are where they were unless the plan of memory changes its mode.
+    ///
+    /// # Errors
+    /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
+    pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
+        if self.controls.set(controls, &self.model, &self.placement, &self.copies)? {
+            self.recorded = RecordedStep::default(); // it has the networks that were open in it
+            self.memory_manager.set_controls(self.controls.configs());
+            self.origin.start_controls(controls);
+        }
+        Ok(())
+    }
+
+    /// Makes the U-Net and the control networks ready to run.
+    pub(crate) fn enter_denoiser(&self) -> Result<()> {
+        for (i, component) in self.controls.components().enumerate() {
+            component.enter(&self.memory_manager.keep_control(i)?)?;
+        }
+        self.unet_component.enter(&self.memory_manager.keep(Stage::Denoise)?)
+    }
+
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -264,7 +295,7 @@ impl Engine {
         let schedule = job.schedule(&self.model)?;
         let calls = schedule.points().len() - schedule.start();
         let mut images = SingleCall { job, first: 0, watch };
-        self.take_loras(&job.loras, &mut |event| images.event(event))?;
+        self.take_networks(job, &mut |event| images.event(event))?;
         let (work, texts) = self.text().work(job)?;
         self.prepare(work)?;
         self.memory_manager.plan().log();
@@ -357,6 +388,7 @@ impl Engine {
         self.recorded = RecordedStep::default();
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
+        self.controls.leave();
         self.decoder().part().leave();
         self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
         HostPool::trim(0.0);
@@ -385,6 +417,7 @@ impl Engine {
         if stage != Stage::Denoise {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
             self.unet_component.leave();
+            self.controls.leave();
         }
         if stage != Stage::Decode {
             self.decoder().part().leave();

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod component;
+mod control;
 mod devices;
 mod engine;
 mod error;
@@ -56,6 +57,7 @@ mod upscaling;
 mod wildcards;
 mod words;
 
+pub use control::{Control, ControlMode, ControlUse, control_configs};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result, proceed};

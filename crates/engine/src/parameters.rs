@@ -119,6 +119,7 @@ mod tests {
             image: ImageOptions::default(),
             input: None,
             takes_mask: false,
+            controls: Vec::new(),
             parsed: Default::default(),
         }
     }

@@ -90,8 +90,12 @@ impl Request {
             image: ImageOptions::of(self),
             input: None,
             takes_mask: model.takes_mask(),
+            controls: Vec::new(),
             parsed: Parsed::default(),
         };
+        let controls =
+            self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
+        let job = Job { controls, ..job };
         let job = match prepared {
             None => job,
             Some(Prepared { init, input, .. }) => {

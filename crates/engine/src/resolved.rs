@@ -9,6 +9,7 @@ use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::input::{Input, Rule};
 use crate::limits::check_images;
@@ -86,6 +87,8 @@ pub struct Job {
     /// Whether the denoiser takes a mask and a masked image besides latents.
     #[serde(skip)]
     pub(crate) takes_mask: bool,
+    /// Control networks, each with its image.
+    pub controls: Vec<Control>,
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub(crate) parsed: Parsed,

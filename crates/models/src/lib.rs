@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod components;
+mod control;
 mod convert;
 mod dtype;
 mod error;
@@ -30,6 +31,7 @@ mod presets;
 mod single_file;
 
 pub use components::{Component, ComponentKind};
+pub use control::{ControlFile, ControlNetwork};
 pub use convert::{Converted, WeightType, convert};
 pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};

@@ -4,12 +4,14 @@
 //! AUTOMATIC1111 v1.10 (`StableDiffusionProcessingImg2Img.init` of `modules/processing.py`).
 
 mod choices;
+mod control;
 mod extend;
 mod paste;
 mod prepare;
 mod read;
 
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
+pub(crate) use control::{FittedInput, fit_control};
 pub use extend::Extend;
 pub(crate) use prepare::{Input, Prepared};
 pub use read::ImageSource;

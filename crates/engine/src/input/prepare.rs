@@ -8,9 +8,10 @@ use kiln_media::{
     AlphaRule, Borders, Filter, Gray8Image, ResizeMode, Rgb8Image, ValueRange, extend, fill_masked, size_in_multiples,
 };
 
+use super::control::FittedInput;
 use super::paste::PasteBack;
 use super::read::{ImageFile, file_name};
-use super::{InpaintArea, MaskContent, ResizeChoice, Rule};
+use super::{InpaintArea, MaskContent, Rule};
 use crate::error::{Error, Result};
 use crate::options::{ImageOptions, OPTIONS, OptionGroup, OptionSet, Request};
 use crate::pipeline::init::{Init, InitImage, InitLatents, Mask};
@@ -33,6 +34,7 @@ pub(crate) struct Input {
 /// The input images of a request, with the size of its results.
 pub(crate) struct Prepared {
     pub(crate) init: Init,
+    pub(crate) fitted: FittedInput,
     pub(crate) input: Input,
     pub(crate) width: usize,
     pub(crate) height: usize,
@@ -111,9 +113,9 @@ impl Request {
             extend: self.extend,
             ..Request::default()
         };
-        let (init, paste_back) = begin(image, mask, &options, (width, height))?;
+        let (init, fitted, paste_back) = begin(image, mask, &options, (width, height))?;
         let paste_back = paste_back.filter(|_| options.paste_back).map(Arc::new);
-        Ok(Some(Prepared { init, input: Input { files, request, paste_back }, width, height }))
+        Ok(Some(Prepared { init, fitted, input: Input { files, request, paste_back }, width, height }))
     }
 
     /// The mask in the size of `image`, inverted and blurred.
@@ -179,16 +181,13 @@ fn begin(
     mask: Option<Gray8Image>,
     options: &ImageOptions,
     (width, height): (usize, usize),
-) -> Result<(Init, Option<PasteBack>)> {
-    let mode = match options.resize_mode {
-        ResizeChoice::Stretch => ResizeMode::Stretch,
-        ResizeChoice::Crop => ResizeMode::Crop,
-        ResizeChoice::Fill => ResizeMode::Fill,
-    };
+) -> Result<(Init, FittedInput, Option<PasteBack>)> {
+    let mode = options.resize_mode.mode();
     let strength = options.strength;
     let Some(mask) = mask else {
         let image = image.resize_to(mode, width, height, Filter::Lanczos3)?;
-        return Ok((Init::Image { image: pixels(&image, options.latents())?, strength }, None));
+        let init = Init::Image { image: pixels(&image, options.latents())?, strength };
+        return Ok((init, FittedInput { image: Arc::new(image), region: None }, None));
     };
     let is_automatic = options.rule == Rule::Automatic1111;
     let (image, mask, paste_back) = match options.inpaint_area {
@@ -210,12 +209,14 @@ fn begin(
             (fitted, seen, PasteBack { original: image, mask, region: Some(region) })
         }
     };
+    let region = paste_back.region.map(|region| (region, paste_back.original.size()));
+    let fitted = FittedInput { image: Arc::new(image.clone()), region };
     // As AUTOMATIC1111 does, noise and nothing in the latents begin with colors from around the mask, too.
     let image = if options.mask_content == MaskContent::Original { image } else { fill_masked(&image, &mask)? };
     let mask = if is_automatic { latent_mask(&mask)? } else { mask.threshold(127) };
     let values = Tensor::from_vec(mask.to_unit(), (1, 1, height, width), &Device::Cpu)?;
     let image = pixels(&image, options.latents())?;
-    Ok((Init::Masked { image, mask: Mask::new(&values)?, strength }, Some(paste_back)))
+    Ok((Init::Masked { image, mask: Mask::new(&values)?, strength }, fitted, Some(paste_back)))
 }
 
 /// AUTOMATIC1111's mask of the latents (`processing.py`: Pillow's bicubic resizing to the latents' size, then rounding half to

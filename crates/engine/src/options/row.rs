@@ -83,6 +83,8 @@ pub enum OptionKind {
     Borders,
     /// LoRA files with their strengths.
     Loras,
+    /// Control networks with their images and strengths.
+    Controls,
 }
 
 /// How the infotext of an image has an option: under AUTOMATIC1111's key, where that program or an extension has one.
@@ -176,6 +178,7 @@ impl OptionKind {
             Self::Choice(names) | Self::Name(names) => names().into_iter().map(String::from).collect(),
             Self::Numbers => vec!["3,2,1".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
+            Self::Controls => vec!["net=a.safetensors,image=b.png,weight=0.5;net=c,mode=prompt,resize=fill".into()],
         }
     }
 
@@ -205,6 +208,7 @@ impl OptionKind {
             Self::Folder | Self::File => "path".into(),
             Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
+            Self::Controls => "list of controls".into(),
         }
     }
 }

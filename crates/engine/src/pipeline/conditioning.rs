@@ -215,6 +215,11 @@ impl Conditions {
         if guided { rows } else { &rows[unconditional..] }
     }
 
+    /// The unconditional rows of each image in such a step, before its conditional ones.
+    pub(crate) fn unconditional(&self, guided: bool) -> usize {
+        usize::from(self.plan.guided && (guided || self.is_composed()))
+    }
+
     /// The number of each row's text at `step`.
     fn texts_at(&self, step: usize, guided: bool) -> Vec<Option<usize>> {
         let text = |row: &Row| match row {

@@ -28,12 +28,16 @@ impl Engine {
     ) -> Result<GroupId> {
         let mut tell = |event| proceed(watch(event));
         if running.is_empty() {
-            self.take_loras(&job.loras, &mut tell)?;
-            running.begin(&job.loras);
+            self.take_networks(job, &mut tell)?;
+            running.begin(job);
         } else if running.loras() != job.loras {
             let found = job.loras.iter().map(LoraUse::name).collect::<Vec<_>>().join(", ");
             let expected = "the LoRAs of the batches that are running".into();
             return Err(Error::Value { name: "loras", found, expected });
+        } else if !running.has_nets_of(job) {
+            let found = job.controls.iter().map(|control| control.using.name()).collect::<Vec<_>>().join(", ");
+            let expected = "the control networks of the batches that are running".into();
+            return Err(Error::Value { name: "controls", found, expected });
         }
         let batch = Batch::of_job(job, first);
         let texts = self.text().plan(&batch)?;
@@ -56,7 +60,7 @@ impl Engine {
     ) -> Result<Vec<GroupId>> {
         self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| {
             engine.make_room_for(Stage::Denoise);
-            engine.unet_component.enter(&engine.memory_manager.keep(Stage::Denoise)?)?;
+            engine.enter_denoiser()?;
             engine.advance(running, None)
         })?;
         Ok(running.finished())

@@ -11,9 +11,9 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
 use crate::host_memory::{self, SystemRequests};
-use crate::lora::LoraUse;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::controlled::Controlled;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
@@ -211,7 +211,8 @@ pub(crate) fn start(
     let schedule = job.schedule(&engine.model)?;
     let guidance = Guidance::new(job, &conditions, schedule.points().len() - schedule.start());
     engine.make_room_for(Stage::Denoise);
-    engine.unet_component.enter(&engine.memory_manager.keep(Stage::Denoise)?)?;
+    let controls = engine.embed_controls(batch)?;
+    engine.enter_denoiser()?;
     engine.timings.encode += begin.elapsed();
 
     let begin = Instant::now();
@@ -226,6 +227,7 @@ pub(crate) fn start(
     let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
     let start = Start { extra, ..start };
     let group = Group::new(schedule, start, Box::new(noise), conditions, guidance, job.steps)?;
+    let group = group.with_controls(controls);
     engine.timings.denoise += begin.elapsed();
     Ok(group)
 }
@@ -384,7 +386,8 @@ pub fn decode(
 impl Engine {
     /// One evaluation of all groups of a running batch, whose denoiser is in memory.
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, trace: Option<&mut Trace>) -> Result<()> {
-        running.step(&self.unet, Some(&mut self.recorded), self.dtype, trace)
+        let denoiser = Controlled::new(&self.unet, self.controls.nets());
+        running.step(&denoiser, Some(&mut self.recorded), self.dtype, trace)
     }
 
     /// The encoder of initial images, opened the first time.
@@ -398,12 +401,14 @@ impl Engine {
         }
     }
 
-    /// [`Engine::set_loras`], in a smaller mode where memory is out. `tell` gets a change of the mode.
+    /// Puts the LoRAs of `job` into the weights and opens its control networks, in a smaller mode where memory is out.
+    /// `tell` gets a change of the mode.
     ///
     /// # Errors
-    /// Those of [`Engine::set_loras`] and of `tell`.
-    pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
+    /// Those of [`Engine::set_loras`] and [`Engine::set_controls`], and of `tell`.
+    pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        self.set_controls(&job.controls)?;
+        self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(&job.loras))
     }
 }
 

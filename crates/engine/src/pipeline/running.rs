@@ -1,5 +1,6 @@
 //! The sampler loop: batches that are denoised together, each at its own place of its own schedule.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -10,11 +11,13 @@ use kiln_unet::Conditioning;
 use crate::error::{Error, Result};
 use crate::lora::LoraUse;
 use crate::pipeline::conditioning::{Conditions, step_of};
+use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::init::{Kept, Start};
 use crate::pipeline::step::{GuidedStep, RecordedStep};
 use crate::plan::Workload;
+use crate::resolved::Job;
 
 /// Tells a group of a running batch from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +35,7 @@ pub struct Group {
     conditions: Conditions,
     /// The weights of the conditional rows.
     weights: Option<Tensor>,
+    controls: ControlInputs,
     guidance: Guidance,
     /// Steps of the prompts' schedules.
     steps: usize,
@@ -67,11 +71,17 @@ impl Group {
             noise,
             conditions,
             weights,
+            controls: ControlInputs::default(),
             guidance,
             steps,
             evaluations,
             guided: None,
         })
+    }
+
+    /// The same images with control networks.
+    pub(crate) fn with_controls(self, controls: ControlInputs) -> Self {
+        Self { controls, ..self }
     }
 
     /// How many images.
@@ -100,10 +110,15 @@ impl Group {
         (step_of(call, self.evaluations, self.steps), self.guidance.is_on(call))
     }
 
-    /// Whether the next evaluation has other conditions or another guidance than the last one.
+    /// The place of the next evaluation.
+    fn at(&self) -> At {
+        At { call: self.done(), calls: self.evaluations }
+    }
+
+    /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.
     fn changes(&self) -> bool {
         let (step, on) = self.next();
-        self.guided != Some(on) || self.conditions.changes_at(step, on)
+        self.guided != Some(on) || self.conditions.changes_at(step, on) || self.controls.changes_at(self.at())
     }
 
     /// What two groups need to have in common for one call of the denoiser.
@@ -113,6 +128,7 @@ impl Group {
             latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
             scale: self.guidance.scale_within_step(on).map(f64::to_bits),
             conditions: self.conditions.form(on, self.images()),
+            controls: self.controls.form(self.at()),
         }
     }
 }
@@ -123,6 +139,7 @@ struct Form {
     latents: Vec<usize>,
     scale: Option<u64>,
     conditions: Vec<u64>,
+    controls: Vec<u64>,
 }
 
 /// One call of the denoiser for some groups.
@@ -145,6 +162,8 @@ pub struct RunningBatch {
     work: Vec<(GroupId, Workload)>,
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
+    /// The files of the control networks, which all groups have in common too.
+    nets: Vec<PathBuf>,
     calls: Vec<Call>,
     joined: u64,
 }
@@ -170,9 +189,15 @@ impl RunningBatch {
         self.group(id).map(|group| (group.done(), group.evaluations()))
     }
 
-    /// Says which LoRAs the groups that join from now on have in common.
-    pub(crate) fn begin(&mut self, loras: &[LoraUse]) {
-        self.loras = loras.to_vec();
+    /// Says which LoRAs and control networks the groups that join from now on have in common.
+    pub(crate) fn begin(&mut self, job: &Job) {
+        self.loras = job.loras.to_vec();
+        self.nets = nets(job);
+    }
+
+    /// Whether the networks of `job` are those that all groups have in common.
+    pub(crate) fn has_nets_of(&self, job: &Job) -> bool {
+        self.nets == nets(job)
     }
 
     /// The LoRAs that all groups have in common.
@@ -298,6 +323,10 @@ impl Group {
             let rows = conditioning.context.dim(0)? / self.images().max(1);
             conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
         }
+        let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
+        let unconditional = self.conditions.unconditional(on);
+        let conditional = (rows / images).saturating_sub(unconditional);
+        conditioning.controls = self.controls.at(self.at(), (unconditional, conditional))?;
         self.guided = Some(on);
         Ok(conditioning)
     }
@@ -316,6 +345,11 @@ impl Group {
         };
         Ok(())
     }
+}
+
+/// The files of a job's control networks.
+fn nets(job: &Job) -> Vec<PathBuf> {
+    job.controls.iter().map(|control| control.using.net.clone()).collect()
 }
 
 /// The step of some groups at their next evaluation. A group alone has its conditions as they are.

@@ -5,6 +5,7 @@ use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
+use crate::control::control_configs;
 use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::resolved::Job;
@@ -77,7 +78,8 @@ impl Planner {
 
     /// The same for at most `most` images.
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
-        let planner = Self::new(model, setup.taesd.as_deref())?;
+        let mut planner = Self::new(model, setup.taesd.as_deref())?;
+        planner.set_controls(control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)

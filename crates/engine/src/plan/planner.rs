@@ -6,16 +6,18 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
-use kiln_unet::Unet;
+use kiln_unet::{ControlConfig, ControlHint, ControlNet, Unet};
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
+use super::flop::control_flop;
 use super::{ExecutionTarget, Plan, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
 use crate::limits::{MAX_IMAGES, in_range, side};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
+use crate::pipeline::controlled::Controlled;
 use crate::pipeline::decoder::{Network, tiny};
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
@@ -32,6 +34,8 @@ pub struct Planner {
     model: Architecture,
     text: Vec<TextEncoder>,
     unet: Unet,
+    /// Control networks that run in every step, with the embeddings of their images.
+    controls: Vec<(ControlNet, ControlHint)>,
     decoder: Network,
     encoder: image_encoder::Network,
 }
@@ -43,6 +47,7 @@ pub(super) struct Measures {
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
+    controls: Vec<Weights>,
     decoder: Weights,
     /// The encoder of initial images, where there are any.
     encoder: Option<Weights>,
@@ -69,6 +74,13 @@ struct Streamed {
     resident: usize,
     ring: usize,
     copied: usize,
+}
+
+impl Streamed {
+    /// Resident segments and the ring.
+    fn on_device(&self) -> usize {
+        self.resident + self.ring
+    }
 }
 
 impl Weights {
@@ -129,9 +141,16 @@ impl Planner {
             encoder: image_encoder::Network::of(&decoder),
             text: text.collect::<kiln_clip::Result<_>>()?,
             unet: Unet::new(model.unet.clone()),
+            controls: Vec::new(),
             decoder,
             model: model.clone(),
         })
+    }
+
+    /// Plans from now on with these control networks beside the U-Net, in the order in which jobs name them.
+    pub fn set_controls(&mut self, controls: Vec<ControlConfig>) {
+        let networks = |config: ControlConfig| (ControlNet::new(config.clone()), ControlHint::new(&config));
+        self.controls = controls.into_iter().map(networks).collect();
     }
 
     /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
@@ -167,6 +186,34 @@ impl Planner {
         Ok(on.rates.estimate(&unet_flop(&self.unet, work.images(), size, work.context * TOKENS)?))
     }
 
+    /// The estimate for streaming control network `i`; of none if there is no such network.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn control_estimate(&self, i: usize, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        let Some((net, _)) = self.controls.get(i) else { return Ok(on.rates.estimate(&[])) };
+        Ok(on.rates.estimate(&self.control_flop(net, work)?))
+    }
+
+    /// Operations of each segment of a control network in a step.
+    fn control_flop(&self, net: &ControlNet, work: &Workload) -> Result<Vec<f64>> {
+        let f = self.model.vae.downscale();
+        let size = (work.height / f, work.width / f);
+        control_flop(net, &self.unet, work.images(), size, work.context * TOKENS)
+    }
+
+    /// Bytes on the device of all control networks while they stream.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn streamed_controls(&self, work: &Workload, on: ExecutionTarget) -> Result<usize> {
+        let of = |(net, _): &(ControlNet, ControlHint)| -> Result<usize> {
+            let weights = Weights::of(net.segments(), on.dtype, on, &self.control_flop(net, work)?);
+            Ok(weights.streamed(StreamBudget::LEAST).on_device())
+        };
+        self.controls.iter().map(of).sum()
+    }
+
     /// Bytes of the U-Net's weights.
     pub(crate) fn unet_bytes(&self, on: ExecutionTarget) -> usize {
         self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
@@ -186,7 +233,8 @@ impl Planner {
         let networks = Networks {
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
-            denoiser: &self.unet,
+            denoiser: &Controlled::new(&self.unet, self.controls.iter().map(|(net, _)| net).collect()),
+            hints: self.controls.iter().map(|(_, hint)| hint).collect(),
             decoder: &self.decoder,
             encoder: &self.encoder,
             dtype,
@@ -197,14 +245,21 @@ impl Planner {
         let size = (work.height / downscale, work.width / downscale);
         let DryRun { stages, step_flop } = networks.dry_run(on, work)?;
         let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
+        let of_control = |(net, _): &(ControlNet, ControlHint)| -> Result<(Weights, f64)> {
+            let flop = self.control_flop(net, work)?;
+            Ok((Weights::of(net.segments(), dtype, on, &flop), flop.iter().sum()))
+        };
+        let controls: Vec<(Weights, f64)> = self.controls.iter().map(of_control).collect::<Result<_>>()?;
+        let control_flop: f64 = controls.iter().map(|(_, flop)| flop).sum();
         Ok(Measures {
             stages,
             map,
             text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
+            controls: controls.into_iter().map(|(weights, _)| weights).collect(),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
-            step_flop: step_flop.iter().sum::<f64>() / work.batch_size.max(1) as f64,
+            step_flop: (step_flop.iter().sum::<f64>() + control_flop) / work.batch_size.max(1) as f64,
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
             on,
@@ -225,7 +280,8 @@ impl Measures {
     /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let Self { unet, decoder, encoder, work, on, .. } = self;
-        let unet_streams = self.streamed(unet, resident_in(mode), budget, self.bytes_of(Stage::Denoise));
+        let unet_streams = self.streamed_unet(resident_in(mode), budget, self.bytes_of(Stage::Denoise));
+        let controls = self.streamed_controls();
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, ways } in &self.stages {
@@ -251,9 +307,12 @@ impl Measures {
         let images = encoder.as_ref();
         let (copied_per_step, per_image, once) = match mode {
             Mode::Full => (0, 0, 0),
-            Mode::Medvram => (0, 0, texts + unet.all() + decoder.all() + images.map_or(0, Weights::all)),
+            Mode::Medvram => {
+                (0, 0, texts + unet.all() + self.all_controls() + decoder.all() + images.map_or(0, Weights::all))
+            }
             Mode::Lowvram { .. } => {
-                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident)
+                let copied = unet_streams.copied + controls.copied;
+                (copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident)
             }
         };
         let rates = &on.rates;
@@ -285,12 +344,14 @@ impl Measures {
             Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => None,
         };
         match (mode, of_network) {
-            (Mode::Full, None) => (texts + unet.all() + decoder.all() + images, 0),
+            (Mode::Full, None) => (texts + unet.all() + self.all_controls() + decoder.all() + images, 0),
             // On the CPU text encoders give their memory back.
             (Mode::Full, Some(_)) => {
-                (unet.all() + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0)
+                let others = decoder.all() + images + if on.target.is_gpu() { texts } else { 0 };
+                (unet.all() + self.all_controls() + others, 0)
             }
             (Mode::Medvram, None) => (largest(&Weights::all), 0),
+            (Mode::Medvram, Some(_)) if stage == Stage::Denoise => (unet.all() + self.all_controls(), 0),
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
             (Mode::Lowvram { .. }, None) => {
                 // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
@@ -299,9 +360,13 @@ impl Measures {
                 let Streamed { resident, ring, .. } = texts.unwrap_or_default();
                 (resident, ring)
             }
+            (Mode::Lowvram { .. }, Some(_)) if stage == Stage::Denoise => {
+                let (unet, controls) =
+                    (self.streamed_unet(resident_in(mode), budget, beside), self.streamed_controls());
+                (unet.resident + controls.resident, unet.ring + controls.ring)
+            }
             (Mode::Lowvram { .. }, Some(weights)) => {
-                let resident = if stage == Stage::Denoise { resident_in(mode) } else { 0 };
-                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
+                let Streamed { resident, ring, .. } = self.streamed(weights, 0, budget, beside);
                 (resident, ring)
             }
         }
@@ -310,6 +375,27 @@ impl Measures {
     /// How weights stream beside what a stage has, with so many bytes resident.
     fn streamed(&self, weights: &Weights, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
         weights.streamed(StreamBudget { resident, room: self.room(budget, beside) })
+    }
+
+    /// How the U-Net streams in the room that control networks leave.
+    fn streamed_unet(&self, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
+        let room = self.room(budget, beside).saturating_sub(self.streamed_controls().on_device());
+        self.unet.streamed(StreamBudget { resident, room })
+    }
+
+    /// How all control networks stream together.
+    fn streamed_controls(&self) -> Streamed {
+        let all = self.controls.iter().map(|weights| weights.streamed(StreamBudget::LEAST));
+        all.fold(Streamed::default(), |sum, one| Streamed {
+            resident: sum.resident + one.resident,
+            ring: sum.ring + one.ring,
+            copied: sum.copied + one.copied,
+        })
+    }
+
+    /// Bytes of all control networks.
+    fn all_controls(&self) -> usize {
+        self.controls.iter().map(Weights::all).sum()
     }
 
     /// What a stage has besides weights, run in the fastest way.
@@ -356,6 +442,7 @@ impl Measures {
     /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
         let room = self.room(budget, self.bytes_of(Stage::Denoise));
+        let room = room.saturating_sub(self.streamed_controls().on_device());
         room.saturating_sub(self.unet.streamed(StreamBudget::LEAST).ring).min(self.unet.all())
     }
 

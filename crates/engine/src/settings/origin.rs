@@ -10,6 +10,7 @@ use kiln_models::{Hashed, Hashes, ModelFolder};
 use kiln_weights::MatrixType;
 
 use super::own::{ComponentKind, NamedFile, OwnSettings, PartFile};
+use crate::control::Control;
 use crate::lora::{LoraName, LoraUse, find_lora, stem};
 use crate::resolved::Job;
 use crate::setup::Setup;
@@ -87,6 +88,11 @@ impl Origin {
         self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
     }
 
+    /// Begins to hash control networks.
+    pub(crate) fn start_controls(&self, controls: &[Control]) {
+        self.hashes.start(controls.iter().filter_map(|control| Hashed::component(&control.using.net)).collect());
+    }
+
     fn lora(&self, name: &LoraName) -> Option<Hashed> {
         let mut known = self.loras.lock().unwrap_or_else(PoisonError::into_inner);
         let find = || find_lora(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
@@ -111,7 +117,18 @@ impl Origin {
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
             files: self.parts.iter().map(file).collect(),
             loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
-            inputs: job.input.as_ref().map(|input| input.files.clone()).unwrap_or_default(),
+            controls: job
+                .controls
+                .iter()
+                .map(|control| named(control.using.name(), Hashed::component(&control.using.net)))
+                .collect(),
+            inputs: job
+                .input
+                .iter()
+                .flat_map(|input| &input.files)
+                .chain(job.controls.iter().filter_map(|control| control.file.as_ref()))
+                .cloned()
+                .collect(),
             embeddings: self.words.iter().filter(is_named).cloned().collect(),
             ..self.base.clone()
         }

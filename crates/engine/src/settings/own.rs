@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::control::Control;
 use crate::lora::{LoraName, LoraUse, beside_tags};
 use crate::options::{OptionSet, Request, find_option, set_sampling};
 use crate::resolved::Job;
@@ -30,6 +31,8 @@ pub struct OwnSettings {
     pub prediction: Option<String>,
     /// The LoRAs, in their order.
     pub loras: Vec<NamedFile>,
+    /// The control networks, in their order.
+    pub controls: Vec<NamedFile>,
     /// The input images.
     pub inputs: Vec<InputFile>,
     /// The words of the prompts that had vectors of their own.
@@ -152,7 +155,9 @@ impl OwnSettings {
         let mut settings: Self = serde_json::from_value(value)?;
         let parts = settings.files.iter_mut().map(|part| &mut part.file);
         let inputs = settings.inputs.iter_mut().map(|input| &mut input.file);
-        for file in parts.chain(inputs).chain(&mut settings.loras).chain([&mut settings.model]) {
+        for file in
+            parts.chain(inputs).chain(&mut settings.loras).chain(&mut settings.controls).chain([&mut settings.model])
+        {
             file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
         }
         Ok((settings, unknown))
@@ -204,6 +209,7 @@ impl Job {
             seed_resize_from: self.seeds.resize_from,
             rng: self.rng,
             loras: loras.iter().cloned().map(without_folder).collect(),
+            controls: self.controls.iter().map(Control::request).collect(),
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
