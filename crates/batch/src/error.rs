@@ -75,7 +75,7 @@ impl Error {
     }
 
     pub(crate) fn value(name: &'static str, found: String, expected: String) -> Self {
-        Self::Engine(kiln_engine::Error::Value { name, found, expected })
+        kiln_request::Error::Value { name, found, expected }.into()
     }
 }
 
@@ -89,4 +89,4 @@ macro_rules! from_engine {
     )+};
 }
 
-from_engine!(kiln_files::Error, kiln_models::Error);
+from_engine!(kiln_files::Error, kiln_models::Error, kiln_request::Error);

@@ -9,6 +9,9 @@ use kiln_testkit::fixtures;
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
+/// The pool counts blocks of 128 KiB and more. How many are in use at once depends on the threads that save.
+const BLOCKS: usize = 512 << 10;
+
 #[test]
 fn memory_of_a_set_is_constant() {
     let folder = tempfile::tempdir().unwrap();
@@ -19,7 +22,7 @@ fn memory_of_a_set_is_constant() {
         format!("{{\"prompt\": \"image {i}\", \"width\": {width}, \"height\": {height}, \"steps\": {steps}}}\n")
     };
     let jobs = folder.path().join("jobs.jsonl");
-    std::fs::write(&jobs, (0..150).map(job).collect::<String>()).unwrap();
+    std::fs::write(&jobs, (0..300).map(job).collect::<String>()).unwrap();
     let set =
         JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&fixtures("models/sd1"))).unwrap();
     let options = BatchOptions {
@@ -42,10 +45,10 @@ fn memory_of_a_set_is_constant() {
         ControlFlow::Continue(())
     });
     let report = report.unwrap();
-    assert_eq!((report.made, report.failed, kept.len()), (150, 0, 150));
-    // Each group has ten images: after two thirds of the set all sizes except the last have occurred, including the
-    // largest.
-    let (before, after) = (kept[..100].iter().max().unwrap(), kept[100..].iter().max().unwrap());
-    println!("at the most {before} bytes kept in the first 100 images, {after} in the last 50");
-    assert!(*after as f64 <= 1.05 * *before as f64, "{after} bytes kept, {before} before");
+    assert_eq!((report.made, report.failed, kept.len()), (300, 0, 300));
+    // Each group has twenty images: after two thirds of the set all sizes except the last have occurred, including the
+    // largest. Where the machine is busy, more images wait to be saved.
+    let (before, after) = (kept[..200].iter().max().unwrap(), kept[200..].iter().max().unwrap());
+    println!("at the most {before} bytes kept in the first 200 images, {after} in the last 100");
+    assert!(*after <= before + BLOCKS, "{after} bytes kept, {before} before");
 }

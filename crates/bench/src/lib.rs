@@ -1,4 +1,4 @@
-//! Floor 7: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
+//! Floor 8: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
 //! or a whole call. A [`MemoryTraceFile`] records the memory of a process; [`replay_memory`] replays such a trace under other
 //! policies of a pool, and [`plot_memory`] plots it.
 //!
@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_engine::limits::{in_range, side};
-use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup};
+use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup, start_threads};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -102,7 +102,7 @@ pub struct BenchPlan {
     pub trace: bool,
     /// The streaming of weights; `None` if they are resident.
     pub stream: Option<StreamPlan>,
-    /// The device and the types.
+    /// Where it runs and in which types. Measurements run on the threads of the process, which [`start_threads`] starts.
     pub setup: Setup,
 }
 
@@ -146,7 +146,7 @@ impl BenchPlan {
     /// stop the measurement between runs.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Value`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
+    /// [`kiln_engine::Error::Request`] names an option that cannot be met, [`Error::Memory`] a stage that would not fit; both before
     /// its weights are made. [`kiln_engine::Error::Interrupted`] where `watch` stopped.
     pub fn run(
         &self,
@@ -154,7 +154,9 @@ impl BenchPlan {
         watch: &mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     ) -> Result<BenchReport> {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
-        let ResolvedDevice { device, dtype, matrices, pool } = self.setup.resolve()?;
+        start_threads(self.setup.threads)?;
+        let setup = Setup { threads: None, ..self.setup.clone() };
+        let ResolvedDevice { device, dtype, matrices, pool, .. } = setup.resolve()?;
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
@@ -194,11 +196,11 @@ impl BenchPlan {
         in_range("steps", self.steps, 1, kiln_models::limits::MAX_STEPS)?;
         if self.stages.is_empty() {
             let expected = "at least one of step, vae, text and call".into();
-            return Err(kiln_engine::Error::Value { name: "stages", found: "empty".into(), expected }.into());
+            return Err(kiln_request::Error::Value { name: "stages", found: "empty".into(), expected }.into());
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
             let (found, expected) = ("given without a step".into(), "step among the `stages`".into());
-            return Err(kiln_engine::Error::Value { name: "trace", found, expected }.into());
+            return Err(kiln_request::Error::Value { name: "trace", found, expected }.into());
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
         let multiple = model.vae.downscale().max(8);

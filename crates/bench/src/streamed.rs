@@ -89,7 +89,7 @@ impl Streamed {
             _ => (Arc::new(random), None),
         };
         let pinned = pinned_pool(&placement.device)?;
-        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true };
+        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true, pool: None };
         Ok(Self { stream: Stream::start(segments, source, placement, config)?, residency, _file: file })
     }
 

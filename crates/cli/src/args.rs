@@ -173,6 +173,14 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// Starts the threads of the process.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::start_threads`].
+    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.start_threads()
+    }
+
     /// On what and in which type.
     pub fn setup(&self) -> Setup {
         let setup = self.place.setup();

@@ -26,6 +26,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         Some(path) => JobFile::read(path, args.format)?,
         None => JobFile::nothing(),
     };
+    args.run.start_threads()?;
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
     args.run.fetch(&mut [], &mut [])?;
     for model in set.models() {

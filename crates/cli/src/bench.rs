@@ -14,6 +14,7 @@ use crate::table::{size, table, thousands};
 /// Runs the command. All checks come before weights are created.
 pub fn run(args: &BenchArgs) -> Result<()> {
     interrupt::listen();
+    args.start_threads()?;
     let models = match &args.config {
         Some(folder) => vec![Architecture::from_folder(&ModelFolder::open(&locate_model(Some(folder))?)?)],
         None => {

@@ -82,6 +82,14 @@ impl BenchArgs {
             setup: self.place.setup(),
         }
     }
+
+    /// Starts the threads of the process.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::start_threads`].
+    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.start_threads()
+    }
 }
 
 #[cfg(test)]

@@ -74,6 +74,12 @@ impl From<ModelError> for Failure {
     }
 }
 
+impl From<kiln_request::Error> for Failure {
+    fn from(error: kiln_request::Error) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         Self::Engine(error.into())

@@ -46,16 +46,18 @@ pub fn in_job(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kiln_engine::Error;
 
     use super::*;
     use crate::failure::{Failure, message};
 
     #[test]
     fn errors_name_flags() {
-        let error =
-            Error::Value { name: "guidance_start", found: "0.8".into(), expected: "at most `guidance_end`".into() };
-        assert_eq!(message(&error), "--guidance-start is 0.8, expected at most --guidance-end");
+        let error = kiln_request::Error::Value {
+            name: "guidance_start",
+            found: "0.8".into(),
+            expected: "at most `guidance_end`".into(),
+        };
+        assert_eq!(message(&error.into()), "--guidance-start is 0.8, expected at most --guidance-end");
         let exists = kiln_files::Error::Exists("`steps`.png".into());
         assert_eq!(message(&exists.into()), "`steps`.png exists already; choose another name, or add --overwrite");
         assert_eq!(in_job("`steps` and `dtype`"), "`steps` and --dtype");

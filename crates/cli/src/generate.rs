@@ -4,8 +4,8 @@ use std::path::Path;
 
 use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
-    BatchSize, Engine, Error, Event, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, Request,
-    TraceFile, locate_model, number_text,
+    BatchSize, Engine, Event, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner, Request, TraceFile,
+    locate_model, number_text,
 };
 
 use crate::failure::Result;
@@ -19,6 +19,7 @@ use crate::txt2img_args::Txt2img;
 /// read.
 pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
     interrupt::listen();
+    args.run.start_threads()?;
     args.run.fetch(&mut args.loras, &mut args.controls)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
@@ -51,11 +52,15 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
     let resolve = |request: &Request| match (inputs, &request.init) {
         (Some(_), None) => {
             let (name, found) = ("init", "not given".into());
-            Err(Error::Value { name, found, expected: "an image to begin with: the settings name none".into() })
+            Err(kiln_request::Error::Value {
+                name,
+                found,
+                expected: "an image to begin with: the settings name none".into(),
+            })
         }
         _ => request.resolve(&model),
     };
-    let mut jobs = requests.iter().map(resolve).collect::<kiln_engine::Result<Vec<Job>>>()?;
+    let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
     for warning in like.iter_mut().flat_map(Like::take_warnings) {
         tell!("warning: {}", with_flags(&warning));
@@ -64,9 +69,9 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
         let sized = |job: Job| {
             let n = Planner::auto_batch_size(&model, &job, &setup)?;
             tell!("batch size {n}");
-            job.with_batch_size(n)
+            Ok(job.with_batch_size(n)?)
         };
-        jobs = jobs.into_iter().map(sized).collect::<kiln_engine::Result<Vec<Job>>>()?;
+        jobs = jobs.into_iter().map(sized).collect::<Result<Vec<Job>>>()?;
     }
     let mut outputs = outputs(&args, &requests, &jobs)?;
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
@@ -182,7 +187,7 @@ fn outputs(args: &Txt2img, requests: &[Request], jobs: &[Job]) -> Result<Vec<Out
             }
             Some(pattern) if jobs.len() > 1 => {
                 let expected = "a folder, or a name with {input}, since there are several input images".into();
-                return Err(Error::Value { name: "output", found: pattern.into(), expected }.into());
+                return Err(kiln_request::Error::Value { name: "output", found: pattern.into(), expected }.into());
             }
             None if jobs.len() > 1 => Some(usual),
             other => other.map(String::from),

@@ -1,7 +1,7 @@
 //! The flags that say where a model runs, in which types and with how many threads: the same for every command.
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, LinearWeightType, Setup};
+use kiln_engine::{DTypeChoice, DeviceChoice, LinearWeightType, Setup, start_threads};
 
 use crate::values::parse_count;
 
@@ -24,9 +24,17 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// A setup with these, and nothing said of all else.
+    /// A setup with these, and nothing said of all else. The threads are the process's.
     pub fn setup(&self) -> Setup {
-        let Self { device, dtype, weight_type, threads } = *self;
-        Setup { device, dtype, weight_type, threads, ..Setup::default() }
+        let Self { device, dtype, weight_type, .. } = *self;
+        Setup { device, dtype, weight_type, ..Setup::default() }
+    }
+
+    /// Starts the threads of the process.
+    ///
+    /// # Errors
+    /// Those of [`start_threads`].
+    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        start_threads(self.threads)
     }
 }

@@ -11,6 +11,7 @@ use crate::table::table;
 
 /// Runs the command. If no plan fits, an error follows the table.
 pub fn run(args: &PlanArgs) -> Result<()> {
+    args.start_threads()?;
     let setup = args.setup();
     setup.check()?;
     let (name, planner) = match args.preset {

@@ -27,7 +27,7 @@ pub fn page() -> String {
 /// The page of options, in Markdown.
 pub fn options() -> String {
     let mut page = String::from(
-        "# Options of a request\n\nThis page is made from the table of options (`crates/engine/src/options/table.rs`). An \
+        "# Options of a request\n\nThis page is made from the table of options (`crates/request/src/options/table.rs`). An \
          option has its field's name in batch files, in the JSON of images and in the library, a flag of `kiln txt2img`, and a \
          key in the infotext of images, as AUTOMATIC1111 has it. All fields but `prompt` may be left out.\n",
     );

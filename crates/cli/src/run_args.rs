@@ -93,6 +93,14 @@ impl RunArgs {
         }
     }
 
+    /// Starts the threads of the process.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::start_threads`].
+    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.start_threads()
+    }
+
     /// How the model is run.
     pub fn setup(&self) -> Setup {
         Setup {

@@ -1,6 +1,6 @@
 //! `kiln upscale`: images become larger.
 
-use kiln_engine::{EnlargerEvent, UpscaleEvent, UpscaleReport, UpscaleRun, UpscalerChoice, number_text};
+use kiln_engine::{EnlargerEvent, UpscaleEvent, UpscaleReport, UpscaleRun, UpscalerChoice, number_text, start_threads};
 use serde_json::json;
 
 use crate::bar::Bar;
@@ -18,6 +18,7 @@ const STEPS: u64 = 100;
 /// Runs the command. Everything that can be refused is refused before weights are read.
 pub fn run(mut args: UpscaleArgs) -> Result<()> {
     interrupt::listen_with_message("stopping");
+    start_threads(args.threads)?;
     if matches!(UpscalerChoice::from(args.upscaler.clone()), UpscalerChoice::File(_)) {
         args.upscaler = located(&args.upscaler, &args.hub())?;
     }

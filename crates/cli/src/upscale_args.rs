@@ -50,7 +50,7 @@ pub struct UpscaleArgs {
     dtype: DTypeChoice,
     /// Threads of the CPU, at most four for each CPU. Default: one for each CPU that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    threads: Option<usize>,
+    pub threads: Option<usize>,
     /// The most memory that weights and images may take, of the GPU, or of the CPU where the network runs there: 6G, 512M.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     vram_budget: Option<ByteSize>,
@@ -73,7 +73,7 @@ impl UpscaleArgs {
     /// As the engine takes it.
     pub fn options(&self) -> UpscaleOptions {
         let memory = MemoryOptions { budget: self.vram_budget, ..MemoryOptions::default() };
-        let Self { device, dtype, threads, .. } = *self;
+        let Self { device, dtype, .. } = *self;
         UpscaleOptions {
             images: self.images.iter().cloned().map(ImageSource::from).collect(),
             upscaler: self.upscaler.clone().into(),
@@ -82,7 +82,7 @@ impl UpscaleArgs {
             tile: self.tile,
             output: self.output.clone(),
             overwrite: self.overwrite,
-            setup: Setup { device, dtype, threads, memory, ..Setup::default() },
+            setup: Setup { device, dtype, memory, ..Setup::default() },
         }
     }
 }

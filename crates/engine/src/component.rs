@@ -12,22 +12,25 @@ use kiln_weights::{
 use crate::error::{Error, Result};
 use crate::memory::MemoryOptions;
 use crate::residency::{StreamBudget, residency};
+use crate::threads::Threads;
 
-/// How streamed weights are copied to a GPU.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct StreamOptions {
+/// Where the work of a network's weights and operators is done.
+#[derive(Clone, Default)]
+pub(crate) struct ComponentOptions {
+    /// The CPU threads.
+    pub(crate) threads: Threads,
     /// The pinned memory for offloaded weights.
     pub(crate) pinned: Option<PinnedPool>,
     /// Whether copies run in parallel with computing.
     pub(crate) copy_stream: bool,
 }
 
-impl StreamOptions {
+impl ComponentOptions {
     /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
-    pub(crate) fn new(device: &Device, options: &MemoryOptions) -> Self {
+    pub(crate) fn new(device: &Device, options: &MemoryOptions, threads: Threads) -> Self {
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
         let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
-        Self { pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
+        Self { threads, pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
     }
 }
 
@@ -57,7 +60,7 @@ pub(crate) struct LoadedComponent {
     segments: Segments,
     source: Arc<Patched<Box<dyn ParamSource>>>,
     placement: Placement,
-    copies: StreamOptions,
+    options: ComponentOptions,
     /// Streams the segments that are not resident.
     stream: Mutex<Option<Stream>>,
 }
@@ -68,13 +71,13 @@ impl LoadedComponent {
         segments: &Segments,
         source: impl ParamSource + 'static,
         placement: &Placement,
-        copies: &StreamOptions,
+        options: &ComponentOptions,
     ) -> Self {
         Self {
             segments: segments.clone(),
             source: Arc::new(Patched::new(Box::new(source))),
             placement: placement.clone(),
-            copies: copies.clone(),
+            options: options.clone(),
             stream: Mutex::default(),
         }
     }
@@ -100,7 +103,7 @@ impl LoadedComponent {
             self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
         // All of their memory is freed first: old and new weights need not fit together.
         again.iter().for_each(Segment::unload);
-        load(&again, self.source.as_ref(), &self.placement)?;
+        self.run(|| load(&again, self.source.as_ref(), &self.placement))?;
         let added = self.source.added()?;
         self.segments.iter().try_for_each(|segment| segment.set_added_biases(&added, &self.placement))?;
         Ok(!changed.is_empty())
@@ -127,15 +130,23 @@ impl LoadedComponent {
         }
         let _weights = Category::Weights.scope();
         match keep {
-            WeightResidency::Whole => drop(load(&self.segments, self.source.as_ref(), &self.placement)?),
+            WeightResidency::Whole => {
+                self.run(|| load(&self.segments, self.source.as_ref(), &self.placement)).map(drop)?
+            }
             WeightResidency::Streamed(share, estimate) => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
-                let StreamOptions { pinned, copy_stream } = self.copies.clone();
-                let config = StreamConfig { residency, pinned, copy_stream };
+                let ComponentOptions { threads, pinned, copy_stream } = self.options.clone();
+                let pool = threads.of_weights();
+                let config = StreamConfig { residency, pinned, copy_stream, pool };
                 *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);
             }
         }
         Ok(())
+    }
+
+    /// Does `work` of this network on the engine's threads. A GPU's work is launched from the calling thread.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        if self.placement.device.is_cpu() { self.options.threads.run(work) } else { work() }
     }
 
     /// Frees the memory of the weights.

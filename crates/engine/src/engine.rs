@@ -9,15 +9,17 @@ use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
+use kiln_request::{Control, Job, LoraUse};
 use kiln_unet::Unet;
 use kiln_weights::{Network, Placement};
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
-use crate::control::{Control, LoadedControls};
+use crate::applied_loras::{AppliedLoras, Changed};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
-use crate::lora::{AppliedLoras, Changed, LoraUse};
+use crate::loaded_controls::LoadedControls;
 use crate::memory_manager::{Ceiling, MemoryManager};
+use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
@@ -29,8 +31,6 @@ use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::trace::TraceFile;
 use crate::plan::{ExecutionTarget, Planner, Workload};
-use crate::resolved::Job;
-use crate::settings::Origin;
 use crate::setup::{ResolvedDevice, Setup};
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
@@ -55,7 +55,7 @@ pub struct Engine {
     /// What it is opened with.
     pub(crate) taesd: Option<PathBuf>,
     pub(crate) placement: Placement,
-    pub(crate) copies: StreamOptions,
+    pub(crate) options: ComponentOptions,
     pub(crate) memory_manager: MemoryManager,
     pub(crate) origin: Arc<Origin>,
     /// Holds the CPU's memory under the budget.
@@ -141,13 +141,13 @@ impl Engine {
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
     fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
-        let ResolvedDevice { device, dtype, matrices, pool } = setup.resolve()?;
-        let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
+        let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
+        let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let planner = Planner::new(&model, setup.taesd.as_deref())?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
-        let copies = StreamOptions::new(&device, &setup.memory);
+        let options = ComponentOptions::new(&device, &setup.memory, threads);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
@@ -156,12 +156,12 @@ impl Engine {
         let has_beside = beside.is_some();
         let place = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
-        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &copies)?;
+        let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &copies);
+        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &options);
         unet_component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, [&place, &placement], &copies, embeddings, setup.cached_texts())?;
+        let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
         let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
         let mut engine = Self {
@@ -179,7 +179,7 @@ impl Engine {
             image_encoder: None,
             taesd: setup.taesd.clone(),
             placement,
-            copies,
+            options,
             memory_manager,
             origin,
             _ceiling: ceiling,
@@ -270,7 +270,7 @@ impl Engine {
     /// # Errors
     /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
-        if self.controls.set(controls, &self.model, &self.placement, &self.copies)? {
+        if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
             self.recorded = RecordedStep::default(); // it has the networks that were open in it
             self.memory_manager.set_controls(self.controls.configs());
             self.origin.start_controls(controls);
@@ -325,7 +325,7 @@ impl Engine {
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`Error::Value`] for texts of extreme lengths.
+    /// Those of the tokenizers, and [`Error::Request`] for texts of extreme lengths.
     pub fn shape_of(&self, job: &Job) -> Result<Shape> {
         Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
     }

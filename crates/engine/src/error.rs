@@ -4,24 +4,17 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kiln_files::ByteSize;
+use kiln_request::respell;
 
-use crate::options::{respell, shown};
 use crate::room::Room;
 
 /// Why an image was not generated. [`Error::is_usage`] distinguishes invalid requests from failed runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value of the request is impossible.
-    #[error("{} is {found}, expected {expected}", shown(name))]
-    Value {
-        /// The option's name, or what else the value is in words.
-        name: &'static str,
-        /// Its value.
-        found: String,
-        /// The allowed values, with the nearest one if it exists.
-        expected: String,
-    },
+    /// The request is invalid.
+    #[error(transparent)]
+    Request(kiln_request::Error),
     /// A file cannot be read or written.
     #[error(transparent)]
     Files(#[from] kiln_files::Error),
@@ -133,7 +126,8 @@ impl Error {
     /// Whether the request is at fault (exit status 2) and not a file, a device or the run.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Value { .. } | Self::Budget { .. } | Self::Scheduler(_) => true,
+            Self::Budget { .. } | Self::Scheduler(_) => true,
+            Self::Request(error) => error.is_usage(),
             Self::Files(error) => error.is_usage(),
             Self::Models(error) => error.is_usage(),
             _ => false,
@@ -145,9 +139,7 @@ impl Error {
     pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
         match self {
             Self::Models(kiln_models::Error::Model { .. }) => self.to_string(),
-            Self::Value { name, found, expected } => {
-                format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
-            }
+            Self::Request(error) => error.message(spell),
             Self::Files(kiln_files::Error::NotFound { path, looked_for }) => {
                 format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
             }
@@ -191,8 +183,9 @@ impl Error {
         kiln_files::Error::NotFound { path: path.into(), looked_for }.into()
     }
 
-    pub(crate) fn out_of_range(name: &'static str, error: kiln_models::limits::OutOfRange) -> Self {
-        Self::Value { name, found: error.found, expected: error.expected }
+    /// The value `name` is not allowed.
+    pub(crate) fn value(name: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Request(kiln_request::Error::Value { name, found: found.to_string(), expected: expected.into() })
     }
 
     pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
@@ -208,6 +201,19 @@ pub fn proceed(flow: ControlFlow<()>) -> Result<()> {
     match flow {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Error::Interrupted),
+    }
+}
+
+impl From<kiln_request::Error> for Error {
+    fn from(error: kiln_request::Error) -> Self {
+        match error {
+            kiln_request::Error::Scheduler(error) => error.into(),
+            kiln_request::Error::Files(error) => Self::Files(error),
+            kiln_request::Error::Models(error) => error.into(),
+            kiln_request::Error::Media(error) => Self::Media(error),
+            kiln_request::Error::Candle(error) => Self::Candle(error),
+            other => Self::Request(other),
+        }
     }
 }
 

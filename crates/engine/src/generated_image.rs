@@ -3,11 +3,11 @@
 use candle_core::{DType, Tensor};
 use kiln_media::{EncodingError, Rgb8Image, encode_png};
 use kiln_nn::{MetaTensor, TensorLike};
+use kiln_request::settings::KEY;
+use kiln_request::{Job, parameters};
 
 use crate::error::{Error, Result};
-use crate::parameters::parameters;
-use crate::resolved::Job;
-use crate::settings::{KEY, Origin};
+use crate::origin::Origin;
 
 /// An image with its metadata.
 #[derive(Debug, Clone)]

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use kiln_models::{DTypeChoice, FileReport, FolderReport, Inspected};
+use kiln_request::ImageReport;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::settings::ImageReport;
 
 /// The result of an inspection.
 #[derive(Debug, Clone, Serialize)]

@@ -1,4 +1,4 @@
-//! Floor 6: pipelines that generate images for a [`Request`].
+//! Floor 7: pipelines that generate images for a [`Request`].
 //!
 //! This crate combines the parts of Stable Diffusion: the text encoders of a family, the conditioning of the denoiser,
 //! and guidance. A request is plain data; crates below do not depend on it.
@@ -22,47 +22,37 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod applied_loras;
 mod component;
-mod control;
 mod devices;
 mod engine;
 mod error;
 mod generated_image;
 mod host_memory;
-mod input;
 mod inspect;
 mod latents_file;
-pub mod limits;
+mod like;
 mod linear_weights;
-mod lora;
+mod loaded_controls;
 mod machine;
 mod memory;
 mod memory_manager;
 mod mode;
-mod options;
+mod origin;
 mod output;
-mod parameters;
 pub mod pipeline;
 mod plan;
-mod request;
 mod residency;
-mod resolved;
 mod room;
-mod seeds;
-mod settings;
 mod setup;
 mod threads;
 mod upscaling;
-
-mod wildcards;
 mod words;
 
-pub use control::{Control, ControlMode, ControlUse, control_configs};
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result, proceed};
 pub use generated_image::GeneratedImage;
-pub use input::{Extend, ImageSource, InpaintArea, MaskContent, ResizeChoice, Rule};
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -74,33 +64,31 @@ pub use kiln_models::{
     FolderReport, HubError, HubEvent, HubListener, HubOptions, HubReference, ModelFolder, ModelInput, ModelKind,
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
+pub use kiln_request::{
+    ComponentKind, Control, ControlMode, ControlUse, Extend, GuidanceOptions, ImageOptions, ImageReport, ImageSource,
+    InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LoraName, LoraUse, Mask, MaskContent,
+    NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Request, ResizeChoice,
+    Rng, Rule, SeedOptions, find_lora, find_option, limits, nearest_option, request_schema, respell,
+};
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
     UniPcScale, number_text,
 };
 pub use latents_file::LatentsFile;
+pub use like::Like;
 pub use linear_weights::LinearWeightType;
-pub use lora::{LoraName, LoraUse, find_lora};
+pub use loaded_controls::control_configs;
 pub use machine::Machine;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
-pub use options::{
-    GuidanceOptions, ImageOptions, InfotextKey, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, Request,
-    find_option, nearest_option, request_schema, respell,
-};
 pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
-
-pub use pipeline::init::{Init, InitImage, InitLatents, Mask};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{BatchSize, ExecutionTarget, Plan, Planner, Rates, StagePlan, Workload, process_bytes};
-pub use request::Rng;
-pub use resolved::Job;
 pub use room::Room;
-pub use seeds::SeedOptions;
-pub use settings::{ComponentKind, ImageReport, InputFile, Like, NamedFile, OwnSettings, PartFile};
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
+pub use threads::{Threads, start_threads};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice,

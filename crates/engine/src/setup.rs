@@ -6,14 +6,14 @@ use candle_core::{DType, Device, DeviceLocation};
 use kiln_files::check_folder;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
+use kiln_request::limits::in_range;
 use kiln_weights::MatrixType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::limits::in_range;
 use crate::linear_weights::LinearWeightType;
 use crate::memory::MemoryOptions;
-use crate::threads;
+use crate::threads::{self, Threads};
 
 /// The device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +78,8 @@ pub struct Setup {
     pub dtype: DTypeChoice,
     /// The weight type of linear layers.
     pub weight_type: LinearWeightType,
-    /// CPU threads; `None` means one for each CPU that this process may use, and the maximum is four for each. The
-    /// first setup of a process determines it.
+    /// CPU threads of the engine's own pool, at most four for each CPU that the process may use. `None` means the threads of
+    /// the process ([`crate::start_threads`]).
     pub threads: Option<usize>,
     /// A TAESD decoder that replaces the model's autoencoder, which is then not loaded: a safetensors file, or a folder
     /// in the diffusers layout.
@@ -108,10 +108,10 @@ pub struct ResolvedDevice {
     pub matrices: Option<MatrixType>,
     /// A card's memory. It outlives what is on the card.
     pub pool: Option<DevicePool>,
+    /// The threads that operators run on.
+    pub threads: Threads,
 }
 
-/// More threads than any CPU has are an error of the user.
-const MAX_THREADS: usize = 1024;
 /// A prompt and a negative prompt for some jobs, and the prompts of a schedule. SDXL's embeddings use 0.6 MB each in
 /// f32.
 pub(crate) const CACHED_TEXTS: usize = 32;
@@ -130,10 +130,10 @@ impl Setup {
     /// Validates the options without loading. Loading a model checks them as well.
     ///
     /// # Errors
-    /// [`Error::Value`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
+    /// [`Error::Request`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
     /// folder is missing.
     pub fn check(&self) -> Result<()> {
-        self.threads.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;
+        threads::check(self.threads)?;
         in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
@@ -161,13 +161,13 @@ impl Setup {
         DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling }
     }
 
-    /// Starts the threads and opens the device.
+    /// Opens the device, and starts the threads of the engine's own pool.
     ///
     /// # Errors
     /// [`Error::Device`] where the device is not there or no thread can be started, and those of [`Self::check`].
     pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
-        threads::start(self.threads)?;
+        let threads = Threads::new(self.threads)?;
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
@@ -185,6 +185,6 @@ impl Setup {
             _ => None,
         };
         let matrices = self.weight_type.resolve(dtype);
-        Ok(ResolvedDevice { device, dtype, matrices, pool })
+        Ok(ResolvedDevice { device, dtype, matrices, pool, threads })
     }
 }

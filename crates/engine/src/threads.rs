@@ -1,13 +1,19 @@
-//! The thread pool of operators.
+//! The thread pools of operators.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
-use rayon::{ThreadBuilder, ThreadPoolBuilder};
+use kiln_mempool::Category;
+use kiln_request::limits::in_range;
+use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
+
+/// More threads than any CPU has are an error of the user.
+const MAX_THREADS: usize = 1024;
 
 /// The maximum number of threads for each CPU that this process may use; more would only wait for each other. Images do
 /// not depend on the number.
@@ -15,7 +21,7 @@ const MOST_PER_CPU: usize = 4;
 /// Threads that are left for others if the system refuses some: signals, copies of weights and files use their own.
 const LEFT_TO_OTHERS: usize = 3;
 
-/// Whether this process has a pool, because rayon's pool is global.
+/// Whether this process has a pool: the pool that [`start_threads`] builds is rayon's global one.
 static STARTED: Mutex<bool> = Mutex::new(false);
 
 /// The number of threads to start if `asked` were requested: the default is one for each CPU that the scheduler and the
@@ -33,16 +39,109 @@ fn bounded(asked: Option<usize>, cpus: usize) -> usize {
     asked.unwrap_or(cpus).clamp(1, cpus.saturating_mul(MOST_PER_CPU))
 }
 
-/// Starts the threads of this process unless they exist: the first call determines the number. If the system refuses
-/// threads (`ulimit -u`, `pids.max` of a control group), there are fewer, with a warning.
+/// Starts the threads of this process for operators, unless they exist: the first call determines the number. Programs call
+/// this once. Engines whose [`Setup::threads`](crate::Setup::threads) is `None` share these threads; a library that runs in
+/// another program sets a number and leaves the process alone. `None` is one thread for each CPU that the process may use,
+/// and the maximum is four for each. If the system refuses threads (`ulimit -u`, `pids.max` of a control group), there are
+/// fewer, with a warning.
 ///
 /// # Errors
-/// [`Error::Device`] if no thread can be started.
-pub(crate) fn start(asked: Option<usize>) -> Result<()> {
+/// [`Error::Request`] for an impossible number, [`Error::Device`] if no thread can be started.
+pub fn start_threads(asked: Option<usize>) -> Result<()> {
+    check(asked)?;
     let mut is_started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if *is_started {
         return Ok(());
     }
+    // If another crate has built the global pool, these threads end when their channels close.
+    let (n, spawn) = starting(asked)?;
+    let _ = ThreadPoolBuilder::new().num_threads(n).spawn_handler(spawn).build_global();
+    *is_started = true;
+    Ok(())
+}
+
+/// Checks a number of threads.
+///
+/// # Errors
+/// [`Error::Request`].
+pub(crate) fn check(asked: Option<usize>) -> Result<()> {
+    asked.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;
+    Ok(())
+}
+
+/// The threads that an engine's operators run on: pools of its own, or the process's.
+#[derive(Clone, Default)]
+pub struct Threads(Option<Arc<Pools>>);
+
+struct Pools {
+    operators: ThreadPool,
+    /// Packs weights that are streamed. An operator waits for its weights, and would keep them from a thread of its own pool.
+    weights: Arc<ThreadPool>,
+}
+
+impl Threads {
+    /// Pools of `asked` threads, which end with them, or the process's.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if no thread can be started.
+    pub(crate) fn new(asked: Option<usize>) -> Result<Self> {
+        let Some(asked) = asked else { return Ok(Self(None)) };
+        let pool = || {
+            let (n, spawn) = starting(Some(asked))?;
+            let pool = ThreadPoolBuilder::new().num_threads(n).spawn_handler(spawn).build();
+            pool.map_err(|error| Error::Device(format!("no thread can be started: {error}")))
+        };
+        Ok(Self(Some(Arc::new(Pools { operators: pool()?, weights: Arc::new(pool()?) }))))
+    }
+
+    /// The threads that pack streamed weights; `None` is the process's pool.
+    pub(crate) fn of_weights(&self) -> Option<Arc<ThreadPool>> {
+        self.0.as_ref().map(|pools| pools.weights.clone())
+    }
+
+    /// Does `work` on these threads. Memory counts for the category of the calling thread.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let Some(pools) = &self.0 else { return work() };
+        let category = Category::current();
+        pools.operators.install(|| {
+            let _category = category.scope();
+            work()
+        })
+    }
+
+    /// As [`Self::run`], for work that reports to `watch`, which is called on the calling thread and may stop it.
+    pub fn run_watched<T: Send, E: Send>(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(E) -> ControlFlow<()>) -> T + Send,
+        watch: &mut dyn FnMut(E) -> ControlFlow<()>,
+    ) -> T {
+        let Some(pools) = &self.0 else { return work(watch) };
+        let (events, received) = sync_channel(0);
+        let (answers, answered) = sync_channel(0);
+        let mut result = None;
+        pools.operators.in_place_scope(|scope| {
+            let result = &mut result;
+            let category = Category::current();
+            scope.spawn(move |_| {
+                let _category = category.scope();
+                let mut ask = |event: E| match events.send(event) {
+                    Ok(()) => answered.recv().unwrap_or(ControlFlow::Break(())),
+                    Err(_) => ControlFlow::Break(()),
+                };
+                *result = Some(work(&mut ask));
+            });
+            for event in received {
+                if answers.send(watch(event)).is_err() {
+                    break;
+                }
+            }
+        });
+        result.expect("the scope ends after its work, or panics with it")
+    }
+}
+
+/// Starts as many threads as `asked`, or as the system allows: their number, and what gives each its task.
+fn starting(asked: Option<usize>) -> Result<(usize, impl FnMut(ThreadBuilder) -> io::Result<()>)> {
     let wanted = count(asked);
     if let Some(asked) = asked.filter(|asked| *asked > wanted) {
         tracing::warn!("{asked} threads are too many for {} CPUs; starting {wanted}", cpus());
@@ -57,14 +156,11 @@ pub(crate) fn start(asked: Option<usize>) -> Result<()> {
         tracing::warn!("the system refuses more threads ({error}); running {n} of {wanted}");
     }
     let mut threads = started.threads.into_iter();
-    let pool = ThreadPoolBuilder::new().num_threads(n).spawn_handler(|thread| {
+    let spawn = move |thread| {
         let sender = threads.next().ok_or_else(|| io::Error::other("more threads than requested"))?;
         sender.send(thread).map_err(|_| io::Error::other("a thread ended early"))
-    });
-    // If another crate has built the global pool, these threads end when their channels close.
-    let _ = pool.build_global();
-    *is_started = true;
-    Ok(())
+    };
+    Ok((n, spawn))
 }
 
 /// Threads that wait for their task. rayon's pool cannot be built again after the system refused a thread, so the
@@ -110,6 +206,35 @@ mod tests {
         assert_eq!([None, Some(1), Some(3), Some(1024)].map(|asked| bounded(asked, 2)), [2, 1, 3, 8]);
         assert_eq!(bounded(None, 1), 1);
         assert!(count(None) >= 1);
+    }
+
+    #[test]
+    fn an_engine_has_threads_of_its_own() {
+        let three = Threads::new(Some(3)).unwrap();
+        let inside = three.run(|| (rayon::current_num_threads(), std::thread::current().name().map(String::from)));
+        assert_eq!(inside.0, count(Some(3)));
+        assert!(inside.1.is_some_and(|name| name.starts_with("kiln-")));
+        let one = Threads::new(Some(1)).unwrap();
+        assert_eq!(one.run(|| three.run(rayon::current_num_threads)), count(Some(3)));
+        assert_eq!(Threads::default().run(|| std::thread::current().id()), std::thread::current().id());
+        let weights = Category::Weights.scope();
+        assert_eq!(one.run(Category::current), Category::Weights);
+        drop(weights);
+        assert_eq!(one.run(Category::current), Category::current());
+    }
+
+    #[test]
+    fn work_on_other_threads_reports_to_the_caller() {
+        for threads in [Threads::default(), Threads::new(Some(2)).unwrap()] {
+            let caller = std::thread::current().id();
+            let mut seen = Vec::new();
+            let made = threads.run_watched(|tell| (0..5).take_while(|i| tell(*i).is_continue()).count(), &mut |i| {
+                assert_eq!(std::thread::current().id(), caller);
+                seen.push(i);
+                if i == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert_eq!((made, seen), (3, vec![0, 1, 2, 3]));
+        }
     }
 
     #[test]

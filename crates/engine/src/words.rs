@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kiln_clip::{TextEncoder, TokenEmbeddings, mentions};
+use kiln_request::{file_stem, weight_files};
 use kiln_weights::{Lora, Network, TextualInversion};
 
 use crate::error::Result;
-use crate::lora::{files, stem};
 
 /// The text encoders in the model's order.
 pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
@@ -35,7 +35,7 @@ impl Embeddings {
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         let mut this = Self::default();
-        for path in files(folder, &ENDINGS)? {
+        for path in weight_files(folder, &ENDINGS)? {
             match TextualInversion::open(&path) {
                 Ok(file) => this.files.push(file),
                 Err(error) => tracing::warn!("{error}"),
@@ -75,8 +75,8 @@ impl Embeddings {
 
 /// The possible tokens of a folder: the names of its files. No file is opened.
 pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
-    let files = folder.and_then(|folder| files(folder, &ENDINGS).ok()).unwrap_or_default();
-    files.iter().map(|path| stem(path)).collect()
+    let files = folder.and_then(|folder| weight_files(folder, &ENDINGS).ok()).unwrap_or_default();
+    files.iter().map(|path| file_stem(path)).collect()
 }
 
 /// Adds a token for all encoders, or logs why it stays text.

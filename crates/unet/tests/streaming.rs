@@ -60,7 +60,7 @@ impl Case {
     }
 
     fn start(&self, residency: &Residency, pinned: Option<PinnedPool>, copy_stream: bool) -> Stream {
-        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream };
+        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream, pool: None };
         Stream::start(self.unet.segments(), self.source.clone(), &self.placement, config).unwrap()
     }
 

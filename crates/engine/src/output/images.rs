@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kiln_files::{FileRules, PlannedFile, check_writable};
+use kiln_request::Job;
 
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
-use crate::resolved::Job;
 
 /// The default pattern of file names.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";
@@ -33,7 +33,7 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Files`] if a file would be overwritten without `overwrite`, or the folder is missing or not writable,
-    /// [`Error::Value`] if the pattern is impossible.
+    /// [`Error::Request`] if the pattern is impossible.
     pub fn plan(pattern: Option<&str>, overwrite: bool, job: &Job) -> Result<Self> {
         let rules = FileRules { field: "output", what: "the images", extensions: &["png"], overwrite };
         let pattern = pattern.unwrap_or(DEFAULT_PATTERN);

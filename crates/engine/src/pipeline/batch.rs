@@ -4,13 +4,8 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use kiln_request::{Job, ParsedPrompt};
 use kiln_scheduler::{ImageNoise, NoiseSource, Result};
-
-use crate::pipeline::prompts::{Parsed, ParsedPrompt};
-use crate::request::Rng;
-use crate::resolved::Job;
-use crate::seeds::SeedOptions;
-use crate::wildcards::Wildcards;
 
 /// One batch. Every image has its own noise, its own prompts and its own first image; all else is the first job's.
 pub struct Batch<'a>(Vec<(&'a Job, usize)>);
@@ -57,28 +52,6 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl Job {
-    /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
-    /// still need batches of their own, where their texts have other lengths or other numbers of parts.
-    pub fn shared(&self) -> Self {
-        Self {
-            prompt: String::new(),
-            negative_prompt: None,
-            seed: 0,
-            seeds: SeedOptions::default(),
-            rng: Rng::default(),
-            batch_count: 1,
-            batch_size: 1,
-            wildcards: Wildcards::default(),
-            literal_prompt: false,
-            literal_negative_prompt: false,
-            input: None,
-            parsed: Parsed::default(),
-            ..self.clone()
-        }
-    }
-}
-
 /// The noise of the images of a batch. Each image draws from its own generator.
 #[derive(Clone)]
 pub(crate) struct BatchNoise(Vec<ImageNoise>);
@@ -118,8 +91,8 @@ impl NoiseSource for BatchNoise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
     use candle_core::{DType, Device};
+    use kiln_request::{Request, Rng};
 
     /// Each image of a batch draws what it draws alone, with every source of noise.
     #[test]

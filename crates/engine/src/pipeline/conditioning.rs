@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_clip::prompt::PromptSchedule;
+use kiln_request::ParsedPrompt;
 use kiln_unet::{AddedConditions, Conditioning, guidance_input};
 
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::prompts::ParsedPrompt;
 use crate::pipeline::text_cache::Encoded;
 
 /// The texts of a batch, and for each row of the denoiser's batch the text at each step.

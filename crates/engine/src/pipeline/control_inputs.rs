@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_media::ValueRange;
+use kiln_request::{Control, ControlMode, ControlUse, is_active, scales};
 use kiln_scheduler::Convention;
 use kiln_unet::{ControlHint, ControlInput};
 
 use crate::component::WeightResidency;
-use crate::control::{Control, ControlMode, ControlUse, is_active, scales};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
@@ -93,15 +93,11 @@ impl Engine {
     pub(crate) fn embed_controls(&mut self, batch: &Batch<'_>) -> Result<ControlInputs> {
         let job = batch.job();
         let one = |(i, control): (usize, &Control)| {
-            let missing = || Error::Value {
-                name: "controls",
-                found: control.using.net.display().to_string(),
-                expected: "a control network that is open".into(),
-            };
+            let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
             let network = self.controls.place(control).ok_or_else(missing)?;
             let loaded = self.controls.get(network).ok_or_else(missing)?;
             loaded.hint_component.enter(&WeightResidency::Whole)?;
-            let embedded = self.embed_images(&loaded.hint, batch, i);
+            let embedded = loaded.hint_component.run(|| self.embed_images(&loaded.hint, batch, i));
             loaded.hint_component.leave();
             let scales = scales(&control.using, loaded.net.skips().len() + 1);
             Ok(GroupControl { network, using: control.using.clone(), hint: embedded?, scales })
@@ -115,10 +111,9 @@ impl Engine {
         let mut known: Vec<(&Control, Tensor)> = Vec::new();
         let mut rows = Vec::with_capacity(batch.len());
         for (job, _) in batch.images() {
-            let missing = || Error::Value {
-                name: "controls",
-                found: format!("{} controls", job.controls.len()),
-                expected: "as many as the other images of the batch have".into(),
+            let missing = || {
+                let found = format!("{} controls", job.controls.len());
+                Error::value("controls", found, "as many as the other images of the batch have")
             };
             let control = job.controls.get(i).ok_or_else(missing)?;
             let same = known.iter().find(|(other, _)| Arc::ptr_eq(&other.image, &control.image));
@@ -127,11 +122,8 @@ impl Engine {
                 None => {
                     let (width, height) = control.image.size();
                     if (width, height) != (job.width, job.height) {
-                        return Err(Error::Value {
-                            name: "controls",
-                            found: format!("an image of {width}x{height}"),
-                            expected: format!("{}x{}, the size of the job's images", job.width, job.height),
-                        });
+                        let expected = format!("{}x{}, the size of the job's images", job.width, job.height);
+                        return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
                     }
                     let planes = control.image.to_planes(ValueRange::ZeroToOne);
                     let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;

@@ -26,10 +26,9 @@ impl<T: TensorLike> Forward<T> for Controlled<'_> {
     fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
         let mut residuals: Option<Residuals<T>> = conditioning.residuals.clone();
         for ControlInput { network, hint, scales } in &conditioning.controls {
-            let net = self.nets.get(*network).ok_or_else(|| Error::Value {
-                name: "controls",
-                found: format!("network {network}"),
-                expected: format!("one of {} open networks", self.nets.len()),
+            let net = self.nets.get(*network).ok_or_else(|| {
+                let expected = format!("one of {} open networks", self.nets.len());
+                Error::value("controls", format!("network {network}"), expected)
             })?;
             let own = net.forward(x, timesteps, conditioning, hint, scales)?;
             residuals = Some(match residuals {

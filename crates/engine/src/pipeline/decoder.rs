@@ -14,7 +14,7 @@ use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
 };
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Error, Result};
 use crate::pipeline::step::count_not_finite;
 
@@ -57,11 +57,11 @@ impl Decoder {
         model: &ModelFolder,
         taesd: Option<&Path>,
         placement: &Placement,
-        copies: &StreamOptions,
+        options: &ComponentOptions,
     ) -> Result<Self> {
         let (network, source, placement) = autoencoder(model, taesd, placement)?;
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let part = LoadedComponent::new(network.segments(), source, &placement, copies);
+        let part = LoadedComponent::new(network.segments(), source, &placement, options);
         part.check().map_err(|error| blame(error, taesd))?;
         Ok(Self { network, part })
     }
@@ -86,7 +86,9 @@ impl Decoder {
     ) -> Result<Tensor> {
         let Self { network, part } = self;
         let latents = latents.to_device(&part.placement().device)?;
-        in_a_type_that_holds(part, keep, "the VAE", upcast, |_, dtype| network.decode(&latents, dtype, tiling))
+        in_a_type_that_holds(part, keep, "the VAE", upcast, |part, dtype| {
+            part.run(|| network.decode(&latents, dtype, tiling))
+        })
     }
 }
 
@@ -275,7 +277,7 @@ mod tests {
     }
 
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
-        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &StreamOptions::default()).unwrap()
+        Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &ComponentOptions::default()).unwrap()
     }
 
     /// The image or the error, and the types in which it was decoded again.

@@ -1,6 +1,7 @@
 //! One evaluation of the denoiser for latents of the caller, for comparisons step by step.
 
 use candle_core::{Device, Tensor};
+use kiln_request::Job;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -11,7 +12,6 @@ use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::step::GuidedStep;
-use crate::resolved::Job;
 
 impl Engine {
     /// The denoiser's output for `latents` `(n, c, h, w)` at evaluation `index` of the job's schedule, after guidance: what
@@ -22,14 +22,14 @@ impl Engine {
     /// encoders, the U-Net and the guidance alone.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`], and [`Error::Value`] where the schedule has no such evaluation.
+    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the schedule has no such evaluation.
     #[doc(hidden)]
     pub fn evaluate(&mut self, job: &Job, latents: &Tensor, index: usize) -> Result<Tensor> {
         let schedule = job.schedule(&self.model)?;
         let count = schedule.points().len();
         let Some(point) = schedule.points().get(index) else {
             let expected = format!("less than the {count} evaluations of the schedule");
-            return Err(Error::Value { name: "evaluation", found: index.to_string(), expected });
+            return Err(Error::value("evaluation", index, expected));
         };
         self.set_loras(&job.loras)?;
         self.set_controls(&job.controls)?;

@@ -4,42 +4,11 @@
 //! take both halves of the step's output instead.
 
 use candle_core::{D, Tensor};
+use kiln_request::{GuidanceOptions, Job, Threshold};
 use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
 
-use crate::error::{Error, Result};
-pub use crate::options::GuidanceOptions;
+use crate::error::Result;
 use crate::pipeline::conditioning::Conditions;
-use crate::resolved::Job;
-
-/// Dynamic thresholding for latents: the range of weaker guidance.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Threshold {
-    /// The share of the values that is not clipped, 0 to 1.
-    pub(crate) percentile: f64,
-    /// The strength of the guidance whose range the image gets.
-    pub(crate) mimic_scale: f64,
-}
-
-/// The mimicked strength where none is set: the default of both extensions that have it.
-const MIMIC_SCALE: f64 = 7.0;
-
-impl GuidanceOptions {
-    /// Checks values that depend on each other, and fills in the mimicked strength.
-    pub(crate) fn check(mut self) -> Result<Self> {
-        if self.start > self.end {
-            let expected = format!("at most `guidance_end`, which is {}", self.end);
-            return Err(Error::Value { name: "guidance_start", found: self.start.to_string(), expected });
-        }
-        self.mimic_scale = self.percentile.map(|_| self.mimic_scale.unwrap_or(MIMIC_SCALE));
-        Ok(self)
-    }
-
-    /// Dynamic thresholding, where it is on.
-    pub(crate) fn threshold(&self) -> Option<Threshold> {
-        let threshold = |percentile| Threshold { percentile, mimic_scale: self.mimic_scale.unwrap_or(MIMIC_SCALE) };
-        self.percentile.map(threshold)
-    }
-}
 
 /// The guidance of a job.
 pub struct Guidance {
@@ -221,12 +190,5 @@ mod tests {
             assert_eq!(values(&guide.answer(halves(), false)?.output), [1.0, 0.0, 4.0, 8.0]);
         }
         Ok(())
-    }
-
-    #[test]
-    fn impossible_values_are_named() {
-        let message = |options: GuidanceOptions| options.check().unwrap_err().to_string();
-        let default = GuidanceOptions::default();
-        assert!(message(GuidanceOptions { start: 0.8, end: 0.5, ..default }).contains("at most `guidance_end`"));
     }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use kiln_models::ModelFolder;
 use kiln_nn::TensorLike;
+use kiln_request::{InitImage, InitLatents};
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
-use crate::pipeline::init::{InitImage, InitLatents};
 
 /// The encoder of a loaded model. It is opened when a job begins with an image.
 pub(crate) struct ImageEncoder {
@@ -87,11 +87,11 @@ impl ImageEncoder {
         model: &ModelFolder,
         taesd: Option<&Path>,
         placement: &Placement,
-        copies: &StreamOptions,
+        options: &ComponentOptions,
     ) -> Result<Self> {
         let (decoder, source, placement) = decoder::autoencoder(model, taesd, placement)?;
         let network = Network::of(&decoder);
-        let part = LoadedComponent::new(network.segments(), source, &placement, copies);
+        let part = LoadedComponent::new(network.segments(), source, &placement, options);
         part.check()?;
         Ok(Self { network, part, last: None })
     }
@@ -121,7 +121,7 @@ impl ImageEncoder {
                 let Self { network, part, .. } = self;
                 let pixels = image.pixels();
                 let found = in_a_type_that_holds(part, keep, "the VAE's encoder", upcast, |part, dtype| {
-                    network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling)
+                    part.run(|| network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling))
                 })?;
                 self.last = Some(((*image).clone(), found));
             }

@@ -1,23 +1,22 @@
 //! Running batches of an engine: jobs that join, leave and are finished between two evaluations of the denoiser.
 
+use kiln_request::{Job, LoraUse};
 use std::ops::ControlFlow;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result, proceed};
 use crate::generated_image::GeneratedImage;
-use crate::lora::LoraUse;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::run::{self, Latents};
 use crate::pipeline::running::{GroupId, RunningBatch};
-use crate::resolved::Job;
 
 impl Engine {
     /// Encodes one batch of `job`, the images from number `first` on, and has it take part in `running` from the next
     /// evaluation on. Whatever else is in `running`, each image has the bits that it has alone, on the CPU.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`], and [`Error::Value`] where the job's LoRAs are not those of the batches that are
+    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the job's LoRAs are not those of the batches that are
     /// running: they are in the weights. Where an error comes back, nothing has joined.
     pub fn join(
         &mut self,
@@ -32,12 +31,12 @@ impl Engine {
             running.begin(job);
         } else if running.loras() != job.loras {
             let found = job.loras.iter().map(LoraUse::name).collect::<Vec<_>>().join(", ");
-            let expected = "the LoRAs of the batches that are running".into();
-            return Err(Error::Value { name: "loras", found, expected });
+            let expected = "the LoRAs of the batches that are running";
+            return Err(Error::value("loras", found, expected));
         } else if !running.has_nets_of(job) {
             let found = job.controls.iter().map(|control| control.using.name()).collect::<Vec<_>>().join(", ");
-            let expected = "the control networks of the batches that are running".into();
-            return Err(Error::Value { name: "controls", found, expected });
+            let expected = "the control networks of the batches that are running";
+            return Err(Error::value("controls", found, expected));
         }
         let batch = Batch::of_job(job, first);
         let texts = self.text().plan(&batch)?;
@@ -69,7 +68,7 @@ impl Engine {
     /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined.
     ///
     /// # Errors
-    /// [`Error::Value`] where the batch has left, and those of [`Engine::txt2img`].
+    /// [`Error::Request`] where the batch has left, and those of [`Engine::txt2img`].
     pub fn finish(
         &mut self,
         running: &mut RunningBatch,

@@ -52,7 +52,7 @@ impl Lengths {
     /// Of the rows of `n` images whose texts have so many `chunks`, by the texts' numbers.
     ///
     /// # Errors
-    /// [`Error::Value`] where rows would have to be repeated to an extreme length.
+    /// [`Error::Request`] where rows would have to be repeated to an extreme length.
     pub(crate) fn of(plan: &ConditioningPlan, n: usize, chunks: &[usize], padded: bool) -> Result<Self> {
         let own = |row: &Row| match row {
             // Zeros of any length say the same: without keys and values there is nothing to attend to.
@@ -141,7 +141,7 @@ fn common_multiple(rows: &[RowLength], longest: usize) -> Result<usize> {
                 "on: these prompts have {} chunks of 75 tokens, which do not go together",
                 lengths.join(" and ")
             );
-            return Err(Error::Value { name: "pad_conds", found: "off".into(), expected });
+            return Err(Error::value("pad_conds", "off", expected));
         }
         common = multiple;
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use kiln_ops::trace::Trace;
+use kiln_request::{Init, InitImage, Job};
 use kiln_scheduler::NoiseSource;
 use kiln_weights::StreamReport;
 
@@ -11,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
 use crate::host_memory::{self, SystemRequests};
+use crate::origin::Origin;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::controlled::Controlled;
@@ -18,16 +20,14 @@ use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::image_encoder::ImageEncoder;
-use crate::pipeline::init::{Init, InitImage, Start, is_from_noise, mask_channels};
 use crate::pipeline::running::{Group, RunningBatch};
+use crate::pipeline::start::{Start, is_from_noise, mask_channels};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 use crate::plan::Workload;
-use crate::resolved::Job;
-use crate::settings::Origin;
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]
@@ -387,7 +387,8 @@ impl Engine {
     /// One evaluation of all groups of a running batch, whose denoiser is in memory.
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, trace: Option<&mut Trace>) -> Result<()> {
         let denoiser = Controlled::new(&self.unet, self.controls.nets());
-        running.step(&denoiser, Some(&mut self.recorded), self.dtype, trace)
+        let (recorded, dtype) = (&mut self.recorded, self.dtype);
+        self.unet_component.run(|| running.step(&denoiser, Some(recorded), dtype, trace))
     }
 
     /// The encoder of initial images, opened the first time.
@@ -395,7 +396,7 @@ impl Engine {
         match self.image_encoder {
             Some(ref mut encoder) => Ok(encoder),
             None => {
-                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.copies)?;
+                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.options)?;
                 Ok(self.image_encoder.insert(encoder))
             }
         }

@@ -5,19 +5,18 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_ops::trace::Trace;
+use kiln_request::{Job, LoraUse};
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 use kiln_unet::Conditioning;
 
 use crate::error::{Error, Result};
-use crate::lora::LoraUse;
 use crate::pipeline::conditioning::{Conditions, step_of};
 use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
-use crate::pipeline::init::{Kept, Start};
+use crate::pipeline::start::{Kept, Start};
 use crate::pipeline::step::{GuidedStep, RecordedStep};
 use crate::plan::Workload;
-use crate::resolved::Job;
 
 /// Tells a group of a running batch from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -240,12 +239,9 @@ impl RunningBatch {
     /// Takes out the group of this number.
     ///
     /// # Errors
-    /// [`Error::Value`] where it has left, or never was there.
+    /// [`Error::Request`] where it has left, or never was there.
     pub fn finish(&mut self, id: GroupId) -> Result<Group> {
-        self.take(id).ok_or_else(|| {
-            let (name, found) = ("group", id.0.to_string());
-            Error::Value { name, found, expected: "a group of this running batch".into() }
-        })
+        self.take(id).ok_or_else(|| Error::value("group", id.0, "a group of this running batch"))
     }
 
     fn group(&self, id: GroupId) -> Option<&Group> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use kiln_request::Job;
 use kiln_weights::{Lora, Placement};
 
-use crate::component::{LoadedComponent, StreamOptions, WeightResidency};
+use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions};
@@ -16,7 +17,6 @@ use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
 use crate::plan::Workload;
-use crate::resolved::Job;
 use crate::words::Embeddings;
 use kiln_models::{Family, ModelFolder};
 
@@ -51,13 +51,13 @@ impl TextEncoders {
     pub(crate) fn open(
         model: &ModelFolder,
         [placement, conditions]: [&Placement; 2],
-        copies: &StreamOptions,
+        options: &ComponentOptions,
         embeddings: Embeddings,
         cached_texts: usize,
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
-            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, copies);
+            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, options);
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };
@@ -95,7 +95,7 @@ impl TextEncoders {
     /// Reads and tokenizes the texts of a batch.
     ///
     /// # Errors
-    /// Those of tokenizers and embeddings, and [`crate::Error::Value`] for texts of extreme lengths.
+    /// Those of tokenizers and embeddings, and [`crate::Error::Request`] for texts of extreme lengths.
     pub(crate) fn plan(&mut self, batch: &Batch<'_>) -> Result<TextPlan> {
         let conditions = ConditioningPlan::of(batch, self.zeros_for_no_negative);
         TextPlan::new(batch, conditions, |text| self.tokens(self.key(batch.job(), text)))
@@ -262,7 +262,8 @@ impl TextEncoders {
                 let Some((chunks, words)) = tokens.of_encoder(number) else { continue };
                 let empty = tokenizer.empty_chunk();
                 let device = &part.placement().device;
-                let output = encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words)?;
+                let encode = || encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words);
+                let output = part.run(encode)?;
                 contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
                 pooled.push(output.pooled.narrow(0, 0, 1)?);
             }
@@ -321,12 +322,12 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
-    use crate::request::Request;
+    use kiln_request::Request;
 
     fn open(model: &ModelFolder) -> TextEncoders {
         let place = Placement::new(Device::Cpu, DType::F32);
         let words = Embeddings::open(None).unwrap();
-        TextEncoders::open(model, [&place, &place], &StreamOptions::default(), words, 8).unwrap()
+        TextEncoders::open(model, [&place, &place], &ComponentOptions::default(), words, 8).unwrap()
     }
 
     fn model(name: &str) -> ModelFolder {

@@ -1,5 +1,6 @@
 //! The texts of a batch before they are encoded.
 
+use kiln_request::Job;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -9,7 +10,6 @@ use crate::pipeline::lengths::Lengths;
 use crate::pipeline::text_cache::Key;
 use crate::pipeline::tokens::TextTokens;
 use crate::plan::Workload;
-use crate::resolved::Job;
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ impl TextPlan {
     /// The texts of `conditions`, which are those of a batch; `tokens` gives a text's.
     ///
     /// # Errors
-    /// Those of `tokens`, and [`crate::Error::Value`] for texts of extreme lengths.
+    /// Those of `tokens`, and [`crate::Error::Request`] for texts of extreme lengths.
     pub(crate) fn new(
         batch: &Batch<'_>,
         conditions: ConditioningPlan,

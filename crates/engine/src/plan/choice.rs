@@ -5,10 +5,11 @@ use kiln_models::ModelFolder;
 
 use super::planner::{Measures, Planner};
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
-use crate::control::control_configs;
+use kiln_request::Job;
+
 use crate::error::{Error, Result};
+use crate::loaded_controls::control_configs;
 use crate::mode::Mode;
-use crate::resolved::Job;
 use crate::room::Room;
 use crate::setup::Setup;
 

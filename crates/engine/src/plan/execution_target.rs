@@ -57,7 +57,7 @@ impl ExecutionTarget {
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
         };
         let on_processor = || {
-            let threads = threads::count(setup.threads);
+            let threads = setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
             (on(Target::Cpu { threads }), DeviceMemory::of_processor())
         };
         let (on, memory) = match setup.device {

@@ -21,8 +21,8 @@ use serde::Serialize;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::resolved::Job;
 use kiln_files::ByteSize;
+use kiln_request::Job;
 
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;

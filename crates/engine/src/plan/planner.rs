@@ -6,6 +6,7 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_mempool::Rounding;
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
+use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_unet::{ControlConfig, ControlHint, ControlNet, Unet};
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
@@ -14,7 +15,6 @@ use super::dry_run::{DryRun, Networks, StageBytes, StageRun, TOKENS};
 use super::flop::control_flop;
 use super::{ExecutionTarget, Plan, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
-use crate::limits::{MAX_IMAGES, in_range, side};
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::controlled::Controlled;
@@ -157,7 +157,7 @@ impl Planner {
     /// one chunk of text.
     ///
     /// # Errors
-    /// [`crate::Error::Value`] names the option.
+    /// [`crate::Error::Request`] names the option.
     pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Workload> {
         let Architecture { width, height, vae, .. } = &self.model;
         let multiple = vae.downscale().max(8);

@@ -167,7 +167,7 @@ impl Loaded {
         let [channels, _] = network.config().channels();
         let (width, height) = image.size();
         let shape = if channels == 1 { [3, height, width] } else { [1, height, width] };
-        let target = Target::of(device);
+        let target = self.place.threads.run(|| Target::of(device));
         let mut strips = tile.strips(network, shape, (*dtype, target), self.room(network, target))?;
         loop {
             tracing::info!("{width}x{height} in {}, {strips:?}", dtype.as_str());
@@ -194,7 +194,8 @@ impl Loaded {
         let result = {
             let _activations = Category::Activations.scope();
             let tensor = to_tensor(image, channels, self.place.dtype, &self.place.device)?;
-            network.forward_watched(&tensor, strips, &mut |part| watch(EnlargerEvent::Progress(part)))?
+            let forward = |tell: &mut dyn FnMut(f32) -> ControlFlow<()>| network.forward_watched(&tensor, strips, tell);
+            self.place.threads.run_watched(forward, &mut |part| watch(EnlargerEvent::Progress(part)))?
         };
         host_memory::log("upscale");
         host_memory::log_card(self.place.pool.as_ref(), "upscale");
@@ -212,7 +213,7 @@ impl Loaded {
 
 fn read_weights(network: &Upscaler, place: &ResolvedDevice) -> Result<()> {
     let _weights = Category::Weights.scope();
-    network.load(&Placement::new(place.device.clone(), place.dtype))?;
+    place.threads.run(|| network.load(&Placement::new(place.device.clone(), place.dtype)))?;
     Ok(())
 }
 

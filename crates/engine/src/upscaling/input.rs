@@ -3,10 +3,10 @@
 use std::io::Cursor;
 
 use kiln_media::{DecodeOptions, DecodedImage, ImageText, ImageTexts, Infotext, decode, is_png_key, quoted};
+use kiln_request::ImageSource;
 use kiln_scheduler::number_text;
 
 use crate::error::Result;
-use crate::input::ImageSource;
 
 /// An image that was read once.
 pub(super) struct Input {

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use kiln_files::{FileRules, PlannedFile, check_writable};
+use kiln_request::ImageSource;
 use kiln_scheduler::number_text;
 
 use crate::error::{Error, Result};
-use crate::input::ImageSource;
 
 /// The file's name in a folder.
 const DEFAULT_PATTERN: &str = "{stem}-x{scale}.png";

@@ -84,14 +84,14 @@ impl OpenUpscaler {
     /// Checks a scale, or gives the default.
     ///
     /// # Errors
-    /// [`Error::Value`].
+    /// [`Error::Request`].
     pub(super) fn scale(&self, asked: Option<f64>) -> Result<f64> {
         let scale = asked.unwrap_or_else(|| self.default_scale());
         if SCALES.contains(&scale) {
             return Ok(scale);
         }
         let expected = format!("a number from {} to {}", SCALES.start(), SCALES.end());
-        Err(Error::Value { name: "scale", found: kiln_scheduler::number_text(scale), expected })
+        Err(Error::value("scale", kiln_scheduler::number_text(scale), expected))
     }
 
     /// The images between an image of `size` (width and height) and one of `target`: the network's result after each

@@ -9,8 +9,9 @@ use super::input::Input;
 use super::names;
 use super::open::{OpenUpscaler, scaled};
 use super::strips::TileRows;
+use kiln_request::ImageSource;
+
 use crate::error::{Error, Result};
-use crate::input::ImageSource;
 use crate::setup::Setup;
 
 /// Which images are upscaled, and how.
@@ -57,14 +58,14 @@ impl UpscaleRun {
     /// and all images, each of which is decoded.
     ///
     /// # Errors
-    /// [`Error::Value`] for values, [`Error::Files`] for names, [`Error::Upscale`] for the upscaler's file,
+    /// [`Error::Request`] for values, [`Error::Files`] for names, [`Error::Upscale`] for the upscaler's file,
     /// [`Error::Media`] for an image that cannot be read or whose result is too large.
     pub fn plan(options: UpscaleOptions) -> Result<Self> {
         let UpscaleOptions { images, upscaler, folder, scale, tile, output, overwrite, setup } = options;
         setup.check()?;
         if images.is_empty() || images.iter().filter(|image| **image == ImageSource::StandardInput).count() > 1 {
-            let expected = "one or more images, among them the standard input once at most".into();
-            return Err(Error::Value { name: "the number of images", found: images.len().to_string(), expected });
+            let expected = "one or more images, among them the standard input once at most";
+            return Err(Error::value("the number of images", images.len(), expected));
         }
         let upscaler = OpenUpscaler::open(&upscaler, folder.as_deref())?;
         let scale = upscaler.scale(scale)?;

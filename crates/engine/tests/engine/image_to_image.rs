@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
-    Engine, Error, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind,
-    Stage,
+    Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind, Stage,
 };
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
@@ -150,7 +149,7 @@ fn images_that_do_not_fit_a_job_are_refused() {
     };
     let message = refused((64, 32), 0.5).to_string();
     assert!(message.contains("64x64") && message.contains("64x32"), "{message}");
-    assert!(matches!(refused((64, 64), 0.0), Error::Value { .. }));
+    assert!(matches!(refused((64, 64), 0.0), kiln_request::Error::Value { .. }));
     // 0.2 of four steps is none.
     let message = refused((64, 64), 0.2).to_string();
     assert!(message.contains("raise the strength"), "{message}");

@@ -16,4 +16,5 @@ mod single_file;
 #[path = "../support/mod.rs"]
 mod support;
 mod taesd;
+mod threads;
 mod weight_types;

@@ -118,5 +118,5 @@ fn a_job_with_other_loras_waits_for_the_batch_to_end() {
     let with_lora = Request { loras: vec!["some".parse().unwrap()], ..request("a pear", (64, 64), 2, 1) };
     let with_lora = job(&engine, &with_lora);
     let error = engine.join(&mut running, &with_lora, 0, &mut go).unwrap_err();
-    assert!(matches!(error, Error::Value { .. }) && running.images() == 1, "{error}");
+    assert!(matches!(error, Error::Request(_)) && running.images() == 1, "{error}");
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rayon::ThreadPool;
 
 use super::report::StreamReport;
 use super::slot_layout::SlotLayout;
@@ -55,6 +56,7 @@ impl HostStream {
         source: Arc<dyn ParamSource>,
         types: SlabType,
         ring_bytes: usize,
+        pool: Option<Arc<ThreadPool>>,
     ) -> Result<Arc<Self>> {
         let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let state = State {
@@ -69,7 +71,8 @@ impl HostStream {
         let shared = Arc::new(Shared { segments, source, types, ring_bytes, state, changed });
         shared.pack_ahead(&mut shared.state());
         let worker = shared.clone();
-        let thread = std::thread::Builder::new().name("kiln-weights".into()).spawn(move || worker.work());
+        let thread =
+            std::thread::Builder::new().name("kiln-weights".into()).spawn(move || worker.work(pool.as_deref()));
         let thread = thread.map_err(|source| Error::Thread { source })?;
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
@@ -125,7 +128,7 @@ impl Shared {
     }
 
     /// The thread: packs queued segments until the stream ends.
-    fn work(&self) {
+    fn work(&self, pool: Option<&ThreadPool>) {
         /// All waiters must be notified, however the thread ends.
         struct End<'a>(&'a Shared);
         impl Drop for End<'_> {
@@ -144,7 +147,8 @@ impl Shared {
             state.packing = Some((slot, true));
             drop(state);
             let (segment, start) = (&self.segments[slot], Instant::now());
-            let slab = packed_one(segment, self.source.as_ref(), self.types, layout);
+            let pack = || packed_one(segment, self.source.as_ref(), self.types, layout);
+            let slab = pool.map_or_else(pack, |pool| pool.install(pack));
             let slab = slab.and_then(|slab| Slab::new(segment, &slab, self.types, layout));
             let seconds = start.elapsed().as_secs_f64();
             state = self.state();

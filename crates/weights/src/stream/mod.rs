@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_mempool::PinnedPool;
+use rayon::ThreadPool;
 
 pub use self::report::StreamReport;
 pub use self::residency::{Estimate, Residency};
@@ -49,6 +50,9 @@ pub struct StreamConfig {
     pub pinned: Option<PinnedPool>,
     /// Whether a GPU copies on a separate stream, in parallel with computing, or in between.
     pub copy_stream: bool,
+    /// The threads that pack slabs for the CPU; `None` means rayon's global pool. Operators wait for slabs, so that they must
+    /// not run on the same threads.
+    pub pool: Option<Arc<ThreadPool>>,
 }
 
 /// Segments of which some are streamed. Dropping it unloads all of them.
@@ -96,10 +100,13 @@ impl Stream {
         };
         let streamed = of(false);
         streamed.iter().for_each(Segment::unload);
-        load(&of(true), source.as_ref(), placement)?; // on error, `this` unloads all of them
+        let load_resident = || load(&of(true), source.as_ref(), placement).map(drop);
+        // On error, `this` unloads all of them.
+        config.pool.as_ref().map_or_else(load_resident, |pool| pool.install(load_resident))?;
         if !streamed.is_empty() {
             this.streamer = Some(if placement.device.is_cpu() {
-                Streaming::Host(HostStream::start(streamed.clone(), source, placement.slab(), residency.ring_bytes())?)
+                let (types, ring) = (placement.slab(), residency.ring_bytes());
+                Streaming::Host(HostStream::start(streamed.clone(), source, types, ring, config.pool.clone())?)
             } else {
                 Streaming::Gpu(GpuStream::start(streamed.clone(), source.as_ref(), placement, &config)?)
             });

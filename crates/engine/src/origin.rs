@@ -1,0 +1,149 @@
+//! What an engine's images are made with: its model, and the files that took the place of parts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{DType, Device};
+use kiln_clip::mentions;
+use kiln_models::{Hashed, Hashes, ModelFolder};
+use kiln_request::{
+    ComponentKind, Control, FilesInText, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora,
+};
+use kiln_weights::MatrixType;
+
+use crate::setup::Setup;
+use crate::words::embedding_names;
+
+/// What the settings of an image name: the model and its files. Their checksums are computed on a separate thread from the
+/// start.
+pub struct Origin {
+    hashes: Hashes,
+    /// The settings without what differs from image to image.
+    base: OwnSettings,
+    model: Option<Hashed>,
+    is_single_file: bool,
+    parts: Vec<(ComponentKind, PathBuf)>,
+    vae_config: PathBuf,
+    lora_dir: Option<PathBuf>,
+    loras: Mutex<HashMap<LoraName, Option<Hashed>>>,
+    /// The words that may have vectors of their own.
+    words: Vec<String>,
+}
+
+impl Origin {
+    /// Of a model that runs so, in this type, with linear layers' matrices perhaps in another one. Begins to hash, where the setup has a folder for digests.
+    pub(crate) fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
+        let hashes = Hashes::new(setup.cache_dir.as_deref());
+        let parts = parts(model, setup.taesd.as_deref());
+        let base = OwnSettings {
+            kiln: env!("CARGO_PKG_VERSION").into(),
+            model: NamedFile { name: model.name(), sha256: None },
+            prediction: model.options().prediction.map(|prediction| prediction.id().into()),
+            dtype: types.0.as_str().into(),
+            weight_type: types.1.map(|kind| kind.to_string()),
+            device: if device.is_cuda() { "cuda" } else { "cpu" }.into(),
+            ..OwnSettings::default()
+        };
+        let this = Self {
+            model: Hashed::model(model.path()),
+            is_single_file: model.path().is_file(),
+            parts,
+            vae_config: model.files().config_path("vae/config.json"),
+            lora_dir: setup.lora_dir.clone(),
+            loras: Mutex::default(),
+            words: embedding_names(setup.embeddings_dir.as_deref()),
+            base,
+            hashes,
+        };
+        let files = this.parts.iter().filter_map(|(_, path)| Hashed::component(path));
+        this.hashes.start(this.model.iter().cloned().chain(files).collect());
+        this
+    }
+
+    /// What says how many channels images have.
+    pub(crate) fn vae_config(&self) -> &Path {
+        &self.vae_config
+    }
+
+    /// The model's SHA-256 in 64 hexadecimal digits, where it is computed; waits for it.
+    pub(crate) fn model_hash(&self) -> Option<String> {
+        self.hashes.get(self.model.as_ref()?)
+    }
+
+    /// Begins to hash LoRAs.
+    pub(crate) fn start_loras(&self, loras: &[LoraUse]) {
+        self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
+    }
+
+    /// Begins to hash control networks.
+    pub(crate) fn start_controls(&self, controls: &[Control]) {
+        self.hashes.start(controls.iter().filter_map(|control| Hashed::component(&control.using.net)).collect());
+    }
+
+    fn lora(&self, name: &LoraName) -> Option<Hashed> {
+        let mut known = self.loras.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = || find_lora(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
+        known.entry(name.clone()).or_insert_with(find).clone()
+    }
+
+    /// What image `index` of `job` was made with; waits for digests that are not there yet.
+    pub(crate) fn settings(&self, job: &Job, index: usize) -> OwnSettings {
+        let named = |name: String, hashed: Option<Hashed>| NamedFile {
+            name,
+            sha256: hashed.and_then(|hashed| self.hashes.get(&hashed)),
+        };
+        let file = |(component, path): &(ComponentKind, PathBuf)| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            PartFile { component: *component, file: named(name, Hashed::component(path)) }
+        };
+        let parsed = job.prompts(index);
+        let texts = [Some(&parsed.prompt), parsed.negative_prompt.as_ref()];
+        let is_named = |word: &&String| texts.into_iter().flatten().any(|text| mentions(text, word));
+        OwnSettings {
+            request: job.request_of(index),
+            model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
+            files: self.parts.iter().map(file).collect(),
+            loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
+            controls: job
+                .controls
+                .iter()
+                .map(|control| named(control.using.name(), Hashed::component(&control.using.net)))
+                .collect(),
+            inputs: job
+                .input
+                .iter()
+                .flat_map(|input| &input.files)
+                .chain(job.controls.iter().filter_map(|control| control.file.as_ref()))
+                .cloned()
+                .collect(),
+            embeddings: self.words.iter().filter(is_named).cloned().collect(),
+            ..self.base.clone()
+        }
+    }
+
+    /// What AUTOMATIC1111's text has of `settings`.
+    pub(crate) fn files(&self, settings: &OwnSettings) -> FilesInText {
+        let short = |sha256: &String, digits: usize| sha256.get(..digits).unwrap_or(sha256).to_string();
+        let NamedFile { name, sha256 } = &settings.model;
+        let lora = |lora: &NamedFile| Some((lora.name.clone(), short(lora.sha256.as_ref()?, 12)));
+        FilesInText {
+            model: name.clone(),
+            model_hash: sha256.as_ref().filter(|_| self.is_single_file).map(|sha256| short(sha256, 10)),
+            loras: settings.loras.iter().filter_map(lora).collect(),
+        }
+    }
+}
+
+/// The files that replace components of `model`.
+pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(ComponentKind, PathBuf)> {
+    let options = model.options();
+    let one = [
+        (ComponentKind::Config, options.config.as_deref()),
+        (ComponentKind::Unet, options.unet.as_deref()),
+        (ComponentKind::Vae, options.vae.as_deref()),
+        (ComponentKind::Taesd, taesd),
+    ];
+    let text = options.text_encoders.iter().map(|path| (ComponentKind::TextEncoder, Some(path.as_path())));
+    one.into_iter().chain(text).filter_map(|(component, path)| Some((component, path?.to_path_buf()))).collect()
+}

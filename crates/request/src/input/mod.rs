@@ -1,0 +1,19 @@
+//! Input images of a request: read, checked and prepared when the request is resolved, before any weights are read.
+//!
+//! Sources of the formulas: diffusers 0.42 (`VaeImageProcessor`, the image-to-image and inpainting pipelines) and
+//! AUTOMATIC1111 v1.10 (`StableDiffusionProcessingImg2Img.init` of `modules/processing.py`).
+
+mod choices;
+mod control;
+mod extend;
+mod paste;
+mod prepare;
+mod read;
+
+pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
+pub(crate) use control::{FittedInput, fit_control};
+pub use extend::Extend;
+pub use paste::PasteBack;
+pub use prepare::Input;
+pub(crate) use prepare::Prepared;
+pub use read::ImageSource;

@@ -1,0 +1,94 @@
+//! Files of input images.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use kiln_files::sha256;
+use kiln_media::{DecodeOptions, DecodedImage, decode, read_all, read_file};
+
+use crate::error::{Error, Result};
+
+/// The file or stream of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSource {
+    /// A file of any supported format.
+    File(PathBuf),
+    /// The standard input.
+    StandardInput,
+}
+
+impl From<PathBuf> for ImageSource {
+    /// `-` is the standard input, everything else a file.
+    fn from(path: PathBuf) -> Self {
+        if path == Path::new("-") { Self::StandardInput } else { Self::File(path) }
+    }
+}
+
+impl ImageSource {
+    /// The name in messages.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::StandardInput => "the standard input".into(),
+        }
+    }
+
+    /// The part of the name that a result's name begins with.
+    pub fn stem(&self) -> String {
+        match self {
+            Self::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            Self::StandardInput => "stdin".into(),
+        }
+    }
+
+    /// All bytes.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if they cannot be read, or are more than [`DecodeOptions::max_file`].
+    pub fn read(&self) -> Result<Vec<u8>> {
+        let options = DecodeOptions::default();
+        Ok(match self {
+            Self::File(path) => read_file(path, &options)?,
+            Self::StandardInput => read_all(std::io::stdin().lock(), &self.name(), &options)?,
+        })
+    }
+}
+
+/// A decoded file.
+pub(super) struct ImageFile {
+    pub(super) image: DecodedImage,
+    /// The SHA-256 of its bytes in hexadecimal digits.
+    pub(super) sha256: String,
+}
+
+impl ImageFile {
+    /// Reads the image of the option `name`. `-` is the standard input, which is read once.
+    ///
+    /// # Errors
+    /// [`Error::Files`] if there is no such file, [`Error::Media`] if it is not an image that can be read.
+    pub(super) fn read(name: &'static str, path: &Path) -> Result<Self> {
+        if path != Path::new("-") && !path.exists() {
+            return Err(Error::not_found(path, format!("`{name}`, an image")));
+        }
+        static STANDARD_INPUT: OnceLock<Vec<u8>> = OnceLock::new();
+        let source = ImageSource::from(path.to_path_buf());
+        let read;
+        let bytes = match (&source, STANDARD_INPUT.get()) {
+            (ImageSource::StandardInput, Some(bytes)) => bytes,
+            (ImageSource::StandardInput, None) => {
+                let bytes = source.read()?;
+                STANDARD_INPUT.get_or_init(|| bytes)
+            }
+            (ImageSource::File(_), _) => {
+                read = source.read()?;
+                &read
+            }
+        };
+        Ok(Self { image: decode(bytes, &source.name(), &DecodeOptions::default())?, sha256: sha256(bytes) })
+    }
+}
+
+/// The name of a file without its folder, which concerns nobody who gets the result.
+pub(super) fn file_name(path: &Path) -> PathBuf {
+    path.file_name().map_or_else(|| path.to_path_buf(), PathBuf::from)
+}

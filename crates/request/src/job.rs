@@ -1,0 +1,245 @@
+//! A request with every value filled in.
+
+use std::sync::Arc;
+
+use kiln_clip::Emphasis;
+use kiln_clip::prompt::ChunkCut;
+use kiln_models::{Family, ModelFolder};
+use kiln_scheduler::{SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::init::Init;
+use crate::input::{Input, Rule};
+use crate::limits::check_images;
+use crate::lora::LoraUse;
+use crate::options::GuidanceOptions;
+use crate::options::ImageOptions;
+use crate::prompts::{Parsed, ParsedPrompt};
+use crate::request::Rng;
+use crate::seeds::SeedOptions;
+use crate::wildcards::Wildcards;
+
+/// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Job {
+    /// What the images show, as it was said, with its tags.
+    pub prompt: String,
+    /// What they do not show, if anything was said.
+    pub negative_prompt: Option<String>,
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// Steps of the sampler.
+    pub steps: usize,
+    /// Strength of the guidance.
+    pub cfg_scale: f64,
+    /// The first image's seed.
+    pub seed: u64,
+    /// The sampler.
+    pub sampler: SamplerKind,
+    /// How noise levels are spaced.
+    pub scheduler: SigmaSchedule,
+    /// What else is said about the sampler.
+    pub sampling: SamplerOptions,
+    /// What else is said about guidance than its strength.
+    pub guidance: GuidanceOptions,
+    /// Which generator draws the noise.
+    pub rng: Rng,
+    /// What changes the model's weights: what was asked for by file, then what the prompt names.
+    pub loras: Vec<LoraUse>,
+    /// What is done to the noise.
+    pub seeds: SeedOptions,
+    /// How many batches.
+    pub batch_count: usize,
+    /// How many images are made at once.
+    pub batch_size: usize,
+    /// What the weights of words do.
+    pub emphasis: Emphasis,
+    /// The text encoders' layer that steers, from the end, if anything was said.
+    pub clip_skip: Option<usize>,
+    /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it.
+    pub comma_backtrack: usize,
+    /// Where texts are cut that have more tokens than a chunk holds.
+    pub chunk_cut: ChunkCut,
+    /// Whether texts of unequal length get empty chunks up to the longer one.
+    pub pad_conds: bool,
+    /// The lists that the prompts name.
+    #[serde(skip)]
+    pub wildcards: Wildcards,
+    /// Whether the prompt's choices were made before.
+    pub literal_prompt: bool,
+    /// The same for the negative prompt.
+    pub literal_negative_prompt: bool,
+    /// [`ModelFolder::has_guidance_inside`]: the denoiser runs without an unconditional half whatever the strength.
+    #[serde(skip)]
+    pub guidance_inside: bool,
+    /// What the images begin with.
+    pub init: Init,
+    /// What is done with an input image.
+    pub image: ImageOptions,
+    /// What is known of the input image, where the request names one.
+    #[serde(skip)]
+    pub input: Option<Input>,
+    /// Whether the denoiser takes a mask and a masked image besides latents.
+    #[serde(skip)]
+    pub takes_mask: bool,
+    /// Control networks, each with its image.
+    pub controls: Vec<Control>,
+    /// What was read of the other fields. Whoever changes one of them takes a new one.
+    #[serde(skip)]
+    pub parsed: Parsed,
+}
+
+impl Job {
+    /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
+    /// still need batches of their own, where their texts have other lengths or other numbers of parts.
+    pub fn shared(&self) -> Self {
+        Self {
+            prompt: String::new(),
+            negative_prompt: None,
+            seed: 0,
+            seeds: SeedOptions::default(),
+            rng: Rng::default(),
+            batch_count: 1,
+            batch_size: 1,
+            wildcards: Wildcards::default(),
+            literal_prompt: false,
+            literal_negative_prompt: false,
+            input: None,
+            parsed: Parsed::default(),
+            ..self.clone()
+        }
+    }
+
+    /// How many images there will be.
+    pub fn images(&self) -> usize {
+        self.batch_count * self.batch_size
+    }
+
+    /// The seed of image `index`. Variations of one image have one seed, and differ in the second.
+    pub fn seed_of(&self, index: usize) -> u64 {
+        if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
+    }
+
+    /// Whether the denoiser runs without prompt too.
+    pub fn is_guided(&self) -> bool {
+        !self.guidance_inside && (self.cfg_scale != 1.0 || self.sampler.needs_unconditional())
+    }
+
+    /// Whether images may have different prompts.
+    pub fn has_choices(&self) -> bool {
+        let prompt = Some(&self.prompt).filter(|_| !self.literal_prompt);
+        let negative = self.negative_prompt.as_ref().filter(|_| !self.literal_negative_prompt);
+        [prompt, negative].into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
+    }
+
+    /// The same job with batches of `n` images.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for more images than a job may have.
+    pub fn with_batch_size(self, n: usize) -> Result<Self> {
+        check_images(self.batch_count, n)?;
+        Ok(Self { batch_size: n, parsed: Parsed::default(), ..self })
+    }
+
+    /// The prompts of image `index`, read once.
+    pub fn prompts(&self, index: usize) -> Arc<ParsedPrompt> {
+        self.parsed.prompts(self, index)
+    }
+
+    /// The noise levels that are visited, by diffusers' `from_config` on the folder's own configuration, made once.
+    pub fn schedule(&self, model: &ModelFolder) -> Result<Arc<Schedule>> {
+        self.parsed.schedule(|| {
+            let blame = |error| Error::from(model.scheduler_error(error));
+            let scheduler = match (self.scheduler, model.family()) {
+                (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
+                (other, _) => other,
+            };
+            let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
+            let config = config.with_options(&self.sampling).map_err(blame)?;
+            let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
+            let Some(strength) = self.init.strength() else { return schedule(self.steps) };
+            let (schedule, start) = match self.image.rule {
+                Rule::Diffusers => {
+                    let schedule = schedule(self.steps)?;
+                    let start = schedule.start_for_strength(strength);
+                    (schedule, start)
+                }
+                rule => {
+                    let (total, skipped) = self.steps_of_rule(rule, strength);
+                    let schedule = schedule(total)?;
+                    let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
+                    (schedule, start)
+                }
+            };
+            schedule.starting_at(start).map_err(blame)
+        })
+    }
+
+    /// What a schedule is made from, as text: jobs of one model with equal keys have equal schedules.
+    pub fn schedule_key(&self) -> String {
+        json!([self.sampler, self.scheduler, self.sampling, self.steps, self.init, self.image]).to_string()
+    }
+
+    /// Has the job use a schedule of another job of its model with the same [`Self::schedule_key`]: many jobs share one,
+    /// which takes some tens of KiB.
+    pub fn share_schedule(&mut self, schedule: Arc<Schedule>) {
+        self.parsed.set_schedule(schedule);
+    }
+
+    /// The steps of the whole schedule, and how many of them are skipped.
+    ///
+    /// AUTOMATIC1111 runs `int(min(strength, 0.999) * steps) + 1` steps of the schedule (`setup_img2img_steps` and
+    /// `sample_img2img` of v1.10). ComfyUI runs all of `steps`, the last ones of `int(steps / strength)` (`set_steps` of
+    /// `comfy/samplers.py`).
+    fn steps_of_rule(&self, rule: Rule, strength: f64) -> (usize, usize) {
+        const MOST: f64 = 0.999;
+        match rule {
+            Rule::Automatic1111 => {
+                let encoded = (strength.min(MOST) * self.steps as f64) as usize;
+                (self.steps, self.steps.saturating_sub(encoded + 1))
+            }
+            _ => {
+                let total = (self.steps as f64 / strength) as usize;
+                (total, total.saturating_sub(self.steps))
+            }
+        }
+    }
+
+    /// Refuses what a rule of another program is not known for.
+    pub fn check_rule(&self) -> Result<()> {
+        let rule = self.image.rule;
+        if rule == Rule::Diffusers || self.init.image().is_none() {
+            return Ok(());
+        }
+        let refuse = |expected: &str| {
+            Err(Error::Value { name: "rule", found: rule.id().into(), expected: format!("diffusers with {expected}") })
+        };
+        if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {
+            return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
+        }
+        if rule == Rule::Comfy && self.sampling.sigmas.is_some() {
+            return refuse("`sigmas`, which say how many steps there are");
+        }
+        if self.takes_mask && self.init.is_masked() {
+            return refuse("an inpainting model and a mask");
+        }
+        Ok(())
+    }
+
+    /// The same job whose images begin with `init`.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where an image or a mask has another size than the job's images or the strength is out of range,
+    /// [`Error::Scheduler`] where the strength leaves no step.
+    pub fn with_init(&self, init: Init, model: &ModelFolder) -> Result<Self> {
+        init.check(self.width, self.height)?;
+        let job = Self { init, parsed: Parsed::default(), ..self.clone() };
+        job.schedule(model)?;
+        Ok(job)
+    }
+}

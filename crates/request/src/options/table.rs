@@ -1,0 +1,404 @@
+//! The table of options, from which the fields of [`Request`] are made too.
+
+use std::path::PathBuf;
+
+use kiln_clip::Emphasis;
+use kiln_clip::prompt::ChunkCut;
+use kiln_models::limits::{MAX_SIDE, MAX_STEPS};
+use kiln_scheduler::limits::{CHURN, ETA, RHO, S_NOISE, SIGMA};
+use kiln_scheduler::{
+    Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale,
+};
+use serde::{Deserialize, Serialize};
+
+use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
+use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
+use super::row::OptionKind::{
+    Borders, Choice, Controls, File, Flag, Folder, Loras, Name, Number, Numbers, Offset, Seed, Side, Size, Switch,
+    Text, Whole,
+};
+use super::row::{InfotextKey, OptionRow};
+use crate::control::ControlUse;
+use crate::init::InitLatents;
+use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
+use crate::lora::LoraUse;
+use crate::request::Rng;
+use crate::settings::labels;
+
+/// The most images of one call.
+pub const MAX_IMAGES: usize = 100_000;
+/// Tokens of a chunk's text.
+const MAX_BACKTRACK: usize = 75;
+
+/// A number from 0 to 1.
+const PART: super::row::OptionKind = Number { min: 0.0, max: 1.0 };
+
+/// Declares the options. In each block an option is its help as a doc comment, its field, and what of its row is not
+/// empty.
+///
+/// - `by_hand`: [`Request::resolve`] makes the job's value of it.
+/// - `sampling`: it is a field of `SamplerOptions` with this name and type, which checks and uses it.
+/// - `group`: the block declares a struct of job's values too. A row has the name, type and default of its field there.
+macro_rules! options {
+    (
+        by_hand { $($(#[doc = $own_doc:literal])+ $own:ident: $own_type:ty { $($own_key:ident: $own_value:expr),* $(,)? })* }
+        sampling { $($(#[doc = $s_doc:literal])+ $s:ident: $s_type:ty { $($s_key:ident: $s_value:expr),* $(,)? })* }
+        $(
+            $(#[doc = $group_doc:literal])+
+            group $group:ident { $(
+                $(#[doc = $g_doc:literal])+
+                $g:ident as $inner:ident: $inner_type:ty = $inner_default:expr;
+                $g_type:ty { $($g_key:ident: $g_value:expr),* $(,)? }
+            )* }
+            by_hand { $(
+                $(#[doc = $more_doc:literal])+ $more:ident: $more_type:ty { $($more_key:ident: $more_value:expr),* $(,)? }
+            )* }
+        )*
+    ) => {
+        /// Images to make. A field that is `None` is left to the model folder's defaults, then to Kiln's.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Request {
+            $($(#[doc = $own_doc])+ pub $own: $own_type,)*
+            $($(#[doc = $s_doc])+ pub $s: $s_type,)*
+            $($($(#[doc = $g_doc])+ pub $g: $g_type,)* $($(#[doc = $more_doc])+ pub $more: $more_type,)*)*
+        }
+
+        /// All options, in the order in which an infotext has them.
+        pub static OPTIONS: &[OptionRow] = &[
+            $(options!(@row $own [$($own_doc),+] [$($own_key: $own_value),*]),)*
+            $(options!(@row $s [$($s_doc),+] [$($s_key: $s_value),*]),)*
+            $(
+                $(options!(@row $g [$($g_doc),+] [$($g_key: $g_value),*]),)*
+                $(options!(@row $more [$($more_doc),+] [$($more_key: $more_value),*]),)*
+            )*
+        ];
+
+        /// The sampler's options of a request.
+        pub(crate) fn sampling(request: &Request) -> SamplerOptions {
+            SamplerOptions { $($s: request.$s.clone(),)* }
+        }
+
+        /// Writes a sampler's options into a request.
+        pub(crate) fn set_sampling(request: &mut Request, options: &SamplerOptions) {
+            $(request.$s = options.$s.clone();)*
+        }
+
+        $(
+            $(#[doc = $group_doc])+
+            #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+            pub struct $group {
+                $($(#[doc = $g_doc])+ pub $inner: $inner_type,)*
+            }
+
+            impl Default for $group {
+                fn default() -> Self {
+                    Self { $($inner: $inner_default,)* }
+                }
+            }
+
+            impl OptionSet for $group {
+                fn of(request: &Request) -> Self {
+                    let default = Self::default();
+                    Self { $($inner: Resolved::of(request.$g, default.$inner),)* }
+                }
+
+                fn write(&self, request: &mut Request) {
+                    let default = Self::default();
+                    $(request.$g = Resolved::said(self.$inner, default.$inner);)*
+                }
+            }
+        )*
+    };
+    (@row $field:ident [$($doc:literal),+] [$($key:ident: $value:expr),*]) => {
+        OptionRow {
+            name: stringify!($field),
+            doc: concat!($($doc),+),
+            get: |request| &request.$field,
+            get_mut: |request| &mut request.$field,
+            copy: |from, to| to.$field = from.$field.clone(),
+            $($key: $value,)*
+            ..EMPTY
+        }
+    };
+}
+
+/// The job's values of a group of options.
+pub(crate) trait OptionSet {
+    /// The values of a request, with defaults.
+    fn of(request: &Request) -> Self;
+
+    /// Writes into a request what is not a default.
+    fn write(&self, request: &mut Request);
+}
+
+/// What a row has where it says nothing else.
+const EMPTY: OptionRow = OptionRow {
+    name: "",
+    doc: "",
+    kind: Text,
+    default: "",
+    usual: "",
+    infotext: InfotextKey::None,
+    infotext_aliases: &[],
+    aliases: &[],
+    short_names: &[],
+    group: Sampling,
+    get: |request| &request.prompt,
+    get_mut: |request| &mut request.prompt,
+    copy: |_, _| {},
+};
+
+/// An optional field of a request and the job's value of it.
+trait Resolved<F>: Sized {
+    /// The job's value, with `default` where nothing is set.
+    fn of(field: F, default: Self) -> Self;
+
+    /// The field of a request that resolves to the value.
+    fn said(self, default: Self) -> F;
+}
+
+impl<T: PartialEq> Resolved<Option<T>> for T {
+    fn of(field: Option<T>, default: Self) -> Self {
+        field.unwrap_or(default)
+    }
+
+    fn said(self, default: Self) -> Option<T> {
+        (self != default).then_some(self)
+    }
+}
+
+/// A field without a default of its own.
+impl<T> Resolved<Option<T>> for Option<T> {
+    fn of(field: Option<T>, _: Self) -> Self {
+        field
+    }
+
+    fn said(self, _: Self) -> Option<T> {
+        self
+    }
+}
+
+fn sampler_names() -> Vec<&'static str> {
+    SamplerKind::ALL.into_iter().map(SamplerKind::id).collect()
+}
+
+fn schedule_names() -> Vec<&'static str> {
+    SigmaSchedule::ALL.into_iter().map(SigmaSchedule::id).collect()
+}
+
+fn ids<T>(choices: &[(T, &'static str)]) -> Vec<&'static str> {
+    choices.iter().map(|(_, id)| *id).collect()
+}
+
+options! {
+    by_hand {
+        /// The prompt.
+        prompt: String { kind: Text, infotext: Body, group: Prompt }
+        /// The negative prompt. With SDXL, no negative prompt differs from an empty one.
+        negative_prompt: Option<String> { kind: Text, infotext: Body, short_names: &["negative"], group: Prompt }
+        /// Number of sampling steps.
+        steps: Option<usize> {
+            kind: Whole { min: 1, max: MAX_STEPS }, default: "the model's, usually 20", infotext: Always("Steps"), group: Image,
+        }
+        /// The sampler. The names of AUTOMATIC1111, ComfyUI and diffusers are accepted too.
+        sampler: Option<SamplerChoice> { kind: Name(sampler_names), default: "the model's", infotext: Always(labels::SAMPLER) }
+        /// The spacing of the noise levels.
+        scheduler: SigmaSchedule {
+            kind: Name(schedule_names), default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE),
+        }
+        /// Strength of classifier-free guidance. 1 turns it off and halves the time of a step.
+        cfg_scale: Option<f64> {
+            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "the model's; 7, for SDXL 5",
+            infotext: Always("CFG scale"), short_names: &["cfg"], group: Image,
+        }
+        /// Seed of the first image; it increases by 1 for each further one. A negative number stands for a random seed,
+        /// which is printed.
+        seed: Option<u64> { kind: Seed, default: "random", infotext: Always("Seed"), group: Image }
+        /// Width in pixels, a multiple of 8.
+        width: Option<usize> { kind: Side { max: MAX_SIDE }, default: "the model's", infotext: Always(labels::SIZE), group: Image }
+        /// Height in pixels, a multiple of 8.
+        height: Option<usize> { kind: Side { max: MAX_SIDE }, default: "the model's", infotext: Within(labels::SIZE), group: Image }
+        /// LoRA files to add to the weights, besides those that the prompt names: FILE, FILE:0.8, or FILE:0.8:0.5 for text
+        /// encoders and denoiser.
+        loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
+        /// Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5,
+        /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill. Without image the input image is used.
+        controls: Vec<ControlUse> { kind: Controls, short_names: &["control"], group: Image }
+        /// Number of batches.
+        batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
+        /// Number of images in a batch, which are generated at once.
+        batch_size: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
+    }
+    sampling {
+        /// The noise levels themselves, from the highest to the lowest: 14.6,6.5,2.7,1,0.4,0. They also set the number of
+        /// steps.
+        sigmas: Option<Vec<f64>> { kind: Numbers, infotext: Changed("Sigmas") }
+        /// The program whose rules apply where programs differ: ranges of schedules, first latents, timesteps.
+        convention: Convention {
+            kind: Choice(|| ids(Convention::CHOICES)), default: "diffusers", infotext: Changed(labels::CONVENTION),
+        }
+        /// Range of the schedules karras, exponential, polyexponential and beta_sigmas: table, all trained noise levels, or
+        /// spacing, those that diffusers' class visits.
+        sigma_range: Option<SigmaRange> {
+            kind: Choice(|| ids(SigmaRange::CHOICES)), default: "by the schedule's name, else by the convention",
+            infotext: Changed("Sigma range"),
+        }
+        /// Lowest noise level of the schedule.
+        sigma_min: Option<f64> {
+            kind: Number { min: SIGMA.0, max: SIGMA.1 }, default: "that of its range", infotext: Changed("Schedule min sigma"),
+        }
+        /// Highest noise level of the schedule.
+        sigma_max: Option<f64> {
+            kind: Number { min: SIGMA.0, max: SIGMA.1 }, default: "that of its range", infotext: Changed("Schedule max sigma"),
+        }
+        /// Computes one more noise level and leaves out the next-to-last one.
+        discard_penultimate_sigma: Option<bool> {
+            kind: Switch, default: "by the convention", infotext: Changed("Discard penultimate sigma"),
+        }
+        /// Scale of the first latents: sigma, noise times the noise level, or variance, noise times sqrt(sigma^2 + 1).
+        initial_noise: Option<InitialNoise> {
+            kind: Choice(|| ids(InitialNoise::CHOICES)), default: "by the convention",
+            infotext: Changed("SGM noise multiplier"),
+        }
+        /// The function B(h) of UniPC.
+        unipc_variant: Option<UniPcScale> {
+            kind: Choice(|| ids(UniPcScale::CHOICES)), default: "the model's, else bh2; with a1111 and comfyui bh1",
+            infotext: Changed("UniPC variant"),
+        }
+        /// Fraction of the noise that ancestral and DDIM samplers replace in each step. At most 1 for samplers on timesteps.
+        eta: Option<f64> {
+            kind: Number { min: ETA.0, max: ETA.1 }, default: "the sampler's", infotext: Changed("Eta"),
+            infotext_aliases: &["Eta DDIM"],
+        }
+        /// Noise that is added before steps, as a total over all steps, for euler, heun and dpm2 (s_churn of k-diffusion).
+        s_churn: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "0", infotext: Changed("Sigma churn") }
+        /// Lowest noise level at which `s_churn` applies.
+        s_tmin: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "0", infotext: Changed("Sigma tmin") }
+        /// Highest noise level at which `s_churn` applies.
+        s_tmax: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "no limit", infotext: Changed("Sigma tmax") }
+        /// Scale of the noise that samplers add in their steps (s_noise of k-diffusion).
+        s_noise: Option<f64> { kind: Number { min: S_NOISE.0, max: S_NOISE.1 }, default: "1", infotext: Changed("Sigma noise") }
+        /// Power of the schedules karras and polyexponential.
+        rho: Option<f64> { kind: Number { min: RHO.0, max: RHO.1 }, default: "7 for karras, 1 for polyexponential", infotext: Changed("Schedule rho") }
+    }
+    /// Guidance beside its strength. The default changes nothing.
+    group GuidanceOptions {
+        /// How far the standard deviation of the guided prediction is restored to that of the conditional one; 0.7 is usual
+        /// (arXiv 2305.08891, section 3.4).
+        guidance_rescale as rescale: f64 = 0.0; Option<f64> { kind: PART, default: "0", infotext: Changed("CFG Rescale") }
+        /// Fraction of the steps before which there is no guidance (arXiv 2404.07724).
+        guidance_start as start: f64 = 0.0; Option<f64> {
+            kind: PART, default: "0", infotext: Changed("Guidance start"), infotext_aliases: &["Skip Early CFG"],
+        }
+        /// Fraction of the steps after which there is no guidance. Steps without guidance take half the time.
+        guidance_end as end: f64 = 1.0; Option<f64> { kind: PART, default: "1", infotext: Changed("Guidance end") }
+        /// Guidance strength whose value range dynamic thresholding restores.
+        mimic_scale as mimic_scale: Option<f64> = None; Option<f64> {
+            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "7", infotext: Changed(labels::MIMIC_SCALE),
+        }
+        /// Percentile of dynamic thresholding, as 1 or 0.995: strong guidance gets the value range of a weaker one.
+        dynamic_thresholding as percentile: Option<f64> = None; Option<f64> {
+            kind: PART, default: "off", infotext: Changed(labels::PERCENTILE),
+        }
+    }
+    by_hand {
+        /// Seed of a second noise that is mixed into the first. A negative number stands for a random seed.
+        subseed: Option<u64> {
+            kind: Seed, default: "random", infotext: Changed("Variation seed"), aliases: &["variation_seed"],
+        }
+        /// Weight of the second noise, for variations of an image.
+        subseed_strength: Option<f64> {
+            kind: PART, default: "0", infotext: Changed("Variation seed strength"), aliases: &["variation_strength"],
+        }
+        /// Size of another image, as 512x512, whose noise is kept in the middle of this one.
+        seed_resize_from: Option<(usize, usize)> { kind: Size, infotext: Changed("Seed resize from") }
+        /// Layer of the text encoder that is used, counted from the last, which is 1.
+        clip_skip: Option<usize> {
+            kind: Whole { min: 1, max: usize::MAX }, default: "1, for SDXL 2", infotext: Changed("Clip skip"), group: Prompt,
+        }
+        /// Offset of the seed for the noise after the first (eta noise seed delta of AUTOMATIC1111).
+        ensd: Option<i64> {
+            kind: Offset, default: "0", infotext: Changed("ENSD"), aliases: &["eta_noise_seed_delta"],
+        }
+        /// The random number generator: PyTorch's on the CPU or on CUDA. Both run on every device.
+        rng: Rng { kind: Choice(|| vec!["cpu", "cuda"]), default: "cpu", infotext: Always(labels::RNG) }
+        /// What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy,
+        /// compel, or none, which reads brackets as text.
+        emphasis: Emphasis {
+            kind: Choice(|| Emphasis::ALL.into_iter().map(Emphasis::id).collect()), default: "original",
+            infotext: Changed("Emphasis"), group: Prompt,
+        }
+        /// Pads the shorter of prompt and negative prompt with empty chunks. AUTOMATIC1111 and ComfyUI do not.
+        pad_conds: Option<bool> { kind: Switch, default: "on", infotext: Changed("Pad conds"), group: Prompt }
+        /// A full chunk of 75 tokens ends at its last comma if that is at most this number of tokens back; 0 turns this off.
+        comma_backtrack: Option<usize> { kind: Whole { min: 0, max: MAX_BACKTRACK }, default: "20", group: Prompt }
+        /// Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), or word, as ComfyUI does.
+        chunk_cut: ChunkCut { kind: Choice(|| vec!["comma", "word"]), default: "comma", group: Prompt }
+        /// Keeps what follows a # in a prompt. Without it, # begins a comment that ends with the line.
+        keep_comments: bool { kind: Flag, group: Prompt }
+        /// A folder of lists: __name__ in a prompt becomes a line of name.txt, selected by the image's seed, as is one of
+        /// {a|b|c}.
+        wildcards_dir: Option<PathBuf> { kind: Folder, group: Prompt }
+        /// Reads braces and __name__ in the prompt as text: its choices were made before.
+        literal_prompt: bool { kind: Flag, group: Internal }
+        /// Reads braces and __name__ in the negative prompt as text.
+        literal_negative_prompt: bool { kind: Flag, group: Internal }
+    }
+    /// What is done with an input image. The defaults are those of an image without a mask.
+    group ImageOptions {
+        /// Fraction of the steps that is run on the input, more than 0. Less keeps more of it.
+        strength as strength: f64 = 0.75; Option<f64> {
+            kind: PART, default: "0.75", infotext: Changed("Denoising strength"), aliases: &["denoising_strength"], group: Input,
+        }
+        /// The program whose rules apply: step counts, first noise, and what a mask does.
+        rule as rule: Rule = Rule::Diffusers; Option<Rule> {
+            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers", infotext: Changed("Image rule"), group: Input,
+        }
+        /// How the input gets the size of the results: stretch changes its shape, crop keeps the middle, fill adds bars with the
+        /// colors of its edge.
+        resize_mode as resize_mode: ResizeChoice = ResizeChoice::Stretch; Option<ResizeChoice> {
+            kind: Choice(|| ResizeChoice::IDS.to_vec()), default: "stretch", infotext: Changed("Resize mode"), group: Input,
+        }
+        /// The latents of the input: a random sample of what the encoder returns, or the mean.
+        init_noise as init_noise: Option<InitLatents> = None; Option<InitLatents> {
+            kind: Choice(|| InitLatents::IDS.to_vec()), default: "sample; with `rule` a1111 or comfy mean",
+            infotext: Changed("Init noise"), group: Input,
+        }
+        /// Factor of the noise that is added to the input.
+        noise_multiplier as noise_multiplier: f64 = 1.0; Option<f64> {
+            kind: Number { min: 0.0, max: 1.5 }, default: "1", infotext: Changed("Noise multiplier"), group: Input,
+        }
+        /// Blur of the mask: standard deviation in pixels of the input.
+        mask_blur as mask_blur: Option<f64> = None; Option<f64> {
+            kind: Number { min: 0.0, max: 256.0 }, default: "0; with `rule` a1111 4", infotext: Changed("Mask blur"), group: Input,
+        }
+        /// What the masked part begins with: original, fill (colors from around it), noise, or nothing (latents of 0).
+        mask_content as mask_content: MaskContent = MaskContent::Original; Option<MaskContent> {
+            kind: Choice(|| MaskContent::IDS.to_vec()), default: "original", infotext: Changed("Masked content"), group: Input,
+        }
+        /// The part of the input that the network sees: whole, or masked, the mask's bounding box enlarged to the results' size.
+        inpaint_area as inpaint_area: InpaintArea = InpaintArea::Whole; Option<InpaintArea> {
+            kind: Choice(|| InpaintArea::IDS.to_vec()), default: "whole", infotext: Changed("Inpaint area"), group: Input,
+        }
+        /// Pixels around the mask's bounding box, with `inpaint_area` masked.
+        inpaint_padding as inpaint_padding: usize = 32; Option<usize> {
+            kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"), group: Input,
+        }
+        /// Pastes the input back around the mask: pixels outside of it are the input's own.
+        paste_back as paste_back: bool = true; Option<bool> {
+            kind: Switch, default: "on", infotext: Changed("Paste back"), group: Input,
+        }
+    }
+    by_hand {
+        /// The image to begin with; - is the standard input. The size of the results is its size, rounded down, where none is
+        /// given.
+        init: Option<PathBuf> { kind: File, aliases: &["init_img"], group: Input }
+        /// Part of the input that is regenerated: the white part of an image, or its opaque part where it has transparency.
+        mask: Option<PathBuf> { kind: File, group: Input }
+        /// Regenerates the part outside of the mask instead.
+        mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
+        /// Extends the input by pixels, as top=128,left=64. The border is regenerated.
+        extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
+    }
+}

@@ -1,0 +1,167 @@
+//! From a request to a job: defaults and checks.
+
+use kiln_clip::prompt::{COMMA_BACKTRACK, without_comments};
+use kiln_models::ModelFolder;
+use kiln_scheduler::{Convention, SamplerOptions, SigmaSchedule};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::init::Init;
+use crate::input::Prepared;
+use crate::job::Job;
+use crate::limits::{check_images, in_range, random_seed, side};
+use crate::lora::tagged;
+pub use crate::options::{GuidanceOptions, ImageOptions, Request};
+use crate::options::{OptionSet, check, sampling};
+use crate::prompts::Parsed;
+use crate::seeds::SeedOptions;
+use crate::wildcards::Wildcards;
+
+/// The generator that draws the noise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rng {
+    /// What PyTorch's CPU generator draws, always in f32.
+    #[default]
+    Cpu,
+    /// What PyTorch's CUDA generator draws.
+    Cuda,
+}
+
+impl Request {
+    /// Fills in every default and checks every value.
+    ///
+    /// # Errors
+    /// [`Error::Value`] names the option and the nearest possible value, or a tag of the prompt; [`Error::Scheduler`] says
+    /// what the model's schedule does not allow; [`Error::Files`] names a folder or list of
+    /// wildcards.
+    pub fn resolve(&self, model: &ModelFolder) -> Result<Job> {
+        if let Some(without) = self.without_comments() {
+            return without.resolve(model);
+        }
+        let defaults = model.defaults();
+        let multiple = model.size_multiple();
+        check(self)?;
+        let prepared = self.prepare_input(multiple)?;
+        let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
+        let sampling = sampling(self);
+        let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);
+        let (batch_count, batch_size) = (self.batch_count.unwrap_or(1), self.batch_size.unwrap_or(1));
+        check_images(batch_count, batch_size)?;
+        let sampler = match self.sampler {
+            Some(sampler) => sampler,
+            None => model.scheduler_config().sampler().map_err(|error| model.scheduler_error(error))?.into(),
+        };
+        let scheduler = match (self.scheduler, sampler.schedule) {
+            (SigmaSchedule::Default, Some(named)) => named,
+            (asked, _) => asked,
+        };
+        let named_range = sampler.range.filter(|_| scheduler.has_range() && self.convention == Convention::Diffusers);
+        let sampling = SamplerOptions { sigma_range: sampling.sigma_range.or(named_range), ..sampling };
+        let mut loras = self.loras.clone();
+        loras.extend(tagged(&self.prompt)?);
+        let job = Job {
+            prompt: self.prompt.clone(),
+            negative_prompt: self.negative_prompt.clone(),
+            width: side("width", self.width.unwrap_or(size.0), multiple)?,
+            height: side("height", self.height.unwrap_or(size.1), multiple)?,
+            steps,
+            cfg_scale: self.cfg_scale.unwrap_or(defaults.cfg_scale),
+            seed: self.seed.unwrap_or_else(random_seed),
+            sampler: sampler.kind,
+            scheduler,
+            sampling,
+            guidance: self.guidance()?,
+            rng: self.rng,
+            loras,
+            seeds: self.seeds(multiple)?,
+            batch_count,
+            batch_size,
+            emphasis: self.emphasis,
+            clip_skip: self.clip_skip.map(|skip| in_range("clip_skip", skip, 1, model.text_layers())).transpose()?,
+            comma_backtrack: self.comma_backtrack.unwrap_or(COMMA_BACKTRACK),
+            chunk_cut: self.chunk_cut,
+            pad_conds: self.pad_conds.unwrap_or(true),
+            wildcards: self.wildcards()?,
+            literal_prompt: self.literal_prompt,
+            literal_negative_prompt: self.literal_negative_prompt,
+            guidance_inside: model.has_guidance_inside(),
+            init: Init::Noise,
+            image: ImageOptions::of(self),
+            input: None,
+            takes_mask: model.takes_mask(),
+            controls: Vec::new(),
+            parsed: Parsed::default(),
+        };
+        let controls =
+            self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
+        let job = Job { controls, ..job };
+        let job = match prepared {
+            None => job,
+            Some(Prepared { init, input, .. }) => {
+                init.check(job.width, job.height)?;
+                Job { init, input: Some(input), ..job }
+            }
+        };
+        job.check_rule()?;
+        job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
+        Ok(job)
+    }
+
+    /// The same request with its comments removed; `None` where it has none.
+    fn without_comments(&self) -> Option<Self> {
+        let has_any = |text: &str| !self.keep_comments && text.contains('#');
+        let negative = self.negative_prompt.as_deref();
+        (has_any(&self.prompt) || negative.is_some_and(has_any)).then(|| Self {
+            prompt: without_comments(&self.prompt),
+            negative_prompt: negative.map(without_comments),
+            keep_comments: true,
+            ..self.clone()
+        })
+    }
+
+    /// How many steps the noise levels make, where they are given.
+    fn steps_of_sigmas(&self, sampling: &SamplerOptions) -> Result<Option<usize>> {
+        let made = sampling.steps()?;
+        match (self.steps, made) {
+            (Some(asked), Some(steps)) if asked != steps => {
+                let expected = format!("none, or {steps}: that is how many `sigmas` has");
+                Err(Error::Value { name: "steps", found: asked.to_string(), expected })
+            }
+            _ => Ok(made),
+        }
+    }
+
+    /// The lists that the prompts name.
+    fn wildcards(&self) -> Result<Wildcards> {
+        let negative = self.negative_prompt.as_ref();
+        let prompts = [
+            (!self.literal_prompt).then_some(self.prompt.as_str()),
+            negative.filter(|_| !self.literal_negative_prompt).map(String::as_str),
+        ];
+        let prompts: Vec<&str> = prompts.into_iter().flatten().collect();
+        let folder = self.wildcards_dir.as_deref();
+        folder.map_or(Ok(Wildcards::default()), |folder| Wildcards::read(folder, &prompts))
+    }
+
+    fn guidance(&self) -> Result<GuidanceOptions> {
+        if let (Some(mimic_scale), None) = (self.mimic_scale, self.dynamic_thresholding) {
+            let expected = "`dynamic_thresholding` too".into();
+            return Err(Error::Value { name: "mimic_scale", found: mimic_scale.to_string(), expected });
+        }
+        GuidanceOptions::of(self).check()
+    }
+
+    fn seeds(&self, multiple: usize) -> Result<SeedOptions> {
+        let subseed_strength = self.subseed_strength.unwrap_or(0.0);
+        let resize_from = match self.seed_resize_from {
+            Some((width, height)) => {
+                Some((side("seed_resize_from", width, multiple)?, side("seed_resize_from", height, multiple)?))
+            }
+            None => None,
+        };
+        let drawn = || if subseed_strength > 0.0 { random_seed() } else { 0 };
+        let subseed = self.subseed.unwrap_or_else(drawn);
+        Ok(SeedOptions { eta_seed_delta: self.ensd.unwrap_or(0), subseed, subseed_strength, resize_from })
+    }
+}

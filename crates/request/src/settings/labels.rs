@@ -1,0 +1,22 @@
+//! Keys of AUTOMATIC1111's text that code names: those of files, templates and the program, and of options that are written
+//! or read by rules of their own. All others are in the table of options ([`crate::options`]).
+
+pub(crate) const SAMPLER: &str = "Sampler";
+pub(crate) const SCHEDULE_TYPE: &str = "Schedule type";
+pub(crate) const SIZE: &str = "Size";
+/// The first ten digits of the SHA-256 of a model in one file.
+pub const MODEL_HASH: &str = "Model hash";
+/// The name of the model.
+pub const MODEL: &str = "Model";
+pub(crate) const CONVENTION: &str = "Sampling convention";
+pub(crate) const THRESHOLDING: &str = "Dynamic thresholding enabled";
+pub(crate) const MIMIC_SCALE: &str = "Mimic scale";
+pub(crate) const PERCENTILE: &str = "Threshold percentile";
+pub(crate) const RNG: &str = "RNG";
+/// The names and hashes of the LoRAs.
+pub const LORA_HASHES: &str = "Lora hashes";
+pub(crate) const TEMPLATE: &str = "Template";
+pub(crate) const NEGATIVE_TEMPLATE: &str = "Negative Template";
+pub(crate) const VERSION: &str = "Version";
+/// What a version of ours begins with.
+pub(crate) const KILN: &str = "Kiln ";
