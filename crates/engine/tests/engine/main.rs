@@ -1,7 +1,6 @@
 //! The engine through its public interface. Separate programs are the tests that count the memory of the process or
 //! replace its allocator, and `parity`, which runs with every type.
 
-mod control;
 mod convert;
 mod half;
 mod image_to_image;

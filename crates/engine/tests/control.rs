@@ -1,5 +1,8 @@
 //! ControlNets against diffusers' pipelines, in every mode and batch.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +14,7 @@ use kiln_media::{Rgb8Image, StillFormat, encode};
 use kiln_testkit::{Fixture, Parity, TinyControl, control_pixels, fixtures};
 use serde::Deserialize;
 
-use crate::support::{cpu, cpu_in, latents, request, tiny};
+use support::{cpu, cpu_in, latents, request, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -267,4 +270,33 @@ fn pixels_of_a_caller_are_fitted_by_the_caller() {
     assert!(bits(&run(&mut engine, &with(of(64)))) != bits(&run(&mut engine, &job)));
     let error = engine.txt2img(&with(of(32)), &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
     assert!(error.contains("32x32") && error.contains("64x64"), "{error}");
+}
+
+/// The ControlNet that comes with Kiln, against final latents that diffusers computed.
+#[test]
+#[ignore = "needs ../shared/models"]
+fn shared_data_the_emoji_controlnet_gives_diffusers_latents() {
+    let expected = kiln_testkit::shared_models("emoji-companions").join("expected");
+    let models = kiln_testkit::repository().join("models");
+    let mut engine = support::load(&models.join("emoji"), &cpu());
+    let parity = Parity::new("control", "emoji f32");
+    for (name, prompt, seed, weight) in
+        [("house-moved", "house", 12, 1.0), ("octopus", "octopus", 11, 1.0), ("strawberry-half", "strawberry", 13, 0.5)]
+    {
+        let file = |end: &str| expected.join(format!("controlnet-{name}{end}"));
+        let control = ControlUse {
+            image: Some(file("-map.png")),
+            weight,
+            ..ControlUse::new(models.join("emoji-controlnet-edges"))
+        };
+        let request = Request {
+            cfg_scale: Some(3.0),
+            sampler: Some(SamplerKind::Ddim.into()),
+            controls: vec![control],
+            ..request(prompt, (256, 256), 20, seed)
+        };
+        let found = latents(&run_request(&mut engine, &request));
+        let expected = Fixture::read(name, &file(".safetensors")).tensor("latents");
+        parity.check(name, &found, &expected, BOUND);
+    }
 }
