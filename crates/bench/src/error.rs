@@ -54,5 +54,6 @@ from_engine!(
     kiln_models::Error,
     kiln_request::Error,
     kiln_scheduler::Error,
+    kiln_upscale::Error,
     kiln_weights::Error,
 );

@@ -5,6 +5,7 @@ use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
+use crate::image_stages::upscaler;
 
 /// Fails for stages of `model` that need more memory than is available, according to the plan of a run with all weights
 /// of the stage in memory. Text encoders are checked when their weights are created.
@@ -30,7 +31,7 @@ pub(super) fn check(
         chunks: 1,
         context: 1,
         texts: 2,
-        encodes_image: false,
+        encodes_image: true,
         // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };
@@ -41,6 +42,8 @@ pub(super) fn check(
             BenchStage::Step => (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch),
             BenchStage::Vae => (total(&of(Mode::Medvram)?, Stage::Decode), 1),
             BenchStage::Call => (of(Mode::Full)?.peak(), plan.batch),
+            BenchStage::VaeEncode => (total(&of(Mode::Medvram)?, Stage::EncodeImage), 1),
+            BenchStage::Upscale => (of_upscaler([*height, *width], on)?, 1),
             BenchStage::Text => continue,
         };
         let (needed, available) = (needed as u64, memory.available);
@@ -50,6 +53,13 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// The bytes of enlarging an image of `size`, height and width.
+fn of_upscaler(size @ [h, w]: [usize; 2], on: ExecutionTarget) -> Result<usize> {
+    let network = upscaler()?;
+    let strips = network.fastest(size, on.target);
+    Ok(network.segments().bytes(on.dtype) + network.footprint([1, h, w], on.dtype, on.target, strips)?)
 }
 
 #[cfg(test)]
@@ -72,7 +82,7 @@ mod tests {
         check(256, &BenchStage::ALL, on.target).unwrap();
         check(16384, &[BenchStage::Text], on.target).unwrap();
         check(16384, &BenchStage::ALL, Target::Gpu).unwrap();
-        for stage in [BenchStage::Step, BenchStage::Vae, BenchStage::Call] {
+        for stage in BenchStage::ALL.into_iter().filter(|stage| *stage != BenchStage::Text) {
             let message = check(16384, &[stage], on.target).unwrap_err().to_string();
             let expected = format!("emoji: the stage {} with 1 of 16384x16384 needs ", stage.id());
             assert!(message.starts_with(&expected) && message.contains("2.0 GiB are available"), "{message}");

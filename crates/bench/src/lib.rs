@@ -21,6 +21,7 @@
 mod call;
 mod error;
 mod fits;
+mod image_stages;
 mod memory_trace;
 mod report;
 mod stage;
@@ -51,6 +52,10 @@ pub enum BenchStage {
     Step,
     /// Latents to one image.
     Vae,
+    /// One image to its latents.
+    VaeEncode,
+    /// One image through a network of RealESRGAN_x4plus's shape, to four times its width and height.
+    Upscale,
     /// One text of 77 tokens through all text encoders.
     Text,
     /// A whole call with a loaded model: two prompts, the steps, decoding, and PNG files in memory.
@@ -59,7 +64,7 @@ pub enum BenchStage {
 
 impl BenchStage {
     /// All stages in the order of measurement.
-    pub const ALL: [Self; 4] = [Self::Step, Self::Vae, Self::Text, Self::Call];
+    pub const ALL: [Self; 6] = [Self::Step, Self::Vae, Self::VaeEncode, Self::Upscale, Self::Text, Self::Call];
     /// The default stages: a call takes as long as all of its steps.
     pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
 
@@ -68,6 +73,8 @@ impl BenchStage {
         match self {
             Self::Step => "step",
             Self::Vae => "vae",
+            Self::VaeEncode => "vae-encode",
+            Self::Upscale => "upscale",
             Self::Text => "text",
             Self::Call => "call",
         }
@@ -195,7 +202,7 @@ impl BenchPlan {
         in_range("batch", self.batch, 1, MAX_BATCH)?;
         in_range("steps", self.steps, 1, kiln_models::limits::MAX_STEPS)?;
         if self.stages.is_empty() {
-            let expected = "at least one of step, vae, text and call".into();
+            let expected = "at least one of the stages".into();
             return Err(kiln_request::Error::Value { name: "stages", found: "empty".into(), expected }.into());
         }
         if self.trace && !self.stages.contains(&BenchStage::Step) {
@@ -236,7 +243,7 @@ mod tests {
             ControlFlow::Continue(())
         });
         let report = report.unwrap();
-        assert_eq!(events, 3 * 4 * 4);
+        assert_eq!(events, 3 * 6 * 4);
         assert_eq!(report.models.len(), 3);
         for model in &report.models {
             assert_eq!((model.width, model.height, model.batch), (64, 32, 2));
@@ -246,7 +253,7 @@ mod tests {
                 assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
                 assert!(stage.seconds.median <= stage.seconds.max && stage.flop > 0.0 && stage.parameters > 0);
             }
-            let [step, vae, text, call] = [0, 1, 2, 3].map(|i| &model.stages[i]);
+            let [step, vae, text, call] = [0, 1, 4, 5].map(|i| &model.stages[i]);
             assert_eq!(step.seconds_per_picture, Some(step.seconds.median / 2.0));
             assert_eq!((vae.seconds_per_picture, text.seconds_per_picture), (Some(vae.seconds.median), None));
             let flop = 2.0 * (step.flop + vae.flop + text.flop);

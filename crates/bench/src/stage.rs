@@ -73,6 +73,8 @@ impl Meter<'_, '_> {
         match stage {
             BenchStage::Step => self.step(),
             BenchStage::Vae => self.vae(),
+            BenchStage::VaeEncode => self.vae_encode(),
+            BenchStage::Upscale => self.upscale(),
             BenchStage::Text => self.text(),
             BenchStage::Call => self.call(),
         }
@@ -224,7 +226,7 @@ impl Meter<'_, '_> {
         let seconds = Summary::of(&runs);
         let seconds_per_picture = match stage {
             BenchStage::Step | BenchStage::Call => Some(seconds.median / self.plan.batch as f64),
-            BenchStage::Vae => Some(seconds.median),
+            BenchStage::Vae | BenchStage::VaeEncode | BenchStage::Upscale => Some(seconds.median),
             BenchStage::Text => None,
         };
         Ok(StageReport {
@@ -258,7 +260,7 @@ impl Meter<'_, '_> {
     }
 
     /// Normal values `(n, ..)`, drawn as an image's noise is.
-    fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
+    pub(super) fn normal(&self, n: usize, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(ImageNoise::new(SEED, n).latents(shape)?.to_device(self.device)?)
     }
 }

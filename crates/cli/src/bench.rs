@@ -88,6 +88,12 @@ fn text(report: &BenchReport) -> String {
             let what = match stage.stage {
                 BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
                 BenchStage::Vae => format!("an image of {}x{} in {}", model.width, model.height, model.decoder_dtype),
+                BenchStage::VaeEncode => {
+                    format!("latents of {}x{} in {}", model.width, model.height, model.decoder_dtype)
+                }
+                BenchStage::Upscale => {
+                    format!("x4plus, {}x{} to {}x{}", model.width, model.height, 4 * model.width, 4 * model.height)
+                }
                 BenchStage::Text => "77 tokens".into(),
                 BenchStage::Call => {
                     format!("{} steps, {} of {}x{}", report.steps, model.batch, model.width, model.height)

@@ -23,7 +23,7 @@ pub(crate) struct ImageEncoder {
 }
 
 /// An encoder's network.
-pub(crate) enum Network {
+pub enum Network {
     /// An `AutoencoderKL`'s.
     Kl(VaeConfig, Box<kiln_vae::Encoder>),
     /// A TAESD's.
@@ -32,14 +32,15 @@ pub(crate) enum Network {
 
 impl Network {
     /// The encoder of the autoencoder whose decoder this is.
-    pub(crate) fn of(decoder: &decoder::Network) -> Self {
+    pub fn of(decoder: &decoder::Network) -> Self {
         match decoder {
             decoder::Network::Kl(config, _) => Self::Kl(config.clone(), Box::new(kiln_vae::Encoder::new(config))),
             decoder::Network::Tiny(config, _) => Self::Tiny(config.clone(), Box::new(TinyEncoder::new(config))),
         }
     }
 
-    pub(crate) fn segments(&self) -> &Segments {
+    /// Its segments, whose weights are in place when it runs.
+    pub fn segments(&self) -> &Segments {
         match self {
             Self::Kl(_, encoder) => encoder.segments(),
             Self::Tiny(_, encoder) => encoder.segments(),
@@ -49,7 +50,10 @@ impl Network {
     /// What the encoder says of an image `(1, 3, f h, f w)` in f32, in `dtype`, the slabs' type: `(1, 2 c, h, w)` in f32, the
     /// means of its latents and the logarithms of their variances, or `(1, c, h, w)`, a TAESD's latents, which have no
     /// variance. A TAESD, whose maps are small, is never tiled.
-    pub(crate) fn encode<T: TensorLike>(&self, image: &T, dtype: DType, tiling: Tiling) -> Result<T> {
+    ///
+    /// # Errors
+    /// Those of the network.
+    pub fn encode<T: TensorLike>(&self, image: &T, dtype: DType, tiling: Tiling) -> Result<T> {
         let image = image.to_dtype(dtype)?;
         let moments = match self {
             Self::Kl(_, encoder) => {

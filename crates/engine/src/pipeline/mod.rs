@@ -41,6 +41,7 @@ pub use conditioning::{ConditioningPlan, Conditions, SharedConditions};
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
 pub use guidance::Guidance;
+pub use image_encoder::Network as EncoderNetwork;
 pub use overlap::OverlappedNetworks;
 pub use run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch};
 pub use running::Group;

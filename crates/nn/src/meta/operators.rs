@@ -308,21 +308,12 @@ impl TensorLike for MetaTensor {
             expect("conv2d", "addend", Some(addend), &shape)?;
         }
         expect("conv2d", "out", out, &shape)?;
-        let activated = match epilogue.slope {
-            Slope::Linear => false,
-            Slope::Constant(_) => true,
-            Slope::Channels(slopes) => expect("conv2d", "slope", Some(slopes), &[c_out]).map(|()| true)?,
-        };
+        if let Slope::Channels(slopes) = epilogue.slope {
+            expect("conv2d", "slope", Some(slopes), &[c_out])?;
+        }
         let y = out.cloned().unwrap_or_else(|| first.another(&shape));
         let target = first.device.target();
-        first.device.takes(fused_conv2d_workspace(
-            target,
-            first.dtype,
-            [b, h, w],
-            &channels,
-            (weight, config, strip),
-            activated,
-        ));
+        first.device.takes(fused_conv2d_workspace(target, first.dtype, [b, h, w], &channels, (weight, config, strip)));
         first.device.computes(conv2d_flop(x, weight, config, strip));
         Ok(y)
     }

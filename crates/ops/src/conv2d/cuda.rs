@@ -11,7 +11,7 @@ use candle_core::cuda::cudarc::driver::{DevicePtr, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
-use super::fused::FusedCall;
+use super::fused::{Conv2dEpilogue, FusedCall, FusedConv2d, Slope};
 use super::workspace::{FEW_CHANNELS, FEW_PIXELS, WINDOWS};
 use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
 use crate::backend::{Cuda, Kernel};
@@ -27,8 +27,67 @@ impl Kernel<Cuda> for Call<'_> {
     }
 }
 
-/// GPUs run the composition of the operators, which is the reference.
-impl Kernel<Cuda> for FusedCall<'_> {}
+impl Kernel<Cuda> for FusedCall<'_> {
+    /// The convolution of the concatenated parts, and one kernel over its result. An addend alone is the convolution's own
+    /// residual.
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let FusedConv2d { parts, weight, bias, epilogue } = self.inputs;
+        let joined;
+        let x = match parts {
+            [one] => *one,
+            parts => {
+                joined = Tensor::cat(parts, 3)?;
+                &joined
+            }
+        };
+        let residual = match epilogue {
+            Conv2dEpilogue { scale: 1.0, addends: [Some((1.0, only)), None], slope: Slope::Linear } => Some(only),
+            _ => None,
+        };
+        let is_plain = matches!(epilogue, Conv2dEpilogue { scale: 1.0, addends: [None, None], slope: Slope::Linear });
+        let inputs = Conv2dInputs { x, weight, bias, image_bias: None, residual };
+        let y = conv2d(inputs, self.config, self.shapes, out, device)?;
+        match y {
+            Some(y) if residual.is_none() && !is_plain => launch_epilogue(epilogue, &y, device).map(|()| Some(y)),
+            done => Ok(done),
+        }
+    }
+}
+
+/// `y = slope(scale y + factor_0 addend_0 + factor_1 addend_1)`, in place.
+fn launch_epilogue(epilogue: Conv2dEpilogue<'_>, y: &Tensor, device: &CudaDevice) -> Result<()> {
+    const THREADS: u32 = 256;
+    let Conv2dEpilogue { scale, addends, slope } = epilogue;
+    let dtype = y.dtype();
+    let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
+    let addends = [addends[0], addends[1]].map(|addend| addend.map(|(factor, map)| (factor, operand(map))));
+    let [first, second] = addends.map(|addend| match addend {
+        Some((factor, map)) => map.map(|map| (factor, Some(map))),
+        None => Ok((0.0, None)),
+    });
+    let ((first_factor, first), (second_factor, second)) = (first?, second?);
+    let (constant, slopes) = match slope {
+        Slope::Linear => (1.0, None),
+        Slope::Constant(slope) => (slope, None),
+        Slope::Channels(slopes) => (1.0, Some(operand(slopes)?)),
+    };
+    let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(Ok(0), cuda::address);
+    let [first, second, slopes] = [address(&first)?, address(&second)?, address(&slopes)?];
+    let (at, n, size) = (cuda::address(y)?, y.elem_count(), dtype.size_in_bytes());
+    let vectored = i32::from(cuda::is_vectored(&[at, first, second], n, size));
+    let channels = cuda::count(OP, y.dim(3)?)?;
+    let kernel = KERNELS.typed(device, "conv2d_epilogue", dtype)?;
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    let elements = n as i64;
+    launch.arg(&at).arg(&elements).arg(&channels).arg(&scale).arg(&first_factor).arg(&first);
+    launch.arg(&second_factor).arg(&second).arg(&constant).arg(&slopes).arg(&vectored);
+    let lanes = THREADS as usize * (16 / size);
+    // SAFETY: the arguments match the kernel's parameters. It changes the `n` elements of `y` in place, reads as many of each
+    // addend and one slope for each channel; all outlive the launch. `is_vectored` allows 16 bytes at a time.
+    unsafe { launch.launch(cuda::grid(n.div_ceil(lanes), THREADS)?) }.map_err(cuda::driver)?;
+    Ok(())
+}
 
 fn conv2d(
     inputs: Conv2dInputs<'_>,

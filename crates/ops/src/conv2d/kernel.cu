@@ -1,5 +1,5 @@
-// Two kernels: the windows of pixels as rows of a matrix (im2col), and the whole convolution for up to 8 output
-// channels.
+// Three kernels: the windows of pixels as rows of a matrix (im2col), the whole convolution for up to 8 output
+// channels, and what may follow a convolution.
 #include "element.cuh"
 
 namespace {
@@ -104,7 +104,41 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
   }
 }
 
+// y = slope(scale y + f a + g b), in place. `a`, `b` and `slopes` may be missing. A thread processes LANES neighbors.
+template <typename T>
+__device__ void epilogue(T* y, int64_t n, int channels, float scale, float f, const T* a, float g, const T* b,
+                         float slope, const T* slopes, int vectored) {
+  using V = kiln::Vector<T, kiln::LANES<T>>;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kiln::LANES<T>;
+  if (first >= n) return;
+  const auto finish = [&](float sum, float from_a, float from_b, int64_t at) {
+    const float value = scale * sum + f * from_a + g * from_b;
+    if (value > 0.0f) return value;
+    return value * (slopes ? kiln::to_f32(slopes[at % channels]) : slope);
+  };
+  if (vectored) {
+    V v = V::load(y + first);
+    const V from_a = a ? V::load(a + first) : V{};
+    const V from_b = b ? V::load(b + first) : V{};
+#pragma unroll
+    for (int i = 0; i < kiln::LANES<T>; ++i) v.set(i, finish(v.get(i), from_a.get(i), from_b.get(i), first + i));
+    v.store(y + first);
+  } else {
+    for (int64_t i = first; i < min(n, first + kiln::LANES<T>); ++i) {
+      const float from_a = a ? kiln::to_f32(a[i]) : 0.0f, from_b = b ? kiln::to_f32(b[i]) : 0.0f;
+      y[i] = kiln::from_f32<T>(finish(kiln::to_f32(y[i]), from_a, from_b, i));
+    }
+  }
+}
+
 }  // namespace
+
+#define EPILOGUE(T, NAME)                                                                                          \
+  extern "C" __global__ void conv2d_epilogue_##NAME(T* y, int64_t n, int channels, float scale, float f, const T* a, \
+                                                    float g, const T* b, float slope, const T* slopes, int vectored) { \
+    epilogue<T>(y, n, channels, scale, f, a, g, b, slope, slopes, vectored);                                        \
+  }
+KILN_FOR_EVERY_TYPE(EPILOGUE)
 
 #define INSTANCE(T, NAME)                                                                                           \
   extern "C" __global__ void conv2d_windows_##NAME(const T* x, T* windows, int first, int h, int w, int c_in, int kh, \

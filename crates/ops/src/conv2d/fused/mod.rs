@@ -82,7 +82,7 @@ impl<X, W> Copy for FusedConv2d<'_, X, W> {}
 /// With a strip, the parts have the rows [`Strip::input_rows`] of the maps and the result has `strip.rows`.
 ///
 /// On the CPU nothing is concatenated, and the sums have the bits that [`crate::conv2d`] gives for the concatenated map.
-/// GPUs run the composition of the operators.
+/// GPUs concatenate the parts, and one kernel follows the convolution, whose result has been rounded.
 ///
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] for a kernel or a strip that does not fit.
@@ -98,20 +98,19 @@ pub fn fused_conv2d(
     backend::run(&FusedCall { first, inputs, config, strip, shapes }, out)
 }
 
-/// Memory of [`fused_conv2d`] besides operands and result, for parts `(b, h, w, channels)`, all of `dtype`. On GPUs it is
-/// an upper bound.
+/// Memory of [`fused_conv2d`] besides operands and result, for parts `(b, h, w, channels)`, all of `dtype`: on GPUs the
+/// concatenated map and what [`crate::conv2d`] takes.
 pub fn fused_conv2d_workspace(
     target: Target,
     dtype: DType,
     [b, h, w]: [usize; 3],
     channels: &[usize],
     (weight, config, strip): ([usize; 4], Conv2d, Option<&Strip>),
-    activated: bool,
 ) -> Workspace {
     let x = [b, h, w, channels.iter().sum()];
-    let Some(shapes) = Shapes::of(x, weight, config, strip) else {
+    if Shapes::of(x, weight, config, strip).is_none() {
         return Workspace::default(); // an error when it runs
-    };
+    }
     if !target.is_gpu() {
         let aligned = cpu::are_aligned(channels.iter().copied());
         return if aligned {
@@ -120,11 +119,9 @@ pub fn fused_conv2d_workspace(
             Workspace::default()
         };
     }
-    let size = |dims: [usize; 4]| dims.iter().product::<usize>() * dtype.size_in_bytes();
-    let joined = if channels.len() > 1 { size(x) } else { 0 };
-    let temporaries = if activated { 3 } else { 2 };
+    let joined = if channels.len() > 1 { x.iter().product::<usize>() * dtype.size_in_bytes() } else { 0 };
     let Workspace { call, kept } = conv2d_workspace(target, dtype, x, weight, config, strip, false);
-    Workspace { call: call + joined + temporaries * size(shapes.result()), kept }
+    Workspace { call: call + joined, kept }
 }
 
 /// A call whose operands have been checked.
