@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STAGES = ["step", "vae", "text"]
+STAGES = ["step", "vae", "vae-encode", "upscale", "text"]
 ENGINES = ["kiln", "diffusers", "candle"]
 
 
@@ -29,6 +29,8 @@ def command(engine: str, options: argparse.Namespace) -> list[str]:
     flags = ["--dtype", options.dtype, "--batch", str(options.batch), "--stages", options.stages]
     flags += ["--runs", str(options.runs), "--warmup", str(options.warmup)]
     device = ["--device", options.device]
+    if options.size:
+        flags += ["--size", options.size]
     threads = ["--threads", str(options.threads)] if options.threads else []
     if engine == "kiln":
         return [str(options.kiln), "bench", options.config, "--json", "-", *flags, *device, *threads]
@@ -98,10 +100,11 @@ def heading(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="emoji", choices=["emoji", "sd15-512", "sdxl-1024"])
-    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--stages", default="step,vae,text")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16", "f16"])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", help="WxH; default: the model's. candle has its own alone")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -116,8 +119,10 @@ def main() -> None:
         parser.error(f"--engines {','.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
     if unknown := set(options.stages.split(",")) - set(STAGES):
         parser.error(f"--stages {','.join(sorted(unknown))}: expected {', '.join(STAGES)}")
-    if "candle" in engines and (options.config != "sd15-512" or options.device != "cpu"):
-        print("candle: left out, its counterpart is sd15-512 on the CPU alone", file=sys.stderr)
+    has_candle = options.config == "sd15-512" and options.device == "cpu" and not options.size
+    has_candle = has_candle and set(options.stages.split(",")) & {"step", "vae"}
+    if "candle" in engines and not has_candle:
+        print("candle: left out, its counterpart is sd15-512 on the CPU alone, step and vae", file=sys.stderr)
         engines.remove("candle")
 
     reports: dict[str, list[dict]] = {engine: [] for engine in ENGINES if engine in engines}

@@ -2,7 +2,8 @@
 
 The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: a compiled
 U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
-to one image), `text` (77 tokens through all text encoders).
+to one image), `vae-encode` (one image to its moments), `upscale` (spandrel's RRDBNet in RealESRGAN_x4plus's shape), `text` (77
+tokens through all text encoders).
 """
 
 import argparse
@@ -22,7 +23,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 PRESETS = Path(__file__).resolve().parents[2] / "crates/models/src/presets"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-STAGES = ["step", "vae", "text"]
+STAGES = ["step", "vae", "vae-encode", "upscale", "text"]
 TOKENS = 77
 CFG_SCALE = 7.0
 
@@ -81,6 +82,27 @@ def vae(preset: dict, options: argparse.Namespace):
     return lambda: vae.decode(latents / vae.config.scaling_factor).sample.float()
 
 
+def image(preset: dict, options: argparse.Namespace) -> torch.Tensor:
+    pixels = normal(options, 1, 3, preset["height"], preset["width"])
+    return pixels.contiguous(memory_format=torch.channels_last)
+
+
+def vae_encode(preset: dict, options: argparse.Namespace):
+    vae = AutoencoderKL(**preset["vae"])
+    randomise(vae)
+    vae, pixels = ready(vae, options), image(preset, options)
+    return lambda: vae.encode(pixels).latent_dist.parameters.float()
+
+
+def upscale(preset: dict, options: argparse.Namespace):
+    from spandrel.architectures.ESRGAN import ESRGAN
+
+    network = ESRGAN(in_nc=3, out_nc=3, num_filters=64, num_blocks=23, scale=4)
+    randomise(network)
+    network, pixels = ready(network, options), image(preset, options)
+    return lambda: network(pixels)
+
+
 def text(preset: dict, options: argparse.Namespace):
     encoders = []
     for config in preset["text_encoders"]:
@@ -94,7 +116,8 @@ def text(preset: dict, options: argparse.Namespace):
 
 def measure(stage: str, preset: dict, options: argparse.Namespace) -> dict:
     start = time.perf_counter()
-    run = {"step": step, "vae": vae, "text": text}[stage](preset, options)
+    stages = {"step": step, "vae": vae, "vae-encode": vae_encode, "upscale": upscale, "text": text}
+    run = stages[stage](preset, options)
     load_seconds = time.perf_counter() - start
     runs = []
     for i in range(options.warmup + options.runs):
@@ -118,10 +141,11 @@ def cpu_name() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="emoji", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
-    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--stages", default="step,vae,text")
     parser.add_argument("--dtype", default="f32", choices=DTYPES)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true", help="compiles the U-Net: a warm-up of 3 or more is needed")
+    parser.add_argument("--size", help="WxH; default: the model's")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--runs", type=int, default=5)
@@ -134,6 +158,8 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     options.torch_dtype = DTYPES[options.dtype]
     preset = json.loads((PRESETS / f"{options.config}.json").read_text())
+    if options.size:
+        preset["width"], preset["height"] = (int(side) for side in options.size.split("x"))
     torch.manual_seed(0)
     with torch.inference_mode():
         measured = [measure(stage, preset, options) for stage in stages]

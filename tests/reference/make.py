@@ -2,9 +2,10 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, control, lengths,
-emoji, steps, single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `control`, `lengths`,
-`single_file`, `lora`, `lcm` and `lora_bias` need `models`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, refiner, control,
+lengths, emoji, steps, single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `control`,
+`lengths`, `single_file`, `lora`, `lcm` and `lora_bias` need `models`; `refiner` needs `inpaint`; `steps` needs `pipeline` and
+`emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
 
@@ -13,8 +14,8 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "control", "lengths", "emoji", "steps",
-    "single_file", "lora", "lcm", "lora_bias", "flop",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "refiner", "control", "lengths", "emoji",
+    "steps", "single_file", "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 10_000_000
@@ -51,6 +52,7 @@ def main():
     import models
     import pipeline
     import prompts
+    import refiner
     import samplers
     import single_file
     import stages
@@ -66,6 +68,7 @@ def main():
         "image_to_image": image_to_image.main,
         "inpaint": inpaint.main,
         "control": control.main,
+        "refiner": refiner.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),
         "steps": lambda: steps.main(args.emoji),

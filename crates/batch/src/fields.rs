@@ -68,7 +68,9 @@ pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
     match (kind(field), value) {
         (_, Value::Null) => Ok(Value::Null),
         (_, Value::String(text)) => of_text(field, &text),
-        (OptionKind::Text | OptionKind::Folder | OptionKind::File, _) => Err("expected a string".into()),
+        (OptionKind::Text | OptionKind::Folder | OptionKind::File | OptionKind::Model, _) => {
+            Err("expected a string".into())
+        }
         (OptionKind::Seed, value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
         (kind @ (OptionKind::Loras | OptionKind::Controls), Value::Array(all)) => {
             let one = |value: Value| match (value, kind) {
@@ -85,7 +87,7 @@ pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
 /// The value of a field that somebody wrote as text.
 pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
     match kind(field) {
-        OptionKind::Text | OptionKind::Folder | OptionKind::File => return Ok(text.into()),
+        OptionKind::Text | OptionKind::Folder | OptionKind::File | OptionKind::Model => return Ok(text.into()),
         OptionKind::Seed if text.trim().parse::<i128>().is_ok_and(|seed| seed < 0) => return Ok(Value::Null),
         OptionKind::Flag | OptionKind::Switch if ["on", "off"].contains(&text.trim()) => {
             return Ok((text.trim() == "on").into());

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_engine::{Job, LoraName, LoraUse, find_lora};
+use kiln_engine::{DenoiserSpan, Job, LoraName, LoraUse, find_lora};
 use kiln_models::{ModelFolder, locate_model};
-use kiln_scheduler::Schedule;
 
 use super::plan::{BatchOptions, State, Todo};
 use crate::error::{Error, Result};
@@ -60,7 +59,7 @@ struct Resolver<'a> {
     /// LoRA files that were located, and their errors.
     loras: HashMap<LoraName, Option<String>>,
     /// The schedules of the jobs so far, by all that they are made from.
-    schedules: HashMap<(usize, String), Arc<Schedule>>,
+    schedules: HashMap<(usize, String), Arc<[DenoiserSpan]>>,
 }
 
 impl Resolver<'_> {
@@ -77,9 +76,9 @@ impl Resolver<'_> {
     /// Gives a job the schedule of an earlier one that has the same: a set may have many jobs, and a schedule takes some
     /// tens of KiB.
     fn share_schedule(&mut self, model: usize, job: &mut Job) -> Result<()> {
-        let schedule = job.schedule(&self.models[model].1.model)?;
+        let spans = job.spans(&self.models[model].1.model)?;
         let key = (model, job.schedule_key());
-        job.share_schedule(self.schedules.entry(key).or_insert(schedule).clone());
+        job.share_spans(self.schedules.entry(key).or_insert(spans).clone());
         Ok(())
     }
 

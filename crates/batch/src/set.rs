@@ -87,6 +87,11 @@ impl JobSet {
         self.tasks.iter().filter_map(|task| task.model.as_deref()).collect()
     }
 
+    /// The refiners of its images without duplicates.
+    pub fn refiners(&self) -> BTreeSet<&Path> {
+        self.tasks.iter().filter_map(|task| task.request.refiner.as_deref()).collect()
+    }
+
     /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()

@@ -32,6 +32,7 @@ pub(super) fn check(
         context: 1,
         texts: 2,
         encodes_image: true,
+        refiner_steps: 0,
         // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };

@@ -8,7 +8,7 @@ use kiln_clip::{TextEncoder, TextOutput};
 use kiln_engine::StepTrace;
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
-    decoder_flop, hidden_layer, text_flop, unet_flop,
+    TimeIds, decoder_flop, hidden_layer, text_flop, unet_flop,
 };
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
@@ -256,7 +256,7 @@ impl Meter<'_, '_> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
         let pooled = self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?;
-        Ok(shared_conditions(self.model, self.device)?.conditioning(context, || Ok(pooled))?)
+        Ok(shared_conditions(self.model, self.device)?.conditioning(context, n / 2, || Ok(pooled))?)
     }
 
     /// Normal values `(n, ..)`, drawn as an image's noise is.
@@ -269,7 +269,12 @@ impl Meter<'_, '_> {
 /// strength of guidance.
 pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result<SharedConditions> {
     let strength = model.unet.time_cond_proj_dim.map(|_| kiln_models::LCM_GUIDANCE);
-    Ok(SharedConditions::new(model.unet.pooled_dim().is_some(), (model.width, model.height), strength, device)?)
+    let time_ids = match model.unet.added_embedding {
+        None => TimeIds::None,
+        Some(_) if model.unet.takes_score() => TimeIds::Scores { conditional: 6.0, unconditional: 2.5 },
+        Some(_) => TimeIds::Sizes,
+    };
+    Ok(SharedConditions::new(time_ids, (model.width, model.height), strength, device)?)
 }
 
 /// Floating-point operations of one text through all encoders.

@@ -162,6 +162,9 @@ pub struct PlanArgs {
     /// Includes a control network: net=FILE|DIR. Can be repeated. Its image is not read.
     #[arg(long = "control", value_name = "net=FILE", conflicts_with = "preset")]
     pub controls: Vec<ControlUse>,
+    /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
+    #[arg(long, value_name = "PATH")]
+    pub refiner: Option<PathBuf>,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

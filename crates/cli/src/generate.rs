@@ -13,6 +13,7 @@ use crate::flags::with_flags;
 use crate::img2img_args::Inputs;
 use crate::interrupt;
 use crate::progress::{Progress, summary};
+use crate::pull::located;
 use crate::txt2img_args::Txt2img;
 
 /// Runs the command, with input images for `kiln img2img`. Everything that can be refused is refused before weights are
@@ -37,6 +38,9 @@ pub fn run(mut args: Txt2img, inputs: Option<&Inputs>) -> Result<()> {
         None => args.request(),
         Some(like) => args.request_over(like.request(&model, &setup)),
     };
+    if let Some(refiner) = &request.refiner {
+        located(refiner, &args.run.hub())?;
+    }
     let requests = match inputs {
         None => {
             for (name, value) in request.drop_input() {

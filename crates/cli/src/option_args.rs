@@ -150,7 +150,7 @@ impl OptionArgs {
             let value = row.value_mut(&mut self.values);
             let read = match row.kind {
                 OptionKind::Flag => value.read("on"),
-                OptionKind::Folder | OptionKind::File => {
+                OptionKind::Folder | OptionKind::File | OptionKind::Model => {
                     matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| value.read_path(path))
                 }
                 _ => matches.get_one::<String>(row.name).map_or(Ok(()), |text| value.read(text)),
@@ -193,6 +193,7 @@ fn argument(row: &'static OptionRow) -> Arg {
     match row.kind {
         OptionKind::Flag => return arg.action(ArgAction::SetTrue),
         OptionKind::File => return arg.value_name("IMAGE").value_parser(value_parser!(PathBuf)),
+        OptionKind::Model => return arg.value_name("PATH").value_parser(value_parser!(PathBuf)),
         OptionKind::Folder => return arg.value_name("DIR").value_parser(value_parser!(PathBuf)),
         OptionKind::Text | OptionKind::Seed | OptionKind::Offset => arg = arg.allow_hyphen_values(true),
         OptionKind::Whole { .. } | OptionKind::Number { .. } | OptionKind::Side { .. } => {
@@ -215,6 +216,7 @@ fn value_name(kind: OptionKind) -> &'static str {
         OptionKind::Switch => "on|off",
         OptionKind::Folder => "DIR",
         OptionKind::File => "IMAGE",
+        OptionKind::Model => "PATH",
         OptionKind::Borders => "SIDES",
         _ => "TEXT",
     }

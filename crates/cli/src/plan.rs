@@ -1,8 +1,8 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Plan, Planner, Result, Room, StagePlan, Workload,
-    control_configs, locate_model, process_bytes,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Plan, Planner, RefinerOptions, Result, Room,
+    StagePlan, Workload, control_configs, locate_model, process_bytes,
 };
 
 use crate::args::PlanArgs;
@@ -23,10 +23,15 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             (model.name(), planner)
         }
     };
+    let refiner = args.refiner.as_deref().map(|path| ModelFolder::open(&locate_model(Some(path))?)).transpose()?;
+    let planner = planner.with_refiner(refiner.as_ref())?;
     let (on, room) = ExecutionTarget::of(&setup);
     let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
+    if refiner.is_some() {
+        work.refiner_steps = Workload::refined(work.steps, RefinerOptions::default().switch);
+    }
     if args.batch_size == BatchSize::Auto {
         work.batch_size =
             planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size;
@@ -36,16 +41,28 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     if args.json {
         let chosen = chosen.as_ref().ok().cloned().flatten();
         print_json(&serde_json::json!({
-            "model": name, "width": work.width, "height": work.height, "batch_size": work.batch_size,
+            "model": name, "refiner": refiner.as_ref().map(ModelFolder::name), "width": work.width, "height": work.height, "batch_size": work.batch_size,
             "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
             "weight_type": on.matrices.map(|matrices| matrices.to_string()), "rates": on.rates,
             "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
             "chosen": chosen.as_ref().map(with_peak),
         }));
     } else {
-        print(&text(&name, &work, &on, &plans, room, chosen.as_ref().ok().and_then(Option::as_ref)));
+        print(&text(
+            &named(&name, refiner.as_ref()),
+            &work,
+            &on,
+            &plans,
+            room,
+            chosen.as_ref().ok().and_then(Option::as_ref),
+        ));
     }
     chosen.map(drop)
+}
+
+/// The model's name, and that of its refiner.
+fn named(model: &str, refiner: Option<&ModelFolder>) -> String {
+    refiner.map_or_else(|| model.into(), |refiner| format!("{model} with the refiner {}", refiner.name()))
 }
 
 /// A plan with its peak memory, which determines the choice.

@@ -1,6 +1,8 @@
 //! A network of a model: the source of its weights, and their residency.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
@@ -125,7 +127,7 @@ impl LoadedComponent {
     /// Prepares the network to run: reads its weights, or starts to stream them. Does nothing if that is done, for any
     /// residency.
     pub(crate) fn enter(&self, keep: &WeightResidency) -> Result<()> {
-        if self.segments.iter().all(Segment::is_loaded) {
+        if self.is_entered() {
             return Ok(());
         }
         let _weights = Category::Weights.scope();
@@ -142,6 +144,20 @@ impl LoadedComponent {
             }
         }
         Ok(())
+    }
+
+    /// Whether [`Self::enter`] has nothing to do.
+    pub(crate) fn is_entered(&self) -> bool {
+        self.segments.iter().all(Segment::is_loaded)
+    }
+
+    /// Reads the weights' files on another thread, so that they come from the system's memory when the network is entered;
+    /// `None` where no thread can be started.
+    pub(crate) fn read_ahead(&self) -> Option<ReadAhead> {
+        let keys = self.segments.iter().flat_map(|segment| segment.params()).map(|param| param.key.clone()).collect();
+        ReadAhead::start(self.source.clone(), keys)
+            .inspect_err(|error| tracing::warn!("weights are not read ahead: {error}"))
+            .ok()
     }
 
     /// Does `work` of this network on the engine's threads. A GPU's work is launched from the calling thread.
@@ -168,5 +184,46 @@ impl LoadedComponent {
 
     fn stream(&self) -> std::sync::MutexGuard<'_, Option<Stream>> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that reads weights from the disk. It ends when this is dropped.
+pub(crate) struct ReadAhead {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Bytes between two reads: each brings a page of this size or a larger one into memory.
+const PAGE: usize = 4096;
+
+impl ReadAhead {
+    /// Reads the parameters `keys` of `source` in their order. Pages of mapped files leave the process's memory again and stay in
+    /// the system's. What cannot be read is left to whoever needs it.
+    fn start(source: Arc<Patched<Box<dyn ParamSource>>>, keys: Vec<String>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        let read = move || {
+            for key in keys {
+                if asked.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Ok(Some(data)) = source.inner().data(&key) {
+                    let sum = data.bytes.iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                    std::hint::black_box(sum);
+                }
+                source.inner().release(&key);
+            }
+        };
+        let thread = std::thread::Builder::new().name("read-ahead".into()).spawn(read)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join()); // it reports nothing
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! A loaded model.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -9,9 +8,9 @@ use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
-use kiln_request::{Control, Job, LoraUse};
+use kiln_request::{Control, Job, LoraUse, Refiner};
 use kiln_unet::Unet;
-use kiln_weights::{Network, Placement};
+use kiln_weights::Placement;
 
 use crate::applied_loras::{AppliedLoras, Changed};
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
@@ -28,11 +27,12 @@ use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, run_batch};
 use crate::pipeline::step::RecordedStep;
 use crate::pipeline::text::TextEncoders;
-use crate::pipeline::text_plan::{Shape, TextPlan};
+use crate::pipeline::text_plan::{BatchTexts, Shape};
 use crate::pipeline::trace::TraceFile;
 use crate::plan::{ExecutionTarget, Planner, Workload};
+use crate::refiner::{RefinerNetworks, networks};
 use crate::setup::{ResolvedDevice, Setup};
-use crate::words::{Embeddings, TEXT_ENCODERS};
+use crate::words::Embeddings;
 
 /// A model that is loaded.
 pub struct Engine {
@@ -46,14 +46,16 @@ pub struct Engine {
     pub(crate) controls: LoadedControls,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
+    /// Opened by the first job with a refiner, and closed by the next one without, or with another.
+    pub(crate) refiner: Option<RefinerNetworks>,
     /// Shared in the same way.
     pub(crate) decoder: Arc<Mutex<Decoder>>,
     /// Whether these two may run while steps run.
     pub(crate) has_beside: bool,
     /// Opened by the first job that begins with an image, and closed by the next one that does not.
     pub(crate) image_encoder: Option<ImageEncoder>,
-    /// What it is opened with.
-    pub(crate) taesd: Option<PathBuf>,
+    /// What networks are opened with.
+    pub(crate) setup: Setup,
     pub(crate) placement: Placement,
     pub(crate) options: ComponentOptions,
     pub(crate) memory_manager: MemoryManager,
@@ -115,7 +117,7 @@ impl Engine {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
         engine.set_controls(&job.controls)?;
-        let (work, _) = engine.text().work(job)?;
+        let (work, _) = engine.work(job)?;
         engine.prepare(work)?;
         engine.loaded(start, watch)
     }
@@ -143,7 +145,8 @@ impl Engine {
     fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
-        let planner = Planner::new(&model, setup.taesd.as_deref())?;
+        let refiner = job.and_then(|job| job.refiner.as_ref());
+        let planner = Planner::new(&model, setup.taesd.as_deref())?.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
@@ -174,10 +177,11 @@ impl Engine {
             controls: LoadedControls::default(),
             loras: applied,
             recorded,
+            refiner: None,
             decoder: Arc::new(Mutex::new(decoder)),
             has_beside,
             image_encoder: None,
-            taesd: setup.taesd.clone(),
+            setup: setup.clone(),
             placement,
             options,
             memory_manager,
@@ -188,6 +192,7 @@ impl Engine {
             _operators: operators,
             pool,
         };
+        engine.set_refiner(refiner)?;
         engine.set_loras(loras)?;
         Ok(engine)
     }
@@ -209,6 +214,11 @@ impl Engine {
             for part in std::iter::once(decoder.part()).chain(denoiser).chain(text.parts()) {
                 tell(Stage::Load.begin())?;
                 part.enter(&WeightResidency::Whole)?;
+            }
+            drop((decoder, text));
+            if let Some(refiner) = &mut self.refiner {
+                tell(Stage::Load.begin())?;
+                refiner.enter(&WeightResidency::Whole)?;
             }
         }
         Ok(())
@@ -261,7 +271,55 @@ impl Engine {
         text.set_loras(self.loras.files(), changed.text);
         drop(text);
         self.origin.start_loras(loras);
-        result.map(drop)
+        result?;
+        self.refiner.as_mut().map_or(Ok(()), |refiner| refiner.set_loras(loras))
+    }
+
+    /// Makes this refiner the second model, or none. The weights of another one are dropped. [`Self::txt2img`] does so with its
+    /// job's. LoRAs of the model are set afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] where weights are missing or do not fit. Then there is no refiner.
+    pub fn set_refiner(&mut self, refiner: Option<&Refiner>) -> Result<()> {
+        if self.refiner.as_ref().map(RefinerNetworks::refiner) == refiner {
+            return Ok(());
+        }
+        if let Some(mut before) = self.refiner.take() {
+            before.clear();
+        }
+        self.memory_manager.set_refiner(refiner.map(Refiner::model))?;
+        if let Some(refiner) = refiner {
+            let networks = RefinerNetworks::open(refiner, &self.model, &self.setup, &self.placement, &self.options)?;
+            tracing::info!(refiner = %refiner.model().path().display(), "opened");
+            self.refiner = Some(networks);
+            self.origin.start_refiner(refiner.model());
+        }
+        Ok(())
+    }
+
+    /// Reads and tokenizes the texts of a batch, for every model of its run.
+    ///
+    /// # Errors
+    /// Those of the tokenizers, and [`Error::Value`] for texts of extreme lengths.
+    pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
+        let base = self.text().plan(batch)?;
+        let refiner = self.refiner.as_mut().map(|refiner| refiner.text.plan(batch)).transpose()?;
+        Ok(BatchTexts { base, refiner })
+    }
+
+    /// The work of a batch of `job`, and the texts of its first batches, as [`TextEncoders::work`] has them.
+    ///
+    /// # Errors
+    /// As [`Self::plan_texts`].
+    pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
+        let (work, base) = self.text().work(job)?;
+        let Some(refiner) = &mut self.refiner else {
+            return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));
+        };
+        let (other, refiner) = refiner.text.work(job)?;
+        let work = work.with_texts(other.guided, [other.parts, other.chunks, other.context, other.texts]);
+        let both = base.into_iter().zip(refiner);
+        Ok((work, both.map(|(base, refiner)| BatchTexts { base, refiner: Some(refiner) }).collect()))
     }
 
     /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and
@@ -278,25 +336,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the U-Net and the control networks ready to run.
-    pub(crate) fn enter_denoiser(&self) -> Result<()> {
-        for (i, component) in self.controls.components().enumerate() {
-            component.enter(&self.memory_manager.keep_control(i)?)?;
-        }
-        self.unet_component.enter(&self.memory_manager.keep(Stage::Denoise)?)
-    }
-
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
     /// [`Error::Interrupted`] where `watch` stopped the run, [`Error::NotANumber`] where the numbers went wrong: no
     /// such image is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
-        let schedule = job.schedule(&self.model)?;
-        let calls = schedule.points().len() - schedule.start();
+        let calls = job.evaluations(&self.model)?;
         let mut images = SingleCall { job, first: 0, watch };
         self.take_networks(job, &mut |event| images.event(event))?;
-        let (work, texts) = self.text().work(job)?;
+        let (work, texts) = self.work(job)?;
         self.prepare(work)?;
         self.memory_manager.plan().log();
         // Without choices all batches have the texts of the first one.
@@ -306,8 +355,8 @@ impl Engine {
             let batch = Batch::of_job(job, number * job.batch_size);
             let texts = match (texts.next(), &same) {
                 (Some(texts), _) => texts,
-                (None, Some(texts)) if !job.has_choices() => TextPlan::clone(texts),
-                (None, _) => self.text().plan(&batch)?,
+                (None, Some(texts)) if !job.has_choices() => BatchTexts::clone(texts),
+                (None, _) => self.plan_texts(&batch)?,
             };
             same = Some(texts.clone());
             let progress = Progress { before: number * calls, total: calls * job.batch_count };
@@ -326,8 +375,8 @@ impl Engine {
     ///
     /// # Errors
     /// Those of the tokenizers, and [`Error::Request`] for texts of extreme lengths.
-    pub fn shape_of(&self, job: &Job) -> Result<Shape> {
-        Ok(self.text().plan(&Batch::of_jobs([job]))?.shape())
+    pub fn shape_of(&mut self, job: &Job) -> Result<Shape> {
+        Ok(self.plan_texts(&Batch::of_jobs([job]))?.shape())
     }
 
     /// Announces later jobs. Their texts are encoded together with the next new text, so that weights of text encoders that
@@ -389,6 +438,9 @@ impl Engine {
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
         self.controls.leave();
+        if let Some(refiner) = &mut self.refiner {
+            refiner.clear();
+        }
         self.decoder().part().leave();
         self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
         HostPool::trim(0.0);
@@ -413,6 +465,12 @@ impl Engine {
         }
         if stage != Stage::Encode {
             self.text().parts().for_each(LoadedComponent::leave);
+            self.refiner.iter().flat_map(|refiner| refiner.text.parts()).for_each(LoadedComponent::leave);
+        }
+        if stage != Stage::Refine
+            && let Some(refiner) = &mut self.refiner
+        {
+            refiner.leave();
         }
         if stage != Stage::Denoise {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
@@ -455,9 +513,4 @@ impl BatchSink for SingleCall<'_> {
         engine.timings.images += 1;
         Ok(())
     }
-}
-
-/// The parts that LoRAs change.
-fn networks<'a>(unet: &'a LoadedComponent, text: &'a TextEncoders) -> Vec<(Network, &'a LoadedComponent)> {
-    std::iter::once((Network::Unet, unet)).chain(TEXT_ENCODERS.into_iter().zip(text.parts())).collect()
 }

@@ -39,7 +39,7 @@ impl GeneratedImage {
             return Err(Error::model(origin.vae_config(), problem));
         }
         let settings = origin.settings(job, index);
-        let parameters = parameters(job, &origin.files(&settings), index);
+        let parameters = parameters(job, &origin.files(&settings, job), index);
         let mut plain = Self::without_settings(index, job.seed_of(index), image, latents)?;
         if let Some(paste_back) = job.input.as_ref().and_then(|input| input.paste_back.as_ref()) {
             let rgb = std::mem::take(&mut plain.rgb);

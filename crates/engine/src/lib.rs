@@ -42,6 +42,7 @@ mod origin;
 mod output;
 pub mod pipeline;
 mod plan;
+mod refiner;
 mod residency;
 mod room;
 mod setup;
@@ -65,10 +66,11 @@ pub use kiln_models::{
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_request::{
-    ComponentKind, Control, ControlMode, ControlUse, Extend, GuidanceOptions, ImageOptions, ImageReport, ImageSource,
-    InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LoraName, LoraUse, Mask, MaskContent,
-    NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Request, ResizeChoice,
-    Rng, Rule, SeedOptions, find_lora, find_option, limits, nearest_option, request_schema, respell,
+    ComponentKind, Control, ControlMode, ControlUse, DenoiserSpan, Extend, GuidanceOptions, ImageOptions, ImageReport,
+    ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LoraName, LoraUse, Mask,
+    MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Refiner,
+    RefinerOptions, Request, ResizeChoice, Rng, Rule, SeedOptions, SwitchBy, find_lora, find_option, limits,
+    nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,

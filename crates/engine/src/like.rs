@@ -230,11 +230,15 @@ impl Like {
                     control.net = found.unwrap_or_else(|| name(&control.net));
                     control.image = control.image.as_deref().map(name);
                 }
+                let hash = own.refiner.as_ref().and_then(|refiner| refiner.sha256.as_deref());
+                request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
                 request
             }
             Source::Text(text) => {
-                let (request, warnings) = from_infotext::request(text, model.family());
+                let (mut request, warnings) = from_infotext::request(text, model.family());
                 self.warnings.extend(warnings);
+                let hash = text.get(labels::REFINER).and_then(|text| from_infotext::refiner_name(text).1);
+                request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
                 request
             }
             Source::Program(taken) => {
@@ -329,6 +333,14 @@ fn short(hash: &str) -> &str {
 /// What has a hash, if it is long enough to be one of SHA-256.
 fn by_hash(hash: &str, cache: Option<&Path>, scope: Scope) -> Option<PathBuf> {
     (hash.len() >= 10 && is_hash(hash)).then(|| Hashes::new(cache).find(hash, scope)).flatten()
+}
+
+/// Where a refiner is of which the name is known: by its hash, else by its name where models are looked for. Where there is
+/// none, opening it says so.
+fn found_refiner(name: &Path, hash: Option<&str>, setup: &Setup) -> PathBuf {
+    let name = PathBuf::from(name.file_name().unwrap_or_default());
+    let by_hash = hash.and_then(|hash| by_hash(hash, setup.cache_dir.as_deref(), Scope::Whole));
+    by_hash.or_else(|| locate_named(&name)).unwrap_or(name)
 }
 
 /// Where a LoRA is of which the file's name is known: by its hash, else by its name, here or in the folder of LoRAs.

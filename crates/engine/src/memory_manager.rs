@@ -2,6 +2,7 @@
 
 use candle_core::Device;
 use kiln_mempool::HostPool;
+use kiln_models::ModelFolder;
 use kiln_unet::ControlConfig;
 use kiln_vae::Tiling;
 
@@ -87,6 +88,18 @@ impl MemoryManager {
         Ok(self.plan.mode != before)
     }
 
+    /// Plans with this refiner from now on, or without one.
+    ///
+    /// # Errors
+    /// Those of its configurations.
+    pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
+        if self.planner.refiner_path() != refiner.map(ModelFolder::path) {
+            self.planner.set_refiner(refiner)?;
+            self.is_prepared = false;
+        }
+        Ok(())
+    }
+
     /// The current plan.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
@@ -133,6 +146,9 @@ impl MemoryManager {
         let Mode::Lowvram { resident } = self.plan.mode else { return Ok(WeightResidency::Whole) };
         let (resident, estimate) = match stage {
             Stage::Denoise => (resident, self.planner.unet_estimate(&self.work, self.on)?),
+            Stage::Refine => {
+                (self.planner.refiner_resident(resident, self.on), self.planner.refiner_estimate(&self.work, self.on)?)
+            }
             _ => (0, self.on.rates.estimate(&[])),
         };
         let planned = self.plan.stage(stage).map_or(usize::MAX, |planned| planned.weights + planned.ring);

@@ -71,6 +71,11 @@ impl Origin {
         self.hashes.get(self.model.as_ref()?)
     }
 
+    /// Begins to hash a refiner.
+    pub(crate) fn start_refiner(&self, refiner: &ModelFolder) {
+        self.hashes.start(Hashed::model(refiner.path()).into_iter().collect());
+    }
+
     /// Begins to hash LoRAs.
     pub(crate) fn start_loras(&self, loras: &[LoraUse]) {
         self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
@@ -104,6 +109,10 @@ impl Origin {
             request: job.request_of(index),
             model: NamedFile { sha256: self.model_hash(), ..self.base.model.clone() },
             files: self.parts.iter().map(file).collect(),
+            refiner: job.refiner.as_ref().map(|refiner| {
+                let model = refiner.model();
+                named(model.name(), Hashed::model(model.path()))
+            }),
             loras: job.loras.iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
             controls: job
                 .controls
@@ -123,13 +132,18 @@ impl Origin {
     }
 
     /// What AUTOMATIC1111's text has of `settings`.
-    pub(crate) fn files(&self, settings: &OwnSettings) -> FilesInText {
+    pub(crate) fn files(&self, settings: &OwnSettings, job: &Job) -> FilesInText {
         let short = |sha256: &String, digits: usize| sha256.get(..digits).unwrap_or(sha256).to_string();
         let NamedFile { name, sha256 } = &settings.model;
         let lora = |lora: &NamedFile| Some((lora.name.clone(), short(lora.sha256.as_ref()?, 12)));
         FilesInText {
             model: name.clone(),
             model_hash: sha256.as_ref().filter(|_| self.is_single_file).map(|sha256| short(sha256, 10)),
+            refiner: settings.refiner.as_ref().map(|NamedFile { name, sha256 }| {
+                let is_file = job.refiner.as_ref().is_some_and(|refiner| refiner.model().path().is_file());
+                let hash = sha256.as_ref().filter(|_| is_file);
+                hash.map_or_else(|| name.clone(), |sha256| format!("{name} [{}]", short(sha256, 10)))
+            }),
             loras: settings.loras.iter().filter_map(lora).collect(),
         }
     }

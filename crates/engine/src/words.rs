@@ -52,21 +52,26 @@ impl Embeddings {
         !before.iter().map(Arc::as_ptr).eq(self.loras.iter().map(Arc::as_ptr))
     }
 
-    /// The tokens in `texts` for each encoder.
+    /// The tokens in `texts` for each encoder, of which the first has place `first` in [`TEXT_ENCODERS`].
     ///
     /// # Errors
     /// Errors of reading the vectors.
-    pub(crate) fn named_in(&self, texts: &[&str], encoders: &[&TextEncoder]) -> Result<Vec<TokenEmbeddings>> {
+    pub(crate) fn named_in(
+        &self,
+        texts: &[&str],
+        first: usize,
+        encoders: &[&TextEncoder],
+    ) -> Result<Vec<TokenEmbeddings>> {
         let mut words: Vec<TokenEmbeddings> = encoders.iter().map(|encoder| encoder.token_embeddings()).collect();
         let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
         for file in &self.files {
             for name in file.names().filter(|name| is_named(name)) {
-                add(&mut words, encoders, name, &file.origin(), |network| file.vectors(network))?;
+                add(&mut words, (first, encoders), name, &file.origin(), |network| file.vectors(network))?;
             }
         }
         for lora in &self.loras {
             for name in lora.words().into_iter().filter(|name| is_named(name)) {
-                add(&mut words, encoders, name, "a LoRA file", |network| lora.vectors(name, network))?;
+                add(&mut words, (first, encoders), name, "a LoRA file", |network| lora.vectors(name, network))?;
             }
         }
         Ok(words)
@@ -82,13 +87,17 @@ pub(crate) fn embedding_names(folder: Option<&Path>) -> Vec<String> {
 /// Adds a token for all encoders, or logs why it stays text.
 fn add(
     words: &mut [TokenEmbeddings],
-    encoders: &[&TextEncoder],
+    (first, encoders): (usize, &[&TextEncoder]),
     name: &str,
     origin: &str,
     vectors: impl Fn(Network) -> kiln_weights::Result<Option<Tensor>>,
 ) -> Result<()> {
-    let vectors =
-        TEXT_ENCODERS.into_iter().take(encoders.len()).map(vectors).collect::<kiln_weights::Result<Vec<_>>>()?;
+    let vectors = TEXT_ENCODERS
+        .into_iter()
+        .skip(first)
+        .take(encoders.len())
+        .map(vectors)
+        .collect::<kiln_weights::Result<Vec<_>>>()?;
     let fits = |(vectors, encoder): (&Option<Tensor>, &&TextEncoder)| {
         vectors.as_ref().is_some_and(|vectors| vectors.dims().last() == Some(&encoder.config().hidden_size))
     };

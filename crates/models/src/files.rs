@@ -49,6 +49,8 @@ pub struct ModelFiles {
     text_files: Vec<Arc<SingleFile>>,
     /// Replacements of the first and the second text encoder: a file, and the index of the encoder in it.
     text: [Option<(Arc<SingleFile>, usize)>; 2],
+    /// The place of the first text encoder in [`TEXT_FOLDERS`]: SDXL's refiner has the second one alone.
+    first_text: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -114,7 +116,34 @@ impl ModelFiles {
             }
         };
         let (path, config) = (path.to_path_buf(), options.config.clone());
-        Ok(Self { path, base, config, unet, vae, text_files, text: [None, None] })
+        Ok(Self { path, base, config, unet, vae, text_files, text: [None, None], first_text: 0 })
+    }
+
+    /// Says that the model's first text encoder is that of place `first` in [`TEXT_FOLDERS`].
+    pub(crate) fn set_first_text(&mut self, first: usize) {
+        self.first_text = first.min(TEXT_FOLDERS.len() - 1);
+    }
+
+    /// Finds the place of the first text encoder by the configurations that exist.
+    pub(crate) fn find_first_text(&mut self) {
+        let exists = |(folder, _): &(&str, &str)| self.has_config(&format!("{folder}/config.json"));
+        self.set_first_text(TEXT_FOLDERS.iter().position(exists).unwrap_or_default());
+    }
+
+    /// The place of text encoder `i` in [`TEXT_FOLDERS`].
+    pub(crate) fn text_place(&self, i: usize) -> usize {
+        (self.first_text + i).min(TEXT_FOLDERS.len() - 1)
+    }
+
+    /// The folders of the text encoders and tokenizers whose configurations exist, from the first one on.
+    pub(crate) fn text_folders(&self) -> Vec<(&'static str, &'static str)> {
+        let exists = |(folder, _): &(&str, &str)| self.has_config(&format!("{folder}/config.json"));
+        TEXT_FOLDERS.into_iter().skip(self.first_text).filter(exists).collect()
+    }
+
+    /// The folders of text encoder `i` and of its tokenizer.
+    pub(crate) fn text_folder(&self, i: usize) -> (&'static str, &'static str) {
+        TEXT_FOLDERS[self.text_place(i)]
     }
 
     /// The file that contains the configuration `name`, for messages: a single file contains all of them.
@@ -163,8 +192,8 @@ impl ModelFiles {
     /// Whether the tensor names of text encoder `i` lack, or in their folder lacked, `text_model.`.
     pub(crate) fn is_bare(&self, i: usize) -> Result<bool> {
         match (&self.text[i], &self.base) {
-            (None, Base::Folder) => is_bare(&self.path.join(TEXT_FOLDERS[i].0)),
-            (None, Base::File(_, _, kept)) => Ok(kept.bare[i]),
+            (None, Base::Folder) => is_bare(&self.path.join(self.text_folder(i).0)),
+            (None, Base::File(_, _, kept)) => Ok(kept.bare[self.text_place(i)]),
             (Some(_), _) => Ok(false),
         }
     }
@@ -250,7 +279,7 @@ impl ModelFiles {
             (None, Base::File(file, ..)) => {
                 file.text_encoder(i).ok_or_else(|| no_component(&file.path, "text encoder"))?
             }
-            (None, Base::Folder) => open_component(&self.path.join(TEXT_FOLDERS[i].0))?,
+            (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i).0))?,
         };
         Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
     }
@@ -279,10 +308,10 @@ impl ModelFiles {
     /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
     /// whose padding depends on the origin of the encoder.
     pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
-        let folder = self.config.as_ref().unwrap_or(&self.path).join(TEXT_FOLDERS[i].1);
+        let folder = self.config.as_ref().unwrap_or(&self.path).join(self.text_folder(i).1);
         match &self.base {
             Base::File(file, _, kept) if !folder.is_dir() => {
-                if let Some(texts) = kept.tokenizer(i).filter(|_| self.text[i].is_none()) {
+                if let Some(texts) = kept.tokenizer(self.text_place(i)).filter(|_| self.text[i].is_none()) {
                     return TokenizerFiles::Kept(texts);
                 }
                 let part = match &self.text[i] {

@@ -1,5 +1,6 @@
 //! A model, in a folder of the diffusers layout or in one file, before its weights are loaded.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kiln_clip::TextEncoderConfig;
@@ -18,7 +19,8 @@ use crate::limits::{self, MAX_SIDE, MAX_STEPS, OutOfRange};
 pub enum Family {
     /// Stable Diffusion 1 and 2: one text encoder, conditioning on its last layer.
     Sd,
-    /// Stable Diffusion XL: two text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes.
+    /// Stable Diffusion XL: two text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes. Its
+    /// refiner has the second text encoder alone.
     Sdxl,
 }
 
@@ -36,11 +38,13 @@ pub struct Defaults {
 }
 
 /// The diffusers pipeline classes that can run, with their families.
-pub(crate) const PIPELINES: [(&str, Family); 5] = [
+pub(crate) const PIPELINES: [(&str, Family); 6] = [
     ("StableDiffusionPipeline", Family::Sd),
     ("StableDiffusionXLPipeline", Family::Sdxl),
     ("StableDiffusionInpaintPipeline", Family::Sd),
     ("StableDiffusionXLInpaintPipeline", Family::Sdxl),
+    // The refiner's class.
+    ("StableDiffusionXLImg2ImgPipeline", Family::Sdxl),
     (LCM_PIPELINE, Family::Sd),
 ];
 /// The class of Stable Diffusion distilled into a latent consistency model.
@@ -137,8 +141,9 @@ impl ModelFolder {
             }
         };
         let zeros = index["force_zeros_for_empty_prompt"].as_bool();
-        let encoders = if family == Family::Sdxl { 2 } else { 1 };
-        let text_encoders = TEXT_FOLDERS[..encoders]
+        let places = text_places(&index, family);
+        files.set_first_text(places.start);
+        let text_encoders = TEXT_FOLDERS[places]
             .iter()
             .map(|(folder, _)| config(&files, &format!("{folder}/config.json"), TextEncoderConfig::from_json))
             .collect::<Result<Vec<_>>>()?;
@@ -146,6 +151,7 @@ impl ModelFolder {
         files.replace_text_encoders(&widths)?;
         let unet = config(&files, UNET_CONFIG, UnetConfig::from_json)?;
         let unet = files.unet_config(unet, options.prediction)?;
+        let unet = unet.for_pooled(text_encoders.last().map_or(0, TextEncoderConfig::pooled_size));
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
         let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
         if family == Family::Sd {
@@ -243,6 +249,16 @@ impl ModelFolder {
         self.unet.time_cond_proj_dim.is_some()
     }
 
+    /// Whether it is a refiner of SDXL, which continues images and begins none: its denoiser takes an aesthetic score.
+    pub fn is_refiner(&self) -> bool {
+        self.unet.takes_score()
+    }
+
+    /// The place of its first text encoder among SDXL's two: 1 for a refiner, else 0.
+    pub fn first_text_encoder(&self) -> usize {
+        self.files.text_place(0)
+    }
+
     /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
     pub fn takes_mask(&self) -> bool {
         self.unet.extra_channels() == self.vae.latent_channels + 1
@@ -298,6 +314,16 @@ impl ModelFolder {
             return Err(Error::model(&unet_path, problem));
         }
         Ok(())
+    }
+}
+
+/// The places of a model's text encoders in [`TEXT_FOLDERS`]: of SDXL's two the ones that its index names.
+fn text_places(index: &Value, family: Family) -> Range<usize> {
+    let is_named = |place: usize| !index[TEXT_FOLDERS[place].0][0].is_null();
+    match (family, is_named(0), is_named(1)) {
+        (Family::Sd, ..) | (Family::Sdxl, true, false) => 0..1,
+        (Family::Sdxl, false, true) => 1..2,
+        (Family::Sdxl, ..) => 0..2,
     }
 }
 

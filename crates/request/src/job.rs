@@ -17,7 +17,9 @@ use crate::limits::check_images;
 use crate::lora::LoraUse;
 use crate::options::GuidanceOptions;
 use crate::options::ImageOptions;
+use crate::options::RefinerOptions;
 use crate::prompts::{Parsed, ParsedPrompt};
+use crate::refiner::{DenoiserSpan, Refiner};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -89,6 +91,10 @@ pub struct Job {
     pub takes_mask: bool,
     /// Control networks, each with its image.
     pub controls: Vec<Control>,
+    /// The model that takes over the last steps, where there is one.
+    pub refiner: Option<Refiner>,
+    /// What is said about a refiner.
+    pub refining: RefinerOptions,
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub parsed: Parsed,
@@ -151,44 +157,50 @@ impl Job {
         self.parsed.prompts(self, index)
     }
 
-    /// The noise levels that are visited, by diffusers' `from_config` on the folder's own configuration, made once.
+    /// The noise levels that the job's own model visits, by diffusers' `from_config` on its folder's configuration, made once. A
+    /// refiner may end the run before its last level: [`Self::spans`].
     pub fn schedule(&self, model: &ModelFolder) -> Result<Arc<Schedule>> {
-        self.parsed.schedule(|| {
-            let blame = |error| Error::from(model.scheduler_error(error));
-            let scheduler = match (self.scheduler, model.family()) {
-                (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
-                (other, _) => other,
-            };
-            let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
-            let config = config.with_options(&self.sampling).map_err(blame)?;
-            let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
-            let Some(strength) = self.init.strength() else { return schedule(self.steps) };
-            let (schedule, start) = match self.image.rule {
-                Rule::Diffusers => {
-                    let schedule = schedule(self.steps)?;
-                    let start = schedule.start_for_strength(strength);
-                    (schedule, start)
-                }
-                rule => {
-                    let (total, skipped) = self.steps_of_rule(rule, strength);
-                    let schedule = schedule(total)?;
-                    let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
-                    (schedule, start)
-                }
-            };
-            schedule.starting_at(start).map_err(blame)
-        })
+        self.parsed.schedule(|| self.schedule_of(model, true))
     }
 
-    /// What a schedule is made from, as text: jobs of one model with equal keys have equal schedules.
+    /// The schedule of the job's steps by the configuration of `model`. It starts where an input image says so, or with all
+    /// noise where `starts` is false.
+    pub(crate) fn schedule_of(&self, model: &ModelFolder, starts: bool) -> Result<Schedule> {
+        let blame = |error| Error::from(model.scheduler_error(error));
+        let scheduler = match (self.scheduler, model.family()) {
+            (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
+            (other, _) => other,
+        };
+        let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
+        let config = config.with_options(&self.sampling).map_err(blame)?;
+        let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
+        let Some(strength) = self.init.strength().filter(|_| starts) else { return schedule(self.steps) };
+        let (schedule, start) = match self.image.rule {
+            Rule::Diffusers => {
+                let schedule = schedule(self.steps)?;
+                let start = schedule.start_for_strength(strength);
+                (schedule, start)
+            }
+            rule => {
+                let (total, skipped) = self.steps_of_rule(rule, strength);
+                let schedule = schedule(total)?;
+                let start = schedule.step_starts().get(skipped).copied().unwrap_or(schedule.points().len());
+                (schedule, start)
+            }
+        };
+        schedule.starting_at(start).map_err(blame)
+    }
+
+    /// What schedules are made from, as text: jobs of one model with equal keys have equal ones.
     pub fn schedule_key(&self) -> String {
-        json!([self.sampler, self.scheduler, self.sampling, self.steps, self.init, self.image]).to_string()
+        let Self { sampler, scheduler, sampling, steps, init, image, refiner, refining, .. } = self;
+        json!([sampler, scheduler, sampling, steps, init, image, refiner, refining]).to_string()
     }
 
-    /// Has the job use a schedule of another job of its model with the same [`Self::schedule_key`]: many jobs share one,
-    /// which takes some tens of KiB.
-    pub fn share_schedule(&mut self, schedule: Arc<Schedule>) {
-        self.parsed.set_schedule(schedule);
+    /// Has the job use the spans of another job of its model with the same [`Self::schedule_key`]: many jobs share one
+    /// schedule, which takes some tens of KiB.
+    pub fn share_spans(&mut self, spans: Arc<[DenoiserSpan]>) {
+        self.parsed.set_spans(spans);
     }
 
     /// The steps of the whole schedule, and how many of them are skipped.
@@ -213,12 +225,15 @@ impl Job {
     /// Refuses what a rule of another program is not known for.
     pub fn check_rule(&self) -> Result<()> {
         let rule = self.image.rule;
-        if rule == Rule::Diffusers || self.init.image().is_none() {
-            return Ok(());
-        }
         let refuse = |expected: &str| {
             Err(Error::Value { name: "rule", found: rule.id().into(), expected: format!("diffusers with {expected}") })
         };
+        if rule == Rule::Comfy && self.refiner.is_some() {
+            return refuse("`refiner`, or a1111");
+        }
+        if rule == Rule::Diffusers || self.init.image().is_none() {
+            return Ok(());
+        }
         if self.sampler.is_on_timesteps() || self.sampler == SamplerKind::UniPc {
             return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
         }
@@ -239,7 +254,7 @@ impl Job {
     pub fn with_init(&self, init: Init, model: &ModelFolder) -> Result<Self> {
         init.check(self.width, self.height)?;
         let job = Self { init, parsed: Parsed::default(), ..self.clone() };
-        job.schedule(model)?;
+        job.spans(model)?;
         Ok(job)
     }
 }

@@ -16,6 +16,7 @@ mod lora;
 mod options;
 mod parameters;
 mod prompts;
+mod refiner;
 mod request;
 mod seeds;
 pub mod settings;
@@ -25,15 +26,16 @@ pub use control::{Control, ControlMode, ControlUse, is_active, scales};
 pub use error::{Error, Result};
 pub use guidance::Threshold;
 pub use init::{Init, InitImage, InitLatents, Mask};
-pub use input::{Extend, ImageSource, InpaintArea, Input, MaskContent, PasteBack, ResizeChoice, Rule};
+pub use input::{Extend, ImageSource, InpaintArea, Input, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy};
 pub use job::Job;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, weight_files};
 pub use options::{
     GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue,
-    Request, find_option, nearest_option, request_schema, respell, shown,
+    RefinerOptions, Request, find_option, nearest_option, request_schema, respell, shown,
 };
 pub use parameters::{FilesInText, parameters};
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};
+pub use refiner::{DenoiserSpan, Refiner};
 pub use request::Rng;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, NamedFile, OwnSettings, PartFile};

@@ -15,6 +15,8 @@ pub struct FilesInText {
     pub model: String,
     /// Of a model in one file: others hash no folders.
     pub model_hash: Option<String>,
+    /// The name of the refiner, with its hash in brackets where it is one file.
+    pub refiner: Option<String>,
     /// Names and digests.
     pub loras: Vec<(String, String)>,
 }
@@ -32,7 +34,8 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
             fields.push((l::THRESHOLDING, request.dynamic_thresholding.map(|_| "True".into())));
         }
         if let InfotextKey::Always(key) | InfotextKey::Changed(key) = row.infotext {
-            fields.push((key, option(row, &request, texts)));
+            let named = files.refiner.as_ref().filter(|_| row.name == "refiner");
+            fields.push((key, named.map(|name| quoted(name)).or_else(|| option(row, &request, texts))));
         }
         if row.name == "height" {
             fields.push((l::MODEL_HASH, files.model_hash.clone()));
@@ -151,6 +154,8 @@ mod tests {
             input: None,
             takes_mask: false,
             controls: Vec::new(),
+            refiner: None,
+            refining: Default::default(),
             parsed: Default::default(),
         }
     }

@@ -6,6 +6,7 @@ use kiln_clip::prompt::{PromptSchedule, Subprompt, expand, subprompts, take_tags
 use kiln_scheduler::Schedule;
 
 use crate::job::Job;
+use crate::refiner::DenoiserSpan;
 
 /// The prompts of one image: choices are made, tags are taken out, parts and schedules are read.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,7 @@ impl ParsedPrompt {
 #[derive(Debug, Clone, Default)]
 pub struct Parsed {
     schedule: OnceLock<Arc<Schedule>>,
+    spans: OnceLock<Arc<[DenoiserSpan]>>,
     /// Of each image, or one for all where no image has choices of its own.
     prompts: OnceLock<Vec<OnceLock<Arc<ParsedPrompt>>>>,
 }
@@ -77,9 +79,25 @@ impl Parsed {
         }
     }
 
-    /// Takes a schedule in the place of its own.
-    pub fn set_schedule(&mut self, schedule: Arc<Schedule>) {
-        self.schedule = OnceLock::from(schedule);
+    /// The spans of the run, which `make` gives the first time.
+    pub(crate) fn spans<E>(
+        &self,
+        make: impl FnOnce() -> Result<Vec<DenoiserSpan>, E>,
+    ) -> Result<Arc<[DenoiserSpan]>, E> {
+        match self.spans.get() {
+            Some(spans) => Ok(spans.clone()),
+            None => {
+                let made = make()?.into();
+                Ok(self.spans.get_or_init(|| made).clone())
+            }
+        }
+    }
+
+    /// Takes spans, with the schedule of the first, instead of its own.
+    pub(crate) fn set_spans(&mut self, spans: Arc<[DenoiserSpan]>) {
+        self.schedule =
+            spans.first().and_then(|first| first.schedule.clone()).map_or_else(OnceLock::new, OnceLock::from);
+        self.spans = OnceLock::from(spans);
     }
 
     /// The prompts of image `index` of `job`, whose own this is.

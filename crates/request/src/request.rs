@@ -11,9 +11,10 @@ use crate::input::Prepared;
 use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
-pub use crate::options::{GuidanceOptions, ImageOptions, Request};
+pub use crate::options::{GuidanceOptions, ImageOptions, RefinerOptions, Request};
 use crate::options::{OptionSet, check, sampling};
 use crate::prompts::Parsed;
+use crate::refiner::Refiner;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
 
@@ -58,6 +59,9 @@ impl Request {
         };
         let named_range = sampler.range.filter(|_| scheduler.has_range() && self.convention == Convention::Diffusers);
         let sampling = SamplerOptions { sigma_range: sampling.sigma_range.or(named_range), ..sampling };
+        let refiner = self.open_refiner(model)?;
+        let text_layers =
+            refiner.iter().map(|refiner| refiner.model().text_layers()).fold(model.text_layers(), usize::min);
         let mut loras = self.loras.clone();
         loras.extend(tagged(&self.prompt)?);
         let job = Job {
@@ -78,7 +82,7 @@ impl Request {
             batch_count,
             batch_size,
             emphasis: self.emphasis,
-            clip_skip: self.clip_skip.map(|skip| in_range("clip_skip", skip, 1, model.text_layers())).transpose()?,
+            clip_skip: self.clip_skip.map(|skip| in_range("clip_skip", skip, 1, text_layers)).transpose()?,
             comma_backtrack: self.comma_backtrack.unwrap_or(COMMA_BACKTRACK),
             chunk_cut: self.chunk_cut,
             pad_conds: self.pad_conds.unwrap_or(true),
@@ -91,6 +95,8 @@ impl Request {
             input: None,
             takes_mask: model.takes_mask(),
             controls: Vec::new(),
+            refiner,
+            refining: RefinerOptions::of(self),
             parsed: Parsed::default(),
         };
         let controls =
@@ -104,8 +110,35 @@ impl Request {
             }
         };
         job.check_rule()?;
-        job.schedule(model)?; // what the schedule refuses, it refuses before anything is loaded
+        job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         Ok(job)
+    }
+
+    /// The refiner, opened and checked; `None` where the request has none.
+    fn open_refiner(&self, model: &ModelFolder) -> Result<Option<Refiner>> {
+        if model.is_refiner() && self.init.is_none() {
+            let expected =
+                "a model that begins images, with this one as `refiner`; alone it continues an image, `init`";
+            let found = format!("{}, a refiner", model.name());
+            return Err(Error::Value { name: "model", found, expected: expected.into() });
+        }
+        let Some(path) = &self.refiner else {
+            return match self.refiner_switch {
+                None => Ok(None),
+                Some(switch) => {
+                    let expected = "`refiner` too, the model that takes over".into();
+                    Err(Error::Value { name: "refiner_switch", found: switch.to_string(), expected })
+                }
+            };
+        };
+        let switch = RefinerOptions::of(self).switch;
+        if !(switch > 0.0 && switch < 1.0) {
+            let expected = "more than 0 and less than 1".into();
+            return Err(Error::Value { name: "refiner_switch", found: switch.to_string(), expected });
+        }
+        let refiner = Refiner::open(path)?;
+        refiner.check(model)?;
+        Ok(Some(refiner))
     }
 
     /// The same request with its comments removed; `None` where it has none.

@@ -40,8 +40,8 @@ pub struct Conditioning<T = Tensor> {
 pub struct AddedConditions<T = Tensor> {
     /// The pooled text, `(b, pooled_dim)`.
     pub text_embeds: T,
-    /// For every image original height and width, crop top and left, target height and width: `(b, 6)`, pixels, in
-    /// f32 whatever the network's type.
+    /// For every image original height and width, crop top and left, target height and width in pixels: `(b, 6)`; for a
+    /// refiner an aesthetic score instead of the last two, `(b, 5)`. In f32 whatever the network's type.
     pub time_ids: T,
 }
 

@@ -64,17 +64,22 @@ pub struct TransformerConfig {
     pub layers: Vec<usize>,
 }
 
-/// The `text_time` embedding of SDXL: pooled text and six sizes, added to the timestep embedding.
+/// The `text_time` embedding of SDXL: pooled text and some numbers, added to the timestep embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddedEmbedding {
-    /// Width of each size's embedding.
+    /// Width of each number's embedding.
     pub time_embed_dim: usize,
-    /// Width of pooled text and all sizes together.
+    /// Width of pooled text and all numbers together.
     pub input_dim: usize,
+    /// How many numbers: [`SIZE_TIME_IDS`], or a refiner's [`SCORE_TIME_IDS`]. A configuration does not say which;
+    /// [`UnetConfig::for_pooled`] finds out.
+    pub time_ids: usize,
 }
 
-/// The sizes among SDXL's conditions: original height and width, crop top and left, target height and width.
-pub(crate) const NUM_TIME_IDS: usize = 6;
+/// The numbers that SDXL's base takes: original height and width, crop top and left, target height and width.
+pub const SIZE_TIME_IDS: usize = 6;
+/// The numbers that SDXL's refiner takes: original height and width, crop top and left, aesthetic score.
+pub const SCORE_TIME_IDS: usize = 5;
 
 /// The minimum width of an embedding of a number: it needs two frequencies.
 const MIN_EMBEDDING: usize = 4;
@@ -90,7 +95,30 @@ impl UnetConfig {
 
     /// Width of the pooled text in the added embedding.
     pub fn pooled_dim(&self) -> Option<usize> {
-        self.added_embedding.map(|added| added.input_dim.saturating_sub(NUM_TIME_IDS * added.time_embed_dim))
+        self.added_embedding.map(|added| added.input_dim.saturating_sub(added.time_ids * added.time_embed_dim))
+    }
+
+    /// The same network with a text encoder whose pooled text has `pooled` channels: a refiner's width leaves room for one
+    /// number less (diffusers' `_get_add_time_ids`).
+    #[must_use]
+    pub fn for_pooled(self, pooled: usize) -> Self {
+        let with_score =
+            |added: AddedEmbedding| added.input_dim == pooled.saturating_add(SCORE_TIME_IDS * added.time_embed_dim);
+        let added_embedding = self.added_embedding.map(|added| match with_score(added) {
+            true => AddedEmbedding { time_ids: SCORE_TIME_IDS, ..added },
+            false => added,
+        });
+        Self { added_embedding, ..self }
+    }
+
+    /// How many numbers the added embedding takes besides the pooled text; 0 without one.
+    pub fn time_ids(&self) -> usize {
+        self.added_embedding.map_or(0, |added| added.time_ids)
+    }
+
+    /// Whether an aesthetic score is among these numbers, as for SDXL's refiner.
+    pub fn takes_score(&self) -> bool {
+        self.time_ids() == SCORE_TIME_IDS
     }
 
     /// Channels of the input that are no latents: an inpainting network's mask and masked image.
@@ -191,9 +219,9 @@ impl UnetConfig {
             }
         }
         if let Some(added) = self.added_embedding
-            && added.input_dim <= NUM_TIME_IDS * added.time_embed_dim
+            && added.input_dim <= SCORE_TIME_IDS * added.time_embed_dim
         {
-            let expected = format!("more than {NUM_TIME_IDS} times addition_time_embed_dim");
+            let expected = format!("more than {SCORE_TIME_IDS} times addition_time_embed_dim");
             return error("projection_class_embeddings_input_dim", added.input_dim.to_string(), &expected);
         }
         Ok(())

@@ -33,7 +33,7 @@ mod transformer;
 mod unet;
 
 pub use conditioning::{AddedConditions, Conditioning, ControlInput, Residuals, guidance_input};
-pub use config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
+pub use config::{AddedEmbedding, BlockConfig, SCORE_TIME_IDS, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
 pub use control::{ControlConfig, ControlHint, ControlNet};
 pub use error::{Error, Result};
 pub use unet::Unet;

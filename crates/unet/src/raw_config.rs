@@ -4,7 +4,7 @@ use kiln_nn::limits::{self, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
+use crate::config::{AddedEmbedding, BlockConfig, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
 use crate::error::{Error, Result};
 
 /// A value for all blocks, or one for each.
@@ -262,6 +262,7 @@ impl RawConfig {
             Some("text_time") => Ok(Some(AddedEmbedding {
                 time_embed_dim: needed("addition_time_embed_dim", self.addition_time_embed_dim)?,
                 input_dim: needed("projection_class_embeddings_input_dim", self.projection_class_embeddings_input_dim)?,
+                time_ids: SIZE_TIME_IDS,
             })),
             Some(other) => Err(Error::Unsupported {
                 key: "addition_embed_type",

@@ -41,7 +41,7 @@ impl TimeEmbedding {
         let UnetConfig { flip_sin_to_cos, freq_shift, .. } = *config;
         let (dim, channels) = (config.model_channels(), config.temb_channels());
         let form = TimestepEmbedding { dim, flip_sin_to_cos, freq_shift };
-        let added = config.added_embedding.map(|AddedEmbedding { time_embed_dim, input_dim }| {
+        let added = config.added_embedding.map(|AddedEmbedding { time_embed_dim, input_dim, .. }| {
             let form = TimestepEmbedding { dim: time_embed_dim, ..form };
             (form, EmbeddingMlp::new(&p.pp("add_embedding"), input_dim, channels))
         });
@@ -55,7 +55,7 @@ impl TimeEmbedding {
     }
 
     /// `timesteps` `(b or 1)`, for distilled networks `guidance` `(1)`, and for SDXL pooled text `(b, pooled_dim)` with
-    /// the sizes `(b, 6)`, to `(b or 1, temb_channels)` in `dtype`.
+    /// the numbers `(b, 6)`, or a refiner's `(b, 5)`, to `(b or 1, temb_channels)` in `dtype`.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         timesteps: &T,
@@ -77,7 +77,7 @@ impl TimeEmbedding {
         let (Some((form, mlp)), Some((pooled, time_ids))) = (&self.added, added) else { return Ok(temb) };
         let [b, sizes] = time_ids.size2()?;
         let embedded = time_ids.reshape(&[b * sizes])?.timestep_embedding(*form, dtype)?;
-        let sizes = embedded.reshape(&[b, sizes * form.dim])?; // (b, 6 * time_embed_dim)
+        let sizes = embedded.reshape(&[b, sizes * form.dim])?; // (b, ids * time_embed_dim)
         let added = mlp.forward(&pooled.to_dtype(dtype)?.concat_channels(&sizes)?)?;
         // One row for each image. Broadcasting would copy strides to the GPU, after the weights that are streamed
         // there.

@@ -6,7 +6,7 @@ use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::{Builder, UpBlock};
 use crate::conditioning::{AddedConditions, Conditioning, add_to_last_rows};
-use crate::config::{NUM_TIME_IDS, UnetConfig};
+use crate::config::UnetConfig;
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 
@@ -125,7 +125,7 @@ impl Unet {
     ) -> Conditioning<MetaTensor> {
         let added = self.config.pooled_dim().map(|dim| AddedConditions {
             text_embeds: device.tensor(&[b, dim], dtype),
-            time_ids: device.tensor(&[b, NUM_TIME_IDS], DType::F32),
+            time_ids: device.tensor(&[b, self.config.time_ids()], DType::F32),
         });
         let guidance = self.config.time_cond_proj_dim.map(|_| device.tensor(&[1], DType::F32));
         let context = device.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
@@ -180,8 +180,9 @@ impl Unet {
                 if added.text_embeds.dims() != [b, dim] {
                     return fail("text_embeds", format!("({b}, {dim})"), added.text_embeds.dims());
                 }
-                if added.time_ids.dims() != [b, NUM_TIME_IDS] {
-                    return fail("time_ids", format!("({b}, {NUM_TIME_IDS})"), added.time_ids.dims());
+                let ids = self.config.time_ids();
+                if added.time_ids.dims() != [b, ids] {
+                    return fail("time_ids", format!("({b}, {ids})"), added.time_ids.dims());
                 }
                 Ok(())
             }

@@ -16,6 +16,7 @@ mod img2img;
 mod models;
 mod output;
 mod plans;
+mod refiner;
 mod sandbox;
 mod settings;
 mod signals;

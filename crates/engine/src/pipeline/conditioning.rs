@@ -95,11 +95,42 @@ impl ConditioningPlan {
     }
 }
 
+/// The numbers that a network takes besides texts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TimeIds {
+    /// None: Stable Diffusion 1 and 2.
+    None,
+    /// SDXL's sizes: original height and width, crop top and left, target height and width.
+    Sizes,
+    /// Those of SDXL's refiner: original height and width, crop top and left, and an aesthetic score.
+    Scores {
+        /// The score of conditional rows.
+        conditional: f64,
+        /// The score of unconditional rows.
+        unconditional: f64,
+    },
+}
+
+impl TimeIds {
+    /// The numbers of unconditional and of conditional rows of images of this width and height.
+    fn rows(self, (width, height): (usize, usize)) -> Option<[Vec<f32>; 2]> {
+        let (height, width) = (height as f32, width as f32);
+        let size = [height, width, 0.0, 0.0];
+        match self {
+            Self::None => None,
+            Self::Sizes => Some([(); 2].map(|()| [&size[..], &[height, width]].concat())),
+            Self::Scores { conditional, unconditional } => {
+                Some([unconditional, conditional].map(|score| [&size[..], &[score as f32]].concat()))
+            }
+        }
+    }
+}
+
 /// The conditions that all rows of a batch have in common, besides their texts.
 #[derive(Debug, Clone, Default)]
 pub struct SharedConditions {
-    /// SDXL's sizes, `(1, 6)` in f32: original height and width, crop top and left, target height and width.
-    time_ids: Option<Tensor>,
+    /// The numbers of an unconditional and of a conditional row, each `(1, k)` in f32.
+    time_ids: Option<[Tensor; 2]>,
     /// What a distilled network takes as the strength of the guidance, `(1)` in f32.
     guidance: Option<Tensor>,
     /// That strength.
@@ -107,34 +138,39 @@ pub struct SharedConditions {
 }
 
 impl SharedConditions {
-    /// Those of images of this width and height, for a network that takes sizes where `with_sizes` says so, and the strength
-    /// of the guidance where one is given.
+    /// Those of images of this width and height, for a network that takes these numbers, and the strength of the guidance where
+    /// one is given.
     ///
     /// # Errors
     /// [`crate::Error::Candle`] where the device has no memory.
-    pub fn new(
-        with_sizes: bool,
-        (width, height): (usize, usize),
-        guidance: Option<f64>,
-        device: &Device,
-    ) -> Result<Self> {
-        let (height, width) = (height as f32, width as f32);
-        let time_ids = with_sizes.then(|| Tensor::new(&[[height, width, 0.0, 0.0, height, width]], device));
+    pub fn new(time_ids: TimeIds, size: (usize, usize), guidance: Option<f64>, device: &Device) -> Result<Self> {
+        let row = |ids: &Vec<f32>| -> Result<Tensor> { Ok(Tensor::new(&ids[..], device)?.unsqueeze(0)?) };
+        let time_ids = match time_ids.rows(size) {
+            Some([unconditional, conditional]) => Some([row(&unconditional)?, row(&conditional)?]),
+            None => None,
+        };
         let strength = guidance;
         let guidance = strength.map(|scale| Tensor::new(&[guidance_input(scale)], device)).transpose()?;
-        Ok(Self { time_ids: time_ids.transpose()?, guidance, strength })
+        Ok(Self { time_ids, guidance, strength })
     }
 
-    /// The conditions of rows with these texts: `context` `(b, s, d)` and pooled texts `(b, d)`, which only networks with
-    /// sizes take.
+    /// The conditions of rows with these texts, of which the first `unconditional` are unconditional: `context` `(b, s, d)` and
+    /// pooled texts `(b, d)`, which only networks with numbers take.
     ///
     /// # Errors
     /// Those of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
-    pub fn conditioning(&self, context: Tensor, pooled: impl FnOnce() -> Result<Tensor>) -> Result<Conditioning> {
+    pub fn conditioning(
+        &self,
+        context: Tensor,
+        unconditional: usize,
+        pooled: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Conditioning> {
         let rows = context.dim(0)?;
-        let added = self.time_ids.as_ref().map(|time_ids| -> Result<_> {
-            let time_ids = time_ids.repeat((rows, 1))?; // (b, 6)
-            Ok(AddedConditions { text_embeds: pooled()?, time_ids })
+        let added = self.time_ids.as_ref().map(|ids| -> Result<_> {
+            let counts = [unconditional.min(rows), rows.saturating_sub(unconditional)];
+            let parts = ids.iter().zip(counts).filter(|(_, count)| *count > 0);
+            let parts = parts.map(|(ids, count)| Ok(ids.repeat((count, 1))?)).collect::<Result<Vec<_>>>()?;
+            Ok(AddedConditions { text_embeds: pooled()?, time_ids: Tensor::cat(&parts, 0)? }) // (b, k)
         });
         Ok(Conditioning {
             added: added.transpose()?,
@@ -211,13 +247,23 @@ impl Conditions {
     /// which combines parts has those in any case.
     fn rows(&self, guided: bool) -> &[Row] {
         let ConditioningPlan { rows, .. } = &self.plan;
-        let unconditional = if self.plan.guided && !self.is_composed() { rows.len() / 2 } else { 0 };
+        let unconditional = if self.is_composed() { 0 } else { self.unconditional() };
         if guided { rows } else { &rows[unconditional..] }
     }
 
-    /// The unconditional rows of each image in such a step, before its conditional ones.
-    pub(crate) fn unconditional(&self, guided: bool) -> usize {
+    /// The unconditional rows of each image in a step with guidance or without, before its conditional ones.
+    pub(crate) fn unconditional_of_image(&self, guided: bool) -> usize {
         usize::from(self.plan.guided && (guided || self.is_composed()))
+    }
+
+    /// How many of all rows are unconditional: the first ones.
+    fn unconditional(&self) -> usize {
+        let ConditioningPlan { rows, weights, guided, .. } = &self.plan;
+        match (guided, weights.len()) {
+            (false, _) => 0,
+            (true, 0) => rows.len() / 2,
+            (true, conditional) => rows.len().saturating_sub(conditional),
+        }
     }
 
     /// The number of each row's text at `step`.
@@ -243,7 +289,8 @@ impl Conditions {
             Ok(Tensor::cat(&parts, 0)?)
         };
         let context = joined(|encoded| &encoded.context)?;
-        let conditioning = self.shared.conditioning(context, || joined(|encoded| &encoded.pooled))?;
+        let unconditional = if now.len() == self.plan.rows.len() { self.unconditional() } else { 0 };
+        let conditioning = self.shared.conditioning(context, unconditional, || joined(|encoded| &encoded.pooled))?;
         self.current = now;
         Ok(conditioning)
     }

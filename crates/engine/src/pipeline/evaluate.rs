@@ -31,9 +31,10 @@ impl Engine {
             let expected = format!("less than the {count} evaluations of the schedule");
             return Err(Error::value("evaluation", index, expected));
         };
+        self.set_refiner(job.refiner.as_ref())?;
         self.set_loras(&job.loras)?;
         self.set_controls(&job.controls)?;
-        let (work, _) = self.text().work(job)?;
+        let (work, _) = self.work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
         let kept = self.memory_manager.mode().is_fully_resident() && !self.device.is_cpu();
@@ -43,11 +44,11 @@ impl Engine {
         let on = guidance.is_on(index);
         self.make_room_for(Stage::Denoise);
         let controls = self.embed_controls(&Batch::of_job(job, 0))?;
-        self.enter_denoiser()?;
+        self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let mut conditioning = conditions.at(step_of(index, count, job.steps), on)?;
-        let unconditional = conditions.unconditional(on);
+        let unconditional = conditions.unconditional_of_image(on);
         let rows = conditioning.context.dim(0)? / job.batch_size.max(1);
         conditioning.controls = controls.at(At { call: index, calls: count }, (unconditional, rows - unconditional))?;
         let step = GuidedStep::new(&conditioning, guidance.scale_within_step(on), self.dtype)?;

@@ -20,6 +20,8 @@ pub enum Stage {
     EncodeImage,
     /// Noise becomes latents.
     Denoise,
+    /// A second model denoises the latents further.
+    Refine,
     /// Latents become pixels.
     Decode,
     /// Pixels become more pixels.
@@ -36,6 +38,7 @@ impl Stage {
             Self::Encode => "encoding",
             Self::EncodeImage => "encoding the initial image",
             Self::Denoise => "denoising",
+            Self::Refine => "refining",
             Self::Decode => "decoding",
             Self::Upscale => "upscaling",
             Self::Save => "saving",
@@ -48,6 +51,7 @@ impl Stage {
             Self::Encode => "encode",
             Self::EncodeImage => "encode-image",
             Self::Denoise => "denoise",
+            Self::Refine => "refine",
             Self::Decode => "decode",
             Self::Upscale => "upscale",
             Self::Save => "save",

@@ -10,14 +10,15 @@ use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::run::{self, Latents};
 use crate::pipeline::running::{GroupId, RunningBatch};
+use crate::refiner::RefinerNetworks;
 
 impl Engine {
     /// Encodes one batch of `job`, the images from number `first` on, and has it take part in `running` from the next
     /// evaluation on. Whatever else is in `running`, each image has the bits that it has alone, on the CPU.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the job's LoRAs are not those of the batches that are
-    /// running: they are in the weights. Where an error comes back, nothing has joined.
+    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the job's LoRAs or its refiner are not those of the
+    /// batches that are running: they are in the weights. Where an error comes back, nothing has joined.
     pub fn join(
         &mut self,
         running: &mut RunningBatch,
@@ -29,6 +30,9 @@ impl Engine {
         if running.is_empty() {
             self.take_networks(job, &mut tell)?;
             running.begin(job);
+        } else if self.refiner.as_ref().map(RefinerNetworks::refiner) != job.refiner.as_ref() {
+            let found = job.refiner.as_ref().map_or_else(|| "none".into(), |refiner| refiner.model().name());
+            return Err(Error::value("refiner", found, "the refiner of the batches that are running"));
         } else if running.loras() != job.loras {
             let found = job.loras.iter().map(LoraUse::name).collect::<Vec<_>>().join(", ");
             let expected = "the LoRAs of the batches that are running";
@@ -39,7 +43,7 @@ impl Engine {
             return Err(Error::value("controls", found, expected));
         }
         let batch = Batch::of_job(job, first);
-        let texts = self.text().plan(&batch)?;
+        let texts = self.plan_texts(&batch)?;
         let work = texts.shape().work(job, batch.len(), texts.texts());
         let all = running.work().map_or(work, |others| others.with(work));
         self.prepare(all)?;
@@ -57,11 +61,7 @@ impl Engine {
         running: &mut RunningBatch,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GroupId>> {
-        self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| {
-            engine.make_room_for(Stage::Denoise);
-            engine.enter_denoiser()?;
-            engine.advance(running, None)
-        })?;
+        self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| engine.advance(running, None))?;
         Ok(running.finished())
     }
 

@@ -31,13 +31,14 @@ pub(crate) mod text_plan;
 mod throttle;
 mod tokens;
 pub(crate) mod trace;
+pub(crate) mod turns;
 
 pub use crate::component::pinned_pool;
 pub use crate::host_memory::SystemRequests;
 pub use crate::origin::Origin;
 pub use crate::plan::{decoder_flop, text_flop, unet_flop};
 pub use batch::Batch;
-pub use conditioning::{ConditioningPlan, Conditions, SharedConditions};
+pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
 pub use guidance::Guidance;

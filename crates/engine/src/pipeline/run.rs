@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use kiln_ops::trace::Trace;
-use kiln_request::{Init, InitImage, Job};
+use kiln_request::{DenoiserSpan, Init, InitImage, Job};
 use kiln_scheduler::NoiseSource;
 use kiln_weights::StreamReport;
 
@@ -24,10 +24,14 @@ use crate::pipeline::running::{Group, RunningBatch};
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_cache::CacheCounts;
-use crate::pipeline::text_plan::{Shape, TextPlan};
+use crate::pipeline::text_plan::{BatchTexts, Shape, TextPlan};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
+use crate::pipeline::turns::Turn;
 use crate::plan::Workload;
+
+/// Steps before a refiner takes over at which its weights begin to be read.
+const READ_AHEAD: usize = 4;
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]
@@ -75,7 +79,7 @@ impl Progress {
 /// What a batch is run with, besides its jobs.
 pub struct BatchRequest {
     /// Its texts.
-    pub(crate) texts: TextPlan,
+    pub(crate) texts: BatchTexts,
     /// The work that memory is planned for.
     pub(crate) work: Workload,
     pub(crate) progress: Progress,
@@ -88,10 +92,9 @@ impl BatchRequest {
     /// # Errors
     /// Those of the text encoders' tokenizers and of the schedule.
     pub fn of_set(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<Self> {
-        let texts = engine.text().plan(batch)?;
+        let texts = engine.plan_texts(batch)?;
         let work = shape.work(batch.job(), n, texts.texts());
-        let schedule = batch.job().schedule(&engine.model)?;
-        let total = schedule.points().len() - schedule.start();
+        let total = batch.job().evaluations(&engine.model)?;
         Ok(Self { texts, work, progress: Progress { before: 0, total } })
     }
 }
@@ -184,12 +187,16 @@ pub fn run_batch(
 pub(crate) fn start(
     engine: &mut Engine,
     batch: &Batch<'_>,
-    texts: &TextPlan,
+    texts: &BatchTexts,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Group> {
     tell(Stage::Encode.begin())?;
     let job = batch.job();
-    let conditions = encode(engine, batch, texts.clone(), tell)?;
+    let conditions = encode(engine, batch, texts.base.clone(), false, tell)?;
+    let refined = match texts.refiner.clone() {
+        Some(texts) => Some(encode(engine, batch, texts, true, tell)?),
+        None => None,
+    };
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = batch.noise(f);
@@ -209,10 +216,19 @@ pub(crate) fn start(
     };
     let begin = Instant::now();
     let schedule = job.schedule(&engine.model)?;
-    let guidance = Guidance::new(job, &conditions, schedule.points().len() - schedule.start());
-    engine.make_room_for(Stage::Denoise);
+    let (spans, evaluations) = (job.spans(&engine.model)?, job.evaluations(&engine.model)?);
+    // Of each model its conditions.
+    let turn = |(span, conditions): (&DenoiserSpan, Conditions)| {
+        let guidance = Guidance::new(job, &conditions, evaluations);
+        let DenoiserSpan { denoiser, evaluations, ref schedule } = *span;
+        Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
+    };
+    let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
+    if !job.controls.is_empty() {
+        engine.make_room_for(Stage::Denoise);
+    }
     let controls = engine.embed_controls(batch)?;
-    engine.enter_denoiser()?;
+    engine.enter_denoiser(0)?;
     engine.timings.encode += begin.elapsed();
 
     let begin = Instant::now();
@@ -226,29 +242,39 @@ pub(crate) fn start(
     )?;
     let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
     let start = Start { extra, ..start };
-    let group = Group::new(schedule, start, Box::new(noise), conditions, guidance, job.steps)?;
-    let group = group.with_controls(controls);
+    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?.with_controls(controls);
     engine.timings.denoise += begin.elapsed();
     Ok(group)
 }
 
-/// The stage encode: a batch's texts to its conditions.
+/// The stage encode: a batch's texts to its conditions, for the engine's own model or for the refiner.
 fn encode(
     engine: &mut Engine,
     batch: &Batch<'_>,
     texts: TextPlan,
+    for_refiner: bool,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Conditions> {
     let begin = Instant::now();
-    if !engine.text().knows(&texts) {
+    let knows = |engine: &Engine| match engine.refiner.as_ref().filter(|_| for_refiner) {
+        Some(refiner) => refiner.text.knows(&texts),
+        None => engine.text().knows(&texts),
+    };
+    if !knows(engine) {
         engine.make_room_for(Stage::Encode);
     }
     let kept = engine.memory_manager.mode().is_fully_resident() && !engine.device.is_cpu();
     let keep = engine.memory_manager.keep(Stage::Encode)?;
     let mut proceed = |done, total| tell(Event::Text { done, total });
-    let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
-    let CacheCounts { encoded, known } = engine.text().counts();
-    (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
+    let conditions = match engine.refiner.as_mut().filter(|_| for_refiner) {
+        Some(refiner) => refiner.text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?,
+        None => {
+            let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
+            let CacheCounts { encoded, known } = engine.text().counts();
+            (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
+            conditions
+        }
+    };
     engine.after("encoded");
     engine.timings.encode += begin.elapsed();
     Ok(conditions)
@@ -308,9 +334,22 @@ fn denoise(
     let (mut throttle, mut told) = (StepThrottle::new(&device), 0);
     let trace_at = engine.trace.as_ref().map(|_| 1.min(calls.saturating_sub(1)));
     let mut traced = None;
+    let mut acting = running.acting();
     for call in 0..calls {
         let mut trace = (trace_at == Some(call)).then(Trace::default);
-        engine.advance(&mut running, trace.as_mut())?;
+        let now = running.acting();
+        if now != acting {
+            acting = now;
+            log_of_stream(engine, 0, call)?;
+            tell(Stage::Refine.begin())?;
+        }
+        if acting.contains(&0) {
+            engine.advance(&mut running, trace.as_mut())?;
+        } else {
+            // The steps that are done are not done again.
+            engine.attempt(Stage::Refine, tell, |engine, _| engine.advance(&mut running, trace.as_mut()))?;
+        }
+        engine.read_ahead(&running);
         traced = trace.or(traced);
         if call == 0 {
             warm = SystemRequests::so_far();
@@ -320,9 +359,7 @@ fn denoise(
             tell(progress.event(told))?;
         }
     }
-    if let Some(streamed) = engine.unet_component.streamed()? {
-        log_streamed(&streamed, calls);
-    }
+    log_of_stream(engine, acting.first().copied().unwrap_or_default(), calls)?;
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
     let latents = finished(&running.finish(id)?)?;
     if told < calls {
@@ -384,11 +421,50 @@ pub fn decode(
 }
 
 impl Engine {
-    /// One evaluation of all groups of a running batch, whose denoiser is in memory.
-    pub(crate) fn advance(&mut self, running: &mut RunningBatch, trace: Option<&mut Trace>) -> Result<()> {
-        let denoiser = Controlled::new(&self.unet, self.controls.nets());
-        let (recorded, dtype) = (&mut self.recorded, self.dtype);
-        self.unet_component.run(|| running.step(&denoiser, Some(recorded), dtype, trace))
+    /// One evaluation of all groups of a running batch.
+    pub(crate) fn advance(&mut self, running: &mut RunningBatch, mut trace: Option<&mut Trace>) -> Result<()> {
+        for number in running.acting() {
+            self.enter_denoiser(number)?;
+            let (component, unet, nets, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
+                Some(refiner) => (&refiner.component, &refiner.unet, Vec::new(), &mut refiner.recorded),
+                None => (&self.unet_component, &self.unet, self.controls.nets(), &mut self.recorded),
+            };
+            let (dtype, trace) = (self.dtype, trace.as_deref_mut());
+            let denoiser = Controlled::new(unet, nets);
+            component.run(|| running.step_of(number, &denoiser, Some(recorded), dtype, trace))?;
+        }
+        Ok(())
+    }
+
+    /// Has the denoiser of this number ready to run: 0 is the model's own with its control networks, 1 that of its refiner.
+    pub(crate) fn enter_denoiser(&mut self, number: usize) -> Result<()> {
+        let refiner = self.refiner.as_ref().filter(|_| number > 0);
+        let are_entered = || self.controls.components().all(LoadedComponent::is_entered);
+        if refiner.map_or(&self.unet_component, |refiner| &refiner.component).is_entered()
+            && (refiner.is_some() || are_entered())
+        {
+            return Ok(());
+        }
+        let stage = if refiner.is_some() { Stage::Refine } else { Stage::Denoise };
+        self.make_room_for(stage);
+        let keep = self.memory_manager.keep(stage)?;
+        match self.refiner.as_mut().filter(|_| number > 0) {
+            Some(refiner) => refiner.enter(&keep),
+            None => {
+                for (i, component) in self.controls.components().enumerate() {
+                    component.enter(&self.memory_manager.keep_control(i)?)?;
+                }
+                self.unet_component.enter(&keep)
+            }
+        }
+    }
+
+    /// Begins to read the refiner's weights from the disk while the model before it makes its last steps.
+    fn read_ahead(&mut self, running: &RunningBatch) {
+        let is_next = matches!(running.until_next(), Some((1..=READ_AHEAD, Some(next))) if next > 0);
+        if let Some(refiner) = self.refiner.as_mut().filter(|_| is_next) {
+            refiner.read_ahead();
+        }
     }
 
     /// The encoder of initial images, opened the first time.
@@ -396,21 +472,32 @@ impl Engine {
         match self.image_encoder {
             Some(ref mut encoder) => Ok(encoder),
             None => {
-                let encoder = ImageEncoder::open(&self.model, self.taesd.as_deref(), &self.placement, &self.options)?;
+                let encoder =
+                    ImageEncoder::open(&self.model, self.setup.taesd.as_deref(), &self.placement, &self.options)?;
                 Ok(self.image_encoder.insert(encoder))
             }
         }
     }
 
-    /// Puts the LoRAs of `job` into the weights and opens its control networks, in a smaller mode where memory is out.
+    /// Puts the LoRAs of `job` into the weights and opens its refiner and its control networks, in a smaller mode where memory is out.
     /// `tell` gets a change of the mode.
     ///
     /// # Errors
     /// Those of [`Engine::set_loras`] and [`Engine::set_controls`], and of `tell`.
     pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        self.set_refiner(job.refiner.as_ref())?;
         self.set_controls(&job.controls)?;
         self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(&job.loras))
     }
+}
+
+/// Logs what streaming the denoiser of this number did in `steps` steps, if it streams.
+fn log_of_stream(engine: &Engine, number: usize, steps: usize) -> Result<()> {
+    let refiner = engine.refiner.as_ref().filter(|_| number > 0);
+    if let Some(streamed) = refiner.map_or(&engine.unet_component, |refiner| &refiner.component).streamed()? {
+        log_streamed(&streamed, steps);
+    }
+    Ok(())
 }
 
 /// Logs what streaming did in `steps` steps.

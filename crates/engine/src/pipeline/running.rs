@@ -1,5 +1,6 @@
 //! The sampler loop: batches that are denoised together, each at its own place of its own schedule.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::start::{Kept, Start};
 use crate::pipeline::step::{GuidedStep, RecordedStep};
+use crate::pipeline::turns::{Turn, Turns};
 use crate::plan::Workload;
 
 /// Tells a group of a running batch from the others.
@@ -31,15 +33,12 @@ pub struct Group {
     /// `(n, c, h, w)` in f32 on the denoiser's device.
     latents: Tensor,
     noise: Box<dyn NoiseSource + Send>,
-    conditions: Conditions,
-    /// The weights of the conditional rows.
-    weights: Option<Tensor>,
+    /// Which denoiser makes which evaluations.
+    turns: Turns,
+    /// The control networks beside the first denoiser.
     controls: ControlInputs,
-    guidance: Guidance,
     /// Steps of the prompts' schedules.
     steps: usize,
-    /// Evaluations of the whole walk.
-    evaluations: usize,
     /// Whether the last evaluation was guided; `None` before the first one.
     guided: Option<bool>,
 }
@@ -57,25 +56,27 @@ impl Group {
         guidance: Guidance,
         steps: usize,
     ) -> Result<Self> {
+        let evaluations = schedule.points().len() - schedule.start();
+        let turn = Turn { denoiser: 0, evaluations, schedule: None, conditions, guidance };
+        Self::of_turns(schedule, start, noise, vec![turn], steps)
+    }
+
+    /// The same with several turns, of which there is at least one. The first begins with the sampler of `schedule`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_turns(
+        schedule: Arc<Schedule>,
+        start: Start,
+        noise: Box<dyn NoiseSource + Send>,
+        turns: Vec<Turn>,
+        steps: usize,
+    ) -> Result<Self> {
         let Start { latents, kept, extra } = start;
         let (_, c, h, w) = latents.dims4()?;
-        let weights = conditions.weights((c, h, w), latents.device())?;
-        let stepper = Stepper::new(schedule);
-        let evaluations = stepper.remaining();
-        Ok(Self {
-            stepper,
-            kept,
-            extra,
-            latents,
-            noise,
-            conditions,
-            weights,
-            controls: ControlInputs::default(),
-            guidance,
-            steps,
-            evaluations,
-            guided: None,
-        })
+        let turns = Turns::new(turns, (c, h, w), latents.device())?;
+        let (stepper, controls) = (Stepper::new(schedule), ControlInputs::default());
+        Ok(Self { stepper, kept, extra, latents, noise, turns, controls, steps, guided: None })
     }
 
     /// The same images with control networks.
@@ -90,12 +91,17 @@ impl Group {
 
     /// Evaluations that are done.
     pub(crate) fn done(&self) -> usize {
-        self.evaluations - self.stepper.remaining()
+        self.turns.done()
     }
 
     /// Evaluations of the whole walk.
     pub(crate) fn evaluations(&self) -> usize {
-        self.evaluations
+        self.turns.evaluations()
+    }
+
+    /// Whether evaluations are left.
+    fn is_running(&self) -> bool {
+        self.done() < self.evaluations()
     }
 
     /// The latents as they are now, `(n, c, h, w)` in f32.
@@ -106,28 +112,31 @@ impl Group {
     /// The step of the prompts' schedules that the next evaluation belongs to, and whether it is guided.
     fn next(&self) -> (usize, bool) {
         let call = self.done();
-        (step_of(call, self.evaluations, self.steps), self.guidance.is_on(call))
+        (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.is_on(call))
     }
 
     /// The place of the next evaluation.
     fn at(&self) -> At {
-        At { call: self.done(), calls: self.evaluations }
+        At { call: self.done(), calls: self.evaluations() }
     }
 
     /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.
     fn changes(&self) -> bool {
         let (step, on) = self.next();
-        self.guided != Some(on) || self.conditions.changes_at(step, on) || self.controls.changes_at(self.at())
+        let controls_change = self.turns.current().denoiser == 0 && self.controls.changes_at(self.at());
+        self.guided != Some(on) || self.turns.current().conditions.changes_at(step, on) || controls_change
     }
 
     /// What two groups need to have in common for one call of the denoiser.
     fn form(&self) -> Form {
         let (_, on) = self.next();
+        let Turn { denoiser, conditions, guidance, .. } = self.turns.current();
         Form {
+            denoiser: *denoiser,
             latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
-            scale: self.guidance.scale_within_step(on).map(f64::to_bits),
-            conditions: self.conditions.form(on, self.images()),
-            controls: self.controls.form(self.at()),
+            scale: guidance.scale_within_step(on).map(f64::to_bits),
+            conditions: conditions.form(on, self.images()),
+            controls: if *denoiser == 0 { self.controls.form(self.at()) } else { Vec::new() },
         }
     }
 }
@@ -135,6 +144,7 @@ impl Group {
 /// See [`Group::form`].
 #[derive(PartialEq)]
 struct Form {
+    denoiser: usize,
     latents: Vec<usize>,
     scale: Option<u64>,
     conditions: Vec<u64>,
@@ -143,6 +153,7 @@ struct Form {
 
 /// One call of the denoiser for some groups.
 struct Call {
+    denoiser: usize,
     /// The groups, in the order of their rows.
     groups: Vec<GroupId>,
     step: GuidedStep,
@@ -233,7 +244,7 @@ impl RunningBatch {
 
     /// The groups whose last evaluation is done.
     pub(crate) fn finished(&self) -> Vec<GroupId> {
-        self.groups.iter().filter(|(_, group)| group.stepper.remaining() == 0).map(|(id, _)| *id).collect()
+        self.groups.iter().filter(|(_, group)| !group.is_running()).map(|(id, _)| *id).collect()
     }
 
     /// Takes out the group of this number.
@@ -248,20 +259,47 @@ impl RunningBatch {
         self.groups.iter().find(|(known, _)| *known == id).map(|(_, group)| group)
     }
 
-    /// One evaluation of every group that is not done. `recorded` belongs to the denoiser with its weights; the first call
-    /// alone uses it. Where an error comes back, no group whose call failed has moved.
+    /// The numbers of the denoisers that make the groups' next evaluations, the largest first: a group goes from one to the next
+    /// larger, so that none is evaluated twice by one call of [`Self::step_of`] for each.
+    pub(crate) fn acting(&self) -> Vec<usize> {
+        let running = self.groups.iter().filter(|(_, group)| group.is_running());
+        let numbers: BTreeSet<usize> = running.map(|(_, group)| group.turns.current().denoiser).collect();
+        numbers.into_iter().rev().collect()
+    }
+
+    /// Evaluations until the denoiser of a group changes or the group is done, with the denoiser after that: of the group that is
+    /// there first.
+    pub(crate) fn until_next(&self) -> Option<(usize, Option<usize>)> {
+        let running = self.groups.iter().filter(|(_, group)| group.is_running());
+        running.map(|(_, group)| group.turns.until_next()).min_by_key(|(left, _)| *left)
+    }
+
+    /// One evaluation of every group that is not done, by one denoiser for all. `recorded` belongs to the denoiser with its weights;
+    /// the first call alone uses it. Where an error comes back, no group whose call failed has moved.
     ///
     /// # Errors
     /// Those of the denoiser and of the samplers.
     pub fn step(
         &mut self,
         denoiser: &dyn Denoiser,
+        recorded: Option<&mut RecordedStep>,
+        dtype: DType,
+        trace: Option<&mut Trace>,
+    ) -> Result<()> {
+        self.step_of(0, denoiser, recorded, dtype, trace)
+    }
+
+    /// The same for the groups whose next evaluation the denoiser of this number makes.
+    pub(crate) fn step_of(
+        &mut self,
+        number: usize,
+        denoiser: &dyn Denoiser,
         mut recorded: Option<&mut RecordedStep>,
         dtype: DType,
         mut trace: Option<&mut Trace>,
     ) -> Result<()> {
-        self.arrange(dtype)?;
-        for Call { groups, step } in &self.calls {
+        self.arrange(number, dtype)?;
+        for Call { groups, step, .. } in self.calls.iter().filter(|call| call.denoiser == number) {
             let mut members: Vec<&mut Group> =
                 self.groups.iter_mut().filter(|(id, _)| groups.contains(id)).map(|(_, group)| group).collect();
             let evaluations = members
@@ -284,17 +322,25 @@ impl RunningBatch {
         Ok(())
     }
 
-    /// Assigns the groups to calls, and computes the conditions of the calls that change.
-    fn arrange(&mut self, dtype: DType) -> Result<()> {
+    /// Assigns the groups of a denoiser to calls, and computes the conditions of the calls that change.
+    fn arrange(&mut self, number: usize, dtype: DType) -> Result<()> {
         let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
-        for (id, group) in self.groups.iter().filter(|(_, group)| group.stepper.remaining() > 0) {
+        let is_its = |group: &Group| group.is_running() && group.turns.current().denoiser == number;
+        for (id, group) in self.groups.iter().filter(|(_, group)| is_its(group)) {
             let form = group.form();
             match wanted.iter_mut().find(|(known, _)| *known == form) {
                 Some((_, groups)) => groups.push(*id),
                 None => wanted.push((form, vec![*id])),
             }
         }
-        let mut before = std::mem::take(&mut self.calls);
+        let (mut before, others): (Vec<Call>, Vec<Call>) =
+            std::mem::take(&mut self.calls).into_iter().partition(|call| call.denoiser == number);
+        let acts = |call: &Call| {
+            self.groups.iter().any(|(id, group)| {
+                call.groups.contains(id) && group.turns.current().denoiser == call.denoiser && group.is_running()
+            })
+        };
+        self.calls = others.into_iter().filter(acts).collect();
         for (_, ids) in wanted {
             let mut members: Vec<&mut Group> =
                 self.groups.iter_mut().filter(|(id, _)| ids.contains(id)).map(|(_, group)| group).collect();
@@ -302,7 +348,7 @@ impl RunningBatch {
             let known = known.filter(|_| members.iter().all(|group| !group.changes()));
             let call = match known {
                 Some(place) => before.swap_remove(place),
-                None => Call { step: guided(&mut members, dtype)?, groups: ids },
+                None => Call { denoiser: number, step: guided(&mut members, dtype)?, groups: ids },
             };
             self.calls.push(call);
         }
@@ -314,27 +360,36 @@ impl Group {
     /// The rows' conditions at the next evaluation.
     fn conditioning(&mut self) -> Result<Conditioning> {
         let (step, on) = self.next();
-        let mut conditioning = self.conditions.at(step, on)?;
+        let mut conditioning = self.turns.current_mut().conditions.at(step, on)?;
         if let Some(extra) = &self.extra {
             let rows = conditioning.context.dim(0)? / self.images().max(1);
             conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
         }
         let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
-        let unconditional = self.conditions.unconditional(on);
-        let conditional = (rows / images).saturating_sub(unconditional);
-        conditioning.controls = self.controls.at(self.at(), (unconditional, conditional))?;
+        let Turn { denoiser, conditions, .. } = self.turns.current();
+        if *denoiser == 0 {
+            let unconditional = conditions.unconditional_of_image(on);
+            let conditional = (rows / images).saturating_sub(unconditional);
+            conditioning.controls = self.controls.at(self.at(), (unconditional, conditional))?;
+        }
         self.guided = Some(on);
         Ok(conditioning)
     }
 
     /// Takes the denoiser's output for an evaluation of this group.
     fn advance(&mut self, evaluation: Evaluation, output: Tensor) -> Result<()> {
-        let answer: ModelOutput = self.guidance.answer(output, self.guided.unwrap_or_default())?;
+        let answer: ModelOutput = self.turns.current().guidance.answer(output, self.guided.unwrap_or_default())?;
         let answer = match &self.kept {
             Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
             None => answer,
         };
         let latents = self.stepper.advance(evaluation, answer, self.noise.as_mut())?;
+        if self.turns.advance() {
+            self.guided = None; // another model has other conditions
+            if let Some(schedule) = self.turns.current().schedule.clone() {
+                self.stepper = Stepper::new(schedule);
+            }
+        }
         self.latents = match &self.kept {
             Some(kept) => kept.put_back(&latents, self.stepper.schedule(), self.stepper.index())?,
             None => latents,
@@ -350,15 +405,15 @@ fn nets(job: &Job) -> Vec<PathBuf> {
 
 /// The step of some groups at their next evaluation. A group alone has its conditions as they are.
 fn guided(members: &mut [&mut Group], dtype: DType) -> Result<GuidedStep> {
-    let scale = members.first().and_then(|group| group.guidance.scale_within_step(group.next().1));
+    let scale = members.first().and_then(|group| group.turns.current().guidance.scale_within_step(group.next().1));
     let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
     let parts = members.iter_mut().map(|group| group.conditioning()).collect::<Result<Vec<_>>>()?;
     if let ([conditioning], [group]) = (&parts[..], &members[..]) {
-        return Ok(GuidedStep::new(conditioning, scale, dtype)?.with_weights(group.weights.clone()));
+        return Ok(GuidedStep::new(conditioning, scale, dtype)?.with_weights(group.turns.weights().cloned()));
     }
     let conditions: Vec<&Conditioning> = parts.iter().collect();
     let conditioning = Conditioning::combine(&conditions, |rows| Ok(interleaved(rows, &images).map_err(nn)?))?;
-    let weights: Vec<&Tensor> = members.iter().filter_map(|group| group.weights.as_ref()).collect();
+    let weights: Vec<&Tensor> = members.iter().filter_map(|group| group.turns.weights()).collect();
     let weights = if weights.is_empty() { None } else { Some(interleaved(&weights, &images)?) };
     Ok(GuidedStep::new(&conditioning, scale, dtype)?.with_weights(weights))
 }

@@ -5,24 +5,29 @@ use std::sync::Arc;
 
 use candle_core::{D, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
-use kiln_request::Job;
-use kiln_weights::{Lora, Placement};
+use kiln_request::{Job, RefinerOptions};
+use kiln_unet::SCORE_TIME_IDS;
+use kiln_weights::{Lora, Network, Placement};
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions};
+use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions, TimeIds};
 use crate::pipeline::lengths::{Fill, Lengths};
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
 use crate::plan::Workload;
-use crate::words::Embeddings;
+use crate::words::{Embeddings, TEXT_ENCODERS};
 use kiln_models::{Family, ModelFolder};
 
 /// A model's text encoders with their tokenizers.
 pub(crate) struct TextEncoders {
     family: Family,
+    /// The place of the first encoder among SDXL's two.
+    first: usize,
+    /// How many numbers the denoiser takes besides texts.
+    time_ids: usize,
     zeros_for_no_negative: bool,
     /// Where conditions go; the encoders' own device may be another one.
     device: Device,
@@ -64,6 +69,8 @@ impl TextEncoders {
         let configs = model.text_encoder_configs().iter().enumerate();
         Ok(Self {
             family: model.family(),
+            first: model.first_text_encoder(),
+            time_ids: model.unet_config().time_ids(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
             device: conditions.device.clone(),
             encoders: configs.map(open_one).collect::<Result<_>>()?,
@@ -78,6 +85,11 @@ impl TextEncoders {
     /// The weights, encoder by encoder.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &LoadedComponent> {
         self.encoders.iter().map(|encoder| &encoder.part)
+    }
+
+    /// The encoders' names for LoRAs and embeddings, with their weights.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = (Network, &LoadedComponent)> {
+        TEXT_ENCODERS.into_iter().skip(self.first).zip(self.parts())
     }
 
     /// Takes the words of these LoRAs in the place of those before, and forgets texts that they may change: encoded ones
@@ -108,18 +120,13 @@ impl TextEncoders {
     /// As [`Self::plan`].
     pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<TextPlan>)> {
         const LOOKED_AT: usize = 8;
-        let (mut work, mut plans) = (Workload::of(job), Vec::new());
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
-        for batch in 0..looked_at {
-            let plan = self.plan(&Batch::of_job(job, batch * job.batch_size))?;
+        let plan = |batch: usize| self.plan(&Batch::of_job(job, batch * job.batch_size));
+        let plans = (0..looked_at).map(plan).collect::<Result<Vec<_>>>()?;
+        let work = plans.iter().fold(Workload::of(job), |work, plan| {
             let Shape { guided, parts, chunks, context, .. } = plan.shape();
-            work.guided |= guided;
-            work.parts = work.parts.max(parts);
-            work.chunks = work.chunks.max(chunks);
-            work.context = work.context.max(context);
-            work.texts = work.texts.max(plan.texts());
-            plans.push(plan);
-        }
+            work.with_texts(guided, [parts, chunks, context, plan.texts()])
+        });
         Ok((work, plans))
     }
 
@@ -188,8 +195,14 @@ impl TextEncoders {
         let encoded = filled(&mut conditions, &encoded, &lengths, empty.as_ref(), tokens)?;
         let there = |encoded: Encoded| encoded.on(&self.device);
         let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
-        let (with_sizes, guidance) = (self.family == Family::Sdxl, job.guidance_inside.then_some(job.cfg_scale));
-        let shared = SharedConditions::new(with_sizes, (job.width, job.height), guidance, &self.device)?;
+        let guidance = job.guidance_inside.then_some(job.cfg_scale);
+        let RefinerOptions { aesthetic_score, negative_aesthetic_score, .. } = job.refining;
+        let time_ids = match self.time_ids {
+            0 => TimeIds::None,
+            SCORE_TIME_IDS => TimeIds::Scores { conditional: aesthetic_score, unconditional: negative_aesthetic_score },
+            _ => TimeIds::Sizes,
+        };
+        let shared = SharedConditions::new(time_ids, (job.width, job.height), guidance, &self.device)?;
         Conditions::new(conditions, encoded, shared)
     }
 
@@ -202,7 +215,7 @@ impl TextEncoders {
     fn tokens(&mut self, key: Key) -> Result<(Key, Arc<TextTokens>)> {
         let encoders: Vec<_> =
             self.encoders.iter().map(|Encoder { tokenizer, encoder, .. }| (tokenizer, encoder)).collect();
-        let tokens = self.tokenized.get(&key, &self.embeddings, &encoders)?;
+        let tokens = self.tokenized.get(&key, &self.embeddings, self.first, &encoders)?;
         Ok((key, tokens))
     }
 

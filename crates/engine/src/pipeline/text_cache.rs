@@ -1,10 +1,11 @@
 //! Texts that are encoded already.
 
-use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use candle_core::{Device, Tensor};
 use kiln_clip::prompt::ChunkCut;
 use kiln_clip::{Emphasis, HiddenLayer};
+use lru::LruCache;
 
 use crate::error::Result;
 
@@ -36,10 +37,8 @@ impl Encoded {
 
 /// Some texts that were used last, encoded.
 pub(crate) struct PromptCache {
-    capacity: usize,
-    /// With when each was used last.
-    entries: HashMap<Key, (u64, Encoded)>,
-    clock: u64,
+    /// `None` keeps no text.
+    entries: Option<LruCache<Key, Encoded>>,
     counts: CacheCounts,
 }
 
@@ -55,17 +54,17 @@ pub(crate) struct CacheCounts {
 impl PromptCache {
     /// A cache of at most `capacity` texts.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, entries: HashMap::new(), clock: 0, counts: CacheCounts::default() }
+        Self { entries: NonZeroUsize::new(capacity).map(LruCache::new), counts: CacheCounts::default() }
     }
 
     /// How many texts there may be.
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.entries.as_ref().map_or(0, |entries| entries.cap().get())
     }
 
     /// Forgets all texts: they would be encoded otherwise now.
     pub(crate) fn clear(&mut self) {
-        self.entries.clear();
+        self.entries.iter_mut().for_each(LruCache::clear);
     }
 
     /// How often texts were asked for so far.
@@ -75,16 +74,14 @@ impl PromptCache {
 
     /// A text if it is there; that counts as no use.
     pub(crate) fn peek(&self, key: &Key) -> Option<&Encoded> {
-        self.entries.get(key).map(|(_, encoded)| encoded)
+        self.entries.as_ref()?.peek(key)
     }
 
     /// A text that is there.
     pub(crate) fn get(&mut self, key: &Key) -> Option<Encoded> {
-        self.clock += 1;
-        let (used, encoded) = self.entries.get_mut(key)?;
-        *used = self.clock;
+        let encoded = self.entries.as_mut()?.get(key)?.clone();
         self.counts.known += 1;
-        Some(encoded.clone())
+        Some(encoded)
     }
 
     /// Counts a text that had to be encoded and is not put in.
@@ -95,11 +92,8 @@ impl PromptCache {
     /// Puts a text in that had to be encoded, and drops the one that was not used for longest where there is no room.
     pub(crate) fn put(&mut self, key: Key, encoded: Encoded) {
         self.counts.encoded += 1;
-        self.clock += 1;
-        self.entries.insert(key, (self.clock, encoded));
-        while self.entries.len() > self.capacity {
-            let oldest = self.entries.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| key.clone());
-            oldest.map(|key| self.entries.remove(&key));
+        if let Some(entries) = &mut self.entries {
+            entries.put(key, encoded);
         }
     }
 }

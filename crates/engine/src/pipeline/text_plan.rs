@@ -23,13 +23,17 @@ pub struct Shape {
     pub(crate) chunks: usize,
     /// Chunks of every text in the batch, after shorter ones were filled up or repeated.
     pub(crate) context: usize,
+    /// The same two numbers for a refiner's text encoders.
+    refiner: Option<[usize; 2]>,
 }
 
 impl Shape {
     /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts. More than
     /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
     pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Workload {
-        let Self { guided, parts, chunks, context, .. } = self;
+        let Self { guided, parts, refiner, .. } = self;
+        let [chunks, context] = refiner.unwrap_or_default();
+        let (chunks, context) = (chunks.max(self.chunks), context.max(self.context));
         let usual = n * if guided { 1 + parts } else { 1 };
         let texts = if texts <= usual { usual } else { texts.next_power_of_two() };
         Workload { batch_size: n, guided, parts, chunks, context, texts, ..Workload::of(job) }
@@ -89,7 +93,30 @@ impl TextPlan {
             parts: conditions.parts(*n),
             chunks: lengths.longest(),
             context: lengths.total(),
+            refiner: None,
         }
+    }
+}
+
+/// The texts of a batch as each of a run's models takes them.
+#[derive(Clone)]
+pub(crate) struct BatchTexts {
+    /// For the engine's own model.
+    pub(crate) base: TextPlan,
+    /// For the refiner, where there is one.
+    pub(crate) refiner: Option<TextPlan>,
+}
+
+impl BatchTexts {
+    /// How many different texts there are for a model.
+    pub(crate) fn texts(&self) -> usize {
+        self.refiner.as_ref().map_or(0, TextPlan::texts).max(self.base.texts())
+    }
+
+    /// What the images need to have in common with others.
+    pub(crate) fn shape(&self) -> Shape {
+        let refiner = self.refiner.as_ref().map(TextPlan::shape).map(|shape| [shape.chunks, shape.context]);
+        Shape { refiner, ..self.base.shape() }
     }
 }
 

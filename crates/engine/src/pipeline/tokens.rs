@@ -56,7 +56,7 @@ impl TokenizedTexts {
         self.count
     }
 
-    /// A text's tokens, for encoders in their order.
+    /// A text's tokens, for encoders in their order, of which the first has place `first` among SDXL's two.
     ///
     /// # Errors
     /// Those of the tokenizers and of files with embeddings.
@@ -64,6 +64,7 @@ impl TokenizedTexts {
         &mut self,
         key: &Key,
         embeddings: &Embeddings,
+        first: usize,
         encoders: &[(&Tokenizer, &TextEncoder)],
     ) -> Result<Arc<TextTokens>> {
         if let Some(known) = self.known.get(key) {
@@ -72,7 +73,7 @@ impl TokenizedTexts {
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
-        let tokens = Arc::new(tokenize(key, embeddings, encoders)?);
+        let tokens = Arc::new(tokenize(key, embeddings, first, encoders)?);
         self.count += 1;
         self.known.insert(key.clone(), tokens.clone());
         Ok(tokens)
@@ -81,11 +82,16 @@ impl TokenizedTexts {
 
 /// Cuts a text into chunks, with its brackets read as its emphasis says. TokenEmbeddings with vectors of their own are looked for in
 /// the text between brackets: a name may have escaped brackets in it.
-fn tokenize(key: &Key, embeddings: &Embeddings, encoders: &[(&Tokenizer, &TextEncoder)]) -> Result<TextTokens> {
+fn tokenize(
+    key: &Key,
+    embeddings: &Embeddings,
+    first: usize,
+    encoders: &[(&Tokenizer, &TextEncoder)],
+) -> Result<TextTokens> {
     let spans = spans_of(key);
     let texts: Vec<&str> = spans.iter().map(|span| span.text.as_str()).collect();
     let networks: Vec<&TextEncoder> = encoders.iter().map(|(_, encoder)| *encoder).collect();
-    let words = embeddings.named_in(&texts, &networks)?;
+    let words = embeddings.named_in(&texts, first, &networks)?;
     let of_encoder = |((tokenizer, _), words): (&(&Tokenizer, &TextEncoder), &TokenEmbeddings)| -> Result<Vec<Chunk>> {
         Ok(prompt::chunks(tokenizer, &spans, key.chunk_cut, key.comma_backtrack, words)?)
     };

@@ -40,6 +40,8 @@ pub(super) struct Networks<'a> {
     pub(super) denoiser: &'a dyn Denoiser,
     /// The embeddings of control images.
     pub(super) hints: Vec<&'a ControlHint>,
+    /// The text encoders and the denoiser of a refiner, where the run has one.
+    pub(super) refiner: Option<(&'a [TextEncoder], &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
     pub(super) encoder: &'a image_encoder::Network,
     pub(super) dtype: DType,
@@ -54,6 +56,8 @@ pub(super) struct DryRun {
     pub(super) stages: Vec<StageRun>,
     /// Floating-point operations of each of the denoiser's segments in a step.
     pub(super) step_flop: Vec<f64>,
+    /// The same for the refiner's denoiser.
+    pub(super) refiner_flop: Vec<f64>,
 }
 
 /// What one stage holds, in every way that there is to run it, the fastest first. A stage that is never tiled has one.
@@ -81,8 +85,12 @@ impl Networks<'_> {
         let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
         let _input = in_host.then(|| device.tensor(&[1, planes, work.height, work.width], DType::F32));
-        let (conditioning, scheduled) = self.encode(&device, work)?;
-        let conditions = conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>();
+        let own = self.encode(&device, work, (self.text, self.denoiser))?;
+        let refined = self.refiner.map(|networks| self.encode(&device, work, networks)).transpose()?;
+        let bytes_of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
+            conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
+        };
+        let conditions = bytes_of(&own) + refined.as_ref().map_or(0, bytes_of);
         let bytes = || {
             let (peak, workspace) = (device.ledger().peak(), target.kept() + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
@@ -90,7 +98,7 @@ impl Networks<'_> {
             device.ledger().reset_peak();
             StageBytes { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
         };
-        let (mut stages, mut step_flop) = (Vec::new(), Vec::new());
+        let (mut stages, mut step_flop, mut refiner_flop) = (Vec::new(), Vec::new(), Vec::new());
         let size = [work.batch_size, self.denoiser.latent_channels()];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
         // What denoising leaves for decoding.
@@ -109,8 +117,18 @@ impl Networks<'_> {
                     let _hints = self.embed_controls(&device, work)?;
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
-                    self.denoise(&device, &latents, work, &conditioning)?;
+                    self.denoise(&device, self.denoiser, &latents, work, &own.0)?;
                     step_flop = device.take_flop().by_segment(self.denoiser.segments());
+                    held = Some(latents);
+                    vec![(Tiling::Whole, bytes())]
+                }
+                Stage::Refine => {
+                    let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
+                    if let (Some((_, denoiser)), Some((conditioning, _))) = (self.refiner, &refined) {
+                        device.take_flop();
+                        self.denoise(&device, denoiser, &latents, work, conditioning)?;
+                        refiner_flop = device.take_flop().by_segment(denoiser.segments());
+                    }
                     held = Some(latents);
                     vec![(Tiling::Whole, bytes())]
                 }
@@ -126,14 +144,19 @@ impl Networks<'_> {
             };
             stages.push(StageRun { stage, ways });
         }
-        Ok(DryRun { stages, step_flop })
+        Ok(DryRun { stages, step_flop, refiner_flop })
     }
 
     /// The texts one after another, then their conditions for every image; and what texts of schedules hold besides until
     /// the last step.
-    fn encode(&self, device: &MetaDevice, work: &Workload) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
+    fn encode(
+        &self,
+        device: &MetaDevice,
+        work: &Workload,
+        (encoders, denoiser): (&[TextEncoder], &dyn Denoiser),
+    ) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
         let texts = work.usual_texts();
-        let width: usize = self.text.iter().map(|encoder| encoder.config().hidden_size).sum();
+        let width: usize = encoders.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.encoded_texts() - texts;
         // Those that the cache keeps are there a second time, without the chunks that make them as long as the others.
         let cached = if work.encoded_texts() <= CACHED_TEXTS { others } else { 0 };
@@ -146,10 +169,10 @@ impl Networks<'_> {
             let one = |_| encoder.forward(&chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ());
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
-        let _encoded: Vec<_> = self.text.iter().map(encode).collect::<Result<_>>()?;
+        let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
         let size = (work.height / self.downscale, work.width / self.downscale);
         let (images, tokens) = (work.images(), work.context * TOKENS);
-        Ok((self.denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
+        Ok((denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
     }
 
     /// One image, up to what its latents are drawn from.
@@ -177,6 +200,7 @@ impl Networks<'_> {
     fn denoise(
         &self,
         device: &MetaDevice,
+        denoiser: &dyn Denoiser,
         latents: &MetaTensor,
         work: &Workload,
         conditioning: &Conditioning<MetaTensor>,
@@ -191,7 +215,7 @@ impl Networks<'_> {
             cfg_scale: work.guided.then(|| device.uncounted(&[1], DType::F32)),
             weights: (work.guided && work.parts > 1).then(|| device.tensor(&[work.parts * n, c, h, w], DType::F32)),
         };
-        guided_step(self.denoiser, latents, &timestep, &constants, self.dtype, None)?;
+        guided_step(denoiser, latents, &timestep, &constants, self.dtype, None)?;
         Ok(())
     }
 

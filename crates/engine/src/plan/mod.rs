@@ -54,6 +54,8 @@ pub struct Workload {
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
+    /// Those of the steps that a refiner makes; 0 without one.
+    pub refiner_steps: usize,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -73,6 +75,7 @@ impl Workload {
             context: 1,
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
+            refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
             vae: VaeMemory::default(),
         }
     }
@@ -80,7 +83,25 @@ impl Workload {
     /// The stages that memory is planned for, in their order.
     pub fn stages(&self) -> Vec<Stage> {
         let image = self.encodes_image.then_some(Stage::EncodeImage);
-        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise, Stage::Decode]).collect()
+        let refine = (self.refiner_steps > 0).then_some(Stage::Refine);
+        [Stage::Encode].into_iter().chain(image).chain([Stage::Denoise]).chain(refine).chain([Stage::Decode]).collect()
+    }
+
+    /// Of so many steps about those that a refiner makes from the part `switch` of the run on: one at least.
+    pub fn refined(steps: usize, switch: f64) -> usize {
+        ((steps as f64 * (1.0 - switch)).round() as usize).clamp(1, steps.max(1))
+    }
+
+    /// The same work with texts of at least this size: parts, chunks and chunks for the denoiser of a text, and their number.
+    pub(crate) fn with_texts(self, guided: bool, [parts, chunks, context, texts]: [usize; 4]) -> Self {
+        Self {
+            guided: self.guided || guided,
+            parts: self.parts.max(parts),
+            chunks: self.chunks.max(chunks),
+            context: self.context.max(context),
+            texts: self.texts.max(texts),
+            ..self
+        }
     }
 
     /// The work of a batch that does the work of both at once.
@@ -96,6 +117,7 @@ impl Workload {
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
+            refiner_steps: self.refiner_steps.max(other.refiner_steps),
             vae: self.vae,
         }
     }

@@ -1,6 +1,6 @@
 //! The networks of a model without weights, and their memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder};
@@ -19,6 +19,7 @@ use crate::memory::VaeMemory;
 use crate::mode::Mode;
 use crate::pipeline::controlled::Controlled;
 use crate::pipeline::decoder::{Network, tiny};
+use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::residency::{StreamBudget, on_device, planned, residency};
@@ -38,6 +39,14 @@ pub struct Planner {
     controls: Vec<(ControlNet, ControlHint)>,
     decoder: Network,
     encoder: image_encoder::Network,
+    refiner: Option<RefinerPlan>,
+}
+
+/// The networks of a refiner that a run uses.
+struct RefinerPlan {
+    path: PathBuf,
+    text: Vec<TextEncoder>,
+    unet: Unet,
 }
 
 /// The properties of a batch that do not depend on the mode.
@@ -48,6 +57,7 @@ pub(super) struct Measures {
     text: Vec<Weights>,
     unet: Weights,
     controls: Vec<Weights>,
+    refiner: Option<Weights>,
     decoder: Weights,
     /// The encoder of initial images, where there are any.
     encoder: Option<Weights>,
@@ -55,6 +65,7 @@ pub(super) struct Measures {
     map: usize,
     /// Operations of a step, and of decoding, for one image.
     step_flop: f64,
+    refiner_flop: f64,
     decode_flop: f64,
     work: Workload,
     on: ExecutionTarget,
@@ -144,6 +155,7 @@ impl Planner {
             controls: Vec::new(),
             decoder,
             model: model.clone(),
+            refiner: None,
         })
     }
 
@@ -151,6 +163,31 @@ impl Planner {
     pub fn set_controls(&mut self, controls: Vec<ControlConfig>) {
         let networks = |config: ControlConfig| (ControlNet::new(config.clone()), ControlHint::new(&config));
         self.controls = controls.into_iter().map(networks).collect();
+    }
+
+    /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
+    ///
+    /// # Errors
+    /// Those of its configurations.
+    pub fn with_refiner(mut self, refiner: Option<&ModelFolder>) -> Result<Self> {
+        self.set_refiner(refiner)?;
+        Ok(self)
+    }
+
+    /// Plans with this refiner from now on, or without one.
+    pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
+        let networks = |model: &ModelFolder| -> Result<RefinerPlan> {
+            let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
+            let text = text.collect::<kiln_clip::Result<_>>()?;
+            Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet: Unet::new(model.unet_config().clone()) })
+        };
+        self.refiner = refiner.map(networks).transpose()?;
+        Ok(())
+    }
+
+    /// Where the refiner is that is planned for.
+    pub(crate) fn refiner_path(&self) -> Option<&Path> {
+        self.refiner.as_ref().map(|refiner| refiner.path.as_path())
     }
 
     /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
@@ -172,6 +209,7 @@ impl Planner {
             context: 1,
             texts: 1,
             encodes_image: self.unet.config().extra_channels() > 0,
+            refiner_steps: 0,
             vae: VaeMemory::default(),
         })
     }
@@ -181,9 +219,30 @@ impl Planner {
     /// # Errors
     /// Errors of the network's dry run.
     pub(crate) fn unet_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        self.estimate(&self.unet, work, on)
+    }
+
+    /// The estimate for streaming the refiner's U-Net.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn refiner_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        match &self.refiner {
+            Some(refiner) => self.estimate(&refiner.unet, work, on),
+            None => Ok(on.rates.estimate(&[])),
+        }
+    }
+
+    /// Of `resident` bytes of the U-Net's weights those that the refiner's U-Net has.
+    pub(crate) fn refiner_resident(&self, resident: usize, on: ExecutionTarget) -> usize {
+        let slab = SlabType { dtype: on.dtype, matrices: on.matrices };
+        self.refiner.as_ref().map_or(0, |refiner| refiner.unet.segments().bytes(slab)).min(resident)
+    }
+
+    fn estimate(&self, unet: &Unet, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        Ok(on.rates.estimate(&unet_flop(&self.unet, work.images(), size, work.context * TOKENS)?))
+        Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.context * TOKENS)?))
     }
 
     /// The estimate for streaming control network `i`; of none if there is no such network.
@@ -230,7 +289,9 @@ impl Planner {
             Network::Tiny(..) => dtype,
         };
         let downscale = model.vae.downscale();
+        let refiner = self.refiner.as_ref().filter(|_| work.refiner_steps > 0);
         let networks = Networks {
+            refiner: refiner.map(|refiner| (refiner.text.as_slice(), &refiner.unet as &dyn Denoiser)),
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
             denoiser: &Controlled::new(&self.unet, self.controls.iter().map(|(net, _)| net).collect()),
@@ -243,23 +304,27 @@ impl Planner {
         };
         let map = work.width * work.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (work.height / downscale, work.width / downscale);
-        let DryRun { stages, step_flop } = networks.dry_run(on, work)?;
+        let DryRun { stages, step_flop, refiner_flop } = networks.dry_run(on, work)?;
+        let per_image = |flop: &[f64]| flop.iter().sum::<f64>() / work.batch_size.max(1) as f64;
+        let texts = self.text.iter().chain(refiner.iter().flat_map(|refiner| &refiner.text));
         let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
         let of_control = |(net, _): &(ControlNet, ControlHint)| -> Result<(Weights, f64)> {
             let flop = self.control_flop(net, work)?;
             Ok((Weights::of(net.segments(), dtype, on, &flop), flop.iter().sum()))
         };
         let controls: Vec<(Weights, f64)> = self.controls.iter().map(of_control).collect::<Result<_>>()?;
-        let control_flop: f64 = controls.iter().map(|(_, flop)| flop).sum();
+        let control_flop: Vec<f64> = controls.iter().map(|(_, flop)| *flop).collect();
         Ok(Measures {
             stages,
             map,
-            text: self.text.iter().map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
+            text: texts.map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
             controls: controls.into_iter().map(|(weights, _)| weights).collect(),
+            refiner: refiner.map(|refiner| Weights::of(refiner.unet.segments(), dtype, on, &refiner_flop)),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
-            step_flop: (step_flop.iter().sum::<f64>() + control_flop) / work.batch_size.max(1) as f64,
+            step_flop: per_image(&step_flop) + per_image(&control_flop),
+            refiner_flop: per_image(&refiner_flop),
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
             on,
@@ -279,7 +344,12 @@ impl Measures {
     /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
     /// leaves.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let Self { unet, decoder, encoder, work, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, work, on, .. } = self;
+        let refiner_streams = refiner.as_ref().map_or_else(Streamed::default, |refiner| {
+            let resident = resident_in(mode).min(refiner.all());
+            self.streamed(refiner, resident, budget, self.bytes_of(Stage::Refine))
+        });
+        let refiner_all = refiner.as_ref().map_or(0, Weights::all);
         let unet_streams = self.streamed_unet(resident_in(mode), budget, self.bytes_of(Stage::Denoise));
         let controls = self.streamed_controls();
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
@@ -308,15 +378,20 @@ impl Measures {
         let (copied_per_step, per_image, once) = match mode {
             Mode::Full => (0, 0, 0),
             Mode::Medvram => {
-                (0, 0, texts + unet.all() + self.all_controls() + decoder.all() + images.map_or(0, Weights::all))
+                let denoisers = unet.all() + self.all_controls() + refiner_all;
+                (0, 0, texts + denoisers + decoder.all() + images.map_or(0, Weights::all))
             }
-            Mode::Lowvram { .. } => {
-                let copied = unet_streams.copied + controls.copied;
-                (copied, streams(decoder) + images.map_or(0, streams), texts + unet_streams.resident)
-            }
+            Mode::Lowvram { .. } => (
+                unet_streams.copied + controls.copied,
+                streams(decoder) + images.map_or(0, streams),
+                texts + unet_streams.resident + refiner_streams.resident,
+            ),
         };
+        let refiner_copied = if mode.streams() { refiner_streams.copied } else { 0 };
         let rates = &on.rates;
-        let steps = work.steps as f64 * rates.seconds(self.step_flop, n, copied_per_step);
+        let own_steps = work.steps.saturating_sub(work.refiner_steps);
+        let steps = own_steps as f64 * rates.seconds(self.step_flop, n, copied_per_step)
+            + work.refiner_steps as f64 * rates.seconds(self.refiner_flop, n, refiner_copied);
         let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
         Plan {
             mode,
@@ -333,23 +408,22 @@ impl Measures {
 
     /// Weights and ring of a stage in a mode.
     fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
-        let Self { unet, decoder, encoder, on, .. } = self;
+        let Self { unet, refiner, decoder, encoder, on, .. } = self;
+        let unets = unet.all() + self.all_controls() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
         let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
         let images = encoder.as_ref().map_or(0, Weights::all);
         let of_network = match stage {
             Stage::EncodeImage => encoder.as_ref(),
             Stage::Denoise => Some(unet),
+            Stage::Refine => refiner.as_ref(),
             Stage::Decode => Some(decoder),
             Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save => None,
         };
         match (mode, of_network) {
-            (Mode::Full, None) => (texts + unet.all() + self.all_controls() + decoder.all() + images, 0),
+            (Mode::Full, None) => (texts + unets + decoder.all() + images, 0),
             // On the CPU text encoders give their memory back.
-            (Mode::Full, Some(_)) => {
-                let others = decoder.all() + images + if on.target.is_gpu() { texts } else { 0 };
-                (unet.all() + self.all_controls() + others, 0)
-            }
+            (Mode::Full, Some(_)) => (unets + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0),
             (Mode::Medvram, None) => (largest(&Weights::all), 0),
             (Mode::Medvram, Some(_)) if stage == Stage::Denoise => (unet.all() + self.all_controls(), 0),
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
@@ -366,7 +440,8 @@ impl Measures {
                 (unet.resident + controls.resident, unet.ring + controls.ring)
             }
             (Mode::Lowvram { .. }, Some(weights)) => {
-                let Streamed { resident, ring, .. } = self.streamed(weights, 0, budget, beside);
+                let resident = if stage == Stage::Refine { resident_in(mode).min(weights.all()) } else { 0 };
+                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
                 (resident, ring)
             }
         }
@@ -407,13 +482,17 @@ impl Measures {
     /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
     /// in.
     fn with_graph_memory(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
-        let block = if self.on.target.is_gpu() { self.bytes_of(Stage::Denoise).activations } else { 0 };
+        let of = |stage| if self.on.target.is_gpu() { self.bytes_of(stage).activations } else { 0 };
+        // A refiner's step has a block of its own.
+        let (block, refiner) = (of(Stage::Denoise), of(Stage::Refine));
         match stage {
             Stage::Decode => {
                 let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
-                StageBytes { activations: block + bytes.activations - lent, ..bytes }
+                StageBytes { activations: block + refiner + bytes.activations - lent, ..bytes }
             }
-            Stage::EncodeImage => StageBytes { activations: block + bytes.activations, ..bytes },
+            Stage::EncodeImage => StageBytes { activations: block + refiner + bytes.activations, ..bytes },
+            Stage::Denoise => StageBytes { activations: refiner + bytes.activations, ..bytes },
+            Stage::Refine => StageBytes { activations: block + bytes.activations, ..bytes },
             _ => bytes,
         }
     }

@@ -9,6 +9,7 @@ mod lengths;
 mod lora;
 mod modes;
 mod prompts;
+mod refiner;
 mod running;
 mod sampling;
 mod single_file;

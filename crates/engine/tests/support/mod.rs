@@ -1,6 +1,8 @@
 //! Shared code of the engine's tests: an engine, its images and their latents.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod refiner;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 

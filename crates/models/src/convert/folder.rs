@@ -48,7 +48,8 @@ fn write_into(
     };
     weights(&parts.unet, "unet/diffusion_pytorch_model.safetensors", false)?;
     weights(&parts.vae, "vae/diffusion_pytorch_model.safetensors", false)?;
-    for (i, (text, (name, _))) in parts.text.iter().zip(TEXT_FOLDERS).enumerate() {
+    for (i, text) in parts.text.iter().enumerate() {
+        let (name, _) = files.text_folder(i);
         weights(&text.part, &format!("{name}/model.safetensors"), files.is_bare(i)?)?;
     }
     let text_file = |path: &Path, text: &str| bytes_file(path, text.as_bytes(), proceed);
@@ -58,7 +59,8 @@ fn write_into(
     if let Some((_, text)) = files.defaults("kiln.json")? {
         text_file(&folder.join("kiln.json"), &text)?;
     }
-    for (i, (name, tokenizer)) in TEXT_FOLDERS.into_iter().enumerate().take(parts.text.len()) {
+    for i in 0..parts.text.len() {
+        let (name, tokenizer) = files.text_folder(i);
         let config = format!("{name}/config.json");
         text_file(&folder.join(&config), &pretty(files.config(&config)?))?;
         match files.tokenizer_files(i) {

@@ -9,7 +9,7 @@ use kiln_weights::{ParamSource, open_component, read_small_text};
 use super::parts::ConvertedModel;
 use super::single::text_place;
 use crate::error::{Error, Result};
-use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::files::{ModelFiles, TokenizerFiles};
 use crate::single_file::configs::is_openai;
 use crate::single_file::kept::{Kept, configurations};
 
@@ -32,8 +32,9 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
         kept.files.insert("kiln.json".into(), text);
     }
     let mut without_room = Vec::new();
-    for (i, (folder, tokenizer)) in TEXT_FOLDERS.into_iter().enumerate().take(parts.text.len()) {
-        kept.bare[i] = files.is_bare(i)?;
+    for i in 0..parts.text.len() {
+        let (folder, tokenizer) = files.text_folder(i);
+        kept.bare[files.text_place(i)] = files.is_bare(i)?;
         let texts = match files.tokenizer_files(i) {
             TokenizerFiles::Clip(_) => continue,
             TokenizerFiles::Kept(texts) => texts,

@@ -125,7 +125,8 @@ pub fn convert(
         let looked_for = "a model folder in the diffusers layout, or a checkpoint file".into();
         return Err(Error::not_found(input.to_path_buf(), looked_for));
     }
-    let files = ModelFiles::open(input, options)?;
+    let mut files = ModelFiles::open(input, options)?;
+    files.find_first_text();
     let parts = match (ConvertedModel::open(&files), layout) {
         // Between two files the tensors are only renamed, which needs no valid configuration.
         (Err(error @ Error::Model { .. }), Layout::Safetensors | Layout::Gguf) => {

@@ -9,7 +9,7 @@ use kiln_weights::ldm::UnetShape;
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
 
 use crate::error::{Error, Result};
-use crate::files::{ModelFiles, TEXT_FOLDERS};
+use crate::files::ModelFiles;
 use crate::single_file::SingleFile;
 use crate::single_file::configs::is_openai;
 use crate::single_file::shapes::unet_shape;
@@ -59,11 +59,8 @@ impl ConvertedModel {
         let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
         let vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
         let mut text = Vec::new();
-        for (i, (folder, _)) in TEXT_FOLDERS.into_iter().enumerate() {
+        for (i, (folder, _)) in files.text_folders().into_iter().enumerate() {
             let name = format!("{folder}/config.json");
-            if !files.has_config(&name) {
-                continue;
-            }
             let config = read(files, &name, TextEncoderConfig::from_json)?;
             let encoder = TextEncoder::new(config.clone())?;
             let mut part = ConvertedComponent::new(files.text_encoder(i)?, &[encoder.segments()])?;

@@ -116,12 +116,11 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         let mismatches = source.map(|source| mismatches(segments, &source)).unwrap_or_default();
         mismatches.iter().map(ToString::to_string).collect()
     };
-    for (i, name) in ["text_encoder/config.json", "text_encoder_2/config.json"].into_iter().enumerate() {
-        let encoder = json(name).map(|json| TextEncoder::new(TextEncoderConfig::from_json(&json)?));
-        problems.extend(match encoder {
-            None => Vec::new(),
-            Some(Ok(encoder)) => fit(encoder.segments(), file.text_encoder(i)),
-            Some(Err(error)) => vec![error.to_string()],
+    let texts = ["text_encoder/config.json", "text_encoder_2/config.json"].into_iter().filter_map(json);
+    for (i, json) in texts.enumerate() {
+        problems.extend(match TextEncoderConfig::from_json(&json).and_then(TextEncoder::new) {
+            Ok(encoder) => fit(encoder.segments(), file.text_encoder(i)),
+            Err(error) => vec![error.to_string()],
         });
     }
     problems.extend(match json("unet/config.json").map(|json| UnetConfig::from_json(&json)) {

@@ -78,7 +78,9 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
             Ok(())
         };
         match part {
-            Component::TextEncoder(_, config) => report(kind.folder(), TextEncoder::new(config.clone())?.segments())?,
+            Component::TextEncoder(i, config) => {
+                report(files.text_folder(i).0, TextEncoder::new(config.clone())?.segments())?
+            }
             Component::Unet(config) => report(kind.folder(), Unet::new(config.clone()).segments())?,
             Component::Vae(config) => {
                 report("vae (decoder)", Decoder::new(config).segments())?;
@@ -91,6 +93,7 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
         name: model.name(),
         family: match model.family() {
             Family::Sd => "Stable Diffusion 1 or 2",
+            Family::Sdxl if model.is_refiner() => "Stable Diffusion XL refiner",
             Family::Sdxl => "Stable Diffusion XL",
         },
         size: (model.defaults().width, model.defaults().height),

@@ -35,16 +35,17 @@ const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<Configs> {
     let unet = file.unet_shape();
     let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
+    let is_refiner = unet.is_some_and(|unet| ModelKind::of(unet) == ModelKind::SdxlRefiner);
     let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
     // Of two encoders, OpenAI's narrow one is the first, whichever file contains it.
     let elsewhere = |first: bool| {
         let texts = others.iter().flat_map(|other| other.text.iter().flatten());
         texts
             .filter(|_| file.text[0].is_none())
-            .find(|part| !is_xl || (part.shape.hidden_size == OPENAI_WIDTH) == first)
+            .find(|part| !is_xl || is_refiner || (part.shape.hidden_size == OPENAI_WIDTH) == first)
     };
     let first = file.text[0].as_ref().or_else(|| elsewhere(true));
-    let second = file.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl));
+    let second = file.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl && !is_refiner));
     let (Some(unet), Some(FilePart { shape: vae, .. }), Some(FilePart { shape: first, .. })) = (unet, vae, first)
     else {
         return Err(incomplete(file));
@@ -54,7 +55,10 @@ pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<C
     let mut configs = Configs::new();
     configs.insert("unet/config.json", unet_config(unet, predicted));
     configs.insert("vae/config.json", vae_config(vae, is_xl));
-    configs.insert("text_encoder/config.json", text_config(first, is_xl && second.is_none(), !is_xl));
+    // Of XL's two encoders the refiner has the second.
+    let is_second = is_xl && second.is_none();
+    let place = if is_second { "text_encoder_2/config.json" } else { "text_encoder/config.json" };
+    configs.insert(place, text_config(first, is_second, !is_xl));
     if let Some(second) = second {
         configs.insert("text_encoder_2/config.json", text_config(second, true, false));
     }
@@ -99,7 +103,11 @@ fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {
         "unet": ["diffusers", "UNet2DConditionModel"],
         "vae": ["diffusers", "AutoencoderKL"],
     });
-    if two_encoders {
+    if unet.added_dim.is_some() && !two_encoders {
+        (index["text_encoder"], index["tokenizer"]) = (json!([null, null]), json!([null, null]));
+        index["requires_aesthetics_score"] = json!(true);
+    }
+    if unet.added_dim.is_some() {
         index["text_encoder_2"] = json!(["transformers", "CLIPTextModelWithProjection"]);
         index["tokenizer_2"] = json!(["transformers", "CLIPTokenizer"]);
     }

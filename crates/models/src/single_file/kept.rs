@@ -15,14 +15,11 @@ const PREFIX: &str = "kiln.file:";
 /// The note with the text encoders whose tensors lack `text_model.` in a folder, separated by spaces.
 const BARE: &str = "kiln.bare";
 /// The required files: with only some of them, a model's configurations could contradict the derived ones.
-const NEEDED: [&str; 5] = [
-    "model_index.json",
-    "unet/config.json",
-    "vae/config.json",
-    "scheduler/scheduler_config.json",
-    "text_encoder/config.json",
-];
-const OPTIONAL: [&str; 2] = ["text_encoder_2/config.json", "kiln.json"];
+const NEEDED: [&str; 4] =
+    ["model_index.json", "unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
+/// The text encoders' files, one of which is there at least.
+const TEXT: [&str; 2] = ["text_encoder/config.json", "text_encoder_2/config.json"];
+const OPTIONAL: [&str; 1] = ["kiln.json"];
 
 /// Texts of a model folder's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +32,7 @@ pub(crate) struct Kept {
 
 /// The paths of the stored files except tokenizers.
 pub(crate) fn configurations() -> impl Iterator<Item = &'static str> {
-    NEEDED.into_iter().chain(OPTIONAL)
+    NEEDED.into_iter().chain(TEXT).chain(OPTIONAL)
 }
 
 /// Whether this is the note of such a file.
@@ -52,7 +49,8 @@ impl Kept {
         let paths = configurations().map(String::from).chain(tokenizers);
         let text = |path: String| Some((notes.get(&format!("{PREFIX}{path}"))?.clone(), path));
         let files: BTreeMap<String, String> = paths.filter_map(text).map(|(text, path)| (path, text)).collect();
-        if !NEEDED.iter().all(|name| files.contains_key(*name)) {
+        let has = |name: &&str| files.contains_key(*name);
+        if !NEEDED.iter().all(has) || !TEXT.iter().any(has) {
             return Self::default();
         }
         let bare = notes.get(BARE).map(String::as_str).unwrap_or_default();
@@ -93,7 +91,9 @@ mod tests {
     #[test]
     fn notes_and_files_are_the_same() {
         let mut kept = Kept { bare: [false, true], ..Kept::default() };
-        for path in NEEDED.into_iter().chain(["kiln.json", "tokenizer/vocab.json", "tokenizer_2/merges.txt"]) {
+        for path in
+            NEEDED.into_iter().chain(TEXT).chain(["kiln.json", "tokenizer/vocab.json", "tokenizer_2/merges.txt"])
+        {
             kept.files.insert(path.into(), format!("{{\"a\": \"{path}\"}}\n"));
         }
         let mut notes = kept.notes();

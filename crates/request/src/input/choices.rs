@@ -66,6 +66,17 @@ choice! {
 }
 
 choice! {
+    /// What AUTOMATIC1111's rule counts of a run to find the place where the refiner takes over.
+    SwitchBy {
+        /// Evaluations of the denoiser: AUTOMATIC1111 up to 1.8, and later with its option for it.
+        #[default]
+        Steps = "steps", "steps";
+        /// Timesteps of the noise level: AUTOMATIC1111 from 1.9 on.
+        Timesteps = "timesteps", "timesteps";
+    }
+}
+
+choice! {
     /// How an input image gets the size of the job's images.
     ResizeChoice {
         /// The whole image, its shape changed.

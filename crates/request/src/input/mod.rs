@@ -10,7 +10,7 @@ mod paste;
 mod prepare;
 mod read;
 
-pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule};
+pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 pub(crate) use control::{FittedInput, fit_control};
 pub use extend::Extend;
 pub use paste::PasteBack;

@@ -30,7 +30,7 @@ pub use schema::request_schema;
 pub use spelling::respell;
 pub use spelling::shown;
 pub use table::MAX_IMAGES;
-pub use table::{GuidanceOptions, ImageOptions, OPTIONS, Request};
+pub use table::{GuidanceOptions, ImageOptions, OPTIONS, RefinerOptions, Request};
 pub(crate) use table::{OptionSet, sampling, set_sampling};
 pub use value::OptionValue;
 

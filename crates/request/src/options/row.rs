@@ -79,6 +79,8 @@ pub enum OptionKind {
     Folder,
     /// A path of an image file; `-` is the standard input.
     File,
+    /// A path of a model folder or a checkpoint file, or the name of a model.
+    Model,
     /// Sides of an image with numbers of pixels.
     Borders,
     /// LoRA files with their strengths.
@@ -166,7 +168,7 @@ impl OptionKind {
     /// iterate over them.
     pub fn samples(&self) -> Vec<String> {
         match *self {
-            Self::Text | Self::Folder | Self::File => vec!["a".into()],
+            Self::Text | Self::Folder | Self::File | Self::Model => vec!["a".into()],
             Self::Borders => vec!["top=8,left=16".into()],
             Self::Flag | Self::Switch => vec!["on".into(), "false".into()],
             Self::Whole { min, max } => vec![min.to_string(), max.min(1 << 53).to_string()],
@@ -205,7 +207,7 @@ impl OptionKind {
             Self::Choice(names) => names().join(", "),
             Self::Name(_) => "name".into(),
             Self::Numbers => "list of numbers".into(),
-            Self::Folder | Self::File => "path".into(),
+            Self::Folder | Self::File | Self::Model => "path".into(),
             Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
             Self::Controls => "list of controls".into(),

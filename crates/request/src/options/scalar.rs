@@ -8,7 +8,7 @@ use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
 use crate::init::InitLatents;
-use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
+use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::request::Rng;
 use kiln_media::quoted;
 
@@ -300,7 +300,7 @@ macro_rules! choices {
     )*};
 }
 
-choices!(Rule, ResizeChoice, MaskContent, InpaintArea, InitLatents);
+choices!(Rule, SwitchBy, ResizeChoice, MaskContent, InpaintArea, InitLatents);
 
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())

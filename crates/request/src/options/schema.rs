@@ -23,7 +23,9 @@ pub fn request_schema() -> Value {
 /// The schema of one option.
 fn property(row: &OptionRow) -> Value {
     let mut schema = match row.kind {
-        OptionKind::Text | OptionKind::Folder | OptionKind::File | OptionKind::Borders => json!({"type": "string"}),
+        OptionKind::Text | OptionKind::Folder | OptionKind::File | OptionKind::Model | OptionKind::Borders => {
+            json!({"type": "string"})
+        }
         OptionKind::Flag | OptionKind::Switch => json!({"type": "boolean"}),
         OptionKind::Whole { min, max: usize::MAX } => json!({"type": "integer", "minimum": min}),
         OptionKind::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),

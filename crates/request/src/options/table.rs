@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
 use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
-    Borders, Choice, Controls, File, Flag, Folder, Loras, Name, Number, Numbers, Offset, Seed, Side, Size, Switch,
-    Text, Whole,
+    Borders, Choice, Controls, File, Flag, Folder, Loras, Model, Name, Number, Numbers, Offset, Seed, Side, Size,
+    Switch, Text, Whole,
 };
 use super::row::{InfotextKey, OptionRow};
 use crate::control::ControlUse;
 use crate::init::InitLatents;
-use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule};
+use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::lora::LoraUse;
 use crate::request::Rng;
 use crate::settings::labels;
@@ -29,6 +29,9 @@ use crate::settings::labels;
 pub const MAX_IMAGES: usize = 100_000;
 /// Tokens of a chunk's text.
 const MAX_BACKTRACK: usize = 75;
+
+/// A score of an image as SDXL was trained with.
+const SCORE: super::row::OptionKind = Number { min: 0.0, max: 10.0 };
 
 /// A number from 0 to 1.
 const PART: super::row::OptionKind = Number { min: 0.0, max: 1.0 };
@@ -351,9 +354,9 @@ options! {
         strength as strength: f64 = 0.75; Option<f64> {
             kind: PART, default: "0.75", infotext: Changed("Denoising strength"), aliases: &["denoising_strength"], group: Input,
         }
-        /// The program whose rules apply: step counts, first noise, and what a mask does.
+        /// The program whose rules apply to an input image (step counts, first noise, what a mask does) and to a refiner.
         rule as rule: Rule = Rule::Diffusers; Option<Rule> {
-            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers", infotext: Changed("Image rule"), group: Input,
+            kind: Choice(|| Rule::IDS.to_vec()), default: "diffusers", infotext: Changed("Image rule"), group: Image,
         }
         /// How the input gets the size of the results: stretch changes its shape, crop keeps the middle, fill adds bars with the
         /// colors of its edge.
@@ -400,5 +403,29 @@ options! {
         mask_invert: bool { kind: Flag, infotext: Changed("Mask inverted"), group: Input }
         /// Extends the input by pixels, as top=128,left=64. The border is regenerated.
         extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
+    }
+    /// The second model of a run. The defaults are diffusers'.
+    group RefinerOptions {
+        /// Fraction of the run after which the refiner takes over, more than 0 and less than 1.
+        refiner_switch as switch: f64 = 0.8; Option<f64> {
+            kind: PART, default: "0.8", infotext: Changed(labels::REFINER_SWITCH), aliases: &["refiner_switch_at"], group: Image,
+        }
+        /// What is counted for `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on.
+        refiner_switch_by as switch_by: SwitchBy = SwitchBy::Steps; Option<SwitchBy> {
+            kind: Choice(|| SwitchBy::IDS.to_vec()), default: "steps", infotext: Changed("Refiner switch by"), group: Image,
+        }
+        /// Aesthetic score that a refiner of SDXL takes with the prompt.
+        aesthetic_score as aesthetic_score: f64 = 6.0; Option<f64> {
+            kind: SCORE, default: "6", infotext: Changed("Aesthetic score"), group: Image,
+        }
+        /// Aesthetic score that a refiner of SDXL takes with the negative prompt.
+        negative_aesthetic_score as negative_aesthetic_score: f64 = 2.5; Option<f64> {
+            kind: SCORE, default: "2.5", infotext: Changed("Negative aesthetic score"), group: Image,
+        }
+    }
+    by_hand {
+        /// A second model that takes over the last steps: a refiner of SDXL, or another model with the same latents. With `rule`
+        /// diffusers it begins a sampler of its own, with a1111 the sampler goes on.
+        refiner: Option<PathBuf> { kind: Model, infotext: Changed(labels::REFINER), group: Image }
     }
 }

@@ -11,8 +11,9 @@ use kiln_media::Infotext;
 use kiln_models::Family;
 use kiln_scheduler::{Convention, SamplerChoice, SamplerKind, SigmaSchedule};
 
+use super::own::is_hash;
 use super::{labels as l, programs};
-use crate::input::Rule;
+use crate::input::{Rule, SwitchBy};
 use crate::options::{OPTIONS, OptionRow, Request};
 use crate::request::Rng;
 
@@ -91,6 +92,7 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
     } else if request.strength.is_some() && request.convention == Convention::Automatic1111 && is_on_levels {
         request.rule = Some(Rule::Automatic1111);
     }
+    refiner(&mut request, &mut fields, by_kiln);
     not_supported(&mut fields);
     (request, fields.warnings)
 }
@@ -133,6 +135,32 @@ fn sampler(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
         if fields.info.get(name).is_some_and(|value| value.trim() == "0.6") {
             fields.skip(name);
         }
+    }
+}
+
+/// The refiner: its name without the hash that AUTOMATIC1111 writes behind it, and what that program counts.
+fn refiner(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    let by_steps = fields.read(l::REFINER_BY_STEPS, programs::truth);
+    let Some(name) = request.refiner.take() else { return };
+    request.refiner = Some(refiner_name(&name.to_string_lossy()).0.into());
+    if by_kiln || request.convention != Convention::Automatic1111 {
+        return;
+    }
+    request.rule = Some(Rule::Automatic1111);
+    let version = fields.info.get(l::VERSION).unwrap_or_default().trim_start_matches('v');
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    let counts_timesteps =
+        matches!((parts.next().flatten(), parts.next().flatten()), (Some(1), Some(9..)) | (Some(2..), _));
+    if counts_timesteps && by_steps != Some(true) {
+        request.refiner_switch_by = Some(SwitchBy::Timesteps);
+    }
+}
+
+/// The name of a model and its hash, from `name [hash]`.
+pub fn refiner_name(text: &str) -> (&str, Option<&str>) {
+    match text.trim().strip_suffix(']').and_then(|text| text.rsplit_once(" [")) {
+        Some((name, hash)) if is_hash(hash) => (name, Some(hash)),
+        _ => (text.trim(), None),
     }
 }
 
@@ -288,6 +316,26 @@ mod tests {
             }
         }
         assert!(count > 50, "{count}");
+    }
+
+    /// AUTOMATIC1111 writes name and hash, and counts timesteps from 1.9 on unless it says otherwise.
+    #[test]
+    fn refiners_are_read_as_automatic1111_writes_them() {
+        let fields = "Steps: 20, Sampler: Euler, Refiner: sd_xl_refiner_1.0 [7440042bbd], Refiner switch at: 0.8";
+        for (version, by) in [
+            (", Version: v1.8.0", None),
+            (", Version: v1.10.1", Some(SwitchBy::Timesteps)),
+            (", Refiner switch by sampling steps: True, Version: v1.10.1", None),
+        ] {
+            let (found, warnings) = read(&format!("{fields}{version}"));
+            assert_eq!(found.refiner, Some("sd_xl_refiner_1.0".into()), "{version}");
+            assert_eq!((found.refiner_switch, found.refiner_switch_by), (Some(0.8), by), "{version}");
+            assert_eq!((found.rule, warnings), (Some(Rule::Automatic1111), vec![]), "{version}");
+        }
+        assert_eq!(refiner_name("a [b] [00ff]"), ("a [b]", Some("00ff")));
+        assert_eq!(refiner_name("a [b]"), ("a [b]", None));
+        let (found, _) = read("Steps: 20, Refiner: m, Refiner switch at: 0.8, Version: Kiln 0.1.0");
+        assert_eq!((found.refiner, found.rule), (Some("m".into()), None));
     }
 
     #[test]

@@ -12,6 +12,11 @@ pub(crate) const CONVENTION: &str = "Sampling convention";
 pub(crate) const THRESHOLDING: &str = "Dynamic thresholding enabled";
 pub(crate) const MIMIC_SCALE: &str = "Mimic scale";
 pub(crate) const PERCENTILE: &str = "Threshold percentile";
+/// The model that took over the last steps.
+pub const REFINER: &str = "Refiner";
+pub(crate) const REFINER_SWITCH: &str = "Refiner switch at";
+/// What AUTOMATIC1111 from 1.9 on writes where its option counts steps.
+pub(crate) const REFINER_BY_STEPS: &str = "Refiner switch by sampling steps";
 pub(crate) const RNG: &str = "RNG";
 /// The names and hashes of the LoRAs.
 pub const LORA_HASHES: &str = "Lora hashes";

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::Control;
+use crate::input::Rule;
 use crate::job::Job;
 use crate::lora::{LoraName, LoraUse, beside_tags, file_stem};
 use crate::options::{OptionSet, Request, find_option, set_sampling};
@@ -31,6 +32,9 @@ pub struct OwnSettings {
     pub files: Vec<PartFile>,
     /// What the denoiser was said to predict.
     pub prediction: Option<String>,
+    /// The model that took over the last steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refiner: Option<NamedFile>,
     /// The LoRAs, in their order.
     pub loras: Vec<NamedFile>,
     /// The control networks, in their order.
@@ -162,9 +166,9 @@ impl OwnSettings {
         let mut settings: Self = serde_json::from_value(value)?;
         let parts = settings.files.iter_mut().map(|part| &mut part.file);
         let inputs = settings.inputs.iter_mut().map(|input| &mut input.file);
-        for file in
-            parts.chain(inputs).chain(&mut settings.loras).chain(&mut settings.controls).chain([&mut settings.model])
-        {
+        let models = settings.refiner.iter_mut().chain([&mut settings.model]);
+        let nets = settings.controls.iter_mut();
+        for file in parts.chain(inputs).chain(&mut settings.loras).chain(nets).chain(models) {
             file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
         }
         Ok((settings, unknown))
@@ -229,6 +233,16 @@ impl Job {
         if let Some(input) = &self.input {
             self.image.write(&mut request);
             input.write(self.image.strength, &mut request);
+        }
+        if let Some(refiner) = &self.refiner {
+            self.refining.write(&mut request);
+            request.refiner = Some(refiner.model().name().into());
+            // AUTOMATIC1111 writes it in any case.
+            request.refiner_switch = Some(self.refining.switch);
+            request.rule = Some(self.image.rule).filter(|rule| *rule != Rule::default());
+        } else if self.input.is_some() {
+            self.refining.write(&mut request); // the scores of a refiner that runs alone
+            (request.refiner_switch, request.refiner_switch_by) = (None, None);
         }
         request
     }

@@ -215,6 +215,7 @@ fn every_field_that_is_written_is_read_back() {
     let files = FilesInText {
         model: "a, \"b\": c".into(),
         model_hash: Some("0123456789".into()),
+        refiner: None,
         loras: vec![("ink".into(), "0123456789ab".into()), ("wash v2".into(), "ba9876543210".into())],
     };
     for job in jobs(&model, 400) {

@@ -126,6 +126,15 @@ impl Schedule {
         &self.arrivals
     }
 
+    /// The training timestep whose noise level is nearest to that of evaluation `index`; the last one where there is no such
+    /// evaluation.
+    pub fn nearest_timestep(&self, index: usize) -> usize {
+        let last = self.training.sigmas.len().saturating_sub(1);
+        let Some(level) = self.points.get(index).map(|point| point.sigma / point.alpha) else { return last };
+        let distance = |timestep: &usize| (self.training.sigmas[*timestep] - level).abs();
+        (0..=last).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(last)
+    }
+
     /// The timestep of each model evaluation, including those before the start.
     pub fn timesteps(&self) -> Vec<f64> {
         self.points.iter().map(|point| point.timestep).collect()

@@ -4,7 +4,7 @@
 use kiln_nn::limits::{MAX_LAYERS, MAX_LEVELS};
 
 use super::config::ControlConfig;
-use crate::config::{AddedEmbedding, BlockConfig, TransformerConfig, UnetConfig};
+use crate::config::{AddedEmbedding, BlockConfig, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
 use crate::error::{Error, Result};
 
 /// Channels of an attention head in every model since Stable Diffusion 2, and the heads of Stable Diffusion 1.
@@ -65,6 +65,7 @@ impl ControlConfig {
         let added_embedding = dim("add_embedding.linear_1.weight", 1).map(|input_dim| AddedEmbedding {
             time_embed_dim: base.added_embedding.map_or(256, |added| added.time_embed_dim),
             input_dim,
+            time_ids: base.added_embedding.map_or(SIZE_TIME_IDS, |added| added.time_ids),
         });
         let network = UnetConfig {
             in_channels: need("conv_in.weight", 1)?,

@@ -27,6 +27,11 @@ impl<S: ParamSource> Patched<S> {
         Self { source, patches: RwLock::default() }
     }
 
+    /// The source without patches.
+    pub fn inner(&self) -> &S {
+        &self.source
+    }
+
     /// Replaces the patches and strengths. Returns the names of the parameters that changed. Parameters that were read
     /// before do not change.
     pub fn set(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> HashSet<String> {
