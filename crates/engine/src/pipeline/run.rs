@@ -8,6 +8,7 @@ use kiln_request::{DenoiserSpan, Init, InitImage, Job};
 use kiln_scheduler::NoiseSource;
 use kiln_weights::StreamReport;
 
+use crate::component::LoadedComponent;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
