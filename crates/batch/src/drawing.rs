@@ -35,8 +35,7 @@ impl RunState<'_, '_> {
         options: &BatchOptions,
     ) -> Result<()> {
         let Some((_, first)) = group.first() else { return Ok(()) };
-        let opened = engine.set_refiner(first.refiner.as_ref());
-        if let Err(error) = opened.and_then(|()| engine.take_loras(&first.loras, &mut |event| self.event(event))) {
+        if let Err(error) = engine.take_networks(first, &mut |event| self.event(event)) {
             return match error {
                 Error::Interrupted => Err(error),
                 error => {

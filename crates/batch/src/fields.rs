@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use kiln_engine::{LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
+use kiln_engine::{ControlUse, LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
 use kiln_scheduler::ScheduleChoice;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::unique::Unique;
@@ -75,10 +76,11 @@ pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
             Err("expected a string".into())
         }
         (OptionKind::Seed, value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
-        (OptionKind::Loras, Value::Array(all)) => {
-            let one = |value: Value| match value {
-                Value::String(text) => lora(&text),
-                other => Ok(other),
+        (kind @ (OptionKind::Loras | OptionKind::Controls), Value::Array(all)) => {
+            let one = |value: Value| match (value, kind) {
+                (Value::String(text), OptionKind::Loras) => value_of::<LoraUse>(&text),
+                (Value::String(text), _) => value_of::<ControlUse>(&text),
+                (other, _) => Ok(other),
             };
             checked(field, all.into_iter().map(one).collect::<Result<Vec<_>, _>>()?.into())
         }
@@ -94,7 +96,7 @@ pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
         OptionKind::Flag | OptionKind::Switch if ["on", "off"].contains(&text.trim()) => {
             return Ok((text.trim() == "on").into());
         }
-        OptionKind::Borders | OptionKind::Loras | OptionKind::Size | OptionKind::Numbers => {
+        OptionKind::Borders | OptionKind::Loras | OptionKind::Controls | OptionKind::Size | OptionKind::Numbers => {
             let mut request = Request::default();
             let row = find_option(field).ok_or("expected a field of a request")?;
             row.value_mut(&mut request).read(text.trim())?;
@@ -111,9 +113,9 @@ pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
     checked(field, text.into())
 }
 
-fn lora(text: &str) -> Result<Value, String> {
-    let lora: LoraUse = text.parse()?;
-    serde_json::to_value(lora).map_err(|error| error.to_string())
+/// The JSON of a part of a list that somebody wrote as text.
+fn value_of<T: FromStr<Err = String> + Serialize>(text: &str) -> Result<Value, String> {
+    serde_json::to_value(text.parse::<T>()?).map_err(|error| error.to_string())
 }
 
 fn checked(field: &str, value: Value) -> Result<Value, String> {

@@ -6,14 +6,15 @@ use std::hash::Hash;
 use kiln_engine::Job;
 use serde_json::json;
 
-/// Images of one model by what a batch has in common, and those with the same LoRAs next to one another, so that
-/// weights change as seldom as they can. Each group has its images in their order, by their place in `jobs`.
+/// Images of one model by what a batch has in common, and those with the same LoRAs and control networks next to
+/// one another, so that weights change as seldom as they can. Each group has its images in their order, by their place in `jobs`.
 pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     let (mut known, mut loras) = (HashMap::new(), HashMap::new());
     for (i, job) in jobs.enumerate() {
         let next = loras.len();
-        let of_loras = *loras.entry(json!(job.loras).to_string()).or_insert(next);
+        let nets: Vec<_> = job.controls.iter().map(|control| &control.using.net).collect();
+        let of_loras = *loras.entry(json!([job.loras, nets]).to_string()).or_insert(next);
         let next = groups.len();
         let group = *known.entry(json!(job.shared()).to_string()).or_insert(next);
         if group == next {

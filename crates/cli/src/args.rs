@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, ByteSize, DTypeChoice, HiresUpscaler, HubReference, MemoryOptions, Preset, Setup, WeightType,
+    BatchSize, ByteSize, ControlUse, DTypeChoice, HiresUpscaler, HubReference, MemoryOptions, Preset, Setup, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
@@ -171,6 +171,9 @@ pub struct PlanArgs {
     /// What enlarges the images before the second pass: a name, or a file of kiln upscale.
     #[arg(long, value_name = "NAME|FILE", default_value = "latent", requires = "hires_scale")]
     pub hires_upscaler: HiresUpscaler,
+    /// Includes a control network: net=FILE|DIR. Can be repeated. Its image is not read.
+    #[arg(long = "control", value_name = "net=FILE", conflicts_with = "preset")]
+    pub controls: Vec<ControlUse>,
     /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
     #[arg(long, value_name = "PATH")]
     pub refiner: Option<PathBuf>,

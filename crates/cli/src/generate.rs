@@ -30,7 +30,7 @@ pub enum Kind<'a> {
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
     args.run.start_threads()?;
-    args.run.fetch(&mut args.loras)?;
+    args.run.fetch(&mut args.loras, &mut args.controls)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {

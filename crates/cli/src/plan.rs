@@ -2,7 +2,7 @@
 
 use kiln_engine::{
     Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, Planner, RefinerOptions, Result, Room,
-    StagePlan, Workload, locate_model, process_bytes,
+    StagePlan, Workload, control_configs, locate_model, process_bytes,
 };
 
 use crate::args::PlanArgs;
@@ -18,7 +18,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         Some(preset) => (preset.id().into(), Planner::of_configurations(&Architecture::preset(preset)?)?),
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
-            (model.name(), Planner::new(&model, setup.taesd.as_deref())?)
+            let mut planner = Planner::new(&model, setup.taesd.as_deref())?;
+            planner.set_controls(control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
+            (model.name(), planner)
         }
     };
     let refiner = args.refiner.as_deref().map(|path| ModelFolder::open(&locate_model(Some(path))?)).transpose()?;

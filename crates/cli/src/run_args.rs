@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{HubOptions, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder};
+use kiln_engine::{ControlUse, HubOptions, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder};
 
 use crate::memory_args::MemoryArgs;
 use crate::place_args::PlaceArgs;
@@ -57,12 +57,12 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Fetches what is named on the Hub, among `loras` too. Files that came are put in the places of their names; the
+    /// Fetches what is named on the Hub, among `loras` and `controls` too. Files that came are put in the places of their names; the
     /// model keeps its own, by which the cache has it now.
     ///
     /// # Errors
     /// Those of the Hub.
-    pub fn fetch(&mut self, loras: &mut [LoraUse]) -> Result<()> {
+    pub fn fetch(&mut self, loras: &mut [LoraUse], controls: &mut [ControlUse]) -> Result<()> {
         let options = self.hub();
         self.model.as_deref().map(|model| located(model, &options)).transpose()?;
         let parts = [&mut self.unet, &mut self.vae, &mut self.taesd].into_iter().flatten();
@@ -70,7 +70,8 @@ impl RunArgs {
             LoraName::File(path) => Some(path),
             LoraName::Named(_) => None,
         });
-        for path in parts.chain(&mut self.text_encoder).chain(of_loras) {
+        let nets = controls.iter_mut().map(|control| &mut control.net);
+        for path in parts.chain(&mut self.text_encoder).chain(of_loras).chain(nets) {
             *path = located(path, &options)?;
         }
         Ok(())

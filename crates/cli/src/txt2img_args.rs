@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{BatchSize, LoraName, LoraUse, Request};
+use kiln_engine::{BatchSize, ControlUse, LoraName, LoraUse, Request};
 
 use crate::option_args::{HiresArgs, OptionArgs};
 use crate::run_args::RunArgs;
@@ -34,6 +34,10 @@ pub struct Common {
     /// Adds a LoRA file to the weights: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser. Can be repeated.
     #[arg(long = "lora", value_name = "FILE[:X]")]
     pub loras: Vec<LoraUse>,
+    /// Guides the images by a control network: net=FILE|DIR|hf:NAME,image=FILE[,weight=1][,start=0][,end=1]
+    /// [,mode=balanced|prompt|control][,guess=true][,resize=stretch|crop|fill]. Can be repeated.
+    #[arg(long = "control", value_name = "net=FILE,..")]
+    pub controls: Vec<ControlUse>,
 
     /// Number of images in a batch, which are generated at once; auto selects the fastest number. Default: 1.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -92,6 +96,9 @@ impl Common {
         request.keep_comments = self.options.has("keep_comments") || (keeps_comments && !is_replaced);
         if !self.loras.is_empty() {
             request.loras = self.loras.clone();
+        }
+        if !self.controls.is_empty() {
+            request.controls = self.controls.clone();
         }
         request.batch_size = self.batch_size.and_then(BatchSize::number).or(request.batch_size);
         request

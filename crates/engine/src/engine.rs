@@ -9,7 +9,7 @@ use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
-use kiln_request::{Job, LoraUse, Refiner};
+use kiln_request::{Control, Job, LoraUse, Refiner};
 use kiln_unet::Unet;
 use kiln_weights::Placement;
 
@@ -17,6 +17,7 @@ use crate::applied_loras::{AppliedLoras, Changed};
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
+use crate::loaded_controls::LoadedControls;
 use crate::memory_manager::{Ceiling, MemoryManager};
 use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
@@ -44,6 +45,7 @@ pub struct Engine {
     pub(crate) text: Arc<Mutex<TextEncoders>>,
     pub(crate) unet: Unet,
     pub(crate) unet_component: LoadedComponent,
+    pub(crate) controls: LoadedControls,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
     /// Opened by the first job with a refiner, and closed by the next one without, or with another.
@@ -118,6 +120,7 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
+        engine.set_controls(&job.controls)?;
         let (work, _) = engine.work(job)?;
         engine.prepare(work)?;
         engine.loaded(start, watch)
@@ -135,7 +138,11 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Self> {
         let start = Instant::now();
-        Self::open(model, setup, Some(job), loras)?.loaded(start, watch)
+        let mut engine = Self::open(model, setup, Some(job), loras)?;
+        if let Err(error) = engine.set_controls(&job.controls) {
+            tracing::info!("the first job's control networks are not loaded with the model: {error}");
+        }
+        engine.loaded(start, watch)
     }
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
@@ -171,6 +178,7 @@ impl Engine {
             text: Arc::new(Mutex::new(text)),
             unet,
             unet_component,
+            controls: LoadedControls::default(),
             loras: applied,
             recorded,
             refiner: None,
@@ -207,7 +215,8 @@ impl Engine {
         if self.memory_manager.mode().is_fully_resident() {
             // The text encoders last, since they go first: the room that they leave is not between the others' weights.
             let (decoder, text) = (self.decoder(), self.text());
-            for part in [decoder.part(), &self.unet_component].into_iter().chain(text.parts()) {
+            let denoiser = std::iter::once(&self.unet_component).chain(self.controls.components());
+            for part in std::iter::once(decoder.part()).chain(denoiser).chain(text.parts()) {
                 tell(Stage::Load.begin())?;
                 part.enter(&WeightResidency::Whole)?;
             }
@@ -271,6 +280,20 @@ impl Engine {
         self.refiner.as_mut().map_or(Ok(()), |refiner| refiner.set_loras(loras))
     }
 
+    /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and
+    /// those of the model are where they were unless the plan of memory changes its mode.
+    ///
+    /// # Errors
+    /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
+    pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
+        if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
+            self.recorded = RecordedStep::default(); // it has the networks that were open in it
+            self.memory_manager.set_controls(self.controls.configs());
+            self.origin.start_controls(controls);
+        }
+        Ok(())
+    }
+
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -280,8 +303,7 @@ impl Engine {
         let calls = job.evaluations_of_passes(&self.model)?;
         self.origin.start_upscaler(job);
         let mut images = SingleCall { job, first: 0, watch };
-        self.set_refiner(job.refiner.as_ref())?;
-        self.take_loras(&job.loras, &mut |event| images.event(event))?;
+        self.take_networks(job, &mut |event| images.event(event))?;
         let (work, texts) = self.work(job)?;
         self.prepare(work)?;
         self.memory_manager.plan().log();
@@ -390,6 +412,7 @@ impl Engine {
         self.recorded = RecordedStep::default();
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
+        self.controls.leave();
         if let Some(refiner) = &mut self.refiner {
             refiner.clear();
         }
@@ -428,6 +451,7 @@ impl Engine {
         if stage != Stage::Denoise {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
             self.unet_component.leave();
+            self.controls.leave();
         }
         if stage != Stage::Decode {
             self.decoder().part().leave();

@@ -33,6 +33,7 @@ mod inspect;
 mod latents_file;
 mod like;
 mod linear_weights;
+mod loaded_controls;
 mod machine;
 mod memory;
 mod memory_manager;
@@ -66,11 +67,11 @@ pub use kiln_models::{
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_request::{
-    ComponentKind, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler, ImageOptions, ImageReport, ImageSource,
-    InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job, LatentFilter, LoraName, LoraUse, Mask,
-    MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, Refiner,
-    RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option,
-    limits, lora_files, nearest_option, request_schema, respell,
+    ComponentKind, Control, ControlMode, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
+    ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job,
+    LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow,
+    OptionValue, OwnSettings, PartFile, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass,
+    SeedOptions, SwitchBy, find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
@@ -79,6 +80,7 @@ pub use kiln_scheduler::{
 pub use latents_file::LatentsFile;
 pub use like::Like;
 pub use linear_weights::LinearWeightType;
+pub use loaded_controls::control_configs;
 pub use machine::Machine;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;

@@ -230,6 +230,13 @@ impl Like {
                         lora.lora = found_lora(&name, own, setup);
                     }
                 }
+                for (i, control) in request.controls.iter_mut().enumerate() {
+                    let hash = own.controls.get(i).and_then(|file| file.sha256.as_deref());
+                    let found = hash.and_then(|hash| by_hash(hash, setup.cache_dir.as_deref(), Scope::Whole));
+                    let name = |path: &Path| PathBuf::from(path.file_name().unwrap_or_default());
+                    control.net = found.unwrap_or_else(|| name(&control.net));
+                    control.image = control.image.as_deref().map(name);
+                }
                 let hash = own.refiner.as_ref().and_then(|refiner| refiner.sha256.as_deref());
                 request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
                 request

@@ -3,6 +3,7 @@
 use candle_core::Device;
 use kiln_mempool::HostPool;
 use kiln_models::ModelFolder;
+use kiln_unet::ControlConfig;
 use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
@@ -132,6 +133,24 @@ impl MemoryManager {
         self.mode().is_fully_resident() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
+    /// Plans from now on with these control networks beside the U-Net. The next [`MemoryManager::prepare`] plans anew.
+    pub(crate) fn set_controls(&mut self, controls: Vec<ControlConfig>) {
+        self.planner.set_controls(controls);
+        self.is_prepared = false;
+    }
+
+    /// The residency of control network `i` while it runs. A streamed one has no resident segments: the U-Net's are of as
+    /// much use, and there are more of them.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn keep_control(&self, i: usize) -> Result<WeightResidency> {
+        if !self.plan.mode.streams() {
+            return Ok(WeightResidency::Whole);
+        }
+        Ok(WeightResidency::Streamed(StreamBudget::LEAST, self.planner.control_estimate(i, &self.work, self.on)?))
+    }
+
     /// The residency of the network of `stage` while it runs.
     ///
     /// # Errors
@@ -146,6 +165,10 @@ impl MemoryManager {
             _ => (0, self.on.rates.estimate(&[])),
         };
         let planned = self.plan.stage_of(stage, self.pass).map_or(usize::MAX, |planned| planned.weights + planned.ring);
+        let planned = match stage {
+            Stage::Denoise => planned.saturating_sub(self.planner.streamed_controls(&self.work, self.on)?),
+            _ => planned,
+        };
         let room = self.budget().map_or(usize::MAX, |_| planned);
         Ok(WeightResidency::Streamed(StreamBudget { resident, room }, estimate))
     }

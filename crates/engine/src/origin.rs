@@ -8,7 +8,7 @@ use candle_core::{DType, Device};
 use kiln_clip::mentions;
 use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
 use kiln_request::{
-    ComponentKind, FilesInText, InputFile, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora,
+    ComponentKind, Control, FilesInText, InputFile, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora,
 };
 use kiln_weights::MatrixType;
 
@@ -81,6 +81,11 @@ impl Origin {
         self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
     }
 
+    /// Begins to hash control networks.
+    pub(crate) fn start_controls(&self, controls: &[Control]) {
+        self.hashes.start(controls.iter().filter_map(|control| Hashed::component(&control.using.net)).collect());
+    }
+
     fn lora(&self, name: &LoraName) -> Option<Hashed> {
         let mut known = self.loras.lock().unwrap_or_else(PoisonError::into_inner);
         let find = || find_lora(name, self.lora_dir.as_deref()).ok().map(|path| Hashed::lora(&path));
@@ -116,7 +121,19 @@ impl Origin {
                 named(model.name(), Hashed::model(model.path()))
             }),
             loras: loras.into_iter().map(|lora| named(lora.name(), self.lora(&lora.lora))).collect(),
-            inputs: job.input.iter().flat_map(|input| input.files.clone()).chain(self.upscaler(job)).collect(),
+            controls: job
+                .controls
+                .iter()
+                .map(|control| named(control.using.name(), Hashed::component(&control.using.net)))
+                .collect(),
+            inputs: job
+                .input
+                .iter()
+                .flat_map(|input| &input.files)
+                .chain(job.controls.iter().filter_map(|control| control.file.as_ref()))
+                .cloned()
+                .chain(self.upscaler(job))
+                .collect(),
             embeddings: self.words.iter().filter(is_named).cloned().collect(),
             ..self.base.clone()
         }

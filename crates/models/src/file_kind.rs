@@ -12,6 +12,16 @@ pub enum FileKind {
     Lora,
     /// A ControlNet.
     ControlNet,
+    /// A ControlNet for several kinds of control images.
+    ControlUnion,
+    /// A ControlNet as low-rank changes of the U-Net's own weights.
+    ControlLora,
+    /// ControlNet-LLLite: small networks beside the U-Net's attention.
+    ControlLllite,
+    /// A T2I-Adapter.
+    T2iAdapter,
+    /// An IP-Adapter.
+    IpAdapter,
     /// Only a U-Net, with the names of diffusers or of CompVis' code.
     Unet,
     /// An autoencoder, both halves or one.
@@ -29,9 +39,16 @@ pub enum FileKind {
 }
 
 /// Name parts that only one kind has.
-const PARTS: [(FileKind, &[&str]); 2] = [
-    // A checkpoint contains a U-Net, an autoencoder and text encoders, so it is tested first.
+const PARTS: [(FileKind, &[&str]); 7] = [
+    // The first files of ControlNet's authors have the whole model beside it.
+    (FileKind::ControlNet, &["control_model.input_hint_block."]),
+    // A checkpoint contains a U-Net, an autoencoder and text encoders, so it is tested early.
     (FileKind::Checkpoint, &["model.diffusion_model.input_blocks."]),
+    (FileKind::ControlLora, &["lora_controlnet"]),
+    (FileKind::ControlLllite, &["lllite"]),
+    (FileKind::ControlUnion, &["control_add_embedding.linear_1."]),
+    // Some have LoRAs in them.
+    (FileKind::IpAdapter, &["ip_adapter.1.to_k_ip."]),
     (
         FileKind::Lora,
         &[
@@ -58,9 +75,12 @@ const PARTS: [(FileKind, &[&str]); 2] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 15] = [
+const WHOLE: [(FileKind, &[&str]); 18] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
-    (FileKind::ControlNet, &["control_model.input_hint_block.0.weight"]),
+    (FileKind::ControlNet, &["input_hint_block.0.weight"]),
+    (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
+    (FileKind::T2iAdapter, &["conv_in.weight", "body.0.block1.weight", "body.0.block2.weight"]), // TencentARC's names
+    (FileKind::T2iAdapter, &["body.0.in_conv.weight", "body.0.body.0.block1.weight"]),           // the light form
     (FileKind::Unet, &DIFFUSERS_UNET),
     (FileKind::Unet, &["input_blocks.0.0.weight", "time_embed.0.weight", "out.2.weight"]), // CompVis' names
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
@@ -95,6 +115,11 @@ impl FileKind {
             Self::Checkpoint => "a whole model in one file",
             Self::Lora => "a LoRA or a similar adapter",
             Self::ControlNet => "a ControlNet",
+            Self::ControlUnion => "a ControlNet for several kinds of control images (Union)",
+            Self::ControlLora => "a control LoRA",
+            Self::ControlLllite => "a ControlNet-LLLite",
+            Self::T2iAdapter => "a T2I-Adapter",
+            Self::IpAdapter => "an IP-Adapter",
             Self::Unet => "a U-Net",
             Self::Vae => "an autoencoder (VAE)",
             Self::Taesd => "a tiny autoencoder (TAESD)",

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod components;
+mod control;
 mod convert;
 mod defaults;
 mod dtype;
@@ -32,6 +33,7 @@ mod presets;
 mod single_file;
 
 pub use components::{Component, ComponentKind};
+pub use control::{ControlFile, ControlNetwork};
 pub use convert::{Converted, WeightType, convert};
 pub use defaults::{Defaults, LCM_GUIDANCE};
 pub use dtype::{DTypeChoice, decoder_dtype};

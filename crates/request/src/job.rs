@@ -9,6 +9,7 @@ use kiln_scheduler::{Convention, SamplerKind, SamplerOptions, Schedule, SigmaSch
 use serde::Serialize;
 use serde_json::json;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::hires::SecondPass;
 use crate::init::Init;
@@ -89,6 +90,8 @@ pub struct Job {
     /// Whether the denoiser takes a mask and a masked image besides latents.
     #[serde(skip)]
     pub takes_mask: bool,
+    /// Control networks, each with its image.
+    pub controls: Vec<Control>,
     /// The model that takes over the last steps, where there is one.
     pub refiner: Option<Refiner>,
     /// What is said about a refiner.

@@ -5,6 +5,7 @@
 //! input images, and gives a [`Job`]. Programs that only write, check or read requests need nothing above this crate.
 #![forbid(unsafe_code)]
 
+mod control;
 mod error;
 mod guidance;
 mod hires;
@@ -23,6 +24,7 @@ pub mod settings;
 mod upscaler;
 mod wildcards;
 
+pub use control::{Control, ControlMode, ControlUse, is_active, scales};
 pub use error::{Error, Result};
 pub use guidance::Threshold;
 pub use hires::{HiresUpscaler, LatentFilter, SecondPass};

@@ -3,6 +3,7 @@
 use kiln_media::quoted;
 use kiln_scheduler::number_text;
 
+use crate::control::ControlUse;
 use crate::job::Job;
 use crate::lora::with_tags;
 use crate::options::{InfotextKey, OPTIONS, OptionRow, Request};
@@ -42,6 +43,9 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
             fields.push((l::MODEL, Some(quoted(&files.model))));
         }
     }
+    // As AUTOMATIC1111's ControlNet extension writes them.
+    let controls: Vec<String> =
+        request.controls.iter().enumerate().map(|(i, control)| control_text(i, control)).collect();
     let hashes: Vec<_> = files.loras.iter().map(|(name, hash)| format!("{name}: {hash}")).collect();
     let inputs = job.input.iter().flat_map(|input| &input.files);
     fields.extend([
@@ -55,9 +59,25 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
     if let Some(negative) = negative_prompt.as_ref().filter(|negative| !negative.is_empty()) {
         text += &format!("\nNegative prompt: {negative}");
     }
-    let fields: Vec<String> =
-        fields.into_iter().filter_map(|(key, value)| Some(format!("{key}: {}", value?))).collect();
+    let fields = fields.into_iter().filter_map(|(key, value)| Some(format!("{key}: {}", value?)));
+    let fields: Vec<String> = fields.chain(controls).collect();
     format!("{text}\n{}", fields.join(", "))
+}
+
+/// Control number `i`, under a key of its own.
+fn control_text(i: usize, control: &ControlUse) -> String {
+    let number = kiln_scheduler::number_text;
+    let value = format!(
+        "Module: none, Model: {}, Weight: {}, Resize Mode: {}, Guidance Start: {}, Guidance End: {}, Pixel Perfect: False, \
+         Control Mode: {}",
+        control.name(),
+        number(control.weight),
+        control.resize.label(),
+        number(control.start),
+        number(control.end),
+        control.mode.label()
+    );
+    format!("ControlNet {i}: {}", quoted(&value))
 }
 
 /// The value under an option's key; `None` where the key is left out. By the row, but for what AUTOMATIC1111 writes by rules
@@ -139,6 +159,7 @@ mod tests {
             image: ImageOptions::default(),
             input: None,
             takes_mask: false,
+            controls: Vec::new(),
             refiner: None,
             refining: Default::default(),
             parsed: Default::default(),

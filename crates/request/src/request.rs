@@ -102,11 +102,15 @@ impl Request {
             image: self.image_options(),
             input: None,
             takes_mask: model.takes_mask(),
+            controls: Vec::new(),
             refiner,
             refining: RefinerOptions::of(self),
             parsed: Parsed::default(),
             hires: None,
         };
+        let controls =
+            self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
+        let job = Job { controls, ..job };
         let job = match prepared {
             None => job,
             Some(Prepared { init, input, .. }) => {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_engine::{Job, LoraName, LoraUse, Request, find_lora};
+use kiln_engine::{
+    HiresUpscaler, Job, LoraName, LoraUse, OPTIONS, OptionKind, OptionRow, Request, UpscalerChoice, find_lora,
+};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
@@ -102,16 +104,21 @@ impl App {
         if let (Some(width), Some(height)) = (request.width, request.height) {
             refuse("width", width.saturating_mul(height), limits.pixels)?;
         }
-        if request.wildcards_dir.is_some() {
-            return Err(Refused::value("wildcards_dir", "a folder", "nothing: requests name no folders of the server"));
+        if let Some(row) = OPTIONS.iter().find(|row| is_of_server(row) && !row.value(request).is_default()) {
+            return Err(Refused::value(row.name, "given", "nothing: requests name no files of the server"));
         }
-        if request.refiner.is_some() {
-            return Err(Refused::value("refiner", "a model", "nothing: the server runs jobs without a refiner"));
+        if matches!(request.hires_upscaler, Some(HiresUpscaler::Pixels(UpscalerChoice::File(_)))) {
+            let expected = "a filter: requests name no files of the server";
+            return Err(Refused::value("hires_upscaler", "a file", expected));
         }
         request.loras.iter_mut().try_for_each(only_name)?;
         let job = request.resolve(&model.folder)?;
         refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;
         refuse("steps", job.steps, limits.steps)?;
+        if let Some(pass) = job.second_pass() {
+            refuse("hires_scale", pass.enlarged.0.saturating_mul(pass.enlarged.1), limits.pixels)?;
+            refuse("hires_steps", pass.job.steps, limits.steps)?;
+        }
         refuse("batch_size", job.images(), limits.images)?;
         let folder = self.options.setup.lora_dir.as_deref();
         for lora in &job.loras {
@@ -122,6 +129,13 @@ impl App {
         }
         Ok(job)
     }
+}
+
+/// Whether an option names files or folders where the server runs, which requests must not. Input images come with the request.
+pub fn is_of_server(row: &OptionRow) -> bool {
+    let names_files =
+        matches!(row.kind, OptionKind::File | OptionKind::Folder | OptionKind::Model | OptionKind::Controls);
+    names_files && !["init", "mask"].contains(&row.name)
 }
 
 /// A message that names input images without the folder of the server where they are.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod control;
 mod fixture;
 mod hub_server;
 mod paths;
@@ -17,6 +18,7 @@ mod target;
 mod xet_store;
 
 pub use compare::{Deviation, Parity, deviation};
+pub use control::{TinyControl, control_pixels, write_tensors};
 pub use fixture::Fixture;
 pub use hub_server::{Asked, Fault, HubServer, git_blob, sha256};
 pub use paths::{fixtures, repository, shared_data, shared_models};

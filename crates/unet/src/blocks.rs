@@ -1,7 +1,7 @@
 //! The blocks of the U-Net: down, middle, up.
 
 use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, TensorLike, Upsample};
-use kiln_weights::{SegmentModule, Segments};
+use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::{BlockConfig, UnetConfig};
 use crate::transformer::Transformer;
@@ -10,9 +10,17 @@ use crate::transformer::Transformer;
 pub(crate) struct Builder<'a> {
     pub(crate) segments: &'a mut Segments,
     pub(crate) config: &'a UnetConfig,
+    /// What the names of the segments begin with: a control network has the parameters' names of the U-Net beside which it
+    /// runs, and messages and measurements tell the two apart.
+    pub(crate) label: &'static str,
 }
 
 impl Builder<'_> {
+    /// Declares a segment. Parameters are declared below their own names, without the label.
+    pub(crate) fn segment<M>(&mut self, name: &str, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> SegmentModule<M> {
+        self.segments.add(format!("{}{name}", self.label), build)
+    }
+
     fn resnet(&mut self, name: String, in_channels: usize, out_channels: usize) -> Resnet {
         let config = ResnetConfig {
             in_channels,
@@ -22,15 +30,14 @@ impl Builder<'_> {
             eps: self.config.norm_eps,
         };
         Resnet {
-            first: self.segments.add(format!("{name}.conv1"), |p| ResnetIn::new(&p.pp(&name), config)),
-            second: self.segments.add(format!("{name}.conv2"), |p| ResnetOut::new(&p.pp(&name), config)),
+            first: self.segment(&format!("{name}.conv1"), |p| ResnetIn::new(&p.pp(&name), config)),
+            second: self.segment(&format!("{name}.conv2"), |p| ResnetOut::new(&p.pp(&name), config)),
         }
     }
 
     fn transformer(&mut self, name: &str, block: &BlockConfig, layer: usize) -> Option<Transformer> {
         let config = block.transformer.as_ref()?;
-        let groups = self.config.norm_num_groups;
-        Some(Transformer::new(self.segments, name, block.channels, groups, config, config.layers[layer]))
+        Some(Transformer::new(self, name, block.channels, config, config.layers[layer]))
     }
 
     /// A residual block and its transformer.
@@ -98,47 +105,72 @@ impl DownBlock {
         let downsample = (index + 1 < builder.config.down.len()).then(|| {
             let name = format!("{name}.downsamplers.0");
             let padding = builder.config.downsample_padding;
-            builder.segments.add(&name, |p| Downsample::new(&p.pp(&name), block.channels, padding))
+            builder.segment(&name, |p| Downsample::new(&p.pp(&name), block.channels, padding))
         });
         Self { layers, downsample }
     }
 
     /// `x` `(b, h, w, c_in)`. Every intermediate output is pushed to `skips`, and the last one is also returned.
+    ///
+    /// `feature` is a T2I-Adapter's map. As in diffusers, a block with cross attention adds it to its last layer's output,
+    /// before the downsampling; another block adds it to its own output, after the downsampling. The skip connection of
+    /// that output carries it, too.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,
         context: &BlockContext<'_, T>,
         skips: &mut Vec<T>,
+        feature: Option<&T>,
     ) -> Result<T> {
-        for layer in &self.layers {
+        let (within, after) = if self.has_attention() { (feature, None) } else { (None, feature) };
+        for (i, layer) in self.layers.iter().enumerate() {
             x = layer.forward(x, context)?;
+            if let Some(feature) = within.filter(|_| i + 1 == self.layers.len()) {
+                x = x.add(feature)?;
+            }
             skips.push(x.clone());
         }
         if let Some(downsample) = &self.downsample {
             x = T::run(downsample, |downsample| downsample.forward(&x))?;
             skips.push(x.clone());
         }
+        if let (Some(feature), Some(skip)) = (after, skips.last_mut()) {
+            x = x.add(feature)?;
+            *skip = x.clone();
+        }
         Ok(x)
+    }
+
+    /// Whether its layers have cross attention.
+    fn has_attention(&self) -> bool {
+        self.layers.iter().any(|layer| layer.transformer.is_some())
     }
 }
 
-/// A layer and one more residual block, at the smallest size.
+/// A layer and one more residual block, at the smallest size; without cross attention one residual block alone, as
+/// diffusers' `UNetMidBlock2D`.
 pub(crate) struct MidBlock {
     layer: Layer,
-    resnet: Resnet,
+    resnet: Option<Resnet>,
 }
 
 impl MidBlock {
     pub(crate) fn new(builder: &mut Builder<'_>, block: &BlockConfig) -> Self {
         Self {
             layer: builder.layer("mid_block", block, 0, block.channels),
-            resnet: builder.resnet("mid_block.resnets.1".into(), block.channels, block.channels),
+            resnet: block
+                .transformer
+                .is_some()
+                .then(|| builder.resnet("mid_block.resnets.1".into(), block.channels, block.channels)),
         }
     }
 
     pub(crate) fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
         x = self.layer.forward(x, context)?;
-        self.resnet.forward(&x, context.temb)
+        match &self.resnet {
+            Some(resnet) => resnet.forward(&x, context.temb),
+            None => Ok(x),
+        }
     }
 }
 
@@ -162,7 +194,7 @@ impl UpBlock {
             .collect();
         let upsample = (index + 1 < builder.config.up.len()).then(|| {
             let name = format!("{name}.upsamplers.0");
-            builder.segments.add(&name, |p| Upsample::new(&p.pp(&name), block.channels))
+            builder.segment(&name, |p| Upsample::new(&p.pp(&name), block.channels))
         });
         Self { layers, upsample }
     }

@@ -1,5 +1,7 @@
 //! What a denoiser gets besides latents and timestep.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
 use kiln_nn::{MetaTensor, TensorLike};
 
@@ -22,8 +24,12 @@ pub struct Conditioning<T = Tensor> {
     /// Channels that follow the latents' own in the input, `(b, e, h, w)`. An inpainting network takes five: the mask,
     /// and the latents of the masked image. They are not scaled as the latents are.
     pub extra_channels: Option<T>,
-    /// What a control network adds to the feature maps.
+    /// What control networks add to the feature maps.
     pub residuals: Option<Residuals<T>>,
+    /// The inputs of the control networks whose residuals are added. A U-Net takes the residuals alone.
+    pub controls: Vec<ControlInput<T>>,
+    /// What T2I-Adapters add to the outputs of the down blocks and of the middle block, `(b, h, w, c)`, already weighed.
+    pub features: Vec<T>,
     /// Tokens of an image prompt, `(b, s, context_dim)`, for attention layers with keys and values for images
     /// (IP-Adapter). A network without such layers refuses them.
     pub image_tokens: Option<T>,
@@ -40,7 +46,7 @@ pub struct AddedConditions<T = Tensor> {
 }
 
 /// What a control network adds to a U-Net's feature maps (ControlNet, arXiv 2302.05543), already weighed. Maps are
-/// `(b, h, w, c)`.
+/// `(r, h, w, c)`: for the last `r` rows of the batch, which are the conditional ones, or all `b` of them.
 #[derive(Debug, Clone)]
 pub struct Residuals<T = Tensor> {
     /// One for each skip connection, in the order in which the way down makes them: of the first convolution, of every
@@ -48,6 +54,49 @@ pub struct Residuals<T = Tensor> {
     pub down: Vec<T>,
     /// Added to the middle block's result.
     pub mid: T,
+}
+
+/// What a control network gets in the place of the U-Net's extra channels.
+#[derive(Debug, Clone)]
+pub struct ControlInput<T = Tensor> {
+    /// Which of the control networks.
+    pub network: usize,
+    /// The embedded control image ([`crate::ControlHint`]), `(r, h, w, c)`. The network runs for the last `r` rows of the
+    /// batch.
+    pub hint: T,
+    /// The factors of its residuals: one for each skip connection, then the middle's.
+    pub scales: Arc<[f32]>,
+}
+
+/// `x` with `y` added to its last rows: all of them where both have as many. Rows without `y` stay as they are, as diffusers'
+/// residuals of zeros leave them.
+///
+/// # Errors
+/// Those of the tensors.
+pub(crate) fn add_to_last_rows<T: TensorLike>(x: &T, y: &T) -> Result<T> {
+    let [b, ..] = x.size4()?;
+    let [r, ..] = y.size4()?;
+    if r >= b {
+        return Ok(x.add(y)?);
+    }
+    let first = x.narrow(0, 0, b - r)?;
+    Ok(T::cat(&[&first, &x.narrow(0, b - r, r)?.add(y)?], 0)?)
+}
+
+impl<T: TensorLike> Residuals<T> {
+    /// The sum with those of another network.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn add(&self, other: &Self) -> Result<Self> {
+        let sum = |(a, b): (&T, &T)| {
+            if a.size4()?[0] < b.size4()?[0] { add_to_last_rows(b, a) } else { add_to_last_rows(a, b) }
+        };
+        Ok(Self {
+            down: self.down.iter().zip(&other.down).map(sum).collect::<Result<_>>()?,
+            mid: sum((&self.mid, &other.mid))?,
+        })
+    }
 }
 
 /// The number that distilled networks embed for the guidance of strength `scale`: 1000 times what it is over 1, as in
@@ -59,7 +108,16 @@ pub fn guidance_input(scale: f64) -> f32 {
 impl<T: TensorLike> Conditioning<T> {
     /// Text alone.
     pub fn of_text(context: T) -> Self {
-        Self { context, added: None, guidance: None, extra_channels: None, residuals: None, image_tokens: None }
+        Self {
+            context,
+            added: None,
+            guidance: None,
+            extra_channels: None,
+            residuals: None,
+            controls: Vec::new(),
+            features: Vec::new(),
+            image_tokens: None,
+        }
     }
 
     /// Conditions whose rows `f` makes of the rows of `all`, tensor by tensor. The guidance is the first one's.
@@ -90,26 +148,49 @@ impl<T: TensorLike> Conditioning<T> {
         for i in 0..count {
             down.extend(combined("residuals.down", &|one| one.residuals.as_ref()?.down.get(i).cloned())?);
         }
+        let mut controls = Vec::with_capacity(first.controls.len());
+        for (i, control) in first.controls.iter().enumerate() {
+            let hint = combined("controls", &|one| Some(one.controls.get(i)?.hint.clone()))?;
+            controls.extend(hint.map(|hint| ControlInput { hint, ..control.clone() }));
+        }
+        let mut features = Vec::with_capacity(first.features.len());
+        for i in 0..first.features.len() {
+            features.extend(combined("features", &|one| one.features.get(i).cloned())?);
+        }
         Ok(Self {
             context,
             added: text_embeds.zip(time_ids).map(|(text_embeds, time_ids)| AddedConditions { text_embeds, time_ids }),
             guidance: first.guidance.clone(),
             extra_channels: combined("extra_channels", &|one| one.extra_channels.clone())?,
             residuals: mid.map(|mid| Residuals { down, mid }),
+            controls,
+            features,
             image_tokens: combined("image_tokens", &|one| one.image_tokens.clone())?,
         })
     }
 
     /// All tensors, in one order.
     pub fn tensors(&self) -> Vec<&T> {
-        let Self { context, added, guidance, extra_channels, residuals, image_tokens } = self;
+        let Self { context, added, guidance, extra_channels, residuals, controls, features, image_tokens } = self;
         let mut tensors = vec![context];
         tensors.extend(guidance);
         tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
         tensors.extend(extra_channels);
         tensors.extend(residuals.iter().flat_map(|residuals| residuals.down.iter().chain([&residuals.mid])));
+        tensors.extend(controls.iter().map(|control| &control.hint));
+        tensors.extend(features);
         tensors.extend(image_tokens);
         tensors
+    }
+
+    /// What of the conditions is no tensor: the control networks that run, and their factors. A recorded step has these
+    /// values in it.
+    pub fn constants(&self) -> Vec<u64> {
+        let of = |control: &ControlInput<T>| {
+            let scales = control.scales.iter().map(|scale| u64::from(scale.to_bits()));
+            [control.network as u64, control.scales.len() as u64].into_iter().chain(scales).collect::<Vec<_>>()
+        };
+        self.controls.iter().flat_map(of).collect()
     }
 
     /// The same conditions in another dtype; the sizes and the guidance stay f32.

@@ -131,6 +131,16 @@ impl UnetConfig {
         self.in_channels - self.extra_channels()
     }
 
+    /// The channels of the skip connections, in the order in which the way down makes them.
+    pub fn skips(&self) -> Vec<usize> {
+        let mut skips = vec![self.model_channels()];
+        for (i, block) in self.down.iter().enumerate() {
+            let downsamples = usize::from(i + 1 < self.down.len());
+            skips.extend(std::iter::repeat_n(block.channels, block.layers + downsamples));
+        }
+        skips
+    }
+
     /// Channels of the first feature map.
     pub(crate) fn model_channels(&self) -> usize {
         self.down[0].channels

@@ -24,13 +24,16 @@
 mod blocks;
 mod conditioning;
 mod config;
+mod control;
+mod encoder;
 mod error;
 mod raw_config;
 mod time_embedding;
 mod transformer;
 mod unet;
 
-pub use conditioning::{AddedConditions, Conditioning, Residuals, guidance_input};
+pub use conditioning::{AddedConditions, Conditioning, ControlInput, Residuals, guidance_input};
 pub use config::{AddedEmbedding, BlockConfig, SCORE_TIME_IDS, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
+pub use control::{ControlConfig, ControlHint, ControlNet};
 pub use error::{Error, Result};
 pub use unet::Unet;

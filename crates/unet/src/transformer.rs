@@ -3,8 +3,9 @@
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, FeedForward, GroupNorm, LayerNorm, Linear, Result, TensorLike,
 };
-use kiln_weights::{ParamBuilder, SegmentModule, Segments};
+use kiln_weights::{ParamBuilder, SegmentModule};
 
+use crate::blocks::Builder;
 use crate::config::TransformerConfig;
 
 /// The epsilon of the transformers' group normalization, for any configuration.
@@ -27,26 +28,26 @@ struct Entry {
 impl Transformer {
     /// Declares the segments of the transformer `name` with `depth` layers.
     pub(crate) fn new(
-        segments: &mut Segments,
+        builder: &mut Builder<'_>,
         name: &str,
         channels: usize,
-        num_groups: usize,
         config: &TransformerConfig,
         depth: usize,
     ) -> Self {
+        let num_groups = builder.config.norm_num_groups;
         let norm = kiln_nn::ops::GroupNorm { num_groups, eps: GROUP_NORM_EPS, silu: false };
         // The projections are stored as 1x1 convolutions or as linear layers. For tokens these are the same.
         let projection = |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which), channels, channels, true);
         Self {
-            entry: segments.add(format!("{name}.proj_in"), |p| Entry {
+            entry: builder.segment(&format!("{name}.proj_in"), |p| Entry {
                 norm: GroupNorm::new(&p.pp(name).pp("norm"), channels, norm),
                 proj_in: projection(p, "proj_in"),
             }),
             layers: (0..depth)
                 .map(|i| format!("{name}.transformer_blocks.{i}"))
-                .map(|layer| segments.add(&layer, |p| TransformerLayer::new(&p.pp(&layer), channels, config)))
+                .map(|layer| builder.segment(&layer, |p| TransformerLayer::new(&p.pp(&layer), channels, config)))
                 .collect(),
-            proj_out: segments.add(format!("{name}.proj_out"), |p| projection(p, "proj_out")),
+            proj_out: builder.segment(&format!("{name}.proj_out"), |p| projection(p, "proj_out")),
         }
     }
 

@@ -1,15 +1,14 @@
 //! The whole network.
 
 use candle_core::DType;
-use kiln_nn::ops::Activation;
 use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
-use crate::blocks::{BlockContext, Builder, DownBlock, MidBlock, UpBlock};
-use crate::conditioning::{AddedConditions, Conditioning};
+use crate::blocks::{Builder, UpBlock};
+use crate::conditioning::{AddedConditions, Conditioning, add_to_last_rows};
 use crate::config::UnetConfig;
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
-use crate::time_embedding::TimeEmbedding;
 
 /// The U-Net. It is built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Unet {
@@ -17,10 +16,7 @@ pub struct Unet {
     segments: Segments,
     /// The number of skip connections from the down blocks to the up blocks.
     skips: usize,
-    time_embedding: SegmentModule<TimeEmbedding>,
-    conv_in: SegmentModule<Conv2d>,
-    down_blocks: Vec<DownBlock>,
-    mid_block: Option<MidBlock>,
+    encoder: Encoder,
     up_blocks: Vec<UpBlock>,
     head: SegmentModule<Head>,
 }
@@ -35,34 +31,22 @@ impl Unet {
     /// Declares the network that `config` describes.
     pub fn new(config: UnetConfig) -> Self {
         let mut segments = Segments::default();
-        let channels = config.model_channels();
-        let time_embedding = segments.add("time_embedding", |p| TimeEmbedding::new(p, &config));
-        let conv_in = segments
-            .add("conv_in", |p| Conv2d::new(&p.pp("conv_in"), config.in_channels, channels, config.conv_in_kernel));
-
-        let mut builder = Builder { segments: &mut segments, config: &config };
-        let mut skips = vec![channels]; // of conv_in, of every layer, of every downsampling
-        let mut down_blocks = Vec::new();
-        let mut last = channels;
-        for (i, block) in config.down.iter().enumerate() {
-            down_blocks.push(DownBlock::new(&mut builder, i, last));
-            let downsamples = usize::from(i + 1 < config.down.len());
-            skips.extend(std::iter::repeat_n(block.channels, block.layers + downsamples));
-            last = block.channels;
-        }
+        let mut builder = Builder { segments: &mut segments, config: &config, label: "" };
+        let encoder = Encoder::new(&mut builder);
+        let mut skips = config.skips();
         let count = skips.len();
-        let mid_block = config.mid.as_ref().map(|block| MidBlock::new(&mut builder, block));
+        let mut last = config.down.last().map_or(0, |block| block.channels);
         let mut up_blocks = Vec::new();
         for (i, block) in config.up.iter().enumerate() {
             up_blocks.push(UpBlock::new(&mut builder, i, last, &mut skips));
             last = block.channels;
         }
         let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: config.norm_eps, silu: true };
-        let head = segments.add("conv_out", |p| Head {
+        let head = builder.segment("conv_out", |p| Head {
             conv_norm_out: GroupNorm::new(&p.pp("conv_norm_out"), last, norm),
             conv_out: Conv2d::new(&p.pp("conv_out"), last, config.out_channels, config.conv_out_kernel),
         });
-        Self { config, segments, skips: count, time_embedding, conv_in, down_blocks, mid_block, up_blocks, head }
+        Self { config, segments, skips: count, encoder, up_blocks, head }
     }
 
     /// The configuration.
@@ -99,37 +83,28 @@ impl Unet {
     ) -> Result<T> {
         self.check(x, timesteps, conditioning)?;
         let dtype = x.dtype();
-        let added = conditioning.added.as_ref().filter(|_| self.config.pooled_dim().is_some());
-        let added = added.map(|added| (&added.text_embeds, &added.time_ids));
-        let guidance = conditioning.guidance.as_ref();
-        let temb = T::run(&self.time_embedding, |embedding| embedding.forward(timesteps, guidance, added, dtype))?;
-        observe("time_emb", &temb);
-        let temb = temb.activation(Activation::Silu)?;
-        let tokens = conditioning.context.to_dtype(dtype)?;
-        let context = BlockContext { temb: &temb, tokens: &tokens };
+        let embedded = self.encoder.embed(timesteps, conditioning, dtype, observe)?;
+        let context = embedded.context();
 
         let mut x = x.to_channels_last()?;
         if let Some(extra) = &conditioning.extra_channels {
             x = x.concat_channels(&extra.to_dtype(dtype)?.to_channels_last()?)?;
         }
-        let mut x = T::run(&self.conv_in, |conv| conv.forward(&x))?;
-        observe("conv_in", &x);
-        let mut skips = vec![x.clone()];
-        for (i, block) in self.down_blocks.iter().enumerate() {
-            x = block.forward(x, &context, &mut skips)?;
-            observe(&format!("down.{i}"), &x);
-        }
+        let features = conditioning.features.iter().map(|feature| feature.to_dtype(dtype));
+        let features = features.collect::<kiln_nn::Result<Vec<T>>>()?;
+        let (mut x, mut skips) = self.encoder.down(&x, None, &features, &context, observe)?;
         if let Some(residuals) = &conditioning.residuals {
             for (skip, residual) in skips.iter_mut().zip(&residuals.down) {
-                *skip = skip.add(&residual.to_dtype(dtype)?)?;
+                *skip = add_to_last_rows(skip, &residual.to_dtype(dtype)?)?;
             }
         }
-        if let Some(block) = &self.mid_block {
-            x = block.forward(x, &context)?;
-            observe("mid", &x);
+        x = self.encoder.mid(x, &context, observe)?;
+        // diffusers: what remains of an adapter's features is added here where its shape allows.
+        if let Some(feature) = features.get(self.encoder.levels()).filter(|feature| feature.dims() == x.dims()) {
+            x = x.add(feature)?;
         }
         if let Some(residuals) = &conditioning.residuals {
-            x = x.add(&residuals.mid.to_dtype(dtype)?)?;
+            x = add_to_last_rows(&x, &residuals.mid.to_dtype(dtype)?)?;
         }
         for (i, block) in self.up_blocks.iter().enumerate() {
             x = block.forward(x, &context, &mut skips)?;
@@ -181,6 +156,10 @@ impl Unet {
             && residuals.down.len() != self.skips
         {
             return fail("residuals.down", format!("{} feature maps", self.skips), &[residuals.down.len()]);
+        }
+        if !conditioning.controls.is_empty() {
+            let expected = "none: control networks run beside this one, and give it residuals".into();
+            return fail("controls", expected, &[conditioning.controls.len()]);
         }
         if timesteps.dims() != [1] && timesteps.dims() != [b] {
             return fail("timesteps", format!("(1) or ({b})"), timesteps.dims());

@@ -42,6 +42,7 @@ mod segment;
 mod source;
 mod stored_type;
 mod stream;
+mod sum;
 mod textual_inversion;
 
 pub use error::{Error, Result};
@@ -61,4 +62,5 @@ pub use segment::{Active, Param, ParamBuilder, Segment, SegmentModule, Segments,
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
 pub use stream::{Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};
+pub use sum::Sum;
 pub use textual_inversion::TextualInversion;

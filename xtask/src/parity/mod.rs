@@ -13,14 +13,14 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the references. Every package uses these names.
-const TESTS: [&str; 3] = ["parity", "steps", "programs"];
+const TESTS: [&str; 4] = ["parity", "control", "steps", "programs"];
 /// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The sections of the page in order, with their introductions.
-const PARTS: [(&str, &str, &str); 5] = [
+const PARTS: [(&str, &str, &str); 6] = [
     (
         "text",
         "Text encoders",
@@ -33,6 +33,12 @@ const PARTS: [(&str, &str, &str); 5] = [
         "U-Net",
         "At latents of 8x8, 8x12, 9x13 and 7x5, two images; every block's output. `time_emb`: the blocks' input from\n\
          timestep and sizes.",
+    ),
+    (
+        "control",
+        "ControlNet",
+        "`down` and `mid`: residuals, in the guess mode with weight 0.7; in the other rows final latents of diffusers' \
+         pipelines.\n`part` acts in a part of the steps, `two` are two networks, `inpaint` and `img2img` begin with an image.",
     ),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: the output of the encoder."),
     (

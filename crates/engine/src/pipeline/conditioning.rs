@@ -251,6 +251,11 @@ impl Conditions {
         if guided { rows } else { &rows[unconditional..] }
     }
 
+    /// The unconditional rows of each image in a step with guidance or without, before its conditional ones.
+    pub(crate) fn unconditional_of_image(&self, guided: bool) -> usize {
+        usize::from(self.plan.guided && (guided || self.is_composed()))
+    }
+
     /// How many of all rows are unconditional: the first ones.
     fn unconditional(&self) -> usize {
         let ConditioningPlan { rows, weights, guided, .. } = &self.plan;

@@ -15,6 +15,11 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// The network's segments, whose weights are in place when it runs.
     fn segments(&self) -> &Segments;
 
+    /// Whether weights of it are streamed. The host then waits for them within a step, which cannot be recorded.
+    fn is_streamed(&self) -> bool {
+        Denoiser::segments(self).is_streamed()
+    }
+
     /// Channels of the latents.
     fn latent_channels(&self) -> usize;
 

@@ -6,6 +6,7 @@ use kiln_weights::StreamReport;
 use crate::component::LoadedComponent;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::running::RunningBatch;
 
@@ -17,28 +18,35 @@ impl Engine {
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, mut trace: Option<&mut Trace>) -> Result<()> {
         for number in running.acting() {
             self.enter_denoiser(number)?;
-            let (component, unet, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
-                Some(refiner) => (&refiner.component, &refiner.unet, &mut refiner.recorded),
-                None => (&self.unet_component, &self.unet, &mut self.recorded),
+            let (component, unet, nets, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
+                Some(refiner) => (&refiner.component, &refiner.unet, Vec::new(), &mut refiner.recorded),
+                None => (&self.unet_component, &self.unet, self.controls.nets(), &mut self.recorded),
             };
             let (dtype, trace) = (self.dtype, trace.as_deref_mut());
-            component.run(|| running.step_of(number, unet, Some(recorded), dtype, trace))?;
+            let denoiser = Controlled::new(unet, nets);
+            component.run(|| running.step_of(number, &denoiser, Some(recorded), dtype, trace))?;
         }
         Ok(())
     }
 
-    /// Has the denoiser of this number ready to run: 0 is the model's own, 1 that of its refiner.
+    /// Has the denoiser of this number ready to run: 0 is the model's own with its control networks, 1 that of its refiner.
     pub(crate) fn enter_denoiser(&mut self, number: usize) -> Result<()> {
-        if self.denoiser(number).is_entered() {
+        let is_refiner = number > 0 && self.refiner.is_some();
+        let are_entered = is_refiner || self.controls.components().all(LoadedComponent::is_entered);
+        if self.denoiser(number).is_entered() && are_entered {
             return Ok(());
         }
-        let is_refiner = number > 0 && self.refiner.is_some();
         let stage = if is_refiner { Stage::Refine } else { Stage::Denoise };
         self.make_room_for(stage);
         let keep = self.memory_manager.keep(stage)?;
         match self.refiner.as_mut().filter(|_| number > 0) {
             Some(refiner) => refiner.enter(&keep),
-            None => self.unet_component.enter(&keep),
+            None => {
+                for (i, component) in self.controls.components().enumerate() {
+                    component.enter(&self.memory_manager.keep_control(i)?)?;
+                }
+                self.unet_component.enter(&keep)
+            }
         }
     }
 

@@ -7,6 +7,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::step_of;
+use crate::pipeline::control_inputs::At;
+use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::step::GuidedStep;
@@ -31,6 +33,7 @@ impl Engine {
         };
         self.set_refiner(job.refiner.as_ref())?;
         self.set_loras(&job.loras)?;
+        self.set_controls(&job.controls)?;
         let (work, _) = self.work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
@@ -39,14 +42,25 @@ impl Engine {
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let guidance = Guidance::new(job, &conditions, count);
         let on = guidance.is_on(index);
+        self.make_room_for(Stage::Denoise);
+        let controls = self.embed_controls(&Batch::of_job(job, 0))?;
         self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
-        let conditioning = conditions.at(step_of(index, count, job.steps), on)?;
+        let mut conditioning = conditions.at(step_of(index, count, job.steps), on)?;
+        let unconditional = conditions.unconditional_of_image(on);
+        let rows = conditioning.context.dim(0)? / job.batch_size.max(1);
+        conditioning.controls = controls.at(At { call: index, calls: count }, (unconditional, rows - unconditional))?;
         let step = GuidedStep::new(&conditioning, guidance.scale_within_step(on), self.dtype)?;
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
-        let output = step.run(&self.unet, Some(&mut self.recorded), &x, &[point.timestep], None)?;
+        let output = step.run(
+            &Controlled::new(&self.unet, self.controls.nets()),
+            Some(&mut self.recorded),
+            &x,
+            &[point.timestep],
+            None,
+        )?;
         Ok(guidance.answer(output, on)?.output.to_device(&Device::Cpu)?)
     }
 }

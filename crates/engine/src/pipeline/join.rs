@@ -30,9 +30,8 @@ impl Engine {
     ) -> Result<GroupId> {
         let mut tell = |event| proceed(watch(event));
         if running.is_empty() {
-            self.set_refiner(job.refiner.as_ref())?;
-            self.take_loras(&job.loras, &mut tell)?;
-            running.begin(&job.loras);
+            self.take_networks(job, &mut tell)?;
+            running.begin(job);
         } else if self.refiner.as_ref().map(RefinerNetworks::refiner) != job.refiner.as_ref() {
             let found = job.refiner.as_ref().map_or_else(|| "none".into(), |refiner| refiner.model().name());
             return Err(Error::value("refiner", found, "the refiner of the batches that are running"));
@@ -40,6 +39,10 @@ impl Engine {
             let found = job.loras.iter().map(LoraUse::name).collect::<Vec<_>>().join(", ");
             let expected = "the LoRAs of the batches that are running";
             return Err(Error::value("loras", found, expected));
+        } else if !running.has_nets_of(job) {
+            let found = job.controls.iter().map(|control| control.using.name()).collect::<Vec<_>>().join(", ");
+            let expected = "the control networks of the batches that are running";
+            return Err(Error::value("controls", found, expected));
         }
         let batch = Batch::of_job(job, first);
         let texts = self.plan_texts(&batch)?;

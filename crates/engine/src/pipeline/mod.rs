@@ -10,6 +10,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod conditioning;
+pub(crate) mod control_inputs;
+pub(crate) mod controlled;
 pub(crate) mod decoder;
 pub(crate) mod denoiser;
 mod denoisers;

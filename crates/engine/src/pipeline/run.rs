@@ -249,6 +249,10 @@ pub(crate) fn start(
         Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
     };
     let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
+    if !job.controls.is_empty() {
+        engine.make_room_for(Stage::Denoise);
+    }
+    let controls = engine.embed_controls(batch)?;
     engine.enter_denoiser(0)?;
     engine.timings.encode += begin.elapsed();
 
@@ -263,7 +267,7 @@ pub(crate) fn start(
     )?;
     let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
     let start = Start { extra, ..start };
-    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?;
+    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?.with_controls(controls);
     engine.timings.denoise += begin.elapsed();
     Ok(group)
 }
@@ -460,6 +464,17 @@ impl Engine {
                 Ok(self.image_encoder.insert(encoder))
             }
         }
+    }
+
+    /// Puts the LoRAs of `job` into the weights and opens its refiner and its control networks, in a smaller mode where memory is out.
+    /// `tell` gets a change of the mode.
+    ///
+    /// # Errors
+    /// Those of [`Engine::set_loras`] and [`Engine::set_controls`], and of `tell`.
+    pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+        self.set_refiner(job.refiner.as_ref())?;
+        self.set_controls(&job.controls)?;
+        self.take_loras(&job.loras, tell)
     }
 
     /// [`Engine::set_loras`], in a smaller mode where memory is out. `tell` gets a change of the mode.

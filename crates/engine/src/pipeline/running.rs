@@ -1,17 +1,19 @@
 //! The sampler loop: batches that are denoised together, each at its own place of its own schedule.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_media::Gray8Image;
 use kiln_ops::trace::Trace;
-use kiln_request::LoraUse;
+use kiln_request::{Job, LoraUse};
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 use kiln_unet::Conditioning;
 
 use crate::error::{Error, Result};
 use crate::pipeline::conditioning::{Conditions, step_of};
+use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::kept::Kept;
@@ -36,6 +38,8 @@ pub struct Group {
     noise: Box<dyn NoiseSource + Send>,
     /// Which denoiser makes which evaluations.
     turns: Turns,
+    /// The control networks beside the first denoiser.
+    controls: ControlInputs,
     /// Steps of the prompts' schedules.
     steps: usize,
     /// Whether the last evaluation was guided; `None` before the first one.
@@ -81,8 +85,27 @@ impl Group {
         let (_, c, h, w) = latents.dims4()?;
         let turns = Turns::new(turns, (c, h, w), latents.device())?;
         let (stepper, guided, prediction) = (Stepper::new(schedule), None, None);
-        let (paused, keeps_prediction) = (false, false);
-        Ok(Self { stepper, kept, extra, latents, noise, turns, steps, guided, paused, keeps_prediction, prediction })
+        let (paused, keeps_prediction, controls) = (false, false, ControlInputs::default());
+        let images = Self {
+            stepper,
+            kept,
+            extra,
+            latents,
+            noise,
+            turns,
+            controls,
+            steps,
+            guided,
+            paused,
+            keeps_prediction,
+            prediction,
+        };
+        Ok(images)
+    }
+
+    /// The same images with control networks.
+    pub(crate) fn with_controls(self, controls: ControlInputs) -> Self {
+        Self { controls, ..self }
     }
 
     /// How many images.
@@ -121,10 +144,16 @@ impl Group {
         (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.is_on(call))
     }
 
-    /// Whether the next evaluation has other conditions or another guidance than the last one.
+    /// The place of the next evaluation.
+    fn at(&self) -> At {
+        At { call: self.done(), calls: self.evaluations() }
+    }
+
+    /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.
     fn changes(&self) -> bool {
         let (step, on) = self.next();
-        self.guided != Some(on) || self.turns.current().conditions.changes_at(step, on)
+        let controls_change = self.turns.current().denoiser == 0 && self.controls.changes_at(self.at());
+        self.guided != Some(on) || self.turns.current().conditions.changes_at(step, on) || controls_change
     }
 
     /// What two groups need to have in common for one call of the denoiser.
@@ -136,6 +165,7 @@ impl Group {
             latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
             scale: guidance.scale_within_step(on).map(f64::to_bits),
             conditions: conditions.form(on, self.images()),
+            controls: if *denoiser == 0 { self.controls.form(self.at()) } else { Vec::new() },
         }
     }
 }
@@ -147,6 +177,7 @@ struct Form {
     latents: Vec<usize>,
     scale: Option<u64>,
     conditions: Vec<u64>,
+    controls: Vec<u64>,
 }
 
 /// One call of the denoiser for some groups.
@@ -170,6 +201,8 @@ pub struct RunningBatch {
     work: Vec<(GroupId, Workload)>,
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
+    /// The files of the control networks, which all groups have in common too.
+    nets: Vec<PathBuf>,
     calls: Vec<Call>,
     /// Calls whose groups are all paused: they are as they were when the groups go on.
     parked: Vec<Call>,
@@ -199,9 +232,15 @@ impl RunningBatch {
         self.group(id).map(|group| (group.done(), group.evaluations()))
     }
 
-    /// Says which LoRAs the groups that join from now on have in common.
-    pub(crate) fn begin(&mut self, loras: &[LoraUse]) {
-        self.loras = loras.to_vec();
+    /// Says which LoRAs and control networks the groups that join from now on have in common.
+    pub(crate) fn begin(&mut self, job: &Job) {
+        self.loras = job.loras.to_vec();
+        self.nets = nets(job);
+    }
+
+    /// Whether the networks of `job` are those that all groups have in common.
+    pub(crate) fn has_nets_of(&self, job: &Job) -> bool {
+        self.nets == nets(job)
     }
 
     /// The LoRAs that all groups have in common.
@@ -393,6 +432,13 @@ impl Group {
             let rows = conditioning.context.dim(0)? / self.images().max(1);
             conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
         }
+        let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
+        let Turn { denoiser, conditions, .. } = self.turns.current();
+        if *denoiser == 0 {
+            let unconditional = conditions.unconditional_of_image(on);
+            let conditional = (rows / images).saturating_sub(unconditional);
+            conditioning.controls = self.controls.at(self.at(), (unconditional, conditional))?;
+        }
         self.guided = Some(on);
         Ok(conditioning)
     }
@@ -435,6 +481,11 @@ impl Group {
         };
         Ok(())
     }
+}
+
+/// The files of a job's control networks.
+fn nets(job: &Job) -> Vec<PathBuf> {
+    job.controls.iter().map(|control| control.using.net.clone()).collect()
 }
 
 /// The step of some groups at their next evaluation. A group alone has its conditions as they are.

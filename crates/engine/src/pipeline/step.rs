@@ -103,7 +103,7 @@ impl GuidedStep {
             many => Tensor::new(many.iter().map(|&timestep| timestep as f32).collect::<Vec<_>>(), device)?,
         };
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
-        let recordable = is_recordable(device) && !denoiser.segments().is_streamed();
+        let recordable = is_recordable(device) && !denoiser.is_streamed();
         let Some(place) = recorded.filter(|_| recordable) else {
             let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
@@ -209,10 +209,13 @@ impl Constants {
         self.conditioning.tensors().into_iter().chain(&self.cfg_scale).chain(&self.weights).collect()
     }
 
+    /// Whether a step that was recorded with these constants can be replayed with the values of `other`.
     fn same_shapes(&self, other: &Self) -> bool {
         let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
         let kinds = |all: &Self| [all.cfg_scale.is_some(), all.weights.is_some()];
-        kinds(self) == kinds(other) && shapes(self) == shapes(other)
+        kinds(self) == kinds(other)
+            && shapes(self) == shapes(other)
+            && self.conditioning.constants() == other.conditioning.constants()
     }
 
     /// Writes the values of `other`, which has the same shapes.

@@ -8,6 +8,7 @@ use super::{ExecutionTarget, Plan, StagePlan, Workload};
 use kiln_request::{Job, Refiner};
 
 use crate::error::{Error, Result};
+use crate::loaded_controls::control_configs;
 use crate::mode::Mode;
 use crate::room::Room;
 use crate::setup::Setup;
@@ -79,7 +80,8 @@ impl Planner {
     /// The same for at most `most` images.
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let refiner = job.refiner.as_ref().map(Refiner::model);
-        let planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
+        let mut planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
+        planner.set_controls(control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)

@@ -5,7 +5,7 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
-use kiln_unet::Conditioning;
+use kiln_unet::{Conditioning, ControlHint};
 use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
 
@@ -40,6 +40,8 @@ pub(super) struct Networks<'a> {
     pub(super) text: &'a [TextEncoder],
     pub(super) layer: HiddenLayer,
     pub(super) denoiser: &'a dyn Denoiser,
+    /// The embeddings of control images.
+    pub(super) hints: Vec<&'a ControlHint>,
     /// The text encoders and the denoiser of a refiner, where the run has one.
     pub(super) refiner: Option<(&'a [TextEncoder], &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
@@ -174,6 +176,7 @@ impl Networks<'_> {
                     tilings.iter().map(of).collect::<Result<Vec<_>>>()?
                 }
                 Stage::Denoise => {
+                    let _hints = self.embed_controls(&device, work)?;
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
                     if let Some((conditioning, _)) = conditions.first() {
@@ -281,6 +284,17 @@ impl Networks<'_> {
             let _on_the_host = moments.copy()?;
         }
         Ok(())
+    }
+
+    /// The control images of a batch, one by one, and the embedded ones of all images.
+    fn embed_controls(&self, device: &MetaDevice, work: &Workload) -> Result<Vec<MetaTensor>> {
+        let embed = |hint: &&ControlHint| -> Result<MetaTensor> {
+            let image = device.tensor(&[1, hint.channels(), work.height, work.width], self.dtype);
+            let embedded = hint.forward(&image)?;
+            let [_, h, w, c] = embedded.size4()?;
+            Ok(if work.batch_size > 1 { device.tensor(&[work.batch_size, h, w, c], self.dtype) } else { embedded })
+        };
+        self.hints.iter().map(embed).collect()
     }
 
     /// One step between the sampler's tensors.

@@ -5,7 +5,7 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
-use kiln_unet::Unet;
+use kiln_unet::{ControlNet, Unet};
 use kiln_vae::Tiling;
 
 use crate::error::Result;
@@ -26,6 +26,26 @@ pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usi
     let timestep = device.tensor(&[1], DType::F32);
     unet.forward(&x, &timestep, &unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE))?;
     Ok(device.take_flop().by_segment(unet.segments()))
+}
+
+/// Operations of each of a control network's segments, in one call as [`unet_flop`].
+///
+/// # Errors
+/// Those of the network for impossible sizes.
+pub fn control_flop(
+    net: &ControlNet,
+    unet: &Unet,
+    images: usize,
+    (h, w): (usize, usize),
+    tokens: usize,
+) -> Result<Vec<f64>> {
+    let device = MetaDevice::new(TARGET, DTYPE);
+    let x = device.tensor(&[images, net.config().network.in_channels, h, w], DTYPE);
+    let timestep = device.tensor(&[1], DType::F32);
+    let conditioning = unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE);
+    let hint = device.tensor(&[images, h, w, net.config().hint_depth()], DTYPE);
+    net.forward(&x, &timestep, &conditioning, &hint, &net.even_scales(1.0))?;
+    Ok(device.take_flop().by_segment(net.segments()))
 }
 
 /// Operations of decoding one image from latents of `(height, width)`.

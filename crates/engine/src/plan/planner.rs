@@ -8,16 +8,18 @@ use kiln_mempool::Rounding;
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler};
-use kiln_unet::Unet;
+use kiln_unet::{ControlConfig, ControlHint, ControlNet, Unet};
 use kiln_upscale::Upscaler;
 use kiln_vae::Tiling;
 use kiln_weights::{Estimate, Placement, Segment, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks, PassFlop, StageBytes, StageRun, TOKENS};
+use super::flop::control_flop;
 use super::{Enlargement, ExecutionTarget, Pass, Plan, SecondPassWork, StagePlan, Workload, decoder_flop, unet_flop};
 use crate::error::Result;
 use crate::memory::VaeMemory;
 use crate::mode::Mode;
+use crate::pipeline::controlled::Controlled;
 use crate::pipeline::decoder::{Network, tiny};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
@@ -35,6 +37,8 @@ pub struct Planner {
     model: Architecture,
     text: Vec<TextEncoder>,
     unet: Unet,
+    /// Control networks that run in every step, with the embeddings of their images.
+    controls: Vec<(ControlNet, ControlHint)>,
     decoder: Network,
     encoder: image_encoder::Network,
     refiner: Option<RefinerPlan>,
@@ -54,6 +58,7 @@ pub(super) struct Measures {
     /// One encoder at a time, where the mode does not keep all.
     text: Vec<Weights>,
     unet: Weights,
+    controls: Vec<Weights>,
     refiner: Option<Weights>,
     decoder: Weights,
     /// The encoder of initial images, where there are any.
@@ -85,6 +90,13 @@ struct Streamed {
     resident: usize,
     ring: usize,
     copied: usize,
+}
+
+impl Streamed {
+    /// Resident segments and the ring.
+    fn on_device(&self) -> usize {
+        self.resident + self.ring
+    }
 }
 
 impl Weights {
@@ -145,10 +157,17 @@ impl Planner {
             encoder: image_encoder::Network::of(&decoder),
             text: text.collect::<kiln_clip::Result<_>>()?,
             unet: Unet::new(model.unet.clone()),
+            controls: Vec::new(),
             decoder,
             model: model.clone(),
             refiner: None,
         })
+    }
+
+    /// Plans from now on with these control networks beside the U-Net, in the order in which jobs name them.
+    pub fn set_controls(&mut self, controls: Vec<ControlConfig>) {
+        let networks = |config: ControlConfig| (ControlNet::new(config.clone()), ControlHint::new(&config));
+        self.controls = controls.into_iter().map(networks).collect();
     }
 
     /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
@@ -267,6 +286,34 @@ impl Planner {
         Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.context * TOKENS)?))
     }
 
+    /// The estimate for streaming control network `i`; of none if there is no such network.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn control_estimate(&self, i: usize, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        let Some((net, _)) = self.controls.get(i) else { return Ok(on.rates.estimate(&[])) };
+        Ok(on.rates.estimate(&self.control_flop(net, work)?))
+    }
+
+    /// Operations of each segment of a control network in a step.
+    fn control_flop(&self, net: &ControlNet, work: &Workload) -> Result<Vec<f64>> {
+        let f = self.model.vae.downscale();
+        let size = (work.height / f, work.width / f);
+        control_flop(net, &self.unet, work.images(), size, work.context * TOKENS)
+    }
+
+    /// Bytes on the device of all control networks while they stream.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn streamed_controls(&self, work: &Workload, on: ExecutionTarget) -> Result<usize> {
+        let of = |(net, _): &(ControlNet, ControlHint)| -> Result<usize> {
+            let weights = Weights::of(net.segments(), on.dtype, on, &self.control_flop(net, work)?);
+            Ok(weights.streamed(StreamBudget::LEAST).on_device())
+        };
+        self.controls.iter().map(of).sum()
+    }
+
     /// Bytes of the U-Net's weights.
     pub(crate) fn unet_bytes(&self, on: ExecutionTarget) -> usize {
         self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
@@ -288,7 +335,8 @@ impl Planner {
             refiner: refiner.map(|refiner| (refiner.text.as_slice(), &refiner.unet as &dyn Denoiser)),
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
-            denoiser: &self.unet,
+            denoiser: &Controlled::new(&self.unet, self.controls.iter().map(|(net, _)| net).collect()),
+            hints: self.controls.iter().map(|(_, hint)| hint).collect(),
             decoder: &self.decoder,
             encoder: &self.encoder,
             dtype,
@@ -310,16 +358,23 @@ impl Planner {
         let per_image = |flop: &[f64]| flop.iter().sum::<f64>() / work.batch_size.max(1) as f64;
         let texts = self.text.iter().chain(refiner.iter().flat_map(|refiner| &refiner.text));
         let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
+        let of_control = |(net, _): &(ControlNet, ControlHint)| -> Result<(Weights, f64)> {
+            let flop = self.control_flop(net, work)?;
+            Ok((Weights::of(net.segments(), dtype, on, &flop), flop.iter().sum()))
+        };
+        let controls: Vec<(Weights, f64)> = self.controls.iter().map(of_control).collect::<Result<_>>()?;
+        let control_flop: Vec<f64> = controls.iter().map(|(_, flop)| *flop).collect();
         Ok(Measures {
             stages,
             map,
             text: texts.map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
             unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
+            controls: controls.into_iter().map(|(weights, _)| weights).collect(),
             refiner: refiner.map(|refiner| Weights::of(refiner.unet.segments(), dtype, on, &refiner_flop)),
             decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
             encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
             upscaler,
-            step_flop: per_image(&step_flop),
+            step_flop: per_image(&step_flop) + per_image(&control_flop),
             second_step_flop: per_image(&second_flop.step),
             refiner_flop: per_image(&refiner_flop),
             decode_flop: decoder_flop(&self.decoder, size)?,
@@ -347,7 +402,8 @@ impl Measures {
             self.streamed(refiner, resident, budget, self.bytes_of(Stage::Refine))
         });
         let refiner_all = refiner.as_ref().map_or(0, Weights::all);
-        let unet_streams = self.streamed(unet, resident_in(mode), budget, self.bytes_of(Stage::Denoise));
+        let unet_streams = self.streamed_unet(resident_in(mode), budget, self.bytes_of(Stage::Denoise));
+        let controls = self.streamed_controls();
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, pass, ways } in &self.stages {
@@ -378,12 +434,13 @@ impl Measures {
             Mode::Full => (0, 0, 0),
             Mode::Medvram => {
                 let between = [images, upscaler.as_ref()].into_iter().flatten().map(Weights::all).sum::<usize>();
-                (0, 0, texts + unet.all() + refiner_all + decoder.all() + between)
+                (0, 0, texts + unet.all() + self.all_controls() + refiner_all + decoder.all() + between)
             }
             Mode::Lowvram { .. } => {
                 let resident = unet_streams.resident + refiner_streams.resident;
                 let between = upscaler.as_ref().map_or(0, Weights::all);
-                (unet_streams.copied, streams(decoder) + images.map_or(0, streams), texts + resident + between)
+                let per_step = unet_streams.copied + controls.copied;
+                (per_step, streams(decoder) + images.map_or(0, streams), texts + resident + between)
             }
         };
         let refiner_copied = if mode.streams() { refiner_streams.copied } else { 0 };
@@ -410,7 +467,7 @@ impl Measures {
     /// Weights and ring of a stage in a mode.
     fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
         let Self { unet, refiner, decoder, encoder, upscaler, on, .. } = self;
-        let unets = unet.all() + refiner.as_ref().map_or(0, Weights::all);
+        let unets = unet.all() + self.all_controls() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
         let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
         // Those besides the model's own: the encoder of images, and the network between two passes.
@@ -431,6 +488,7 @@ impl Measures {
             // On the CPU text encoders give their memory back.
             (Mode::Full, Some(_)) => (unets + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0),
             (Mode::Medvram, None) => (largest(&Weights::all), 0),
+            (Mode::Medvram, Some(_)) if stage == Stage::Denoise => (unet.all() + self.all_controls(), 0),
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
             (Mode::Lowvram { .. }, None) => {
                 // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
@@ -439,9 +497,13 @@ impl Measures {
                 let Streamed { resident, ring, .. } = texts.unwrap_or_default();
                 (resident, ring)
             }
+            (Mode::Lowvram { .. }, Some(_)) if stage == Stage::Denoise => {
+                let (unet, controls) =
+                    (self.streamed_unet(resident_in(mode), budget, beside), self.streamed_controls());
+                (unet.resident + controls.resident, unet.ring + controls.ring)
+            }
             (Mode::Lowvram { .. }, Some(weights)) => {
-                let is_denoiser = matches!(stage, Stage::Denoise | Stage::Refine);
-                let resident = if is_denoiser { resident_in(mode).min(weights.all()) } else { 0 };
+                let resident = if stage == Stage::Refine { resident_in(mode).min(weights.all()) } else { 0 };
                 let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
                 (resident, ring)
             }
@@ -451,6 +513,27 @@ impl Measures {
     /// How weights stream beside what a stage has, with so many bytes resident.
     fn streamed(&self, weights: &Weights, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
         weights.streamed(StreamBudget { resident, room: self.room(budget, beside) })
+    }
+
+    /// How the U-Net streams in the room that control networks leave.
+    fn streamed_unet(&self, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
+        let room = self.room(budget, beside).saturating_sub(self.streamed_controls().on_device());
+        self.unet.streamed(StreamBudget { resident, room })
+    }
+
+    /// How all control networks stream together.
+    fn streamed_controls(&self) -> Streamed {
+        let all = self.controls.iter().map(|weights| weights.streamed(StreamBudget::LEAST));
+        all.fold(Streamed::default(), |sum, one| Streamed {
+            resident: sum.resident + one.resident,
+            ring: sum.ring + one.ring,
+            copied: sum.copied + one.copied,
+        })
+    }
+
+    /// Bytes of all control networks.
+    fn all_controls(&self) -> usize {
+        self.controls.iter().map(Weights::all).sum()
     }
 
     /// What a stage has besides weights, run in the fastest way.
@@ -517,6 +600,7 @@ impl Measures {
     /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
         let room = self.room(budget, self.bytes_of(Stage::Denoise));
+        let room = room.saturating_sub(self.streamed_controls().on_device());
         room.saturating_sub(self.unet.streamed(StreamBudget::LEAST).ring).min(self.unet.all())
     }
 

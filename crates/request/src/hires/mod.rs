@@ -129,6 +129,11 @@ impl Request {
             let expected = "none with a second pass: leave out `hires_scale` and `hires_size`, or the refiner".into();
             return Err(Error::Value { name: "refiner", found: refiner.model().name(), expected });
         }
+        if let Some(control) = first.controls.first() {
+            let expected =
+                "none with a second pass: leave out `hires_scale` and `hires_size`, or the control networks".into();
+            return Err(Error::Value { name: "controls", found: control.using.name(), expected });
+        }
         let strength = self.hires_strength.unwrap_or(STRENGTH);
         if strength <= 0.0 {
             let expected = "more than 0 and at most 1".into();

@@ -5,6 +5,7 @@
 
 mod cache;
 mod choices;
+mod control;
 mod extend;
 mod masks;
 mod paste;
@@ -13,6 +14,7 @@ mod read;
 
 pub use cache::InputCache;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
+pub(crate) use control::{FittedInput, fit_control};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;

@@ -9,10 +9,11 @@ use kiln_media::{
 };
 
 use super::cache::Source;
+use super::control::FittedInput;
 use super::masks;
 use super::paste::PasteBack;
 use super::read::{ImageFile, file_name, pixels_md5};
-use super::{InpaintArea, MaskContent, ResizeChoice, Rule};
+use super::{InpaintArea, MaskContent, Rule};
 use crate::error::{Error, Result};
 use crate::init::{Init, InitImage, InitLatents};
 use crate::options::{ImageOptions, OPTIONS, OptionGroup, OptionSet, Request};
@@ -42,6 +43,7 @@ pub struct Input {
 #[derive(Debug, Clone)]
 pub struct Prepared {
     pub init: Init,
+    pub(crate) fitted: FittedInput,
     pub input: Input,
     pub width: usize,
     pub height: usize,
@@ -139,12 +141,12 @@ impl Request {
             extend: self.extend,
             ..Request::default()
         };
-        let (init, paste_back) = begin(image, mask, &options, (width, height))?;
+        let (init, fitted, paste_back) = begin(image, mask, &options, (width, height))?;
         let paste_back = paste_back.filter(|_| options.paste_back).map(Arc::new);
         let pasted = paste_back.as_ref().map_or(0, |paste_back| paste_back.pixels());
         let source = Source::of(self, multiple);
         let input = Input { files, request, paste_back, pasted, source, lacks_pixels: false };
-        Ok(Some(Prepared { init, input, width, height }))
+        Ok(Some(Prepared { init, fitted, input, width, height }))
     }
 
     /// The options of input images, with the defaults that follow from other options.
@@ -237,16 +239,13 @@ fn begin(
     mask: Option<Gray8Image>,
     options: &ImageOptions,
     (width, height): (usize, usize),
-) -> Result<(Init, Option<PasteBack>)> {
-    let mode = match options.resize_mode {
-        ResizeChoice::Stretch => ResizeMode::Stretch,
-        ResizeChoice::Crop => ResizeMode::Crop,
-        ResizeChoice::Fill => ResizeMode::Fill,
-    };
+) -> Result<(Init, FittedInput, Option<PasteBack>)> {
+    let mode = options.resize_mode.mode();
     let strength = options.strength;
     let Some(mask) = mask else {
         let image = image.resize_to(mode, width, height, Filter::Lanczos3)?;
-        return Ok((Init::Image { image: pixels(&image, options.latents())?, strength }, None));
+        let init = Init::Image { image: pixels(&image, options.latents())?, strength };
+        return Ok((init, FittedInput { image: Arc::new(image), region: None }, None));
     };
     let is_automatic = options.rule == Rule::Automatic1111;
     let (image, mask, paste_back) = match options.inpaint_area {
@@ -268,11 +267,13 @@ fn begin(
             (fitted, seen, PasteBack { original: image, mask, region: Some(region) })
         }
     };
+    let region = paste_back.region.map(|region| (region, paste_back.original.size()));
+    let fitted = FittedInput { image: Arc::new(image.clone()), region };
     // As AUTOMATIC1111 does, noise and nothing in the latents begin with colors from around the mask, too.
     let image = if options.mask_content == MaskContent::Original { image } else { fill_masked(&image, &mask)? };
     let mask = masks::of_rule(&mask, options)?;
     let image = pixels(&image, options.latents())?;
-    Ok((Init::Masked { image, mask, strength }, Some(paste_back)))
+    Ok((Init::Masked { image, mask, strength }, fitted, Some(paste_back)))
 }
 
 /// Whether an option is one of soft inpainting besides its switch.

@@ -87,6 +87,8 @@ pub enum OptionKind {
     Upscaler(fn() -> Vec<&'static str>),
     /// LoRA files with their strengths.
     Loras,
+    /// Control networks with their images and strengths.
+    Controls,
 }
 
 /// How the infotext of an image has an option: under AUTOMATIC1111's key, where that program or an extension has one.
@@ -183,6 +185,7 @@ impl OptionKind {
             Self::Upscaler(names) => names().into_iter().chain(["a"]).map(String::from).collect(),
             Self::Numbers => vec!["3,2,1".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
+            Self::Controls => vec!["net=a.safetensors,image=b.png,weight=0.5;net=c,mode=prompt,resize=fill".into()],
         }
     }
 
@@ -213,6 +216,7 @@ impl OptionKind {
             Self::Folder | Self::File | Self::Model => "path".into(),
             Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
+            Self::Controls => "list of controls".into(),
         }
     }
 }

@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::row::{OptionKind, OptionRow};
 use super::table::{OPTIONS, Request};
+use crate::control::ControlMode;
+use crate::input::ResizeChoice;
 
 /// The JSON schema (draft 2020-12) of a [`Request`]: what `serde` reads, with the ranges of the table. A default
 /// that depends on the model is in the description.
@@ -54,6 +56,24 @@ fn property(row: &OptionRow) -> Value {
                     },
                     "text": {"type": "number"},
                     "unet": {"type": "number"},
+                },
+            },
+        }),
+        OptionKind::Controls => json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["net"],
+                "properties": {
+                    "net": {"type": "string"},
+                    "image": {"type": ["string", "null"]},
+                    "weight": {"type": "number"},
+                    "start": {"type": "number", "minimum": 0.0, "maximum": 1.0},
+                    "end": {"type": "number", "minimum": 0.0, "maximum": 1.0},
+                    "mode": {"type": "string", "enum": ControlMode::IDS},
+                    "guess": {"type": "boolean"},
+                    "resize": {"type": "string", "enum": ResizeChoice::IDS},
                 },
             },
         }),

@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
 use super::row::OptionGroup::{Hires, Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
-    Borders, Choice, File, Flag, Folder, Loras, Model, Name, Number, Numbers, Offset, Seed, Side, Size, Switch, Text,
-    Upscaler, Whole,
+    Borders, Choice, Controls, File, Flag, Folder, Loras, Model, Name, Number, Numbers, Offset, Seed, Side, Size,
+    Switch, Text, Upscaler, Whole,
 };
 use super::row::{InfotextKey, OptionRow};
+use crate::control::ControlUse;
 use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
@@ -236,6 +237,9 @@ options! {
         /// LoRA files to add to the weights, besides those that the prompt names: FILE, FILE:0.8, or FILE:0.8:0.5 for text
         /// encoders and denoiser.
         loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
+        /// Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5,
+        /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill. Without image the input image is used.
+        controls: Vec<ControlUse> { kind: Controls, short_names: &["control"], group: Image }
         /// Number of batches.
         batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
         /// Number of images in a batch, which are generated at once.

@@ -7,6 +7,7 @@ use kiln_clip::prompt::ChunkCut;
 use kiln_scheduler::{Convention, SigmaSchedule};
 
 use super::scalar::Scalar;
+use crate::control::ControlUse;
 use crate::lora::LoraUse;
 use crate::request::Rng;
 
@@ -163,6 +164,28 @@ impl OptionValue for Vec<LoraUse> {
     }
 
     /// An infotext has them as tags in the prompt.
+    fn infotext(&self) -> Option<String> {
+        None
+    }
+
+    fn read_infotext(&mut self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Control networks: semicolons between them.
+impl OptionValue for Vec<ControlUse> {
+    fn is_default(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        *self =
+            text.split(';').map(str::trim).filter(|text| !text.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// An infotext has each one under a key of its own.
     fn infotext(&self) -> Option<String> {
         None
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::control::Control;
 use crate::input::Rule;
 use crate::job::Job;
 use crate::lora::{LoraName, LoraUse, beside_tags, file_stem};
@@ -36,6 +37,8 @@ pub struct OwnSettings {
     pub refiner: Option<NamedFile>,
     /// The LoRAs, in their order.
     pub loras: Vec<NamedFile>,
+    /// The control networks, in their order.
+    pub controls: Vec<NamedFile>,
     /// The input images.
     pub inputs: Vec<InputFile>,
     /// The words of the prompts that had vectors of their own.
@@ -167,7 +170,8 @@ impl OwnSettings {
         let parts = settings.files.iter_mut().map(|part| &mut part.file);
         let inputs = settings.inputs.iter_mut().map(|input| &mut input.file);
         let models = settings.refiner.iter_mut().chain([&mut settings.model]);
-        for file in parts.chain(inputs).chain(&mut settings.loras).chain(models) {
+        let nets = settings.controls.iter_mut();
+        for file in parts.chain(inputs).chain(&mut settings.loras).chain(nets).chain(models) {
             file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
         }
         Ok((settings, unknown))
@@ -219,6 +223,7 @@ impl Job {
             seed_resize_from: self.seeds.resize_from,
             rng: self.rng,
             loras: loras.iter().cloned().map(without_folder).collect(),
+            controls: self.controls.iter().map(Control::request).collect(),
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),

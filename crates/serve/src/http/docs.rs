@@ -5,11 +5,12 @@ use std::fmt::Write;
 use axum::Json;
 use axum::http::header;
 use axum::response::{Html, IntoResponse};
-use kiln_engine::request_schema;
+use kiln_engine::{find_option, request_schema};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::{health, jobs, lists, openai, settings};
+use crate::app::is_of_server;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -52,7 +53,8 @@ fn job_schema() -> Value {
         schema.remove("$schema");
     }
     if let Some(fields) = schema["properties"].as_object_mut() {
-        fields.retain(|name, _| name != "wildcards_dir" && !name.starts_with("refiner"));
+        let is_of_server = |name: &str| find_option(name).is_some_and(is_of_server) || name.starts_with("refiner");
+        fields.retain(|name, _| !is_of_server(name));
         let text = |text: &str| json!({ "type": ["string", "null"], "description": text });
         fields.insert("model".into(), text("The model's name. Default: the first one."));
         for (name, what) in [("init", "The image to begin with"), ("mask", "The part that is made again")] {

@@ -28,6 +28,9 @@ const SINGLE: [(&str, &str); 8] = [
     ("conv_out", "out.2"),
 ];
 
+/// Convolutions between the first and the last of a control network's image embedding: a SiLU after each takes a number.
+const HINT_BLOCKS: usize = 6;
+
 /// The maximum number of blocks. The rest of a file that claims more is not read.
 const MAX_COUNT: usize = 64;
 
@@ -74,6 +77,13 @@ pub struct UnetShape {
 impl UnetShape {
     /// Reads the dimensions from a source with CompVis' names without a prefix. `None` if there is no such U-Net.
     pub fn read(source: &dyn ParamSource) -> Option<Self> {
+        let out_channels = source.info("out.2.weight").and_then(|info| info.shape.first().copied())?;
+        Some(Self { out_channels, ..Self::read_encoder(source)? })
+    }
+
+    /// Reads the dimensions of the way down and the middle, as a control network has them alone; without a way up there
+    /// is none in the result. `None` if there is no first convolution.
+    pub fn read_encoder(source: &dyn ParamSource) -> Option<Self> {
         let shape = |name: &str| source.info(name).map(|ParamInfo { shape, .. }| shape);
         let dim = |name: &str, axis: usize| shape(name).and_then(|shape| shape.get(axis).copied());
         let depth = |block: &str| {
@@ -114,7 +124,7 @@ impl UnetShape {
         });
         Some(Self {
             in_channels: dim("input_blocks.0.0.weight", 1)?,
-            out_channels: dim("out.2.weight", 0)?,
+            out_channels: dim("input_blocks.0.0.weight", 1)?,
             down,
             middle,
             up,
@@ -159,6 +169,24 @@ impl UnetShape {
                 names.add(format!("up_blocks.{i}.upsamplers.0.conv"), stored, &[]);
             }
         }
+        names
+    }
+
+    /// The names of a control network with such an encoder: in the files of its authors and in `convert_controlnet_checkpoint`
+    /// of diffusers.
+    pub fn control_names(&self) -> Names {
+        let mut names = self.names();
+        let hint = "controlnet_cond_embedding";
+        names.add(format!("{hint}.conv_in"), "input_hint_block.0", &[]);
+        for i in 0..HINT_BLOCKS {
+            names.add(format!("{hint}.blocks.{i}"), format!("input_hint_block.{}", 2 * i + 2), &[]);
+        }
+        names.add(format!("{hint}.conv_out"), format!("input_hint_block.{}", 2 * HINT_BLOCKS + 2), &[]);
+        let layers: usize = self.down.iter().map(|level| level.depths.len()).sum();
+        for i in 0..layers + self.down.len() {
+            names.add(format!("controlnet_down_blocks.{i}"), format!("zero_convs.{i}.0"), &[]);
+        }
+        names.add("controlnet_mid_block", "middle_block_out.0", &[]);
         names
     }
 }

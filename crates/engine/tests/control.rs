@@ -1,0 +1,302 @@
+//! ControlNets against diffusers' pipelines, in every mode and batch.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use kiln_engine::{
+    Control, ControlMode, ControlUse, Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask,
+    ModeChoice, Request, SamplerKind,
+};
+use kiln_media::{Rgb8Image, StillFormat, encode};
+use kiln_testkit::{Fixture, Parity, TinyControl, control_pixels, fixtures};
+use serde::Deserialize;
+
+use support::{cpu, cpu_in, latents, request, tiny};
+
+/// Largest error of final latents in f32, in their standard deviations.
+const BOUND: f64 = 1e-3;
+/// The size of the control image in the cases, which is resized.
+const CONTROL_SIZE: (usize, usize) = (80, 48);
+
+/// A case of `control.json`.
+#[derive(Deserialize)]
+struct Case {
+    kind: String,
+    name: String,
+    prompt: String,
+    seed: u64,
+    steps: usize,
+    cfg_scale: f64,
+    images: usize,
+    sampler: SamplerKind,
+    task: String,
+    strength: f64,
+    guess: bool,
+    nets: Vec<(String, f64, f64, f64)>,
+}
+
+/// A folder with a control image and networks.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (width, height) = CONTROL_SIZE;
+        let image = Rgb8Image::new(width, height, control_pixels(width, height)).unwrap();
+        std::fs::write(folder.path().join("control.png"), encode(&image, StillFormat::Png).unwrap()).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A network for the model `kind`, which is written where it is not there yet.
+    fn net(&self, kind: &str, number: u32, is_small: bool) -> PathBuf {
+        let path = self.path(&format!("{kind}-{number}-{is_small}"));
+        if !path.exists() {
+            TinyControl { number, is_small }.write(kind, &path);
+        }
+        path
+    }
+
+    /// A network with the control image.
+    fn control(&self, net: &Path) -> ControlUse {
+        ControlUse { image: Some(self.path("control.png")), ..ControlUse::new(net) }
+    }
+}
+
+fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
+    let mut images = Vec::new();
+    engine
+        .txt2img(job, &mut |event| {
+            if let Event::Image(image) = event {
+                images.push(*image);
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    images
+}
+
+fn run_request(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
+    let job = request.resolve(engine.model()).unwrap();
+    run(engine, &job)
+}
+
+fn bits(images: &[GeneratedImage]) -> Vec<f32> {
+    latents(images).flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// What the images of a case begin with: the image and the mask of `image_to_image.safetensors`.
+fn init(case: &Case) -> Option<Init> {
+    let inputs = Fixture::open("image_to_image.safetensors");
+    let image = InitImage::new(&inputs.tensor("image"), InitLatents::Sample).unwrap();
+    let strength = case.strength;
+    match case.task.as_str() {
+        "img2img" => Some(Init::Image { image, strength }),
+        "inpaint" => Some(Init::Masked { image, mask: Mask::new(&inputs.tensor("mask")).unwrap(), strength }),
+        _ => None,
+    }
+}
+
+#[test]
+fn latents_are_diffusers() {
+    let text = std::fs::read_to_string(fixtures("control.json")).unwrap();
+    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
+    let (files, fixture) = (Files::new(), Fixture::open("control.safetensors"));
+    for kind in ["sd1", "sd2v", "sdxl"] {
+        let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("control", format!("{kind} f32")));
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind).collect();
+        assert!(cases.len() >= 3);
+        for case in cases {
+            let control = |(number, (form, weight, start, end)): (usize, &(String, f64, f64, f64))| ControlUse {
+                weight: *weight,
+                start: *start,
+                end: *end,
+                guess: case.guess,
+                ..files.control(&files.net(kind, number as u32, form == "small"))
+            };
+            let request = Request {
+                cfg_scale: Some(case.cfg_scale),
+                sampler: Some(case.sampler.into()),
+                batch_size: Some(case.images),
+                controls: case.nets.iter().enumerate().map(control).collect(),
+                ..request(&case.prompt, (64, 64), case.steps, case.seed)
+            };
+            let mut job = request.resolve(engine.model()).unwrap();
+            if let Some(init) = init(case) {
+                job = job.with_init(init, engine.model()).unwrap();
+            }
+            let images = run(&mut engine, &job);
+            let expected = fixture.tensor(&format!("{kind}.{}", case.name));
+            parity.check(&case.name, &latents(&images), &expected, BOUND);
+        }
+    }
+}
+
+/// A request with two networks, one of which acts on the conditional rows of a part of the evaluations.
+fn two_nets(files: &Files) -> Request {
+    let first = ControlUse { weight: 0.7, ..files.control(&files.net("sd1", 0, false)) };
+    let second = ControlUse { guess: true, end: 0.5, ..files.control(&files.net("sd1", 1, false)) };
+    Request {
+        controls: vec![first, second],
+        batch_size: Some(3),
+        sampler: Some(SamplerKind::EulerA.into()),
+        ..request("a pear", (64, 64), 4, 7)
+    }
+}
+
+#[test]
+fn an_image_is_the_same_in_every_mode_and_batch() {
+    let files = Files::new();
+    let three = two_nets(&files);
+    let mut engine = tiny("sd1", &cpu());
+    let expected = run_request(&mut engine, &three);
+    for (i, image) in expected.iter().enumerate() {
+        let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
+        let alone = run_request(&mut engine, &one);
+        assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
+    }
+    // Without the networks another image, and the same again with them.
+    let plain = Request { controls: Vec::new(), ..three.clone() };
+    assert!(bits(&run_request(&mut engine, &plain)) != bits(&expected));
+    assert!(bits(&run_request(&mut engine, &three)) == bits(&expected));
+    for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
+        let mut engine = tiny("sd1", &cpu_in(mode));
+        let job = three.resolve(engine.model()).unwrap();
+        assert!(bits(&run(&mut engine, &job)) == bits(&expected), "{mode:?}");
+    }
+}
+
+/// Jobs with their own control images share a batch, and groups with other strengths take turns.
+#[test]
+fn running_batches_keep_their_bits() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let base = Request { batch_size: None, ..two_nets(&files) };
+    let weaker = {
+        let controls = base.controls.iter().map(|control| ControlUse { weight: 0.3, ..control.clone() }).collect();
+        Request { controls, seed: Some(9), ..base.clone() }
+    };
+    let jobs = [base, weaker].map(|request| request.resolve(engine.model()).unwrap());
+    let alone: Vec<Vec<f32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
+    let mut running = kiln_engine::RunningBatch::new();
+    let mut watch = |_: Event| ControlFlow::Continue(());
+    let mut ids = Vec::new();
+    for job in &jobs {
+        ids.push(engine.join(&mut running, job, 0, &mut watch).unwrap());
+    }
+    let other = Request { controls: Vec::new(), ..request("a pear", (64, 64), 4, 7) }.resolve(engine.model()).unwrap();
+    let message = engine.join(&mut running, &other, 0, &mut watch).unwrap_err().to_string();
+    assert!(message.contains("`controls`"), "{message}");
+    while engine.step(&mut running, &mut watch).unwrap().len() < 2 {}
+    for ((id, job), alone) in ids.into_iter().zip(&jobs).zip(alone) {
+        let images = engine.finish(&mut running, id, (job, 0), &mut watch).unwrap();
+        assert!(bits(&images) == alone);
+    }
+}
+
+/// The input image takes the place of a control image that is not named.
+#[test]
+fn the_input_image_is_the_control_image() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let net = files.net("sd1", 0, false);
+    let with = |control: ControlUse| Request {
+        init: Some(files.path("control.png")),
+        strength: Some(0.8),
+        controls: vec![control],
+        ..request("a pear", (64, 64), 4, 7)
+    };
+    let named = with(files.control(&net)).resolve(engine.model()).unwrap();
+    let left_out = with(ControlUse::new(&net)).resolve(engine.model()).unwrap();
+    assert_eq!(bits(&run(&mut engine, &named)), bits(&run(&mut engine, &left_out)));
+    let message = Request { controls: vec![ControlUse::new(&net)], ..request("a pear", (64, 64), 4, 7) }
+        .resolve(engine.model())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("`controls`") && message.contains("`image`"), "{message}");
+}
+
+/// AUTOMATIC1111's control modes (`scripts/hook.py` of sd-webui-controlnet): soft weights `0.825 ** (12 - i)`, and with
+/// "ControlNet is more important" for the conditional half alone.
+#[test]
+fn control_modes_change_the_factors() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let mut with = |mode: ControlMode, weight: f64| {
+        let control = ControlUse { mode, weight, ..files.control(&files.net("sd1", 0, false)) };
+        let request = Request { controls: vec![control], ..request("a pear", (64, 64), 4, 7) };
+        let job = request.resolve(engine.model()).unwrap();
+        bits(&run(&mut engine, &job))
+    };
+    let all = [ControlMode::Balanced, ControlMode::Prompt, ControlMode::Control].map(|mode| with(mode, 1.0));
+    assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
+    // Without a weight they are all the same: the plain image.
+    let none = [ControlMode::Balanced, ControlMode::Prompt, ControlMode::Control].map(|mode| with(mode, 0.0));
+    assert!(none[0] == none[1] && none[1] == none[2]);
+}
+
+#[test]
+fn settings_make_the_image_again() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let request = Request { batch_size: None, ..two_nets(&files) };
+    let job = request.resolve(engine.model()).unwrap();
+    let images = run(&mut engine, &job);
+    let settings: serde_json::Value = serde_json::from_str(&images[0].settings).unwrap();
+    let controls = &settings["request"]["controls"];
+    assert_eq!(controls[0]["net"], "sd1-0-false");
+    assert_eq!((&controls[1]["guess"], &controls[1]["end"]), (&true.into(), &0.5.into()));
+    assert_eq!(controls[0]["image"], "control.png");
+    assert_eq!(settings["controls"][1]["name"], "sd1-1-false");
+    assert_eq!(settings["inputs"][0]["option"], "controls[0].image");
+    assert!(!images[0].settings.contains(&files.0.path().display().to_string()));
+}
+
+/// A control image of a caller.
+#[test]
+fn pixels_of_a_caller_are_fitted_by_the_caller() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let job = request("a pear", (64, 64), 4, 7).resolve(engine.model()).unwrap();
+    let net = ControlUse::new(files.net("sd1", 0, false));
+    let of = |side: usize| Control::new(net.clone(), Rgb8Image::new(side, side, control_pixels(side, side)).unwrap());
+    let with = |control| Job { controls: vec![control], ..job.clone() };
+    assert!(bits(&run(&mut engine, &with(of(64)))) != bits(&run(&mut engine, &job)));
+    let error = engine.txt2img(&with(of(32)), &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
+    assert!(error.contains("32x32") && error.contains("64x64"), "{error}");
+}
+
+/// The ControlNet that comes with Kiln, against final latents that diffusers computed.
+#[test]
+#[ignore = "needs ../shared/models"]
+fn shared_data_the_emoji_controlnet_gives_diffusers_latents() {
+    let expected = kiln_testkit::shared_models("emoji-companions").join("expected");
+    let models = kiln_testkit::repository().join("models");
+    let mut engine = support::load(&models.join("emoji"), &cpu());
+    let parity = Parity::new("control", "emoji f32");
+    for (name, prompt, seed, weight) in
+        [("house-moved", "house", 12, 1.0), ("octopus", "octopus", 11, 1.0), ("strawberry-half", "strawberry", 13, 0.5)]
+    {
+        let file = |end: &str| expected.join(format!("controlnet-{name}{end}"));
+        let control = ControlUse {
+            image: Some(file("-map.png")),
+            weight,
+            ..ControlUse::new(models.join("emoji-controlnet-edges"))
+        };
+        let request = Request {
+            cfg_scale: Some(3.0),
+            sampler: Some(SamplerKind::Ddim.into()),
+            controls: vec![control],
+            ..request(prompt, (256, 256), 20, seed)
+        };
+        let found = latents(&run_request(&mut engine, &request));
+        let expected = Fixture::read(name, &file(".safetensors")).tensor("latents");
+        parity.check(name, &found, &expected, BOUND);
+    }
+}

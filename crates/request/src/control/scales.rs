@@ -1,0 +1,82 @@
+//! The factors of a control network's residuals, and the evaluations at which it acts.
+
+use std::sync::Arc;
+
+use kiln_scheduler::Convention;
+
+use super::spec::{ControlMode, ControlUse};
+
+/// The factor from one residual to the one before in AUTOMATIC1111's soft weights, and the number of the last one
+/// (`scripts/hook.py` of sd-webui-controlnet, `soft_injection`): 13 residuals in Stable Diffusion 1, of which networks with
+/// fewer have the first ones.
+const SOFT: f64 = 0.825;
+const LAST_SOFT: usize = 12;
+
+/// The factors of `count` residuals, those of the skip connections and then the middle's.
+pub fn scales(control: &ControlUse, count: usize) -> Arc<[f32]> {
+    let weight = control.weight;
+    let of = |i: usize| match control.mode {
+        // diffusers: `torch.logspace(-1, 0, count) * conditioning_scale`.
+        _ if control.guess => {
+            let exponent = i as f64 / count.saturating_sub(1).max(1) as f64 - 1.0;
+            10f64.powf(exponent) as f32 * weight as f32
+        }
+        ControlMode::Balanced => weight as f32,
+        ControlMode::Prompt | ControlMode::Control => (weight * SOFT.powi(LAST_SOFT.saturating_sub(i) as i32)) as f32,
+    };
+    (0..count).map(of).collect()
+}
+
+/// Whether a control network acts at evaluation `call` of `calls`, which belongs to step `step` of `steps`.
+///
+/// diffusers (`controlnet_keep`): not if `call / calls < start or (call + 1) / calls > end`. AUTOMATIC1111's extension
+/// compares the part of the steps before this one with both ends.
+pub fn is_active(
+    control: &ControlUse,
+    convention: Convention,
+    (call, calls): (usize, usize),
+    (step, steps): (usize, usize),
+) -> bool {
+    let part = |i: usize, n: usize| i as f64 / n.max(1) as f64;
+    match convention {
+        Convention::Automatic1111 => (control.start..=control.end).contains(&part(step, steps)),
+        _ => !(part(call, calls) < control.start || part(call + 1, calls) > control.end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `torch.logspace(-1, 0, 13)[[0, 6, 12]]`, and the last of AUTOMATIC1111's soft weights.
+    #[test]
+    fn factors_are_those_of_the_programs() {
+        let close =
+            |found: f32, expected: f64| assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
+        let guess = scales(&ControlUse { guess: true, weight: 0.5, ..ControlUse::new("a") }, 13);
+        close(guess[0], 0.05);
+        close(guess[6], 0.5 * 0.316_227_77);
+        close(guess[12], 0.5);
+        for mode in [ControlMode::Prompt, ControlMode::Control] {
+            let soft = scales(&ControlUse { mode, weight: 2.0, ..ControlUse::new("a") }, 10);
+            assert_eq!(soft.len(), 10);
+            close(soft[0], 2.0 * 0.825f64.powi(12));
+            close(soft[9], 2.0 * 0.825f64.powi(3));
+        }
+        assert_eq!(&*scales(&ControlUse { weight: 0.7, ..ControlUse::new("a") }, 3), [0.7f32; 3]);
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_programs() {
+        let active = |start, end, convention| {
+            let control = ControlUse { start, end, ..ControlUse::new("a") };
+            (0..10).filter(|&i| is_active(&control, convention, (i, 10), (i, 10))).collect::<Vec<_>>()
+        };
+        assert_eq!(active(0.0, 1.0, Convention::Diffusers), (0..10).collect::<Vec<_>>());
+        assert_eq!(active(0.25, 0.75, Convention::Diffusers), [3, 4, 5, 6]);
+        assert_eq!(active(0.2, 0.5, Convention::Diffusers), [2, 3, 4]);
+        assert_eq!(active(0.2, 0.5, Convention::Automatic1111), [2, 3, 4, 5]);
+        // Of three evaluations none lies within the first third of a half.
+        assert_eq!(active(0.0, 0.05, Convention::Diffusers), [0; 0]);
+    }
+}

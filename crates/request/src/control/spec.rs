@@ -1,0 +1,267 @@
+//! A control network in a request.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::input::ResizeChoice;
+
+/// A control network, its image, and how strongly it guides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlUse {
+    /// The network: a file, a folder in the diffusers layout, or `hf:OWNER/NAME`.
+    pub net: PathBuf,
+    /// The control image; `None` is the input image of image-to-image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
+    /// The factor of what the network adds (`controlnet_conditioning_scale` of diffusers); 1 is what it was trained with.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: f64,
+    /// The part of the evaluations after which it acts, 0 to 1.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub start: f64,
+    /// The part of the evaluations up to which it acts, 0 to 1, more than `start`.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub end: f64,
+    /// AUTOMATIC1111's control mode.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: ControlMode,
+    /// diffusers' guess mode: weaker at the first layers, and for the conditional half alone.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guess: bool,
+    /// How the control image gets the size of the results.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub resize: ResizeChoice,
+}
+
+/// Which of prompt and control image counts more (`ControlMode` of AUTOMATIC1111's ControlNet extension).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlMode {
+    /// Both: every residual has the weight.
+    #[default]
+    Balanced,
+    /// The prompt: residuals of early layers are weaker.
+    Prompt,
+    /// The control image: as with the prompt, and for the conditional half alone.
+    Control,
+}
+
+/// The largest weight, in both directions.
+const MAX_WEIGHT: f64 = 100.0;
+/// The keys of the text form, in their order.
+const KEYS: [&str; 8] = ["net", "image", "weight", "start", "end", "mode", "guess", "resize"];
+
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(value: &f64) -> bool {
+    *value == 1.0
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl ControlMode {
+    /// All names, as users type them.
+    pub const IDS: [&str; 3] = ["balanced", "prompt", "control"];
+
+    /// The name that users type.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Balanced => "balanced",
+            Self::Prompt => "prompt",
+            Self::Control => "control",
+        }
+    }
+
+    /// The name in an infotext of AUTOMATIC1111's extension.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Balanced => "Balanced",
+            Self::Prompt => "My prompt is more important",
+            Self::Control => "ControlNet is more important",
+        }
+    }
+
+    fn find(text: &str) -> Option<Self> {
+        let all = [Self::Balanced, Self::Prompt, Self::Control];
+        all.into_iter().find(|mode| mode.id().eq_ignore_ascii_case(text) || mode.label().eq_ignore_ascii_case(text))
+    }
+}
+
+impl ControlUse {
+    /// The network with its usual strength, for the input image.
+    pub fn new(net: impl Into<PathBuf>) -> Self {
+        Self {
+            net: net.into(),
+            image: None,
+            weight: 1.0,
+            start: 0.0,
+            end: 1.0,
+            mode: ControlMode::default(),
+            guess: false,
+            resize: ResizeChoice::default(),
+        }
+    }
+
+    /// The network's name in settings: its file's without an extension.
+    pub fn name(&self) -> String {
+        self.net.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// What is impossible about it, as the value and what was expected.
+    pub(crate) fn problem(&self) -> Option<(String, String)> {
+        let Self { weight, start, end, mode, guess, .. } = *self;
+        let part = |value: f64| (0.0..=1.0).contains(&value);
+        if self.net.as_os_str().is_empty() {
+            return Some(("without `net`".into(), "a ControlNet's file, or its folder in the diffusers layout".into()));
+        }
+        if !(weight.abs() <= MAX_WEIGHT) {
+            return Some((format!("weight={weight:?}"), format!("a weight from -{MAX_WEIGHT} to {MAX_WEIGHT}")));
+        }
+        if !part(start) || !part(end) {
+            return Some((format!("start={start:?},end={end:?}"), "`start` and `end` from 0 to 1".into()));
+        }
+        if start >= end {
+            return Some((format!("start={start:?},end={end:?}"), "`start` less than `end`".into()));
+        }
+        if guess && mode != ControlMode::Balanced {
+            let expected = "the mode balanced with `guess`: both say how strong each layer is".into();
+            return Some((format!("guess=true,mode={}", mode.id()), expected));
+        }
+        None
+    }
+}
+
+/// `net=FILE,image=FILE,weight=0.8,start=0,end=0.5,mode=prompt,guess=true,resize=crop`: `net` first, the others in any order.
+/// A file's name may have commas.
+impl FromStr for ControlUse {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut fields: Vec<(&str, String)> = Vec::new();
+        for part in text.split(',') {
+            let known = part.split_once('=').and_then(|(key, value)| {
+                let key = KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim()))?;
+                Some((key, value.trim().to_string()))
+            });
+            if let Some((key, _)) = &known
+                && fields.iter().any(|(had, _)| had == key)
+            {
+                return Err(format!("has `{key}` twice, expected it once"));
+            }
+            match (known, fields.last_mut()) {
+                (Some(field), _) => fields.push(field),
+                // A comma within the name of a file.
+                (None, Some(("net" | "image", value))) => {
+                    value.push(',');
+                    value.push_str(part);
+                }
+                (None, _) => {
+                    let keys = KEYS.join(", ");
+                    return Err(format!(
+                        "`{part}` is none of its fields, expected net=FILE,image=FILE and so on: {keys}"
+                    ));
+                }
+            }
+        }
+        let mut control = Self::new("");
+        for (key, value) in fields {
+            let number = || {
+                let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
+                number.ok_or_else(|| format!("`{key}` is {value}, expected a number"))
+            };
+            match key {
+                "net" => control.net = value.into(),
+                "image" => control.image = Some(value.into()),
+                "weight" => control.weight = number()?,
+                "start" => control.start = number()?,
+                "end" => control.end = number()?,
+                "mode" => {
+                    let expected = || format!("`mode` is {value}, expected one of {}", ControlMode::IDS.join(", "));
+                    control.mode = ControlMode::find(&value).ok_or_else(expected)?;
+                }
+                "guess" => {
+                    control.guess = match value.as_str() {
+                        "true" | "on" => true,
+                        "false" | "off" => false,
+                        _ => return Err(format!("`guess` is {value}, expected true or false")),
+                    }
+                }
+                _ => {
+                    let expected = || format!("`resize` is {value}, expected one of {}", ResizeChoice::IDS.join(", "));
+                    control.resize = ResizeChoice::find(&value).ok_or_else(expected)?;
+                }
+            }
+        }
+        if control.net.as_os_str().is_empty() {
+            return Err("has no `net`, expected net=FILE, a ControlNet's file or folder".into());
+        }
+        Ok(control)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_in_any_order() {
+        let control: ControlUse =
+            "net=a/canny, v2.safetensors,weight=0.5,image=b.png,start=.1,end=0.9,mode=Control,resize=crop"
+                .parse()
+                .unwrap();
+        assert_eq!((control.net.to_str(), control.weight), (Some("a/canny, v2.safetensors"), 0.5));
+        assert_eq!((control.start, control.end, control.mode), (0.1, 0.9, ControlMode::Control));
+        assert_eq!((control.image, control.resize, control.guess), (Some("b.png".into()), ResizeChoice::Crop, false));
+        let plain: ControlUse = "net=x".parse().unwrap();
+        assert_eq!(plain, ControlUse::new("x"));
+    }
+
+    #[test]
+    fn what_is_no_field_is_named() {
+        let message = |text: &str| text.parse::<ControlUse>().unwrap_err();
+        assert!(message("a.safetensors").contains("`a.safetensors` is none of its fields"));
+        assert!(message("net=a,weight=1,preprocessor=x").contains("`preprocessor=x` is none"));
+        assert!(message("net=a,net=b").contains("`net` twice"));
+        assert!(message("net=a,weight=strong").contains("`weight` is strong, expected a number"));
+        assert!(message("net=a,weight=nan").contains("`weight` is nan"));
+        assert!(message("net=a,mode=more").contains("balanced, prompt, control"));
+        assert!(message("net=a,guess=maybe").contains("true or false"));
+        assert!(message("net=a,resize=big").contains("stretch, crop, fill"));
+        assert!(message("image=a").contains("has no `net`"));
+    }
+
+    #[test]
+    fn json_has_what_is_not_a_default() {
+        let control = ControlUse { weight: 0.5, guess: true, ..ControlUse::new("a") };
+        let json = serde_json::to_string(&control).unwrap();
+        assert_eq!(json, r#"{"net":"a","weight":0.5,"guess":true}"#);
+        assert_eq!(serde_json::from_str::<ControlUse>(&json).unwrap(), control);
+        for wrong in [r#"{"net":"a","strength":1}"#, r#"{"image":"a"}"#, r#"{"net":"a","mode":"soft"}"#] {
+            assert!(serde_json::from_str::<ControlUse>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        let problem = |control: ControlUse| control.problem().unwrap().1;
+        let new = || ControlUse::new("a");
+        assert!(new().problem().is_none());
+        assert!(problem(ControlUse { weight: f64::NAN, ..new() }).contains("a weight from"));
+        assert!(problem(ControlUse { weight: -101.0, ..new() }).contains("a weight from"));
+        assert!(problem(ControlUse { start: 0.5, end: 0.5, ..new() }).contains("less than `end`"));
+        assert!(problem(ControlUse { end: 1.5, ..new() }).contains("from 0 to 1"));
+        assert!(problem(ControlUse { start: f64::NAN, ..new() }).contains("from 0 to 1"));
+        assert!(problem(ControlUse { guess: true, mode: ControlMode::Prompt, ..new() }).contains("balanced"));
+    }
+}
