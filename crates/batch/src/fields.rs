@@ -278,7 +278,7 @@ mod tests {
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
         assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
-        assert!(long_name("promt").unwrap_err().contains("The fields are batch_count,"));
+        assert!(long_name("promt").unwrap_err().contains("The fields are aesthetic_score, batch_count,"));
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
             assert!(JobSpec::new(none).unwrap_err().contains("no prompt"));
         }

@@ -72,7 +72,7 @@ fn rows(owner: Owner) -> impl Iterator<Item = &'static OptionRow> {
 }
 
 impl HiresArgs {
-    /// The request with what was given in the place of what it has.
+    /// The request with what was given instead of what it has.
     pub fn apply(&self, mut request: Request) -> Request {
         // A size of an image's settings gives way to another kind of size.
         match (self.0.has("hires_scale"), self.0.has("hires_size")) {
@@ -108,7 +108,7 @@ impl FromArgMatches for HiresArgs {
 }
 
 impl InputArgs {
-    /// The request with what was given in the place of what it has.
+    /// The request with what was given instead of what it has.
     pub fn apply(&self, mut request: Request) -> Request {
         self.0.given.iter().for_each(|row| row.copy(&self.0.values, &mut request));
         request
@@ -143,7 +143,7 @@ impl OptionArgs {
         self.given.iter().any(|row| row.name == name)
     }
 
-    /// The request with what was given in the place of what it has.
+    /// The request with what was given instead of what it has.
     pub fn apply(&self, mut request: Request) -> Request {
         let (first, others): (Vec<&OptionRow>, Vec<&OptionRow>) =
             self.given.iter().partition(|row| FIRST.contains(&row.name));

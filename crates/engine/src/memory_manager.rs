@@ -133,7 +133,7 @@ impl MemoryManager {
         self.mode().is_fully_resident() && self.room().is_some_and(|room| both <= room.bytes)
     }
 
-    /// Plans from now on with these control networks beside the U-Net. The next [`MemoryManager::prepare`] plans anew.
+    /// Plans from now on with these control networks next to the U-Net. The next [`MemoryManager::prepare`] plans again.
     pub(crate) fn set_controls(&mut self, controls: Vec<ControlConfig>) {
         self.planner.set_controls(controls);
         self.is_prepared = false;

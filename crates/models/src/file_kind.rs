@@ -16,7 +16,7 @@ pub enum FileKind {
     ControlUnion,
     /// A ControlNet as low-rank changes of the U-Net's own weights.
     ControlLora,
-    /// ControlNet-LLLite: small networks beside the U-Net's attention.
+    /// ControlNet-LLLite: small networks next to the U-Net's attention.
     ControlLllite,
     /// A T2I-Adapter.
     T2iAdapter,
@@ -40,7 +40,7 @@ pub enum FileKind {
 
 /// Name parts that only one kind has.
 const PARTS: [(FileKind, &[&str]); 7] = [
-    // The first files of ControlNet's authors have the whole model beside it.
+    // The first files of ControlNet's authors have the whole model, too.
     (FileKind::ControlNet, &["control_model.input_hint_block."]),
     // A checkpoint contains a U-Net, an autoencoder and text encoders, so it is tested early.
     (FileKind::Checkpoint, &["model.diffusion_model.input_blocks."]),

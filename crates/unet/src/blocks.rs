@@ -10,7 +10,7 @@ use crate::transformer::Transformer;
 pub(crate) struct Builder<'a> {
     pub(crate) segments: &'a mut Segments,
     pub(crate) config: &'a UnetConfig,
-    /// What the names of the segments begin with: a control network has the parameters' names of the U-Net beside which it
+    /// What the names of the segments begin with: a control network has the parameters' names of the U-Net with which it
     /// runs, and messages and measurements tell the two apart.
     pub(crate) label: &'static str,
 }

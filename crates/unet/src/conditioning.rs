@@ -56,7 +56,7 @@ pub struct Residuals<T = Tensor> {
     pub mid: T,
 }
 
-/// What a control network gets in the place of the U-Net's extra channels.
+/// What a control network gets instead of the U-Net's extra channels.
 #[derive(Debug, Clone)]
 pub struct ControlInput<T = Tensor> {
     /// Which of the control networks.

@@ -158,7 +158,7 @@ impl Unet {
             return fail("residuals.down", format!("{} feature maps", self.skips), &[residuals.down.len()]);
         }
         if !conditioning.controls.is_empty() {
-            let expected = "none: control networks run beside this one, and give it residuals".into();
+            let expected = "none: control networks run next to this one, and give it residuals".into();
             return fail("controls", expected, &[conditioning.controls.len()]);
         }
         if timesteps.dims() != [1] && timesteps.dims() != [b] {

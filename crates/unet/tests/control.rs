@@ -95,7 +95,7 @@ fn rows_are_independent() {
     }
 }
 
-/// A configuration from the tensors and the U-Net beside it is that of `config.json`.
+/// A configuration from the tensors and the U-Net is that of `config.json`.
 #[test]
 fn configurations_follow_from_shapes() {
     for (kind, is_small) in [("sd1", false), ("sd2v", false), ("sdxl", false), ("sdxl", true)] {

@@ -45,7 +45,7 @@ fn an_image_is_made_in_two_passes() {
 #[test]
 fn impossible_second_passes_are_refused() {
     let sandbox = Sandbox::new();
-    for (args, told) in [
+    for (args, expected) in [
         (
             &["--hires-scale", "2", "--hires-size", "64x64"][..],
             "--hires-size is 64x64, expected none, or no --hires-scale",
@@ -56,7 +56,7 @@ fn impossible_second_passes_are_refused() {
         (&["--hires-scale", "2", "--hires-strength", "0"], "--hires-strength is 0.0, expected more than 0"),
         (&["--hires-scale", "2", "--hires-sampler", "eulr"], "did you mean euler"),
     ] {
-        let run = txt2img(&sandbox, args).refused(&[told]);
+        let run = txt2img(&sandbox, args).refused(&[expected]);
         assert!(!run.stderr.contains("loading"), "{run}");
     }
     let run = txt2img(&sandbox, &["--hires-scale", "2", "--hires-upscaler", "no.pth"]);

@@ -1,4 +1,4 @@
-//! The denoiser with control networks beside it.
+//! The denoiser with control networks next to it.
 
 use candle_core::DType;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};

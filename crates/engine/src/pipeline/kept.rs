@@ -100,7 +100,7 @@ impl Kept {
         Ok(evaluation)
     }
 
-    /// The denoiser's output for `evaluation` with the image in the place of what it predicts where the image stays.
+    /// The denoiser's output for `evaluation` with the image instead of what it predicts where the image stays.
     pub(crate) fn blend_output<S: Borrow<Schedule>>(
         &self,
         answer: ModelOutput,
@@ -156,7 +156,7 @@ impl Kept {
         Ok(stepper.output_for(&image, evaluation)?)
     }
 
-    /// How much of each image is seen in the place of the input after the last step, in the size of the latents; `None` where the
+    /// How much of each image is seen instead of the input after the last step, in the size of the latents; `None` where the
     /// mask alone says that. `latents` are the last ones.
     pub(crate) fn visible(&self, latents: &Tensor) -> Result<Option<Vec<Gray8Image>>> {
         match self.blend {

@@ -39,7 +39,7 @@ pub struct Latents {
     pub index: usize,
     /// The image's seed.
     pub seed: u64,
-    /// How much of the image is seen in the place of its input, in the size of the latents; `None` where the mask alone says
+    /// How much of the image is seen instead of its input, in the size of the latents; `None` where the mask alone says
     /// that.
     pub(crate) visible: Option<Gray8Image>,
 }

@@ -38,7 +38,7 @@ pub struct Group {
     noise: Box<dyn NoiseSource + Send>,
     /// Which denoiser makes which evaluations.
     turns: Turns,
-    /// The control networks beside the first denoiser.
+    /// The control networks of the first denoiser.
     controls: ControlInputs,
     /// Steps of the prompts' schedules.
     steps: usize,
@@ -452,7 +452,7 @@ impl Group {
         }
     }
 
-    /// How much of each image is seen in the place of the input after the last step, in the size of the latents; `None` where the
+    /// How much of each image is seen instead of the input after the last step, in the size of the latents; `None` where the
     /// mask alone says that.
     pub(crate) fn visible(&self) -> Result<Option<Vec<Gray8Image>>> {
         self.kept.as_ref().map_or(Ok(None), |kept| kept.visible(&self.latents))

@@ -181,14 +181,14 @@ fn enlarge_images(
             let (device, threads) = (engine.device.clone(), engine.options.threads.clone());
             let place = ResolvedDevice { device, dtype: engine.dtype, matrices: None, pool: None, threads };
             let (memory, taken) = (engine.memory_manager.options().clone(), planned.saturating_sub(weights));
-            Enlarger::load_beside(open, place, memory, taken, TileRows::Auto)?
+            Enlarger::load_sharing(open, place, memory, taken, TileRows::Auto)?
         }
     };
     let mut enlarged = Vec::with_capacity(images.len());
     for (i, image) in images.iter().enumerate() {
         let mut stopped = None;
         let result = enlarger.enlarge(image, width, height, &mut |event| {
-            let told = match event {
+            let flow = match event {
                 EnlargerEvent::Progress(part) => tell(Event::Enlarge { part: (i as f32 + part) / images.len() as f32 }),
                 EnlargerEvent::FewerRows(rows) => {
                     tracing::warn!("no memory for the upscaler; it goes on with strips of {rows} rows");
@@ -199,7 +199,7 @@ fn enlarge_images(
                     Ok(())
                 }
             };
-            match told {
+            match flow {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
                     stopped = Some(error);

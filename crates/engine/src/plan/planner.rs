@@ -164,7 +164,7 @@ impl Planner {
         })
     }
 
-    /// Plans from now on with these control networks beside the U-Net, in the order in which jobs name them.
+    /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
     pub fn set_controls(&mut self, controls: Vec<ControlConfig>) {
         let networks = |config: ControlConfig| (ControlNet::new(config.clone()), ControlHint::new(&config));
         self.controls = controls.into_iter().map(networks).collect();
@@ -407,10 +407,10 @@ impl Measures {
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, pass, ways } in &self.stages {
-            let of = |beside: StageBytes| {
-                let (weights, ring) = self.weights(*stage, mode, budget, beside);
-                let beside = if mode == Mode::Full { self.with_graph_memory(*stage, beside) } else { beside };
-                let StageBytes { activations, workspace, conditions, waiting } = beside;
+            let of = |held: StageBytes| {
+                let (weights, ring) = self.weights(*stage, mode, budget, held);
+                let held = if mode == Mode::Full { self.with_graph_memory(*stage, held) } else { held };
+                let StageBytes { activations, workspace, conditions, waiting } = held;
                 StagePlan { stage: *stage, pass: *pass, weights, ring, activations, workspace, conditions, waiting }
             };
             let before = stages.iter().map(StagePlan::total).max().unwrap_or(0);
@@ -465,7 +465,7 @@ impl Measures {
     }
 
     /// Weights and ring of a stage in a mode.
-    fn weights(&self, stage: Stage, mode: Mode, budget: usize, beside: StageBytes) -> (usize, usize) {
+    fn weights(&self, stage: Stage, mode: Mode, budget: usize, held: StageBytes) -> (usize, usize) {
         let Self { unet, refiner, decoder, encoder, upscaler, on, .. } = self;
         let unets = unet.all() + self.all_controls() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
@@ -492,32 +492,31 @@ impl Measures {
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
             (Mode::Lowvram { .. }, None) => {
                 // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
-                let least = |weights: &Weights| self.streamed(weights, 0, budget, beside);
+                let least = |weights: &Weights| self.streamed(weights, 0, budget, held);
                 let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
                 let Streamed { resident, ring, .. } = texts.unwrap_or_default();
                 (resident, ring)
             }
             (Mode::Lowvram { .. }, Some(_)) if stage == Stage::Denoise => {
-                let (unet, controls) =
-                    (self.streamed_unet(resident_in(mode), budget, beside), self.streamed_controls());
+                let (unet, controls) = (self.streamed_unet(resident_in(mode), budget, held), self.streamed_controls());
                 (unet.resident + controls.resident, unet.ring + controls.ring)
             }
             (Mode::Lowvram { .. }, Some(weights)) => {
                 let resident = if stage == Stage::Refine { resident_in(mode).min(weights.all()) } else { 0 };
-                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, beside);
+                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, held);
                 (resident, ring)
             }
         }
     }
 
-    /// How weights stream beside what a stage has, with so many bytes resident.
-    fn streamed(&self, weights: &Weights, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
-        weights.streamed(StreamBudget { resident, room: self.room(budget, beside) })
+    /// How weights stream held what a stage has, with so many bytes resident.
+    fn streamed(&self, weights: &Weights, resident: usize, budget: usize, held: StageBytes) -> Streamed {
+        weights.streamed(StreamBudget { resident, room: self.room(budget, held) })
     }
 
     /// How the U-Net streams in the room that control networks leave.
-    fn streamed_unet(&self, resident: usize, budget: usize, beside: StageBytes) -> Streamed {
-        let room = self.room(budget, beside).saturating_sub(self.streamed_controls().on_device());
+    fn streamed_unet(&self, resident: usize, budget: usize, held: StageBytes) -> Streamed {
+        let room = self.room(budget, held).saturating_sub(self.streamed_controls().on_device());
         self.unet.streamed(StreamBudget { resident, room })
     }
 
@@ -605,8 +604,8 @@ impl Measures {
     }
 
     /// The part of a budget for weights and ring, less the possible rounding of the pool.
-    fn room(&self, budget: usize, beside: StageBytes) -> usize {
-        let room = budget.saturating_sub(beside.total());
+    fn room(&self, budget: usize, held: StageBytes) -> usize {
+        let room = budget.saturating_sub(held.total());
         room - room / ROUNDING
     }
 

@@ -198,8 +198,8 @@ fn a_second_pass_is_planned_with_the_first() {
             for (stage, pass, alone) in [(Denoise, Pass::First, &first), (Denoise, Pass::Second, &one)] {
                 let [found, alone] = [&latents, alone].map(|plan| *plan.stage_of(stage, pass).unwrap());
                 assert_eq!((found.weights, found.ring, found.workspace), (alone.weights, alone.ring, alone.workspace));
-                let beside = found.activations as f64 / alone.activations as f64;
-                assert!((1.0..1.05).contains(&beside), "{mode}, {stage:?} {pass:?}: {beside}");
+                let ratio = found.activations as f64 / alone.activations as f64;
+                assert!((1.0..1.05).contains(&ratio), "{mode}, {stage:?} {pass:?}: {ratio}");
             }
             // Besides free memory between blocks, which differs with the order of what is allocated.
             let used = |plan: &Plan| plan.stages.iter().map(|stage| stage.total() - stage.waiting).max().unwrap();

@@ -63,7 +63,7 @@ impl Enlarger {
     /// [`Error::Device`], and [`Error::Weights`] where the file cannot be read.
     pub fn load(upscaler: OpenUpscaler, setup: &Setup, tile: TileRows) -> Result<Self> {
         match upscaler.is_network() {
-            true => Self::load_beside(upscaler, setup.resolve()?, setup.memory.clone(), 0, tile),
+            true => Self::load_sharing(upscaler, setup.resolve()?, setup.memory.clone(), 0, tile),
             false => Ok(Self { upscaler, loaded: None, tile }),
         }
     }
@@ -72,7 +72,7 @@ impl Enlarger {
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub(crate) fn load_beside(
+    pub(crate) fn load_sharing(
         upscaler: OpenUpscaler,
         place: ResolvedDevice,
         memory: MemoryOptions,

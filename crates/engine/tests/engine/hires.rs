@@ -222,7 +222,7 @@ fn settings_make_the_image_again() {
         let mut like = kiln_engine::Like::read(&path).unwrap();
         let mut again = like.request(engine.model(), &cpu());
         if name == "network" {
-            assert_eq!(again.hires_upscaler.as_ref().unwrap().to_string(), "compact_x2.pth", "no folder is told");
+            assert_eq!(again.hires_upscaler.as_ref().unwrap().to_string(), "compact_x2.pth", "no folder is named");
             again.upscaler_dir = Some(fixtures("upscale"));
         }
         assert!(bits(&made(&mut engine, &again)) == bits(std::slice::from_ref(&image)), "{name}");
@@ -243,7 +243,7 @@ fn impossible_second_passes_are_refused() {
     let engine = tiny("sd1", &cpu());
     let base = case("euler");
     let refused = |request: Request| request.resolve(engine.model()).unwrap_err().to_string();
-    for (request, told) in [
+    for (request, expected) in [
         (
             Request { hires_scale: Some(2.0), ..base.clone() },
             "`hires_size` is 48x48, expected none, or no `hires_scale`",
@@ -277,7 +277,7 @@ fn impossible_second_passes_are_refused() {
         ),
     ] {
         let message = refused(request);
-        assert!(message.contains(told), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     // A sampler on timesteps has diffusers' rule where none is named.
     let ddim = Request { sampler: Some(SamplerKind::Ddim.into()), rule: None, ..base };

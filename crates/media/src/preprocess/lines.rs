@@ -3,7 +3,7 @@
 use crate::{Gray8Image, Result, Rgb8Image};
 
 /// Light lines on black where an image is darker than its surroundings (`lineart_standard` of the ControlNet extension for
-/// AUTOMATIC1111's web UI, `scripts/preprocessor/legacy/processor.py`): with `g` the image blurred by a sigma of 6, the least of
+/// AUTOMATIC1111's web UI, its legacy preprocessors): with `g` the image blurred by a sigma of 6, the least of
 /// `g - x` over the channels, from 0 to 255, divided by the median of its values above 8 (at least 16), times 127.
 pub(super) fn lineart_standard(image: &Rgb8Image) -> Result<Gray8Image> {
     const LEAST: f32 = 8.0;

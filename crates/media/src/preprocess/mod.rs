@@ -1,5 +1,5 @@
 //! Preprocessors of control images that need no network, as the ControlNet extension for AUTOMATIC1111's web UI has them
-//! (`scripts/preprocessor/model_free_preprocessors.py` and `legacy/processor.py`), which computes with OpenCV and NumPy.
+//! (`scripts/preprocessor/model_free_preprocessors.py` and `legacy`), which computes with OpenCV and NumPy.
 
 mod canny;
 mod lines;

@@ -139,7 +139,7 @@ impl HiresUpscaler {
         }
     }
 
-    /// The same where a file has no folder, which concerns nobody who gets the image.
+    /// The same where a file has no folder, since the image names no folder.
     pub(crate) fn without_folder(&self) -> Self {
         match self.file().and_then(Path::file_name) {
             Some(name) => Self::Pixels(UpscalerChoice::File(name.into())),

@@ -21,7 +21,7 @@ impl PasteBack {
         self.original.width() * self.original.height()
     }
 
-    /// The input with `result` in the place of its masked part (`VaeImageProcessor.apply_overlay` of diffusers,
+    /// The input with `result` instead of its masked part (`VaeImageProcessor.apply_overlay` of diffusers,
     /// `apply_overlay` of AUTOMATIC1111's `modules/processing.py`).
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl PasteBack {
         Ok(self.in_place(result)?.with_overlay(&self.original, &self.mask)?)
     }
 
-    /// The input with `result` where `seen` says so, in the place of the mask: 255 shows the result, 0 the input. `seen` has the
+    /// The input with `result` where `seen` says so, instead of the mask: 255 shows the result, 0 the input. `seen` has the
     /// size of the latents (`apply_adaptive_masks` of AUTOMATIC1111's `extensions-builtin/soft-inpainting`: Lanczos to the size
     /// of the result, then Pillow's blur of radius 4).
     ///

@@ -423,7 +423,7 @@ options! {
             kind: Number { min: 1.0, max: 32.0 }, default: "4", infotext: Changed("Soft inpainting transition contrast boost"),
             aliases: &["soft_transition_contrast_boost"], group: Input,
         }
-        /// Soft inpainting: how much the mask decides what is pasted back, in the place of the change alone.
+        /// Soft inpainting: how much the mask decides what is pasted back, instead of the change alone.
         soft_mask_influence as soft_mask_influence: f64 = 0.0; Option<f64> {
             kind: PART, default: "0", infotext: Changed("Soft inpainting mask influence"), group: Input,
         }
@@ -455,7 +455,7 @@ options! {
         /// Makes images again in a second pass that is larger by this factor (hires fix). Sides are rounded down to multiples
         /// of 8.
         hires_scale: Option<f64> { kind: Number { min: 1.0, max: 16.0 }, usual: "1.5 to 2", infotext: Changed("Hires upscale"), group: Hires }
-        /// Size of the second pass, as 1024x1536, in the place of `hires_scale`. Of another shape, the middle is cut out.
+        /// Size of the second pass, as 1024x1536, instead of `hires_scale`. Of another shape, the middle is cut out.
         hires_size: Option<(usize, usize)> { kind: Size, infotext: Changed("Hires resize"), group: Hires }
         /// What enlarges the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or
         /// by a file of `kiln upscale` and encoded.

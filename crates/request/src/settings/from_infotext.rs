@@ -151,8 +151,8 @@ fn second_pass(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     if !request.is_hires() && !by_kiln {
         let left: Vec<String> =
             request.drop_hires().into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
-        let told = format!("a second pass of unknown size is left out ({})", left.join(", "));
-        return fields.warnings.push(told);
+        let warning = format!("a second pass of unknown size is left out ({})", left.join(", "));
+        return fields.warnings.push(warning);
     }
     if let (Some((w, h)), Some(width), Some(height)) = (request.hires_size, request.width, request.height) {
         // A side of 0 follows from the other one (`calculate_target_resolution` of its modules/processing.py).
@@ -210,7 +210,8 @@ fn refiner(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
 /// The name of a model and its hash, from `name [hash]`.
 pub fn refiner_name(text: &str) -> (&str, Option<&str>) {
     match text.trim().strip_suffix(']').and_then(|text| text.rsplit_once(" [")) {
-        Some((name, hash)) if is_hash(hash) => (name, Some(hash)),
+        // Eight digits in its first versions, then ten.
+        Some((name, hash)) if is_hash(hash) && hash.len() >= 8 => (name, Some(hash)),
         _ => (text.trim(), None),
     }
 }
@@ -380,7 +381,7 @@ mod tests {
             assert_eq!((found.refiner_switch, found.refiner_switch_by), (Some(0.8), by), "{version}");
             assert_eq!((found.rule, warnings), (Some(Rule::Automatic1111), vec![]), "{version}");
         }
-        assert_eq!(refiner_name("a [b] [00ff]"), ("a [b]", Some("00ff")));
+        assert_eq!(refiner_name("a [b] [00ff00ff00]"), ("a [b]", Some("00ff00ff00")));
         assert_eq!(refiner_name("a [b]"), ("a [b]", None));
         let (found, _) = read("Steps: 20, Refiner: m, Refiner switch at: 0.8, Version: Kiln 0.1.0");
         assert_eq!((found.refiner, found.rule), (Some("m".into()), None));

@@ -1,5 +1,5 @@
 //! The configuration of a control network in a file without one: from the shapes of its tensors, and what shapes do not show
-//! from the U-Net beside which it runs.
+//! from the U-Net with which it runs.
 
 use kiln_nn::limits::{MAX_LAYERS, MAX_LEVELS};
 
