@@ -20,7 +20,7 @@ pub struct InputCache {
 /// What an input image is prepared from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Source {
-    /// The request's options of input images and its size.
+    /// The request's options of input images, its size and its rule.
     request: Request,
     /// Of what the sizes are multiples.
     multiple: usize,
@@ -28,7 +28,8 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn of(request: &Request, multiple: usize) -> Self {
-        let mut only = Request { width: request.width, height: request.height, ..Request::default() };
+        let Request { width, height, rule, .. } = *request;
+        let mut only = Request { width, height, rule, ..Request::default() };
         for row in OPTIONS.iter().filter(|row| row.group == OptionGroup::Input) {
             row.copy(request, &mut only);
         }
