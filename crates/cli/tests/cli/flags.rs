@@ -281,6 +281,7 @@ const BAD: &[(&str, &[Bad])] = &[
     ("--like", &[("", REQUIRED)]),
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
+    ("--control", &[("8", "is none of its fields"), ("net=a,image=b,weight=x", "expected")]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
     ("--embeddings-dir", &[("", REQUIRED)]),
@@ -514,8 +515,9 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in
-        flags().iter().filter(|flag| !["--verbose", "--help", "--text-encoder", "--lora"].contains(&&*flag.long))
+    for flag in flags()
+        .iter()
+        .filter(|flag| !["--verbose", "--help", "--text-encoder", "--lora", "--control"].contains(&&*flag.long))
     {
         let value = match &*flag.long {
             "--sampler" | "--hires-sampler" => "euler",

@@ -197,7 +197,9 @@ fn a_second_pass_is_planned_with_the_first() {
             assert_eq!(latents.stages.iter().filter(|stage| stage.pass == Pass::Second).count(), 4);
             for (stage, pass, alone) in [(Denoise, Pass::First, &first), (Denoise, Pass::Second, &one)] {
                 let [found, alone] = [&latents, alone].map(|plan| *plan.stage_of(stage, pass).unwrap());
-                assert_eq!((found.weights, found.ring, found.workspace), (alone.weights, alone.ring, alone.workspace));
+                assert_eq!((found.weights, found.workspace), (alone.weights, alone.workspace));
+                // The ring of the first pass, whose shorter steps need a longer one, serves both.
+                assert!(found.ring >= alone.ring, "{mode}, {stage:?} {pass:?}: {} of {}", found.ring, alone.ring);
                 let ratio = found.activations as f64 / alone.activations as f64;
                 assert!((1.0..1.05).contains(&ratio), "{mode}, {stage:?} {pass:?}: {ratio}");
             }

