@@ -15,13 +15,13 @@ type Row = (&'static str, &'static str, usize);
 
 #[rustfmt::skip]
 const PHRASES: &[Row] = &[
-    ("in the place of", "instead of", 12),
+    ("in the place of", "instead of", 11),
     ("anew", "again", 1),
     ("is told", "is reported", 2),
     ("are told", "are reported", 1),
     ("tells", "reports, shows, prints", 8),
     ("told", "reported, shown", 39),
-    ("beside", "next to, with, in parallel with; or name the thing", 55),
+    ("beside", "next to, with, in parallel with; or name the thing", 41),
     ("card", "GPU", 26),
     ("cards", "GPUs", 12),
     ("processor", "CPU", 31),
