@@ -42,7 +42,6 @@ fn plans_equal_the_memory_of_runs() {
         (DTypeChoice::F32, "auto", 192, 3, None),
         // Two passes.
         (DTypeChoice::F32, "auto", 192, 2, Some("latent")),
-        (DTypeChoice::F32, "auto", 192, 2, Some("lanczos")),
     ];
     for (dtype, weight_type, side, batch_size, hires) in runs {
         for (choice, mode) in

@@ -121,6 +121,14 @@ fn open_file(path: &Path, model: &ModelFolder) -> Result<(ControlConfig, Arc<dyn
         return Err(Error::model(path, "has no first convolution, expected the tensors of a ControlNet"));
     };
     let shape = |name: &str| source.info(name).map(|info| info.shape);
+    if shape("add_embedding.linear_1.weight").is_some() && model.unet_config().pooled_dim().is_none() {
+        let problem = format!(
+            "is a ControlNet for Stable Diffusion XL, but the model {} is {}: give a ControlNet for that family",
+            model.name(),
+            family(model.unet_config())
+        );
+        return Err(Error::model(path, problem));
+    }
     let config = ControlConfig::from_shapes(&shape, model.unet_config()).map_err(|error| Error::model(path, error))?;
     if has(DIFFERENCE) {
         source = Arc::new(Sum::new(source, model.files().unet()?));

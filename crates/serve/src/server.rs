@@ -120,7 +120,11 @@ impl Server {
         if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the server has failed");
         }
-        Ok(result?)
+        match result {
+            // It was stopped while weights were loaded.
+            Err(kiln_engine::Error::Interrupted) => Ok(()),
+            other => Ok(other?),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use kiln_media::ValueRange;
 use kiln_request::{Control, ControlMode, ControlUse, is_active, scales};
 use kiln_scheduler::Convention;
@@ -91,13 +91,13 @@ impl Engine {
     /// Embeds the control images of a batch. Each image of the batch has the bits that it has alone: they are embedded one by
     /// one.
     pub(crate) fn embed_controls(&mut self, batch: &Batch<'_>) -> Result<ControlInputs> {
-        let job = batch.job();
+        let (job, device, dtype) = (batch.job(), &self.device, self.dtype);
         let one = |(i, control): (usize, &Control)| {
             let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
             let network = self.controls.place(control).ok_or_else(missing)?;
             let loaded = self.controls.get(network).ok_or_else(missing)?;
             loaded.hint_component.enter(&WeightResidency::Whole)?;
-            let embedded = loaded.hint_component.run(|| self.embed_images(&loaded.hint, batch, i));
+            let embedded = loaded.hint_component.run(|| embed_images(&loaded.hint, batch, i, (device, dtype)));
             loaded.hint_component.leave();
             let scales = scales(&control.using, loaded.net.skips().len() + 1);
             Ok(GroupControl { network, using: control.using.clone(), hint: embedded?, scales })
@@ -105,39 +105,39 @@ impl Engine {
         let controls = job.controls.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
         Ok(ControlInputs { controls, convention: job.sampling.convention, steps: job.steps })
     }
+}
 
-    /// The embedded control images number `i` of the jobs of a batch.
-    fn embed_images(&self, hint: &ControlHint, batch: &Batch<'_>, i: usize) -> Result<Tensor> {
-        let mut known: Vec<(&Control, Tensor)> = Vec::new();
-        let mut rows = Vec::with_capacity(batch.len());
-        for (job, _) in batch.images() {
-            let missing = || {
-                let found = format!("{} controls", job.controls.len());
-                Error::value("controls", found, "as many as the other images of the batch have")
-            };
-            let control = job.controls.get(i).ok_or_else(missing)?;
-            let same = known.iter().find(|(other, _)| Arc::ptr_eq(&other.image, &control.image));
-            let embedded = match same {
-                Some((_, embedded)) => embedded.clone(),
-                None => {
-                    let (width, height) = control.image.size();
-                    if (width, height) != (job.width, job.height) {
-                        let expected = format!("{}x{}, the size of the job's images", job.width, job.height);
-                        return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
-                    }
-                    let planes = control.image.to_planes(ValueRange::ZeroToOne);
-                    let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
-                    let pixels = pixels.to_device(&self.device)?.to_dtype(self.dtype)?;
-                    let embedded = hint.forward(&pixels)?;
-                    known.push((control, embedded.clone()));
-                    embedded
+/// The embedded control images number `i` of the jobs of a batch.
+fn embed_images(hint: &ControlHint, batch: &Batch<'_>, i: usize, (device, dtype): (&Device, DType)) -> Result<Tensor> {
+    let mut known: Vec<(&Control, Tensor)> = Vec::new();
+    let mut rows = Vec::with_capacity(batch.len());
+    for (job, _) in batch.images() {
+        let missing = || {
+            let found = format!("{} controls", job.controls.len());
+            Error::value("controls", found, "as many as the other images of the batch have")
+        };
+        let control = job.controls.get(i).ok_or_else(missing)?;
+        let same = known.iter().find(|(other, _)| Arc::ptr_eq(&other.image, &control.image));
+        let embedded = match same {
+            Some((_, embedded)) => embedded.clone(),
+            None => {
+                let (width, height) = control.image.size();
+                if (width, height) != (job.width, job.height) {
+                    let expected = format!("{}x{}, the size of the job's images", job.width, job.height);
+                    return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
                 }
-            };
-            rows.push(embedded);
-        }
-        Ok(match &rows[..] {
-            [one] => one.clone(),
-            all => Tensor::cat(all, 0)?,
-        })
+                let planes = control.image.to_planes(ValueRange::ZeroToOne);
+                let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
+                let pixels = pixels.to_device(device)?.to_dtype(dtype)?;
+                let embedded = hint.forward(&pixels)?;
+                known.push((control, embedded.clone()));
+                embedded
+            }
+        };
+        rows.push(embedded);
     }
+    Ok(match &rows[..] {
+        [one] => one.clone(),
+        all => Tensor::cat(all, 0)?,
+    })
 }

@@ -147,8 +147,12 @@ fn job(
     take("height", "height", 512.into());
     take("batch_size", "batch_size", 1.into());
     take("n_iter", "batch_count", 1.into());
-    for name in ["eta", "s_churn", "s_tmin", "s_noise"] {
-        take(name, name, Value::Null);
+    take("eta", "eta", Value::Null);
+    // Clients send the defaults, too, which say nothing of the sampler.
+    for (name, usual) in [("s_churn", 0.0), ("s_tmin", 0.0), ("s_noise", 1.0)] {
+        if let Some(value) = fields.remove(name).filter(|value| value.as_f64() != Some(usual)) {
+            job.insert(name.into(), value);
+        }
     }
     if let Some(most) = fields.remove("s_tmax").filter(|most| most.as_f64() != Some(0.0)) {
         job.insert("s_tmax".into(), most); // 0 stands for no limit
