@@ -209,7 +209,7 @@ fn networks(folder: &Path) -> Vec<Refused> {
     let path = |name: &str| folder.join(name);
     let mut all = Vec::new();
     for (kind, says) in [
-        ("sdxl", vec!["Stable Diffusion XL", "text of 56 channels", "text of 32 channels"]),
+        ("sdxl", vec!["Stable Diffusion XL", "the model sd1 is"]),
         ("sd2v", vec!["is a ControlNet for", "the model sd1"]),
     ] {
         TinyControl::full(0).write(kind, &path(kind));

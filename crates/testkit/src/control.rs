@@ -138,7 +138,7 @@ fn values(name: &str, count: usize, size: f64) -> Vec<f32> {
 /// Red, green and blue of a control image of this size, row by row: the same in `tests/reference/control.py`.
 pub fn control_pixels(width: usize, height: usize) -> Vec<u8> {
     let pixel = |x: usize, y: usize| {
-        let checks = if (x / 8 + y / 8) % 2 == 0 { 40 } else { 255 };
+        let checks = if (x / 8 + y / 8).is_multiple_of(2) { 40 } else { 255 };
         [(7 * x + 3 * y) % 256, (x * y) % 256, checks].map(|value| value as u8)
     };
     (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect()

@@ -176,7 +176,7 @@ impl Networks<'_> {
                     tilings.iter().map(of).collect::<Result<Vec<_>>>()?
                 }
                 Stage::Denoise => {
-                    let _hints = self.embed_controls(&device, work)?;
+                    let _hints = self.embed_controls(device, work)?;
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
                     if let Some((conditioning, _)) = conditions.first() {

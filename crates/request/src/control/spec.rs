@@ -125,7 +125,7 @@ impl ControlUse {
         if self.net.as_os_str().is_empty() {
             return Some(("without `net`".into(), "a ControlNet's file, or its folder in the diffusers layout".into()));
         }
-        if !(weight.abs() <= MAX_WEIGHT) {
+        if weight.is_nan() || weight.abs() > MAX_WEIGHT {
             return Some((format!("weight={weight:?}"), format!("a weight from -{MAX_WEIGHT} to {MAX_WEIGHT}")));
         }
         if !part(start) || !part(end) {

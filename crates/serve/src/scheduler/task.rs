@@ -124,6 +124,6 @@ impl Control {
     /// Whether a preview is wanted after `step` steps.
     pub(super) fn wants_preview(&self, step: usize) -> bool {
         let every = self.preview_every.load(Ordering::Relaxed);
-        every > 0 && step % every == 0
+        every > 0 && step.is_multiple_of(every)
     }
 }
