@@ -78,7 +78,7 @@ impl BatchRun {
     /// # Errors
     /// [`Error::Busy`] where another process is at work on the same images, [`kiln_engine::Error::Files`] where a file would be
     /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
-    /// [`kiln_engine::Error::Value`] where two jobs have one name or the sheet cannot be, those of files.
+    /// [`kiln_engine::Error::Request`] where two jobs have one name or the sheet cannot be, those of files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
         if let BatchSize::Of(size) = options.batch_size {
             in_range("batch_size", size, 1, MAX_IMAGES)?;

@@ -23,7 +23,7 @@ pub(super) struct OfModel {
 ///
 /// # Errors
 /// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
-/// LoRA file that is missing. [`kiln_engine::Error::Value`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
+/// LoRA file that is missing. [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
 pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
     options.setup.check()?;
     let mut resolver = Resolver {

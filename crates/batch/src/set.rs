@@ -47,7 +47,7 @@ impl JobSet {
     /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Value`] where there are too many images or two axes
+    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Request`] where there are too many images or two axes
     /// of one field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {

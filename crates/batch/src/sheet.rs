@@ -53,7 +53,7 @@ impl ContactSheet {
     /// Checks the values before images are generated. It does not check whether the folder is writable.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Value`] with the option.
+    /// [`kiln_engine::Error::Request`] with the option.
     pub(crate) fn plan(&self) -> Result<PlannedFile> {
         in_range("thumbnail", self.side, SMALLEST, LARGEST)?;
         let what = "the contact sheet";
@@ -69,7 +69,7 @@ impl ContactSheet {
 /// Fails if the sheet would replace an image of its set.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Value`] with the option.
+/// [`kiln_engine::Error::Request`] with the option.
 pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
     // Files with one name in one folder are the same, however the folder is written.
     let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_os_string()));
@@ -87,7 +87,7 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet atomically. The longest side of an image on it is at most `side` pixels.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Value`] where there are too many images, [`kiln_engine::Error::Files`] where a file cannot be read or written.
+/// [`kiln_engine::Error::Request`] where there are too many images, [`kiln_engine::Error::Files`] where a file cannot be read or written.
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;

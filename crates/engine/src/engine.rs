@@ -88,7 +88,7 @@ impl Engine {
     /// Loads a model. `watch` gets the stage, and may stop the load between parts.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is not there, [`Error::Weights`] where weights are missing or do not fit.
+    /// [`crate::Error::Device`] where the device is not there, [`crate::Error::Weights`] where weights are missing or do not fit.
     pub fn load(model: ModelFolder, setup: &Setup, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         Self::load_with(model, setup, &[], watch)
     }
@@ -111,7 +111,7 @@ impl Engine {
     /// are read.
     ///
     /// # Errors
-    /// Those of [`Self::load`] and [`Self::set_loras`], and [`Error::Budget`].
+    /// Those of [`Self::load`] and [`Self::set_loras`], and [`crate::Error::Budget`].
     pub fn load_for(
         model: ModelFolder,
         setup: &Setup,
@@ -264,7 +264,7 @@ impl Engine {
     /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is no such file, [`Error::Weights`] where one does not fit the model. Where that
+    /// [`crate::Error::Files`] where there is no such file, [`crate::Error::Weights`] where one does not fit the model. Where that
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,7 +297,7 @@ impl Engine {
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where `watch` stopped the run, [`Error::NotANumber`] where the numbers went wrong: no
+    /// [`crate::Error::Interrupted`] where `watch` stopped the run, [`crate::Error::NotANumber`] where the numbers went wrong: no
     /// such image is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let calls = job.evaluations_of_passes(&self.model)?;
@@ -333,7 +333,7 @@ impl Engine {
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`Error::Request`] for texts of extreme lengths.
+    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths.
     pub fn shape_of(&mut self, job: &Job) -> Result<Shape> {
         let batch = Batch::of_jobs([job]);
         let shape = self.plan_texts(&batch)?.shape();
@@ -377,7 +377,7 @@ impl Engine {
     /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
     ///
     /// # Errors
-    /// What the stage reports; [`Error::is_out_of_memory`] where the smallest mode has no room either.
+    /// What the stage reports; [`crate::Error::is_out_of_memory`] where the smallest mode has no room either.
     pub(crate) fn attempt<T>(
         &mut self,
         stage: Stage,

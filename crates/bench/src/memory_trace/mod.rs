@@ -248,7 +248,7 @@ pub fn replay_memory(files: &[PathBuf]) -> Result<Vec<ReplayRow>> {
 /// Plots the trace in a file as an SVG at `to`, which is replaced if it exists.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Models`] names the trace, [`kiln_engine::Error::Files`] the trace or the drawing; [`kiln_engine::Error::Value`] where the drawing
+/// [`kiln_engine::Error::Models`] names the trace, [`kiln_engine::Error::Files`] the trace or the drawing; [`kiln_engine::Error::Request`] where the drawing
 /// would replace the trace.
 pub fn plot_memory(file: &Path, to: &Path) -> Result<()> {
     let rules = FileRules { field: "output", what: "the plot", extensions: &["svg"], overwrite: true };

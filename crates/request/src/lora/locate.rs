@@ -20,7 +20,7 @@ const ENDINGS: [&str; 4] = ["safetensors", "pt", "ckpt", "bin"];
 ///
 /// # Errors
 /// [`Error::Files`] if the folder itself cannot be read; unreadable subfolders are skipped. [`Error::Models`] if there
-/// are more than [`MAX_ENTRIES`] files and folders.
+/// are more than 200,000 files and folders.
 pub fn weight_files(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     files_among(folder, endings, MAX_ENTRIES)
 }

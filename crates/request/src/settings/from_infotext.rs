@@ -1,6 +1,6 @@
 //! A request from the text that AUTOMATIC1111 and Kiln write into images.
 //!
-//! What a field means depends on who wrote it: [`labels::VERSION`] tells. Without a field AUTOMATIC1111's default holds,
+//! What a field means depends on who wrote it: `Version` tells. Without a field AUTOMATIC1111's default holds,
 //! which is not always Kiln's: its noise is the card's where no `RNG` is named, and its own rules of sampling hold
 //! ([`Convention::Automatic1111`]).
 

@@ -1,5 +1,5 @@
 //! Keys of AUTOMATIC1111's text that code names: those of files, templates and the program, and of options that are written
-//! or read by rules of their own. All others are in the table of options ([`crate::options`]).
+//! or read by rules of their own. All others are in the table of options ([`crate::OPTIONS`]).
 
 pub(crate) const SAMPLER: &str = "Sampler";
 pub(crate) const SCHEDULE_TYPE: &str = "Schedule type";

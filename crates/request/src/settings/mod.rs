@@ -1,7 +1,7 @@
 //! Settings in images: writing and reading them.
 //!
 //! Kiln writes two texts into a PNG: `parameters` in AUTOMATIC1111's format ([`crate::parameters`]), and `kiln`, the
-//! whole request as JSON ([`own`]). It reads both; AUTOMATIC1111's text is read in text chunks, in the Exif data of
+//! whole request as JSON ([`OwnSettings`]). It reads both; AUTOMATIC1111's text is read in text chunks, in the Exif data of
 //! JPEG, WebP and AVIF, and hidden in pixels. It also reads the JSON of some other programs ([`formats`]).
 //!
 //! Image files are untrusted. No memory is allocated because a file claims a size, the length of texts is limited, and
