@@ -82,6 +82,70 @@ impl Attention {
         self.to_out.forward_add(&y, Some(residual))
     }
 
+    /// The keys and values of `context` `(b, t, context_dim)`, each `(b, t, channels)`, for [`Attention::forward_keyed`]. They
+    /// may be parts of one product's rows.
+    pub fn keys_values<T: TensorLike>(&self, context: &T) -> Result<[T; 2]> {
+        match &self.stacked {
+            Some(Stacked::KeysValues(stacked)) if self.is_in_place(context) => {
+                let kv = context.linear(&context.stacked_weight(stacked)?, None, None)?; // (b, t, 2 channels)
+                let c = kv.size3()?[2] / 2;
+                Ok([kv.narrow(2, 0, c)?, kv.narrow(2, c, c)?])
+            }
+            _ => Ok([self.to_k.forward(context)?, self.to_v.forward(context)?]),
+        }
+    }
+
+    /// Attention of `x` `(b, s, channels)` to `keys_values`, with the bits of [`Attention::forward`] on their context. `add`
+    /// gets the queries and the attention's result, both `(b, s, channels)`, and returns what is projected in place of the
+    /// result. `residual` as in [`Attention::forward`].
+    pub fn forward_keyed<T: TensorLike>(
+        &self,
+        x: &T,
+        [k, v]: [&T; 2],
+        add: impl FnOnce(&T, T) -> Result<T>,
+        residual: &T,
+    ) -> Result<T> {
+        let q = self.to_q.forward(x)?;
+        let y = add(&q, q.attention(k, v, self.op)?)?;
+        drop(q);
+        self.to_out.forward_add(&y, Some(residual))
+    }
+
+    /// The heads that the projections are cut into.
+    pub fn heads(&self) -> kiln_ops::Attention {
+        self.op
+    }
+
+    /// Self-attention whose queries, keys and values are of other tokens each, `(b, s, channels)`. `residual` as in
+    /// [`Attention::forward`].
+    pub fn forward_each<T: TensorLike>(&self, [q, k, v]: [&T; 3], residual: &T) -> Result<T> {
+        let y = self.to_q.forward(q)?.attention(&self.to_k.forward(k)?, &self.to_v.forward(v)?, self.op)?;
+        self.to_out.forward_add(&y, Some(residual))
+    }
+
+    /// Self-attention of `x` `(b, s, channels)` in which the tokens of the last `rows` images attend to themselves alone: each
+    /// gets its own value. `residual` as in [`Attention::forward`].
+    pub fn forward_identity<T: TensorLike>(&self, x: &T, rows: usize, residual: &T) -> Result<T> {
+        let [q, k, v] = self.project(x, None)?;
+        let n = x.size3()?[0].saturating_sub(rows);
+        let own = v.narrow(0, n, rows)?.contiguous()?;
+        let y = match n {
+            0 => own,
+            n => {
+                let first = |x: &T| x.narrow(0, 0, n);
+                T::cat(&[&first(&q)?.attention(&first(&k)?, &first(&v)?, self.op)?, &own], 0)?
+            }
+        };
+        self.to_out.forward_add(&y, Some(residual))
+    }
+
+    /// How much attention each token of `x` `(b, s, channels)` gets from all of them in self-attention: the mean over the heads,
+    /// `(b, s)` in f32.
+    pub fn received<T: TensorLike>(&self, x: &T) -> Result<T> {
+        let [q, k, _] = self.project(x, None)?;
+        q.attention_received(&k, self.op)
+    }
+
     /// Self-attention in which the tokens of `x` `(b, s, channels)` are masked whose `seen` `(b, s)`, in f32, is 0; it
     /// is 1 for the others. `residual` as in [`Attention::forward`].
     pub fn forward_masked<T: TensorLike>(&self, x: &T, seen: &T, residual: &T) -> Result<T> {
@@ -93,24 +157,24 @@ impl Attention {
     /// Queries `(b, s, channels)`, keys and values `(b, t, channels)`. They are parts of one product's rows if the
     /// attention operator supports strided inputs.
     fn project<T: TensorLike>(&self, x: &T, context: Option<&T>) -> Result<[T; 3]> {
-        // A stacked product has no biases.
-        let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());
-        let in_place = is_plain && x.supports_strided_qkv();
         match (&self.stacked, context) {
-            (Some(Stacked::QueriesKeysValues(stacked)), None) if in_place => {
+            (Some(Stacked::QueriesKeysValues(stacked)), None) if self.is_in_place(x) => {
                 let qkv = x.linear(&x.stacked_weight(stacked)?, None, None)?; // (b, s, 3 channels)
                 let c = qkv.size3()?[2] / 3;
                 Ok([qkv.narrow(2, 0, c)?, qkv.narrow(2, c, c)?, qkv.narrow(2, 2 * c, c)?])
             }
-            (Some(Stacked::KeysValues(stacked)), Some(context)) if in_place => {
-                let kv = context.linear(&context.stacked_weight(stacked)?, None, None)?; // (b, t, 2 channels)
-                let c = kv.size3()?[2] / 2;
-                Ok([self.to_q.forward(x)?, kv.narrow(2, 0, c)?, kv.narrow(2, c, c)?])
-            }
             _ => {
-                let context = context.unwrap_or(x);
-                Ok([self.to_q.forward(x)?, self.to_k.forward(context)?, self.to_v.forward(context)?])
+                let q = self.to_q.forward(x)?;
+                let [k, v] = self.keys_values(context.unwrap_or(x))?;
+                Ok([q, k, v])
             }
         }
+    }
+
+    /// Whether projections of one input are one product, whose rows the attention operator reads in place. A stacked product
+    /// has no biases.
+    fn is_in_place<T: TensorLike>(&self, x: &T) -> bool {
+        let is_plain = [&self.to_q, &self.to_k, &self.to_v].iter().all(|layer| layer.added_bias().is_none());
+        is_plain && x.supports_strided_qkv()
     }
 }

@@ -51,4 +51,4 @@ pub use meta::{FlopCount, MetaDevice, MetaTensor, MetaWeight};
 pub use norm::{GroupNorm, LayerNorm};
 pub use resample::{Downsample, Upsample};
 pub use resnet::{ResnetBlock, ResnetConfig, ResnetIn, ResnetOut};
-pub use tensor::TensorLike;
+pub use tensor::{Reduction, TensorLike};

@@ -10,7 +10,7 @@ use kiln_nn::ops::{self, Activation, Target};
 use kiln_nn::strips::{Convolved, Prepare, Stored, collect};
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Embedding, FeedForward, GroupNorm, LayerNorm,
-    Linear, MetaDevice, MetaTensor, ResnetBlock, ResnetConfig, Result, TensorLike, Upsample,
+    Linear, MetaDevice, MetaTensor, Reduction, ResnetBlock, ResnetConfig, Result, TensorLike, Upsample,
 };
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
@@ -170,6 +170,9 @@ fn shapes_between_layers() {
             x.affine(2.0, 1.0)?.tanh()?.clamp(-0.5, 0.5)?,
             x.add(x)?.sub(x)?.mul(x)?,
             x.broadcast_add(&column)?.broadcast_mul(&column)?,
+            x.broadcast_div(&column)?.reduce(Reduction::Mean, 2)?,
+            x.reduce(Reduction::Min, 1)?.sub(&x.reduce(Reduction::Max, 1)?)?,
+            x.premultiplied(&x.reshape(&[12, 8])?)?,
             x.new_empty(&[7])?,
             x.new_constant(&Tensor::new(&[1f32, 2.0], &Device::Cpu)?)?,
             x.to_dtype(DType::F16)?,

@@ -106,7 +106,7 @@ impl Denoiser {
             if output.dims() != x.dims() {
                 return Err(Error::OutputShape { expected: x.dims().to_vec(), found: output.dims().to_vec() });
             }
-            Ok(output.to_dtype(DType::F32)?)
+            Ok(kiln_ops::cast(&output, DType::F32)?)
         };
         let unconditional = unconditional.map(checked).transpose()?;
         let mut output = checked(output)?;

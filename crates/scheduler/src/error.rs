@@ -158,4 +158,8 @@ pub enum Error {
     /// An operation on tensors failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
+
+    /// An operator failed.
+    #[error(transparent)]
+    Ops(#[from] kiln_ops::Error),
 }

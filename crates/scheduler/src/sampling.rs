@@ -222,7 +222,7 @@ impl<S: Borrow<Schedule>> Stepper<S> {
 /// arXiv 2206.00364, algorithm 2.
 fn raise(x: &Tensor, from: Point, to: Point, s_noise: f64, noise: &mut dyn NoiseSource) -> Result<Tensor> {
     if to.sigma <= from.sigma {
-        return Ok(x.to_dtype(DType::F32)?);
+        return Ok(kiln_ops::cast(x, DType::F32)?);
     }
     let added = (to.sigma.powi(2) - from.sigma.powi(2)).sqrt();
     linear(&[(1.0, x), (s_noise * added, &noise.sample(x)?)])

@@ -11,7 +11,7 @@ use kiln_weights::{Param, SegmentModule, StackedParam};
 use super::checks::{does_not_fit, expect, refused};
 use super::{MetaDevice, MetaTensor};
 use crate::error::{At, Result};
-use crate::tensor::TensorLike;
+use crate::tensor::{Reduction, TensorLike};
 
 /// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +183,32 @@ impl TensorLike for MetaTensor {
         self.copy()
     }
 
+    fn broadcast_div(&self, other: &Self) -> Result<Self> {
+        self.repeats("broadcast_div", other)?;
+        self.copy()
+    }
+
+    fn reduce(&self, how: Reduction, dim: usize) -> Result<Self> {
+        let mut shape = self.shape.clone();
+        match shape.get_mut(dim) {
+            Some(size) => *size = 1,
+            None => return Err(refused("reduce", "x", &format!("a dimension {dim}"), &self.shape)),
+        }
+        let y = self.another(&shape);
+        // A mean is the sum, then its quotient.
+        if how == Reduction::Mean { y.copy() } else { Ok(y) }
+    }
+
+    fn premultiplied(&self, matrix: &Self) -> Result<Self> {
+        match (&self.shape[..], &matrix.shape[..]) {
+            (&[b, k, n], &[m, same]) if k == same => {
+                self.device.computes(linear_flop(b * n, [m, k]));
+                Ok(self.another(&[b, m, n]))
+            }
+            _ => Err(refused("premultiplied", "matrix", &format!("(m, k) for {:?}", self.shape), &matrix.shape)),
+        }
+    }
+
     fn activation(&self, _function: Activation) -> Result<Self> {
         self.copy()
     }
@@ -206,6 +232,16 @@ impl TensorLike for MetaTensor {
         self.device.takes(attention_workspace(Target::Gpu, DType::F32, shape, t, config));
         self.device.computes(attention_flop(shape, t));
         y.to_dtype(self.dtype)
+    }
+
+    fn attention_received(&self, k: &Self, config: Attention) -> Result<Self> {
+        let ([b, s, c], t) = self.attention_shapes(k, k, config)?;
+        // Queries and keys by heads, scores, their powers and quotients.
+        let _split = [[b, s, c], [b, t, c], [b, t, c]].map(|shape| self.device.tensor(&shape, DType::F32));
+        let scores = || self.device.tensor(&[b, config.num_heads, s, t], DType::F32);
+        let _scores = [scores(), scores(), scores()];
+        self.device.computes(linear_flop(b * s, [t, c]));
+        Ok(self.device.tensor(&[b, t], DType::F32))
     }
 
     fn supports_strided_qkv(&self) -> bool {

@@ -1,13 +1,13 @@
 //! Tensors that compute.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use kiln_ops::{
-    Activation, Attention, Conv2d, Conv2dInputs, FusedConv2d, GroupNorm, GroupNormMoments, GroupNormStatistics, Strip,
-    TimestepEmbedding, Weight, layout,
+    Activation, Arithmetic, Attention, Conv2d, Conv2dInputs, FusedConv2d, GroupNorm, GroupNormMoments,
+    GroupNormStatistics, Strip, TimestepEmbedding, Weight, layout,
 };
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
-use super::TensorLike;
+use super::{Reduction, TensorLike};
 use crate::error::{At, Error, Result};
 
 impl TensorLike for Tensor {
@@ -69,7 +69,7 @@ impl TensorLike for Tensor {
     }
 
     fn to_dtype(&self, dtype: DType) -> Result<Self> {
-        Ok(Tensor::to_dtype(self, dtype)?)
+        Ok(kiln_ops::cast(self, dtype)?)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {
@@ -86,11 +86,11 @@ impl TensorLike for Tensor {
 
     fn index_select(&self, rows: &[u32]) -> Result<Self> {
         let rows = Tensor::new(rows, &Device::Cpu)?.to_device(self.device())?;
-        Ok(Tensor::index_select(self, &rows, 0)?)
+        Ok(kiln_ops::index_select(self, &rows)?)
     }
 
     fn affine(&self, mul: f64, add: f64) -> Result<Self> {
-        Ok(Tensor::affine(self, mul, add)?)
+        Ok(kiln_ops::affine(self, mul, add)?)
     }
 
     fn tanh(&self) -> Result<Self> {
@@ -102,23 +102,40 @@ impl TensorLike for Tensor {
     }
 
     fn add(&self, other: &Self) -> Result<Self> {
-        Ok(Tensor::add(self, other)?)
+        Ok(kiln_ops::arithmetic(Arithmetic::Add, self, other)?)
     }
 
     fn sub(&self, other: &Self) -> Result<Self> {
-        Ok(Tensor::sub(self, other)?)
+        Ok(kiln_ops::arithmetic(Arithmetic::Sub, self, other)?)
     }
 
     fn mul(&self, other: &Self) -> Result<Self> {
-        Ok(Tensor::mul(self, other)?)
+        Ok(kiln_ops::arithmetic(Arithmetic::Mul, self, other)?)
     }
 
     fn broadcast_add(&self, other: &Self) -> Result<Self> {
-        Ok(Tensor::broadcast_add(self, other)?)
+        Ok(kiln_ops::arithmetic(Arithmetic::Add, self, other)?)
     }
 
     fn broadcast_mul(&self, other: &Self) -> Result<Self> {
-        Ok(Tensor::broadcast_mul(self, other)?)
+        Ok(kiln_ops::arithmetic(Arithmetic::Mul, self, other)?)
+    }
+
+    fn broadcast_div(&self, other: &Self) -> Result<Self> {
+        Ok(Tensor::broadcast_div(self, other)?)
+    }
+
+    fn reduce(&self, how: Reduction, dim: usize) -> Result<Self> {
+        Ok(match how {
+            Reduction::Mean => self.mean_keepdim(dim)?,
+            Reduction::Min => self.min_keepdim(dim)?,
+            Reduction::Max => self.max_keepdim(dim)?,
+        })
+    }
+
+    fn premultiplied(&self, matrix: &Self) -> Result<Self> {
+        let ((b, ..), (m, k)) = (self.dims3()?, matrix.dims2()?);
+        Ok(matrix.broadcast_as((b, m, k))?.matmul(self)?)
     }
 
     fn activation(&self, function: Activation) -> Result<Self> {
@@ -131,6 +148,21 @@ impl TensorLike for Tensor {
 
     fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
         Ok(kiln_ops::attention_masked(self, k, v, seen, config)?)
+    }
+
+    fn attention_received(&self, k: &Self, config: Attention) -> Result<Self> {
+        let heads = config.num_heads.max(1);
+        let split = |x: &Self| -> Result<Self> {
+            let (b, n, c) = x.dims3()?;
+            let x = Tensor::to_dtype(x, DType::F32)?.contiguous()?.reshape((b, n, heads, c / heads))?;
+            Ok(x.transpose(1, 2)?.contiguous()?) // (b, heads, n, c / heads)
+        };
+        let (q, k) = (split(self)?, split(k)?);
+        let scale = (q.dim(D::Minus1)? as f64).powf(-0.5);
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * scale)?; // (b, heads, s, t)
+        let powers = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
+        let attention = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
+        Ok(attention.sum(2)?.mean(1)?)
     }
 
     fn supports_strided_qkv(&self) -> bool {

@@ -10,6 +10,17 @@ use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use crate::error::Result;
 
+/// What [`TensorLike::reduce`] makes of many numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// The mean.
+    Mean,
+    /// The least.
+    Min,
+    /// The largest.
+    Max,
+}
+
 /// A tensor as layers and networks use it. `forward` is written once, for any type that implements this: with
 /// [`candle_core::Tensor`] it computes, with [`crate::MetaTensor`] it derives shapes, bytes and floating-point
 /// operations.
@@ -124,6 +135,15 @@ pub trait TensorLike: Clone + Sized {
     /// The product, with the same broadcasting.
     fn broadcast_mul(&self, other: &Self) -> Result<Self>;
 
+    /// The quotient, with the same broadcasting.
+    fn broadcast_div(&self, other: &Self) -> Result<Self>;
+
+    /// One number of each line along dimension `dim`, whose size is 1 afterwards.
+    fn reduce(&self, how: Reduction, dim: usize) -> Result<Self>;
+
+    /// The products `(b, m, n)` of `matrix` `(m, k)` with the matrices of `self` `(b, k, n)`, both in f32.
+    fn premultiplied(&self, matrix: &Self) -> Result<Self>;
+
     // Operators.
 
     /// [`kiln_ops::activation()`].
@@ -134,6 +154,10 @@ pub trait TensorLike: Clone + Sized {
 
     /// [`kiln_ops::attention_masked`] of the queries `self`.
     fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self>;
+
+    /// For each key `k` `(b, t, c)` the sum of the attention that the queries `self` `(b, s, c)` give it, as a mean over the heads:
+    /// `(b, t)` in f32. Without a causal mask.
+    fn attention_received(&self, k: &Self, config: Attention) -> Result<Self>;
 
     /// [`kiln_ops::supports_strided_qkv`].
     fn supports_strided_qkv(&self) -> bool;

@@ -3,6 +3,7 @@
 
 use super::{Context, Sampler, along, slope};
 use crate::Result;
+use crate::tensor::linear;
 use candle_core::Tensor;
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ impl Sampler for Heun {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
         let d = slope(x, &cx.denoise(x)?.x0, cx.point.sigma)?;
         if let Some(euler) = self.proposed.take() {
-            let mean = ((euler.slope + d)? * 0.5)?;
+            let mean = linear(&[(0.5, &euler.slope), (0.5, &d)])?;
             return along(&euler.x, &mean, euler.d_sigma);
         }
         let d_sigma = cx.target.sigma - cx.point.sigma;
