@@ -2,8 +2,8 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, rules, refiner, control, lengths, emoji, steps,
-single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `rules`, `control`, `lengths`, `single_file`, `lora`, `lcm` and
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, rules, refiner, control, adapters, ip_adapter, guidance, lengths, emoji, steps,
+single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `rules`, `control`, `adapters`, `ip_adapter`, `guidance`, `lengths`, `single_file`, `lora`, `lcm` and
 `lora_bias` need `models`; `refiner` needs `inpaint`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "rules", "refiner", "control", "lengths", "emoji", "steps", "single_file",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "rules", "refiner", "control", "adapters", "ip_adapter", "guidance", "lengths", "emoji", "steps", "single_file",
     "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,12 +38,15 @@ def main():
 
     sys.dont_write_bytecode = True
     # Imported here so that --help and a wrong argument answer at once.
+    import adapters
     import common
     import control
     import emoji
     import flop
+    import guidance
     import image_to_image
     import inpaint
+    import ip_adapter
     import lcm
     import lengths
     import lora
@@ -69,6 +72,9 @@ def main():
         "inpaint": inpaint.main,
         "rules": rules.main,
         "control": control.main,
+        "ip_adapter": ip_adapter.main,
+        "adapters": adapters.main,
+        "guidance": guidance.main,
         "refiner": refiner.main,
         "lengths": lengths.main,
         "emoji": lambda: emoji.main(args.emoji),

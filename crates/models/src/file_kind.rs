@@ -75,10 +75,11 @@ const PARTS: [(FileKind, &[&str]); 7] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 18] = [
+const WHOLE: [(FileKind, &[&str]); 19] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["input_hint_block.0.weight"]),
     (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
+    (FileKind::T2iAdapter, &["adapter.body.0.in_conv.weight", "adapter.body.0.resnets.0.block1.weight"]), // the light form
     (FileKind::T2iAdapter, &["conv_in.weight", "body.0.block1.weight", "body.0.block2.weight"]), // TencentARC's names
     (FileKind::T2iAdapter, &["body.0.in_conv.weight", "body.0.body.0.block1.weight"]),           // the light form
     (FileKind::Unet, &DIFFUSERS_UNET),

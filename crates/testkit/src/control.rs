@@ -125,7 +125,7 @@ pub fn write_tensors(tensors: &BTreeMap<String, Tensor>, path: &Path) {
 
 /// `count` numbers from `-size / 2` to `size / 2` that depend on `name` alone: a linear congruential generator that begins with
 /// the name's FNV-1a hash.
-fn values(name: &str, count: usize, size: f64) -> Vec<f32> {
+pub(crate) fn values(name: &str, count: usize, size: f64) -> Vec<f32> {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let mut state = hash;
     let mut next = || {

@@ -8,19 +8,23 @@
 //! As a test tool, this crate panics if a fixture is missing or a comparison fails.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod compare;
 mod control;
 mod fixture;
 mod hub_server;
+mod image_prompt;
 mod paths;
 mod similarity;
 mod target;
 mod xet_store;
 
+pub use adapter::{TinyAdapter, TinyLllite, TinyUnion};
 pub use compare::{Deviation, Parity, deviation};
 pub use control::{TinyControl, control_pixels, write_tensors};
 pub use fixture::Fixture;
 pub use hub_server::{Asked, Fault, HubServer, git_blob, sha256};
+pub use image_prompt::{PromptForm, TinyIpAdapter, TinyVision};
 pub use paths::{fixtures, repository, shared_data, shared_models};
 pub use similarity::{Limits, Similarity, psnr, similarity};
 pub use target::Target;

@@ -33,6 +33,7 @@ pub mod ldm;
 mod limits;
 mod load;
 mod lora;
+mod low_rank;
 mod mmap;
 mod param_spec;
 mod random;
@@ -55,6 +56,7 @@ pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text
 pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
+pub use low_rank::LowRank;
 pub use param_spec::{ParamSpec, SlabType, StoredRows};
 pub use random::RandomSource;
 pub use safetensors_file::SafetensorsFile;

@@ -5,11 +5,13 @@
 //! in loops from a network's dimensions (the number of levels, the layers of each). It is read in both directions: from
 //! a declared name to the stored tensor and the piece of it, and back.
 
+mod adapter;
 mod clip;
 mod unet;
 mod vae;
 mod view;
 
+pub use adapter::adapter_names;
 pub use clip::{ClipDialect, ClipShape};
 pub use unet::{UnetLevel, UnetShape};
 pub use vae::{VaeDialect, VaeShape};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::change::Change;
+use super::face;
 use super::factor::Factor;
 use super::merge::{Magnitude, Patch};
 use super::numbered::{self, Factors};
@@ -70,11 +71,15 @@ impl Lora {
         let mut lora = Self { patches: Vec::new(), vectors: Vec::new(), unused: Vec::new(), tensors: keys.len() };
 
         let mut groups: BTreeMap<String, Factors> = numbered::groups(&source, &keys, targets).into_iter().collect();
+        let layers = face::AttentionLayers::new(targets);
         for key in keys {
+            if face::is_of_adapter(&key) {
+                continue;
+            }
             let Some(factor) = Factor::find(&source, &key) else { continue };
             if let Some((word, network)) = word(&key, metadata) {
                 lora.vectors.push(Vectors { word, network, factor });
-            } else if let Some((layer, role)) = role::parse(&key) {
+            } else if let Some((layer, role)) = role::parse(layers.renamed(&key).as_deref().unwrap_or(&key)) {
                 groups.entry(layer).or_default().insert(role, factor);
             } else if !numbered::is_numbered(&key) {
                 lora.unused.push(Unused { key, reason: UnusedReason::Name });

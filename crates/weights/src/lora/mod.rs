@@ -16,6 +16,7 @@
 //! | any of the additive ones with a magnitude (DoRA) | `W + s (m (W + D) / norm(W + D) - W)` |
 
 mod change;
+mod face;
 mod factor;
 mod file;
 mod ldm;

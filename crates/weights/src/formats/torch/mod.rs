@@ -147,6 +147,9 @@ fn contents(bytes: &[u8]) -> Parsed<Contents> {
 
 /// The tensors and metadata below `root`. `place` returns the byte range of a storage.
 fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Option<Range<usize>>) -> Parsed<Contents> {
+    if let Some(tensors) = listed(machine, root, place)? {
+        return Ok((tensors, BTreeMap::new()));
+    }
     let entries = machine.dict(root).ok_or("contains no dictionary of tensors")?;
     let mut metadata = BTreeMap::new();
     for (key, value) in entries {
@@ -194,6 +197,29 @@ fn collect(machine: &Machine<'_>, root: Value<'_>, place: &dyn Fn(&str) -> Optio
         }
     }
     Ok((tensors, metadata))
+}
+
+/// The tensors of a file that is a tensor, of the name `tensor`, or a list of some, of their numbers as names.
+fn listed(
+    machine: &Machine<'_>,
+    root: Value<'_>,
+    place: &dyn Fn(&str) -> Option<Range<usize>>,
+) -> Parsed<Option<HashMap<String, Stored>>> {
+    let items: Vec<(String, Value<'_>)> = match (root, machine.items(root)) {
+        (Value::Tensor(_), _) => vec![("tensor".into(), root)],
+        (_, Some(items)) if items.len() <= MAX_TENSORS => {
+            items.iter().enumerate().map(|(i, value)| (i.to_string(), *value)).collect()
+        }
+        _ => return Ok(None),
+    };
+    let mut tensors = HashMap::new();
+    for (name, value) in items {
+        if let Value::Tensor(i) = value {
+            let stored = stored(machine, i, place).map_err(|problem| format!("tensor `{name}` {problem}"))?;
+            tensors.insert(name, stored);
+        }
+    }
+    Ok(Some(tensors).filter(|tensors| !tensors.is_empty()))
 }
 
 fn stored(machine: &Machine<'_>, i: usize, place: &dyn Fn(&str) -> Option<Range<usize>>) -> Parsed<Stored> {
