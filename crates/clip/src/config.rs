@@ -102,11 +102,7 @@ impl TextEncoderConfig {
     /// [`Error::Config`] if no CLIP text encoder uses an activation of this name. `gelu` is the exact form; the
     /// approximations with tanh have other names, and no encoder uses them.
     pub fn activation(&self) -> Result<Activation> {
-        match self.hidden_act.as_str() {
-            "quick_gelu" => Ok(Activation::QuickGelu),
-            "gelu" => Ok(Activation::GeluErf),
-            other => Err(Error::Config(format!("hidden_act is `{other}`, expected `quick_gelu` or `gelu`"))),
-        }
+        activation_of(&self.hidden_act).map_err(Error::Config)
     }
 
     /// The position of the token whose row is pooled: the first end token. If the file has the legacy end token 2, it
@@ -152,6 +148,15 @@ impl TextEncoderConfig {
             return Err(Error::Config(format!("layer_norm_eps is {found:?}, expected more than 0 and at most 1")));
         }
         self.activation().map(|_| ())
+    }
+}
+
+/// The activation of this name in configuration files; else what was found and expected.
+pub(crate) fn activation_of(name: &str) -> std::result::Result<Activation, String> {
+    match name {
+        "quick_gelu" => Ok(Activation::QuickGelu),
+        "gelu" => Ok(Activation::GeluErf),
+        other => Err(format!("hidden_act is `{other}`, expected `quick_gelu` or `gelu`")),
     }
 }
 

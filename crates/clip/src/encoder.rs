@@ -11,7 +11,7 @@ use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::TextEncoderConfig;
 use crate::error::{Error, Result};
-use crate::layer::EncoderLayer;
+use crate::layer::{EncoderLayer, LayerConfig};
 use crate::textual_inversion::TokenEmbeddings;
 
 /// The names in the checkpoint. Some versions' files lack the prefix `text_model.`; `kiln_weights::KeyRule::TEXT_MODEL`
@@ -123,12 +123,19 @@ impl TextEncoder {
     /// [`Error::Config`] if the configuration is invalid.
     pub fn new(config: TextEncoderConfig) -> Result<Self> {
         config.validate()?;
-        let activation = config.activation()?;
+        let layer = LayerConfig {
+            hidden_size: config.hidden_size,
+            intermediate_size: config.intermediate_size,
+            num_heads: config.num_attention_heads,
+            layer_norm_eps: config.layer_norm_eps,
+            activation: config.activation()?,
+            causal: true,
+        };
         let mut segments = Segments::default();
         let embeddings = segments.add_on_host(EMBEDDINGS, |p| Embeddings::new(&p.pp(EMBEDDINGS), &config));
         let layers = (0..config.num_hidden_layers)
             .map(|i| format!("{LAYERS}.{i}"))
-            .map(|name| segments.add(name.as_str(), |p| EncoderLayer::new(&p.pp(&name), &config, activation)))
+            .map(|name| segments.add(name.as_str(), |p| EncoderLayer::new(&p.pp(&name), &layer)))
             .collect();
         let head = segments.add(FINAL_LAYER_NORM, |p| Head::new(p, &config));
         Ok(Self { config, segments, embeddings, layers, head })

@@ -58,6 +58,9 @@ pub enum Error {
         /// The allowed number of tokens.
         expected: String,
     },
+    /// The configuration of an image encoder is invalid.
+    #[error("image encoder configuration: {0}")]
+    VisionConfig(String),
     /// A token id is outside the encoder's vocabulary.
     #[error(
         "chunk {chunk}: token id {id} is outside of the text encoder's vocabulary of {vocab_size}; tokenizer and text \
@@ -82,6 +85,14 @@ pub enum Error {
         found: Vec<usize>,
         /// The channels of the encoder's tokens.
         channels: usize,
+    },
+    /// The pixels of an image do not fit the image encoder.
+    #[error("the pixels for the image encoder have shape {found:?}, expected {expected}")]
+    Pixels {
+        /// Their shape.
+        found: Vec<usize>,
+        /// The expected shape.
+        expected: String,
     },
     /// A layer failed; the message begins with the layer's name.
     #[error(transparent)]

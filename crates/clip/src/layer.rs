@@ -1,14 +1,26 @@
-//! One layer of a text encoder.
+//! One layer of a text or image encoder.
 
 use kiln_nn::ops::Activation;
 use kiln_nn::{Attention, AttentionConfig, AttentionKeys, LayerNorm, Linear, Result, TensorLike};
 use kiln_weights::ParamBuilder;
 
-use crate::config::TextEncoderConfig;
+/// The sizes of a layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerConfig {
+    /// Channels of the tokens.
+    pub(crate) hidden_size: usize,
+    /// Channels of the hidden layer of the feed-forward block.
+    pub(crate) intermediate_size: usize,
+    pub(crate) num_heads: usize,
+    pub(crate) layer_norm_eps: f64,
+    pub(crate) activation: Activation,
+    /// Whether no token attends to later tokens, as in text encoders.
+    pub(crate) causal: bool,
+}
 
-/// Causal self-attention, then a feed-forward block, each after a normalization and with a residual connection.
+/// Self-attention, then a feed-forward block, each after a normalization and with a residual connection.
 ///
-/// Padding is not masked: CLIP was trained that way, and no token attends to later tokens.
+/// Padding is not masked: CLIP was trained that way, and no token of a text attends to later tokens.
 pub(crate) struct EncoderLayer {
     layer_norm1: LayerNorm,
     self_attn: Attention,
@@ -20,14 +32,14 @@ pub(crate) struct EncoderLayer {
 
 impl EncoderLayer {
     /// Declares `layer_norm1`, `self_attn`, `layer_norm2` and `mlp`.
-    pub(crate) fn new(p: &ParamBuilder<'_>, config: &TextEncoderConfig, activation: Activation) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, config: &LayerConfig) -> Self {
         let channels = config.hidden_size;
         let attention = AttentionConfig {
             channels,
             context_dim: channels,
-            num_heads: config.num_attention_heads,
+            num_heads: config.num_heads,
             qkv_bias: true,
-            causal: true,
+            causal: config.causal,
             keys: AttentionKeys::Clip,
         };
         let mlp = p.pp("mlp");
@@ -37,7 +49,7 @@ impl EncoderLayer {
             layer_norm2: LayerNorm::new(&p.pp("layer_norm2"), channels, config.layer_norm_eps),
             fc1: Linear::new(&mlp.pp("fc1"), channels, config.intermediate_size, true),
             fc2: Linear::new(&mlp.pp("fc2"), config.intermediate_size, channels, true),
-            activation,
+            activation: config.activation,
         }
     }
 

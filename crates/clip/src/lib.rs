@@ -1,5 +1,5 @@
-//! Floor 4 of the crate graph: from a prompt's text to the tensors that condition the U-Net. It has the tokenizer and
-//! CLIP's text encoders.
+//! Floor 4 of the crate graph: from a prompt's text, or from an image that is a prompt, to the tensors that condition the
+//! U-Net. It has the tokenizer, CLIP's text encoders, and CLIP's image encoders ([`VisionEncoder`]).
 //!
 //! [`prompt`] parses AUTOMATIC1111's dialect: the text of a prompt, its steps, and the weights of its words. A
 //! [`Tokenizer`] cuts a text of any length into chunks of 75 tokens, each framed to the 77 that the encoders were
@@ -37,6 +37,7 @@ mod layer;
 pub mod prompt;
 mod textual_inversion;
 mod tokenizer;
+mod vision;
 mod weighted;
 
 pub use config::TextEncoderConfig;
@@ -45,3 +46,4 @@ pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
 pub use textual_inversion::{TokenEmbeddings, mentions};
 pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
+pub use vision::{ImageFeatures, VisionConfig, VisionEncoder};

@@ -33,6 +33,7 @@
 
 mod blur;
 mod canvas;
+mod clip_pixels;
 mod comfy_graph;
 mod composite;
 mod decode;
@@ -60,6 +61,7 @@ mod stealth;
 mod text;
 
 pub use canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
+pub use clip_pixels::clip_pixels;
 pub use comfy_graph::{Graph, Node, NodeAt};
 pub use decode::{DecodeOptions, FileFormat, decode};
 pub use decoded::{AlphaRule, DecodedImage};

@@ -68,6 +68,8 @@ fn header<W: Write>(
     let mut encoder = png::Encoder::new(to, side(width)?, side(height)?);
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
+    // The default takes 23 to 50 times as long, for files of the same size within a tenth.
+    encoder.set_compression(png::Compression::Fast);
     for &(key, text) in texts {
         // tEXt contains only Latin-1. For other texts AUTOMATIC1111 writes iTXt with the same key.
         if is_latin1(text) {
