@@ -4,6 +4,7 @@ use kiln_nn::{Downsample, ResnetConfig, ResnetIn, ResnetOut, Result, TensorLike,
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::{BlockConfig, UnetConfig};
+use crate::hooks::{BlockId, Hooks};
 use crate::transformer::Transformer;
 
 /// The common data of a U-Net's blocks during construction.
@@ -35,16 +36,17 @@ impl Builder<'_> {
         }
     }
 
-    fn transformer(&mut self, name: &str, block: &BlockConfig, layer: usize) -> Option<Transformer> {
+    fn transformer(&mut self, id: BlockId, block: &BlockConfig, layer: usize) -> Option<Transformer> {
         let config = block.transformer.as_ref()?;
-        Some(Transformer::new(self, name, block.channels, config, config.layers[layer]))
+        let name = format!("{id}.attentions.{layer}");
+        Some(Transformer::new(self, &name, (id, layer), block.channels, config, config.layers[layer]))
     }
 
     /// A residual block and its transformer.
-    fn layer(&mut self, name: &str, block: &BlockConfig, layer: usize, in_channels: usize) -> Layer {
+    fn layer(&mut self, id: BlockId, block: &BlockConfig, layer: usize, in_channels: usize) -> Layer {
         Layer {
-            resnet: self.resnet(format!("{name}.resnets.{layer}"), in_channels, block.channels),
-            transformer: self.transformer(&format!("{name}.attentions.{layer}"), block, layer),
+            resnet: self.resnet(format!("{id}.resnets.{layer}"), in_channels, block.channels),
+            transformer: self.transformer(id, block, layer),
         }
     }
 }
@@ -55,6 +57,8 @@ pub(crate) struct BlockContext<'a, T> {
     pub(crate) temb: &'a T,
     /// The text's tokens, `(b, s, context_dim)`.
     pub(crate) tokens: &'a T,
+    /// The parts that change the blocks.
+    pub(crate) hooks: &'a Hooks<'a, T>,
 }
 
 /// A residual block, a segment for each half.
@@ -83,7 +87,7 @@ impl Layer {
     fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
         x = self.resnet.forward(&x, context.temb)?;
         match &self.transformer {
-            Some(transformer) => transformer.forward(&x, context.tokens),
+            Some(transformer) => transformer.forward(&x, context.tokens, context.hooks),
             None => Ok(x),
         }
     }
@@ -98,12 +102,12 @@ pub(crate) struct DownBlock {
 impl DownBlock {
     pub(crate) fn new(builder: &mut Builder<'_>, index: usize, in_channels: usize) -> Self {
         let block = &builder.config.down[index];
-        let name = format!("down_blocks.{index}");
+        let id = BlockId::Down(index);
         let layers = (0..block.layers)
-            .map(|i| builder.layer(&name, block, i, if i == 0 { in_channels } else { block.channels }))
+            .map(|i| builder.layer(id, block, i, if i == 0 { in_channels } else { block.channels }))
             .collect();
         let downsample = (index + 1 < builder.config.down.len()).then(|| {
-            let name = format!("{name}.downsamplers.0");
+            let name = format!("{id}.downsamplers.0");
             let padding = builder.config.downsample_padding;
             builder.segment(&name, |p| Downsample::new(&p.pp(&name), block.channels, padding))
         });
@@ -115,30 +119,41 @@ impl DownBlock {
     /// `feature` is a T2I-Adapter's map. As in diffusers, a block with cross attention adds it to its last layer's output,
     /// before the downsampling; another block adds it to its own output, after the downsampling. The skip connection of
     /// that output carries it, too.
+    ///
+    /// The block ends where there are `most` skip connections.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,
         context: &BlockContext<'_, T>,
         skips: &mut Vec<T>,
+        most: usize,
         feature: Option<&T>,
     ) -> Result<T> {
         let (within, after) = if self.has_attention() { (feature, None) } else { (None, feature) };
-        for (i, layer) in self.layers.iter().enumerate() {
+        let left = most.saturating_sub(skips.len());
+        for (i, layer) in self.layers.iter().enumerate().take(left) {
             x = layer.forward(x, context)?;
             if let Some(feature) = within.filter(|_| i + 1 == self.layers.len()) {
                 x = x.add(feature)?;
             }
             skips.push(x.clone());
+            x = context.hooks.after_down(skips.len() - 1, x)?;
         }
-        if let Some(downsample) = &self.downsample {
+        if let Some(downsample) = self.downsample.as_ref().filter(|_| skips.len() < most) {
             x = T::run(downsample, |downsample| downsample.forward(&x))?;
             skips.push(x.clone());
+            x = context.hooks.after_down(skips.len() - 1, x)?;
         }
         if let (Some(feature), Some(skip)) = (after, skips.last_mut()) {
             x = x.add(feature)?;
             *skip = x.clone();
         }
         Ok(x)
+    }
+
+    /// The transformers, in the order in which they run.
+    pub(crate) fn transformers(&self) -> impl Iterator<Item = &Transformer> {
+        self.layers.iter().filter_map(|layer| layer.transformer.as_ref())
     }
 
     /// Whether its layers have cross attention.
@@ -157,12 +172,17 @@ pub(crate) struct MidBlock {
 impl MidBlock {
     pub(crate) fn new(builder: &mut Builder<'_>, block: &BlockConfig) -> Self {
         Self {
-            layer: builder.layer("mid_block", block, 0, block.channels),
+            layer: builder.layer(BlockId::Mid, block, 0, block.channels),
             resnet: block
                 .transformer
                 .is_some()
                 .then(|| builder.resnet("mid_block.resnets.1".into(), block.channels, block.channels)),
         }
+    }
+
+    /// Its transformer.
+    pub(crate) fn transformer(&self) -> Option<&Transformer> {
+        self.layer.transformer.as_ref()
     }
 
     pub(crate) fn forward<T: TensorLike>(&self, mut x: T, context: &BlockContext<'_, T>) -> Result<T> {
@@ -176,6 +196,7 @@ impl MidBlock {
 
 /// Layers that each consume a skip connection, then upsampling by 2.
 pub(crate) struct UpBlock {
+    index: usize,
     layers: Vec<Layer>,
     upsample: Option<SegmentModule<Upsample>>,
 }
@@ -185,31 +206,37 @@ impl UpBlock {
     /// feature map.
     pub(crate) fn new(builder: &mut Builder<'_>, index: usize, channels: usize, skips: &mut Vec<usize>) -> Self {
         let block = &builder.config.up[index];
-        let name = format!("up_blocks.{index}");
+        let id = BlockId::Up(index);
         let layers = (0..block.layers)
             .map(|i| {
                 let channels = if i == 0 { channels } else { block.channels };
-                builder.layer(&name, block, i, channels + skips.pop().unwrap_or(0))
+                builder.layer(id, block, i, channels + skips.pop().unwrap_or(0))
             })
             .collect();
         let upsample = (index + 1 < builder.config.up.len()).then(|| {
-            let name = format!("{name}.upsamplers.0");
+            let name = format!("{id}.upsamplers.0");
             builder.segment(&name, |p| Upsample::new(&p.pp(&name), block.channels))
         });
-        Self { layers, upsample }
+        Self { index, layers, upsample }
     }
 
-    /// `x` `(b, h, w, c_in)`. Removes its skip connections from the end of `skips`, and upsamples to the size of the
+    /// The transformers, in the order in which they run.
+    pub(crate) fn transformers(&self) -> impl Iterator<Item = &Transformer> {
+        self.layers.iter().filter_map(|layer| layer.transformer.as_ref())
+    }
+
+    /// `x` `(b, h, w, c_in)`, the input of layer `first`. Removes its skip connections from the end of `skips`, and upsamples to the size of the
     /// skip connection before them, which is twice the size, or one less where that size was odd.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,
+        first: usize,
         context: &BlockContext<'_, T>,
         skips: &mut Vec<T>,
     ) -> Result<T> {
-        for layer in &self.layers {
+        for (i, layer) in self.layers.iter().enumerate().skip(first) {
             if let Some(skip) = skips.pop() {
-                x = x.concat_channels(&skip)?;
+                x = context.hooks.join(self.index, i, x, skip)?;
             }
             x = layer.forward(x, context)?;
         }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use kiln_nn::{MetaTensor, TensorLike};
 
+use crate::control::ControlKinds;
 use crate::error::{Error, Result};
+use crate::hooks::{AttentionMap, DeepShrink, FeatureCache, HookInputs};
+use crate::image_prompt::{ImagePrompt, KeysValues};
 
 /// The inputs of a denoiser besides latents and timestep. The text is always there; what is `None` a network does
 /// without.
@@ -30,9 +33,13 @@ pub struct Conditioning<T = Tensor> {
     pub controls: Vec<ControlInput<T>>,
     /// What T2I-Adapters add to the outputs of the down blocks and of the middle block, `(b, h, w, c)`, already weighed.
     pub features: Vec<T>,
-    /// Tokens of an image prompt, `(b, s, context_dim)`, for attention layers with keys and values for images
-    /// (IP-Adapter). A network without such layers refuses them.
-    pub image_tokens: Option<T>,
+    /// Images that cross-attention layers attend to in addition to the text (IP-Adapter).
+    pub image_prompts: Vec<ImagePrompt<T>>,
+    /// The text's keys and values for each cross-attention layer, in the order in which they run, where they are made once
+    /// for all steps ([`crate::Unet::text_keys`]); empty where each step makes them of the text.
+    pub text_keys: Vec<KeysValues<T>>,
+    /// Parts that change the network. With several conditions those of the first one.
+    pub hooks: HookInputs<T>,
 }
 
 /// SDXL's second conditioning.
@@ -61,9 +68,11 @@ pub struct Residuals<T = Tensor> {
 pub struct ControlInput<T = Tensor> {
     /// Which of the control networks.
     pub network: usize,
-    /// The embedded control image ([`crate::ControlHint`]), `(r, h, w, c)`. The network runs for the last `r` rows of the
-    /// batch.
-    pub hint: T,
+    /// The embedded control image ([`crate::ControlHint`]), `(r, h, w, c)`; a Union network may have several. The network
+    /// runs for the last `r` rows of the batch.
+    pub hints: Vec<T>,
+    /// The types of these images, for a Union network.
+    pub kinds: Option<ControlKinds<T>>,
     /// The factors of its residuals: one for each skip connection, then the middle's.
     pub scales: Arc<[f32]>,
 }
@@ -116,7 +125,9 @@ impl<T: TensorLike> Conditioning<T> {
             residuals: None,
             controls: Vec::new(),
             features: Vec::new(),
-            image_tokens: None,
+            image_prompts: Vec::new(),
+            text_keys: Vec::new(),
+            hooks: HookInputs::default(),
         }
     }
 
@@ -131,6 +142,16 @@ impl<T: TensorLike> Conditioning<T> {
             found: Vec::new(),
         };
         let first = all.first().ok_or_else(|| fail("context"))?;
+        let mut image_prompts = Vec::with_capacity(first.image_prompts.len());
+        for i in 0..all.iter().map(|one| one.image_prompts.len()).max().unwrap_or(0) {
+            let prompts: Vec<_> = all.iter().filter_map(|one| one.image_prompts.get(i)).collect();
+            if prompts.len() != all.len() {
+                return Err(fail("image_prompts"));
+            }
+            image_prompts.push(ImagePrompt::combine(&prompts, &mut f)?);
+        }
+        let text_keys =
+            KeysValues::combine(&all.iter().map(|one| one.text_keys.as_slice()).collect::<Vec<_>>(), &mut f)?;
         let mut combined = |input: &'static str, of: &dyn Fn(&Self) -> Option<T>| -> Result<Option<T>> {
             let found: Vec<T> = all.iter().filter_map(|one| of(one)).collect();
             match found.len() {
@@ -150,13 +171,19 @@ impl<T: TensorLike> Conditioning<T> {
         }
         let mut controls = Vec::with_capacity(first.controls.len());
         for (i, control) in first.controls.iter().enumerate() {
-            let hint = combined("controls", &|one| Some(one.controls.get(i)?.hint.clone()))?;
-            controls.extend(hint.map(|hint| ControlInput { hint, ..control.clone() }));
+            let mut hints = Vec::with_capacity(control.hints.len());
+            for k in 0..control.hints.len() {
+                hints.extend(combined("controls", &|one| one.controls.get(i)?.hints.get(k).cloned())?);
+            }
+            controls.push(ControlInput { hints, ..control.clone() });
         }
         let mut features = Vec::with_capacity(first.features.len());
         for i in 0..first.features.len() {
             features.extend(combined("features", &|one| one.features.get(i).cloned())?);
         }
+        let feature = combined("hooks.cache", &|one| one.hooks.feature().cloned())?;
+        let cache = first.hooks.cache.as_ref().zip(feature);
+        let cache = cache.map(|(cache, feature)| FeatureCache { feature, ..*cache });
         Ok(Self {
             context,
             added: text_embeds.zip(time_ids).map(|(text_embeds, time_ids)| AddedConditions { text_embeds, time_ids }),
@@ -165,32 +192,53 @@ impl<T: TensorLike> Conditioning<T> {
             residuals: mid.map(|mid| Residuals { down, mid }),
             controls,
             features,
-            image_tokens: combined("image_tokens", &|one| one.image_tokens.clone())?,
+            image_prompts,
+            text_keys,
+            hooks: HookInputs { cache, ..first.hooks.clone() },
         })
     }
 
     /// All tensors, in one order.
     pub fn tensors(&self) -> Vec<&T> {
-        let Self { context, added, guidance, extra_channels, residuals, controls, features, image_tokens } = self;
+        let Self {
+            context,
+            added,
+            guidance,
+            extra_channels,
+            residuals,
+            controls,
+            features,
+            image_prompts,
+            text_keys,
+            hooks,
+        } = self;
         let mut tensors = vec![context];
         tensors.extend(guidance);
         tensors.extend(added.iter().flat_map(|added| [&added.text_embeds, &added.time_ids]));
         tensors.extend(extra_channels);
         tensors.extend(residuals.iter().flat_map(|residuals| residuals.down.iter().chain([&residuals.mid])));
-        tensors.extend(controls.iter().map(|control| &control.hint));
+        tensors.extend(controls.iter().flat_map(|control| &control.hints));
+        tensors.extend(controls.iter().filter_map(|control| control.kinds.as_ref()).map(|kinds| &kinds.flags));
         tensors.extend(features);
-        tensors.extend(image_tokens);
+        tensors.extend(image_prompts.iter().flat_map(ImagePrompt::tensors));
+        tensors.extend(text_keys.iter().flat_map(|layer| [&layer.keys, &layer.values]));
+        tensors.extend(hooks.tensors());
         tensors
     }
 
-    /// What of the conditions is no tensor: the control networks that run, and their factors. A recorded step has these
-    /// values in it.
+    /// What of the conditions is no tensor: the control networks that run, their factors, and the parts that change the
+    /// network. A recorded step has these values in it.
     pub fn constants(&self) -> Vec<u64> {
         let of = |control: &ControlInput<T>| {
             let scales = control.scales.iter().map(|scale| u64::from(scale.to_bits()));
-            [control.network as u64, control.scales.len() as u64].into_iter().chain(scales).collect::<Vec<_>>()
+            let kinds = control.kinds.iter().flat_map(|kinds| &kinds.images);
+            let kinds = kinds.flat_map(|(number, weight)| [*number as u64, u64::from(weight.to_bits())]);
+            let head = [control.network as u64, control.hints.len() as u64, control.scales.len() as u64];
+            head.into_iter().chain(scales).chain(kinds).collect::<Vec<_>>()
         };
-        self.controls.iter().flat_map(of).collect()
+        let prompts = self.image_prompts.iter().flat_map(ImagePrompt::constants);
+        let others = prompts.chain([self.text_keys.len() as u64]).chain(self.hooks.constants());
+        self.controls.iter().flat_map(of).chain(others).collect()
     }
 
     /// The same conditions in another dtype; the sizes and the guidance stay f32.
@@ -214,6 +262,19 @@ impl<T: TensorLike> Conditioning<T> {
         let copied = |tensors: &[&T]| tensors.first().unwrap_or(&&self.context).copy();
         let mut copy = Self::combine(&[self], |tensors| Ok(copied(tensors)?))?;
         copy.guidance = self.guidance.as_ref().map(T::copy).transpose()?;
+        for kinds in copy.controls.iter_mut().filter_map(|control| control.kinds.as_mut()) {
+            kinds.flags = kinds.flags.copy()?;
+        }
+        copy.hooks.map = match &self.hooks.map {
+            Some(AttentionMap { map }) => Some(AttentionMap { map: map.copy()? }),
+            None => None,
+        };
+        copy.hooks.shrink = match &self.hooks.shrink {
+            Some(DeepShrink { step, down: [a, b], up: [c, d] }) => {
+                Some(DeepShrink { step: *step, down: [a.copy()?, b.copy()?], up: [c.copy()?, d.copy()?] })
+            }
+            None => None,
+        };
         Ok(copy)
     }
 }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use kiln_nn::limits::{self, MAX_CHANNELS, MAX_KERNEL, MAX_TRANSFORMER_LAYERS};
 
 use crate::error::{Error, Result};
+use crate::hooks::{BlockId, LayerId};
 
 /// A U-Net's configuration, with every block listed.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +92,19 @@ impl UnetConfig {
     pub fn context_dim(&self) -> Option<usize> {
         let blocks = self.down.iter().chain(&self.mid).chain(&self.up);
         blocks.filter_map(|block| block.transformer.as_ref()).map(|transformer| transformer.context_dim).next()
+    }
+
+    /// All layers of all transformers.
+    pub fn transformer_layers(&self) -> Vec<LayerId> {
+        let down = self.down.iter().enumerate().map(|(i, block)| (BlockId::Down(i), block));
+        let up = self.up.iter().enumerate().map(|(i, block)| (BlockId::Up(i), block));
+        let blocks = down.chain(self.mid.iter().map(|block| (BlockId::Mid, block))).chain(up);
+        let of = |(id, block): (BlockId, &BlockConfig)| {
+            let depths = block.transformer.iter().flat_map(|transformer| &transformer.layers).copied();
+            let layers = |(transformer, depth)| (0..depth).map(move |layer| LayerId { block: id, transformer, layer });
+            depths.enumerate().flat_map(layers).collect::<Vec<_>>()
+        };
+        blocks.flat_map(of).collect()
     }
 
     /// Width of the pooled text in the added embedding.

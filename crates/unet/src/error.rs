@@ -37,6 +37,9 @@ pub enum Error {
         /// Its shape.
         found: Vec<usize>,
     },
+    /// An IP-Adapter is impossible, or does not fit the U-Net.
+    #[error("{0}")]
+    ImagePrompt(String),
     /// A part of the network failed; the message has its path.
     #[error("U-Net: {0}")]
     Nn(#[from] kiln_nn::Error),

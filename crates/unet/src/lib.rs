@@ -25,8 +25,11 @@ mod blocks;
 mod conditioning;
 mod config;
 mod control;
+mod cross_layers;
 mod encoder;
 mod error;
+mod hooks;
+mod image_prompt;
 mod raw_config;
 mod time_embedding;
 mod transformer;
@@ -34,6 +37,18 @@ mod unet;
 
 pub use conditioning::{AddedConditions, Conditioning, ControlInput, Residuals, guidance_input};
 pub use config::{AddedEmbedding, BlockConfig, SCORE_TIME_IDS, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
-pub use control::{ControlConfig, ControlHint, ControlNet};
+pub use control::{
+    AdapterConfig, AdapterForm, ControlConfig, ControlHint, ControlKinds, ControlModel, ControlModelConfig, ControlNet,
+    Lllite, LlliteConfig, LlliteModule, LlliteProjection, T2iAdapter, UnionConfig,
+};
+pub use cross_layers::CrossLayer;
 pub use error::{Error, Result};
+pub use hooks::{
+    AttentionMap, BlockId, DeepShrink, FeatureCache, FreeU, FreeuRule, HookInputs, LayerId, LayerSelection,
+    PerturbedAttention,
+};
+pub use image_prompt::{
+    FaceConfig, ImagePrompt, ImagePromptConfig, ImagePromptNet, KeysValues, Projection, PromptFeatures, PromptInput,
+    ResamplerConfig,
+};
 pub use unet::Unet;

@@ -8,13 +8,13 @@ use kiln_weights::ParamBuilder;
 use crate::config::{AddedEmbedding, UnetConfig};
 
 /// Two linear layers with SiLU between.
-struct EmbeddingMlp {
+pub(crate) struct EmbeddingMlp {
     linear_1: Linear,
     linear_2: Linear,
 }
 
 impl EmbeddingMlp {
-    fn new(p: &ParamBuilder<'_>, in_channels: usize, channels: usize) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, in_channels: usize, channels: usize) -> Self {
         Self {
             linear_1: Linear::new(&p.pp("linear_1"), in_channels, channels, true),
             linear_2: Linear::new(&p.pp("linear_2"), channels, channels, true),
@@ -22,7 +22,7 @@ impl EmbeddingMlp {
     }
 
     /// `x` `(b, in_channels)` to `(b, channels)`.
-    fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         self.linear_2.forward(&self.linear_1.forward(x)?.activation(Activation::Silu)?)
     }
 }

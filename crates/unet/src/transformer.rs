@@ -7,6 +7,8 @@ use kiln_weights::{ParamBuilder, SegmentModule};
 
 use crate::blocks::Builder;
 use crate::config::TransformerConfig;
+use crate::hooks::{AttentionInput, BlockId, Hooks, LayerId};
+use crate::image_prompt::KeysValues;
 
 /// The epsilon of the transformers' group normalization, for any configuration.
 const GROUP_NORM_EPS: f64 = 1e-6;
@@ -15,6 +17,8 @@ const LAYER_NORM_EPS: f64 = 1e-5;
 
 /// Normalization, projection, layers, projection back, residual connection.
 pub(crate) struct Transformer {
+    /// Where it is: the block, and its number in it.
+    place: (BlockId, usize),
     entry: SegmentModule<Entry>,
     layers: Vec<SegmentModule<TransformerLayer>>,
     proj_out: SegmentModule<Linear>,
@@ -26,10 +30,11 @@ struct Entry {
 }
 
 impl Transformer {
-    /// Declares the segments of the transformer `name` with `depth` layers.
+    /// Declares the segments of the transformer `name`, which is the one of number `place.1` in its block, with `depth` layers.
     pub(crate) fn new(
         builder: &mut Builder<'_>,
         name: &str,
+        place: (BlockId, usize),
         channels: usize,
         config: &TransformerConfig,
         depth: usize,
@@ -39,6 +44,7 @@ impl Transformer {
         // The projections are stored as 1x1 convolutions or as linear layers. For tokens these are the same.
         let projection = |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which), channels, channels, true);
         Self {
+            place,
             entry: builder.segment(&format!("{name}.proj_in"), |p| Entry {
                 norm: GroupNorm::new(&p.pp(name).pp("norm"), channels, norm),
                 proj_in: projection(p, "proj_in"),
@@ -51,14 +57,31 @@ impl Transformer {
         }
     }
 
+    /// Where the layers are, in the order in which they run.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = LayerId> {
+        let (block, transformer) = self.place;
+        (0..self.layers.len()).map(move |layer| LayerId { block, transformer, layer })
+    }
+
+    /// The keys and values of the text `context` `(b, s, context_dim)` for each layer.
+    pub(crate) fn text_keys<T: TensorLike>(&self, context: &T) -> impl Iterator<Item = Result<KeysValues<T>>> {
+        let of = |layer: &TransformerLayer| {
+            let [keys, values] = layer.attn2.keys_values(context)?;
+            Ok(KeysValues { keys, values })
+        };
+        self.layers.iter().map(move |layer| T::run(layer, of))
+    }
+
     /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer consumes its tokens, so that
     /// they do not take memory in addition to its hidden maps.
-    pub(crate) fn forward<T: TensorLike>(&self, x: &T, context: &T) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, context: &T, hooks: &Hooks<'_, T>) -> Result<T> {
         let [b, h, w, c] = x.size4()?;
+        let (block, transformer) = self.place;
         let x = x.reshape(&[b, h * w, c])?; // the same memory: a pixel is a token
         let mut tokens = T::run(&self.entry, |entry| entry.proj_in.forward(&entry.norm.forward(&x)?))?;
-        for layer in &self.layers {
-            tokens = T::run(layer, |layer| layer.forward(tokens, context))?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let id = LayerId { block, transformer, layer: i };
+            tokens = T::run(layer, |layer| layer.forward(tokens, context, id, (h, w), hooks))?;
         }
         let y = T::run(&self.proj_out, |proj| proj.forward_add(&tokens, Some(&x)))?;
         y.reshape(&[b, h, w, c])
@@ -98,9 +121,22 @@ impl TransformerLayer {
     }
 
     /// `x` `(b, h*w, c)`, `context` `(b, s, context_dim)`.
-    fn forward<T: TensorLike>(&self, mut x: T, context: &T) -> Result<T> {
-        x = self.attn1.forward(&self.norm1.forward(&x)?, None, &x)?;
-        x = self.attn2.forward(&self.norm2.forward(&x)?, Some(context), &x)?;
+    fn forward<T: TensorLike>(
+        &self,
+        mut x: T,
+        context: &T,
+        id: LayerId,
+        size: (usize, usize),
+        hooks: &Hooks<'_, T>,
+    ) -> Result<T> {
+        // The normalized tokens are temporaries, so that each is freed with its layer.
+        x = hooks
+            .self_attention(&self.attn1, &AttentionInput { id, size, x: &self.norm1.forward(&x)?, residual: &x })?;
+        x = hooks.cross_attention(
+            &self.attn2,
+            &AttentionInput { id, size, x: &self.norm2.forward(&x)?, residual: &x },
+            context,
+        )?;
         self.ff.forward(self.norm3.forward(&x)?, &x)
     }
 }

@@ -5,10 +5,16 @@ use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::{Builder, UpBlock};
-use crate::conditioning::{AddedConditions, Conditioning, add_to_last_rows};
+use crate::conditioning::{AddedConditions, Conditioning, ControlInput, add_to_last_rows};
 use crate::config::UnetConfig;
+use crate::control::{Lllite, LlliteHook};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
+use crate::hooks::{
+    DownHook, FreeuHook, HookInputs, Hooks, LayerId, SelfAttentionHook, SkipHook, SkipHooks, StoreFeature, UpLayer,
+};
+use crate::image_prompt::{CrossKeys, KeysValues};
+use crate::transformer::Transformer;
 
 /// The U-Net. It is built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Unet {
@@ -18,6 +24,8 @@ pub struct Unet {
     skips: usize,
     encoder: Encoder,
     up_blocks: Vec<UpBlock>,
+    /// The cross-attention layers, in the order in which they run.
+    cross_layers: Vec<LayerId>,
     head: SegmentModule<Head>,
 }
 
@@ -46,7 +54,9 @@ impl Unet {
             conv_norm_out: GroupNorm::new(&p.pp("conv_norm_out"), last, norm),
             conv_out: Conv2d::new(&p.pp("conv_out"), last, config.out_channels, config.conv_out_kernel),
         });
-        Self { config, segments, skips: count, encoder, up_blocks, head }
+        let transformers = encoder.transformers().chain(up_blocks.iter().flat_map(UpBlock::transformers));
+        let cross_layers = transformers.flat_map(Transformer::ids).collect();
+        Self { config, segments, skips: count, encoder, up_blocks, cross_layers, head }
     }
 
     /// The configuration.
@@ -81,10 +91,65 @@ impl Unet {
         conditioning: &Conditioning<T>,
         observe: &mut dyn FnMut(&str, &T),
     ) -> Result<T> {
+        self.run(x, timesteps, conditioning, &[], observe)
+    }
+
+    /// As [`Unet::forward`] with networks that change what the projections of its attention layers get, each with its input.
+    pub fn forward_with<T: TensorLike>(
+        &self,
+        x: &T,
+        timesteps: &T,
+        conditioning: &Conditioning<T>,
+        lllite: &[(&Lllite, &ControlInput<T>)],
+    ) -> Result<T> {
+        self.run(x, timesteps, conditioning, lllite, &mut |_, _| {})
+    }
+
+    fn run<T: TensorLike>(
+        &self,
+        x: &T,
+        timesteps: &T,
+        conditioning: &Conditioning<T>,
+        lllite: &[(&Lllite, &ControlInput<T>)],
+        observe: &mut dyn FnMut(&str, &T),
+    ) -> Result<T> {
         self.check(x, timesteps, conditioning)?;
+        let projections = LlliteHook(lllite);
         let dtype = x.dtype();
         let embedded = self.encoder.embed(timesteps, conditioning, dtype, observe)?;
-        let context = embedded.context();
+        let cross = CrossKeys {
+            layers: &self.cross_layers,
+            text: &conditioning.text_keys,
+            prompts: &conditioning.image_prompts,
+        };
+        let HookInputs { perturbed, freeu, cache, shrink, map } = &conditioning.hooks;
+        let model_channels = self.config.model_channels();
+        let freeu = freeu.map(|freeu| FreeuHook { freeu, model_channels });
+        let branch = cache.as_ref().and_then(|cache| Some((cache, self.config.up_layer(cache.branch)?)));
+        let shortcut = branch.filter(|(cache, _)| cache.is_shortcut);
+        let store = branch.filter(|(cache, _)| !cache.is_shortcut);
+        let store = store.map(|(cache, at)| StoreFeature { at, feature: &cache.feature });
+        let joins = [
+            store.as_ref().map(|hook| hook as &dyn SkipHook<T>),
+            shrink.as_ref().map(|hook| hook as _),
+            freeu.as_ref().map(|hook| hook as _),
+        ];
+        let joins = SkipHooks(joins.into_iter().flatten().collect());
+        let hooks = Hooks {
+            self_attention: match (perturbed, map) {
+                (Some(hook), _) => Some(hook as &dyn SelfAttentionHook<T>),
+                (None, map) => map.as_ref().map(|hook| hook as _),
+            },
+            skips: Some(&joins as &dyn SkipHook<T>).filter(|_| !joins.0.is_empty()),
+            down: shrink.as_ref().map(|hook| hook as &dyn DownHook<T>),
+            cross_attention: if cross.acts() { Some(&cross) } else { None },
+            projections: projections.acts(),
+        };
+        if hooks.self_attention.is_some() && hooks.projections.is_some() {
+            let expected = "none with other changes of self-attention".into();
+            return Err(Error::Input { input: "controls of ControlNet-LLLite", expected, found: vec![lllite.len()] });
+        }
+        let context = embedded.context(&hooks);
 
         let mut x = x.to_channels_last()?;
         if let Some(extra) = &conditioning.extra_channels {
@@ -92,26 +157,46 @@ impl Unet {
         }
         let features = conditioning.features.iter().map(|feature| feature.to_dtype(dtype));
         let features = features.collect::<kiln_nn::Result<Vec<T>>>()?;
-        let (mut x, mut skips) = self.encoder.down(&x, None, &features, &context, observe)?;
+        let most = shortcut.map_or(usize::MAX, |(cache, _)| cache.branch + 1);
+        let (mut x, mut skips) = self.encoder.down(&x, None, &features, most, &context, observe)?;
         if let Some(residuals) = &conditioning.residuals {
             for (skip, residual) in skips.iter_mut().zip(&residuals.down) {
                 *skip = add_to_last_rows(skip, &residual.to_dtype(dtype)?)?;
             }
         }
-        x = self.encoder.mid(x, &context, observe)?;
-        // diffusers: what remains of an adapter's features is added here where its shape allows.
-        if let Some(feature) = features.get(self.encoder.levels()).filter(|feature| feature.dims() == x.dims()) {
-            x = x.add(feature)?;
+        let mut first = UpLayer::FIRST;
+        match shortcut {
+            Some((cache, layer)) => (x, first) = (cache.feature.clone(), layer),
+            None => {
+                x = self.encoder.mid(x, &context, observe)?;
+                // diffusers: what remains of an adapter's features is added here where its shape allows.
+                let left = features.get(self.encoder.levels());
+                if let Some(feature) = left.filter(|feature| feature.dims() == x.dims()) {
+                    x = x.add(feature)?;
+                }
+                if let Some(residuals) = &conditioning.residuals {
+                    x = add_to_last_rows(&x, &residuals.mid.to_dtype(dtype)?)?;
+                }
+            }
         }
-        if let Some(residuals) = &conditioning.residuals {
-            x = add_to_last_rows(&x, &residuals.mid.to_dtype(dtype)?)?;
-        }
-        for (i, block) in self.up_blocks.iter().enumerate() {
-            x = block.forward(x, &context, &mut skips)?;
+        for (i, block) in self.up_blocks.iter().enumerate().skip(first.block) {
+            let layer = if i == first.block { first.layer } else { 0 };
+            x = block.forward(x, layer, &context, &mut skips)?;
             observe(&format!("up.{i}"), &x);
         }
         let y = T::run(&self.head, |head| head.conv_out.forward(&head.conv_norm_out.forward(&x)?))?;
         Ok(y.to_channels_first()?)
+    }
+
+    /// The keys and values of the text `context` `(b, s, context_dim)`, in the slabs' type, for each cross-attention layer in the
+    /// order in which they run: [`Conditioning::text_keys`]. Every layer's weights are used once.
+    ///
+    /// # Errors
+    /// Errors of a layer, with the layer's path.
+    pub fn text_keys<T: TensorLike>(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
+        let transformers = self.encoder.transformers().chain(self.up_blocks.iter().flat_map(UpBlock::transformers));
+        let keys = transformers.flat_map(|transformer| transformer.text_keys(context));
+        Ok(keys.collect::<kiln_nn::Result<_>>()?)
     }
 
     /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each, in `dtype`.
@@ -149,13 +234,39 @@ impl Unet {
         {
             return fail("extra_channels", format!("({b}, e, {h}, {w})"), found);
         }
-        if let Some(tokens) = &conditioning.image_tokens {
-            return fail("image_tokens", "none: this network has no layers for image prompts".into(), tokens.dims());
+        let layers = self.cross_layers.len();
+        if let Some(prompt) = conditioning.image_prompts.iter().find(|prompt| prompt.layers.len() != layers) {
+            let expected = format!("({layers}): keys and values for each cross-attention layer");
+            return fail("image_prompts", expected, &[prompt.layers.len()]);
+        }
+        let keys = &conditioning.text_keys;
+        if !keys.is_empty() && keys.len() != layers {
+            return fail(
+                "text_keys",
+                format!("({layers}): one for each cross-attention layer, or none"),
+                &[keys.len()],
+            );
         }
         if let Some(residuals) = &conditioning.residuals
             && residuals.down.len() != self.skips
         {
             return fail("residuals.down", format!("{} feature maps", self.skips), &[residuals.down.len()]);
+        }
+        if let Some(map) = &conditioning.hooks.map {
+            let [_, rows, columns, _] = self.config.mid_map(b, (h, w));
+            if map.map.dims() != [b, rows * columns] {
+                return fail("hooks.map", format!("({b}, {})", rows * columns), map.map.dims());
+            }
+            if conditioning.hooks.perturbed.is_some() {
+                return fail("hooks.map", "none with perturbed attention".into(), map.map.dims());
+            }
+        }
+        if let Some(cache) = &conditioning.hooks.cache {
+            match self.config.cached_feature(cache.branch, b, (h, w)) {
+                Some(shape) if cache.feature.dims() == shape => {}
+                Some(shape) => return fail("hooks.cache", format!("{shape:?}"), cache.feature.dims()),
+                None => return fail("hooks.cache", format!("a branch less than {}", self.skips), &[cache.branch]),
+            }
         }
         if !conditioning.controls.is_empty() {
             let expected = "none: control networks run next to this one, and give it residuals".into();

@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_testkit::{Fixture, Parity, TinyControl, control_pixels};
-use kiln_unet::{AddedConditions, Conditioning, ControlConfig, ControlHint, ControlNet, Residuals, UnetConfig};
+use kiln_unet::{
+    AddedConditions, Conditioning, ControlConfig, ControlHint, ControlInput, ControlNet, Residuals, UnetConfig,
+};
 use kiln_weights::{MapSource, Placement, load};
 
 /// Largest error of a residual in f32, in standard deviations.
@@ -17,6 +19,11 @@ fn open(kind: &str, tiny: TinyControl) -> (ControlNet, ControlHint) {
     load(net.segments(), &source, &placement).unwrap();
     load(hint.segments(), &source, &placement).unwrap();
     (net, hint)
+}
+
+/// What a network for one type of images gets.
+fn input(hint: &Tensor, scales: &[f32]) -> ControlInput {
+    ControlInput { network: 0, hints: vec![hint.clone()], kinds: None, scales: scales.into() }
 }
 
 /// The inputs of a case.
@@ -51,7 +58,7 @@ impl Inputs {
         let count = net.skips().len() + 1;
         let scale = |i: usize| 10f64.powf(i as f64 / (count - 1) as f64 - 1.0) as f32 * 0.7;
         let scales: Vec<f32> = (0..count).map(scale).collect();
-        net.forward(&self.sample, &self.timestep, &self.conditioning, &embedded, &scales).unwrap()
+        net.forward(&self.sample, &self.timestep, &self.conditioning, &input(&embedded, &scales)).unwrap()
     }
 }
 
@@ -85,7 +92,8 @@ fn rows_are_independent() {
         let embedded = hint.forward(&inputs.pixels).unwrap();
         let run = |rows: usize| {
             let hint = embedded.repeat((rows, 1, 1, 1)).unwrap();
-            net.forward(&inputs.sample, &inputs.timestep, &inputs.conditioning, &hint, &net.even_scales(0.5)).unwrap()
+            let input = input(&hint, &net.even_scales(0.5));
+            net.forward(&inputs.sample, &inputs.timestep, &inputs.conditioning, &input).unwrap()
         };
         let (both, last) = (run(2), run(1));
         let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -122,7 +130,8 @@ fn inputs_that_do_not_fit_are_refused() {
     let inputs = Inputs::of(&fixture, "sdxl.taps");
     let embedded = hint.forward(&inputs.pixels).unwrap();
     let run = |hint: &Tensor, conditioning: &Conditioning, scales: &[f32]| {
-        net.forward(&inputs.sample, &inputs.timestep, conditioning, hint, scales).map(drop).unwrap_err().to_string()
+        let input = input(hint, scales);
+        net.forward(&inputs.sample, &inputs.timestep, conditioning, &input).map(drop).unwrap_err().to_string()
     };
     let scales = net.even_scales(1.0);
     let three = embedded.repeat((3, 1, 1, 1)).unwrap();
@@ -130,6 +139,9 @@ fn inputs_that_do_not_fit_are_refused() {
     let narrow = embedded.narrow(2, 0, 3).unwrap();
     assert!(run(&narrow, &inputs.conditioning, &scales).contains("`controls`"));
     assert!(run(&embedded, &inputs.conditioning, &scales[1..]).contains("`scales`"));
+    let two = ControlInput { hints: vec![embedded.clone(); 2], ..input(&embedded, &scales) };
+    let refused = net.forward(&inputs.sample, &inputs.timestep, &inputs.conditioning, &two).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("no Union network"), "{refused}");
     let without = Conditioning { added: None, ..inputs.conditioning.clone() };
     assert!(run(&embedded, &without, &scales).contains("`text_embeds`"));
     let message = hint.forward(&inputs.pixels.narrow(1, 0, 2).unwrap()).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_testkit::{Fixture, Limits, Parity, Target, fixtures, similarity};
-use kiln_unet::{AddedConditions, Conditioning, Residuals, Unet, UnetConfig};
+use kiln_unet::{AddedConditions, Conditioning, ImagePrompt, Residuals, Unet, UnetConfig};
 use kiln_weights::{Placement, load, open_component};
 
 /// Largest error of a stage in f32, in standard deviations.
@@ -189,12 +189,18 @@ fn inputs_in_parts_have_the_same_bits() {
         run(&sample.narrow(0, 1, 1).unwrap(), &[21.0], &Conditioning::of_text(context.narrow(0, 1, 1).unwrap()));
     let half = whole.len() / 2;
     assert!(rows[..half] == whole[..half] && rows[half..] == second);
-    // A network without layers for image prompts takes none.
-    let tokens = Some(context.clone());
-    let refused = Conditioning { image_tokens: tokens, ..Conditioning::of_text(context) };
+    // The text's keys and values may be made before the step.
+    let text_keys = unet.text_keys(&context).unwrap();
+    assert_eq!(text_keys.len(), unet.config().cross_layers().len());
+    let keyed = Conditioning { text_keys, ..Conditioning::of_text(context.clone()) };
+    assert_eq!(run(&sample, &[981.0], &keyed), whole);
+    // An image prompt that acts nowhere changes nothing, and one for other layers is refused.
+    let prompt = |layers: usize| ImagePrompt { layers: vec![None; layers], masks: Vec::new() };
+    let prompted = |layers| Conditioning { image_prompts: vec![prompt(layers)], ..keyed.clone() };
+    assert_eq!(run(&sample, &[981.0], &prompted(keyed.text_keys.len())), whole);
     let timestep = Tensor::new(&[981f32], sample.device()).unwrap();
-    let message = unet.forward(&sample, &timestep, &refused).unwrap_err().to_string();
-    assert!(message.contains("`image_tokens`"), "{message}");
+    let message = unet.forward(&sample, &timestep, &prompted(1)).unwrap_err().to_string();
+    assert!(message.contains("`image_prompts`"), "{message}");
 }
 
 /// Residuals of zeros change nothing, others do, and a wrong number of them is refused.

@@ -4,8 +4,12 @@ use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LEVELS};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::union::{RawUnion, UnionConfig};
 use crate::config::UnetConfig;
 use crate::error::{Error, Result};
+
+/// The class of Union networks in diffusers.
+const UNION: &str = "ControlNetUnionModel";
 
 /// A control network's configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +22,11 @@ pub struct ControlConfig {
     pub hint_widths: Vec<usize>,
     /// Whether blue comes first in the control image.
     pub bgr: bool,
+    /// Whether residuals are means over all pixels (ControlNet shuffle). They are for the conditional rows alone then, and all
+    /// have the same weight.
+    pub global_pool: bool,
+    /// What a Union network has besides.
+    pub union: Option<UnionConfig>,
 }
 
 /// The keys that a U-Net's configuration does not have, with diffusers' defaults.
@@ -42,7 +51,8 @@ impl Default for RawControl {
 }
 
 impl ControlConfig {
-    /// Reads the `config.json` of diffusers' `ControlNetModel`.
+    /// Reads the `config.json` of diffusers' `ControlNetModel`, and with a `_class_name` of `ControlNetUnionModel` that of a
+    /// Union network.
     ///
     /// # Errors
     /// [`Error::Json`], [`Error::Config`] for impossible values, [`Error::Unsupported`] for features that Kiln does not
@@ -50,9 +60,10 @@ impl ControlConfig {
     pub fn from_json(text: &str) -> Result<Self> {
         let mut json: Value = serde_json::from_str(text)?;
         let raw: RawControl = serde_json::from_value(json.clone())?;
-        if raw.global_pool_conditions {
-            return Err(Error::Unsupported { key: "global_pool_conditions", found: "true".into(), supported: "false" });
-        }
+        let union = match json["_class_name"].as_str() {
+            Some(UNION) => Some(UnionConfig::from_raw(&serde_json::from_value::<RawUnion>(json.clone())?)?),
+            _ => None,
+        };
         let bgr = match raw.controlnet_conditioning_channel_order.as_str() {
             "rgb" => false,
             "bgr" => true,
@@ -74,6 +85,8 @@ impl ControlConfig {
             hint_channels: raw.conditioning_channels,
             hint_widths: raw.conditioning_embedding_out_channels,
             bgr,
+            global_pool: raw.global_pool_conditions,
+            union,
         };
         config.check()?;
         Ok(config)
@@ -93,7 +106,7 @@ impl ControlConfig {
         }
         match widths.iter().find(|width| !range.contains(width)) {
             Some(width) => error(key, width.to_string(), limits::expected(&range)),
-            None => Ok(()),
+            None => self.union.map_or(Ok(()), |union| union.check(self.hint_depth())),
         }
     }
 
@@ -141,7 +154,14 @@ mod tests {
         assert!(
             message(r#"{"controlnet_conditioning_channel_order": "gbr"}"#).contains("is gbr, which is not supported")
         );
-        assert!(message(r#"{"global_pool_conditions": true}"#).contains("`global_pool_conditions` is true"));
+        let union = |rest: &str| format!(r#"{{"_class_name": "ControlNetUnionModel"{rest}}}"#);
+        assert_eq!(ControlConfig::from_json(&union("")).unwrap().union.unwrap().types, 6);
+        assert!(message(&union(r#", "num_control_type": 0"#)).contains("`num_control_type` is 0"));
+        assert!(message(&union(r#", "num_trans_head": 7"#)).contains("`num_trans_head` is 7"));
+        assert!(
+            message(&union(r#", "num_trans_channel": 8, "num_proj_channel": 8"#)).contains("`num_trans_channel` is 8")
+        );
+        assert!(message(&union(r#", "num_proj_channel": 8"#)).contains("`num_proj_channel` is 8"));
         assert!(message(r#"{"class_embed_type": "timestep"}"#).contains("`class_embed_type`"));
         assert!(message(r#"{"down_block_types": ["A"]}"#).contains("`down_block_types` is a list of 1"));
         assert!(message("7").contains("cannot be read"));

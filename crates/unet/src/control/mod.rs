@@ -1,9 +1,16 @@
 //! ControlNet (arXiv 2302.05543, diffusers' `ControlNetModel`): the encoder of a U-Net once more, with a control image added
-//! to its first feature map, and a 1x1 convolution ("tap") for each skip connection and for the middle.
+//! to its first feature map, and a 1x1 convolution ("tap") for each skip connection and for the middle; and the other networks
+//! that guide a U-Net by an image.
 
+mod adapter;
+mod adapter_config;
 mod config;
 mod hint;
+mod lllite;
+mod mean;
+mod model;
 mod shapes;
+mod union;
 
 use std::sync::Arc;
 
@@ -11,11 +18,20 @@ use kiln_nn::{Conv2d, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::Builder;
-use crate::conditioning::{AddedConditions, Conditioning, Residuals};
+use crate::conditioning::{AddedConditions, Conditioning, ControlInput, Residuals};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
+use crate::hooks::Hooks;
+pub use adapter::T2iAdapter;
+pub use adapter_config::{AdapterConfig, AdapterForm};
 pub use config::ControlConfig;
 pub use hint::ControlHint;
+pub(crate) use lllite::LlliteHook;
+pub use lllite::{Lllite, LlliteConfig, LlliteModule, Projection as LlliteProjection};
+use mean::mean_of_pixels;
+pub use model::{ControlModel, ControlModelConfig};
+use union::Union;
+pub use union::{ControlKinds, UnionConfig};
 
 /// What the names of a control network's segments begin with.
 const LABEL: &str = "controlnet.";
@@ -28,6 +44,7 @@ pub struct ControlNet {
     encoder: Encoder,
     taps: SegmentModule<Taps>,
     channels: Vec<usize>,
+    union: Option<Union>,
 }
 
 /// The 1x1 convolutions after the encoder: one for each skip connection, and the middle's.
@@ -41,7 +58,11 @@ impl ControlNet {
     pub fn new(config: ControlConfig) -> Self {
         let mut segments = Segments::default();
         let mut builder = Builder { segments: &mut segments, config: &config.network, label: LABEL };
-        let encoder = Encoder::new(&mut builder);
+        let embedding = config.union.map(|union| Union::embedding(&mut builder, union));
+        let (encoder, fuser) =
+            Encoder::new_with(&mut builder, |builder| config.union.map(|union| Union::fuser(builder, union)));
+        let union = config.union.zip(embedding).zip(fuser);
+        let union = union.map(|((config, embedding), fuser)| Union { config, embedding, fuser });
         let channels = config.skips();
         let mid = config.network.down.last().map_or(0, |block| block.channels);
         let taps = builder.segment("taps", |p| Taps {
@@ -52,7 +73,7 @@ impl ControlNet {
                 .collect(),
             mid: Conv2d::new(&p.pp("controlnet_mid_block"), mid, mid, 1),
         });
-        Self { config, segments, encoder, taps, channels }
+        Self { config, segments, encoder, taps, channels, union }
     }
 
     /// The configuration.
@@ -71,8 +92,7 @@ impl ControlNet {
     }
 
     /// The residuals for a U-Net with noisy latents `x` `(b, in_channels, h, w)` at `timesteps` `(1)` or `(b)`, with the
-    /// text of `conditioning`, for the last `r` rows of the batch: as many as `hint` `(r, h, w, c)` has, the output of
-    /// [`ControlHint::forward`]. `scales` are the factors of the residuals, the middle's last.
+    /// text of `conditioning`, for the last `r` rows of the batch: as many as the hints of `input` have.
     ///
     /// # Errors
     /// [`Error::Input`] if an input does not fit the configuration; errors of a layer, with the layer's path.
@@ -81,11 +101,10 @@ impl ControlNet {
         x: &T,
         timesteps: &T,
         conditioning: &Conditioning<T>,
-        hint: &T,
-        scales: &[f32],
+        input: &ControlInput<T>,
     ) -> Result<Residuals<T>> {
         let dtype = x.dtype();
-        let rows = self.check(x, conditioning, hint, scales)?;
+        let rows = self.check(x, conditioning, input)?;
         let last = |tensor: &T| -> kiln_nn::Result<T> {
             match tensor.dims().first() {
                 Some(&b) if b > rows => tensor.narrow(0, b - rows, rows)?.contiguous(),
@@ -97,21 +116,37 @@ impl ControlNet {
         });
         let seen = Conditioning { added: added.transpose()?, ..Conditioning::of_text(last(&conditioning.context)?) };
         let (x, timesteps) = (last(x)?.to_channels_last()?, last(timesteps)?);
+        let hints = input.hints.iter().map(|hint| hint.to_dtype(dtype)).collect::<kiln_nn::Result<Vec<T>>>()?;
+        let union = self.union.as_ref().zip(input.kinds.as_ref());
+        let of_kinds = union.map(|(union, kinds)| union.embed(kinds, dtype)).transpose()?;
         let nothing = &mut |_: &str, _: &T| {};
-        let embedded = self.encoder.embed(&timesteps, &seen, dtype, nothing)?;
-        let context = embedded.context();
-        let (x, skips) = self.encoder.down(&x, Some(&hint.to_dtype(dtype)?), &[], &context, nothing)?;
+        let embedded = self.encoder.embed_with(&timesteps, &seen, of_kinds.as_ref(), dtype, nothing)?;
+        let hooks = Hooks::default();
+        let context = embedded.context(&hooks);
+        let first = match union {
+            Some((union, kinds)) => union.fuse(&self.encoder.first(&x, None)?, &hints, kinds)?,
+            None => self.encoder.first(&x, hints.first())?,
+        };
+        let (x, skips) = self.encoder.levels_from(first, &[], usize::MAX, &context, nothing)?;
         let mid = self.encoder.mid(x, &context, nothing)?;
         let scaled = |residual: T, scale: Option<&f32>| match scale {
             Some(&scale) if scale != 1.0 => residual.affine(f64::from(scale), 0.0),
             _ => Ok(residual),
         };
+        // The mean of a 1x1 convolution is the convolution of the mean.
+        let tapped = |tap: &Conv2d, x: &T| -> kiln_nn::Result<T> {
+            if !self.config.global_pool {
+                return tap.forward(x);
+            }
+            let [r, h, w, c] = x.size4()?;
+            tap.forward(&mean_of_pixels(x)?.reshape(&[r, 1, 1, c])?)?.upsample_nearest((h, w), None)
+        };
         Ok(T::run(&self.taps, |taps| {
-            let all = taps.down.iter().zip(&skips).zip(scales);
-            let down = all.map(|((tap, skip), scale)| scaled(tap.forward(skip)?, Some(scale)));
+            let all = taps.down.iter().zip(&skips).zip(input.scales.iter());
+            let down = all.map(|((tap, skip), scale)| scaled(tapped(tap, skip)?, Some(scale)));
             Ok(Residuals {
                 down: down.collect::<kiln_nn::Result<_>>()?,
-                mid: scaled(taps.mid.forward(&mid)?, scales.last())?,
+                mid: scaled(tapped(&taps.mid, &mid)?, input.scales.last())?,
             })
         })?)
     }
@@ -122,7 +157,7 @@ impl ControlNet {
     }
 
     /// Returns an error for inputs that do not fit, else the rows that the network runs for.
-    fn check<T: TensorLike>(&self, x: &T, conditioning: &Conditioning<T>, hint: &T, scales: &[f32]) -> Result<usize> {
+    fn check<T: TensorLike>(&self, x: &T, conditioning: &Conditioning<T>, input: &ControlInput<T>) -> Result<usize> {
         let fail =
             |input, expected: String, found: &[usize]| Err(Error::Input { input, expected, found: found.to_vec() });
         let config = &self.config.network;
@@ -132,12 +167,21 @@ impl ControlNet {
             _ => return fail("x", format!("(b, {channels}, h, w)"), x.dims()),
         };
         let c = config.model_channels();
-        let rows = match *hint.dims() {
+        let first = input.hints.first().map(T::dims).unwrap_or_default();
+        let rows = match *first {
             [r, height, width, depth] if (1..=b).contains(&r) && [height, width, depth] == [h, w, c] => r,
-            _ => return fail("controls", format!("(up to {b}, {h}, {w}, {c})"), hint.dims()),
+            _ => return fail("controls", format!("(up to {b}, {h}, {w}, {c})"), first),
         };
-        if scales.len() != self.channels.len() + 1 {
-            return fail("scales", format!("({})", self.channels.len() + 1), &[scales.len()]);
+        if let Some(other) = input.hints.iter().find(|hint| hint.dims() != first) {
+            return fail("controls", format!("{first:?}, as the first image"), other.dims());
+        }
+        match &self.union {
+            Some(union) => union.check(input.kinds.as_ref(), input.hints.len())?,
+            None if input.hints.len() == 1 => {}
+            None => return fail("controls", "one image: the network is no Union network".into(), &[input.hints.len()]),
+        }
+        if input.scales.len() != self.channels.len() + 1 {
+            return fail("scales", format!("({})", self.channels.len() + 1), &[input.scales.len()]);
         }
         if let Some(dim) = config.context_dim()
             && !matches!(*conditioning.context.dims(), [batch, s, d] if batch == b && d == dim && s > 0)

@@ -4,6 +4,7 @@
 use kiln_nn::limits::{MAX_LAYERS, MAX_LEVELS};
 
 use super::config::ControlConfig;
+use super::union::UnionConfig;
 use crate::config::{AddedEmbedding, BlockConfig, SIZE_TIME_IDS, TransformerConfig, UnetConfig};
 use crate::error::{Error, Result};
 
@@ -85,7 +86,8 @@ impl ControlConfig {
         let wider = |i: usize| dim(&format!("{hint}.blocks.{}.weight", 2 * i + 1), 0);
         hint_widths.extend((0..MAX_LEVELS).map_while(wider));
         let hint_channels = need(&format!("{hint}.conv_in.weight"), 1)?;
-        let config = Self { network, hint_channels, hint_widths, bgr: false };
+        let union = UnionConfig::from_shapes(shape);
+        let config = Self { network, hint_channels, hint_widths, bgr: false, global_pool: false, union };
         config.check()?;
         Ok(config)
     }
