@@ -38,6 +38,17 @@ pub enum Error {
     Candle(#[from] candle_core::Error),
 }
 
+/// The message of an error of a file with the names of options respelled, as [`Error::message`] does. Paths stay as they are.
+pub fn message_of_file(error: &kiln_files::Error, spell: &dyn Fn(&str) -> Option<String>) -> String {
+    match error {
+        kiln_files::Error::NotFound { path, looked_for } => {
+            format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
+        }
+        kiln_files::Error::Read { .. } | kiln_files::Error::Write { .. } => error.to_string(),
+        other => respell(&other.to_string(), spell),
+    }
+}
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -60,10 +71,7 @@ impl Error {
             Self::Value { name, found, expected } => {
                 format!("{} is {found}, expected {}", respell(&shown(name), spell), respell(expected, spell))
             }
-            Self::Files(kiln_files::Error::NotFound { path, looked_for }) => {
-                format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
-            }
-            Self::Files(kiln_files::Error::Read { .. } | kiln_files::Error::Write { .. }) => self.to_string(),
+            Self::Files(error) => message_of_file(error, spell),
             other => respell(&other.to_string(), spell),
         }
     }

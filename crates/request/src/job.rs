@@ -12,12 +12,14 @@ use serde_json::json;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::hires::SecondPass;
+use crate::image_prompt::IpAdapter;
 use crate::init::Init;
 use crate::input::{Input, Rule};
 use crate::limits::check_images;
 use crate::lora::LoraUse;
 use crate::options::GuidanceOptions;
 use crate::options::ImageOptions;
+use crate::options::NetworkOptions;
 use crate::options::RefinerOptions;
 use crate::prompts::{Parsed, ParsedPrompt};
 use crate::refiner::{DenoiserSpan, Refiner};
@@ -40,6 +42,8 @@ pub struct Job {
     pub steps: usize,
     /// Strength of the guidance.
     pub cfg_scale: f64,
+    /// Strengths from the first to the last evaluation instead, if anything was said.
+    pub cfg_schedule: Option<Vec<f64>>,
     /// The first image's seed.
     pub seed: u64,
     /// The sampler.
@@ -50,6 +54,8 @@ pub struct Job {
     pub sampling: SamplerOptions,
     /// What else is said about guidance than its strength.
     pub guidance: GuidanceOptions,
+    /// What is changed within the network.
+    pub network: NetworkOptions,
     /// Which generator draws the noise.
     pub rng: Rng,
     /// What changes the model's weights: what was asked for by file, then what the prompt names.
@@ -92,6 +98,8 @@ pub struct Job {
     pub takes_mask: bool,
     /// Control networks, each with its image.
     pub controls: Vec<Control>,
+    /// IP-Adapters, each with its image.
+    pub ip_adapters: Vec<IpAdapter>,
     /// The model that takes over the last steps, where there is one.
     pub refiner: Option<Refiner>,
     /// What is said about a refiner.
@@ -140,7 +148,11 @@ impl Job {
 
     /// Whether the denoiser runs without prompt too.
     pub fn is_guided(&self) -> bool {
-        !self.guidance_inside && (self.cfg_scale != 1.0 || self.sampler.needs_unconditional())
+        let is_stronger = match &self.cfg_schedule {
+            Some(strengths) => strengths.iter().any(|&strength| strength != 1.0),
+            None => self.cfg_scale != 1.0,
+        };
+        !self.guidance_inside && (is_stronger || self.sampler.needs_unconditional())
     }
 
     /// Whether images may have different prompts.

@@ -9,11 +9,14 @@ mod control;
 mod error;
 mod guidance;
 mod hires;
+mod image_prompt;
 mod init;
 mod input;
 mod job;
+mod keyed;
 pub mod limits;
 mod lora;
+mod network;
 mod options;
 mod parameters;
 mod prompts;
@@ -21,22 +24,27 @@ mod refiner;
 mod request;
 mod seeds;
 pub mod settings;
+mod strength;
 mod upscaler;
 mod wildcards;
 
-pub use control::{Control, ControlMode, ControlUse, is_active, scales};
-pub use error::{Error, Result};
+pub use control::{
+    Control, ControlMode, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active, scales,
+};
+pub use error::{Error, Result, message_of_file};
 pub use guidance::Threshold;
 pub use hires::{HiresUpscaler, LatentFilter, SecondPass};
+pub use image_prompt::{IpAdapter, IpAdapterUse, PromptBlock, PromptBlocks, downsampled_mask};
 pub use init::{Init, InitImage, InitLatents, Mask};
 pub use input::{
     Extend, ImageSource, InpaintArea, Input, InputCache, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy,
 };
 pub use job::Job;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};
+pub use network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 pub use options::{
-    GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue,
-    RefinerOptions, Request, find_option, nearest_option, request_schema, respell, shown,
+    GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, NetworkOptions, OPTIONS, OptionGroup, OptionKind,
+    OptionRow, OptionValue, RefinerOptions, Request, find_option, nearest_option, request_schema, respell, shown,
 };
 pub use parameters::{FilesInText, parameters};
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};

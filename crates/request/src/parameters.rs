@@ -6,6 +6,7 @@ use kiln_scheduler::number_text;
 use crate::control::ControlUse;
 use crate::job::Job;
 use crate::lora::with_tags;
+use crate::network::FreeuFactors;
 use crate::options::{InfotextKey, OPTIONS, OptionRow, Request};
 use crate::settings::labels as l;
 
@@ -31,6 +32,13 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
     let request = job.request_of(index);
     let mut fields: Vec<(&str, Option<String>)> = Vec::new();
     for row in OPTIONS {
+        if row.name == "freeu" {
+            fields.extend(freeu(&request));
+            continue;
+        }
+        if row.name == "deep_shrink" {
+            fields.push((l::DEEP_SHRINK, request.deep_shrink.map(|_| "True".into())));
+        }
         if row.name == "mimic_scale" {
             fields.push((l::THRESHOLDING, request.dynamic_thresholding.map(|_| "True".into())));
         }
@@ -64,12 +72,20 @@ pub fn parameters(job: &Job, files: &FilesInText, index: usize) -> String {
     format!("{text}\n{}", fields.join(", "))
 }
 
+/// FreeU as Forge writes it: under a key for each factor.
+fn freeu(request: &Request) -> impl Iterator<Item = (&'static str, Option<String>)> {
+    let enabled = request.freeu.map(|_| (l::FREEU, Some("True".into())));
+    let factors = request.freeu.map(|FreeuFactors(factors)| factors.map(|factor| Some(number_text(factor))));
+    enabled.into_iter().chain(FreeuFactors::KEYS.into_iter().zip(factors.into_iter().flatten()))
+}
+
 /// Control number `i`, under a key of its own.
 fn control_text(i: usize, control: &ControlUse) -> String {
     let number = kiln_scheduler::number_text;
     let value = format!(
-        "Module: none, Model: {}, Weight: {}, Resize Mode: {}, Guidance Start: {}, Guidance End: {}, Pixel Perfect: False, \
+        "Module: {}, Model: {}, Weight: {}, Resize Mode: {}, Guidance Start: {}, Guidance End: {}, Pixel Perfect: False, \
          Control Mode: {}",
+        control.preprocess.as_deref().unwrap_or("none"),
         control.name(),
         number(control.weight),
         control.resize.label(),
@@ -136,10 +152,12 @@ mod tests {
             height: 768,
             steps: 20,
             cfg_scale: 7.0,
+            cfg_schedule: None,
             seed: 42,
             sampler: SamplerKind::Dpmpp2m,
             scheduler: SigmaSchedule::Karras,
             sampling: SamplerOptions::default(),
+            network: Default::default(),
             guidance: GuidanceOptions::default(),
             rng: Rng::Cpu,
             loras: Vec::new(),
@@ -160,6 +178,7 @@ mod tests {
             input: None,
             takes_mask: false,
             controls: Vec::new(),
+            ip_adapters: Vec::new(),
             refiner: None,
             refining: Default::default(),
             parsed: Default::default(),

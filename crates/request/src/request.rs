@@ -79,11 +79,13 @@ impl Request {
             height: side("height", self.height.unwrap_or(size.1), multiple)?,
             steps,
             cfg_scale: self.cfg_scale.unwrap_or(defaults.cfg_scale),
+            cfg_schedule: self.cfg_schedule(model)?,
             seed: self.seed.unwrap_or_else(random_seed),
             sampler: sampler.kind,
             scheduler,
             sampling,
             guidance: self.guidance()?,
+            network: self.network(model)?,
             rng: self.rng,
             loras,
             seeds: self.seeds(multiple)?,
@@ -103,6 +105,7 @@ impl Request {
             input: None,
             takes_mask: model.takes_mask(),
             controls: Vec::new(),
+            ip_adapters: Vec::new(),
             refiner,
             refining: RefinerOptions::of(self),
             parsed: Parsed::default(),
@@ -110,7 +113,8 @@ impl Request {
         };
         let controls =
             self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
-        let job = Job { controls, ..job };
+        let ip_adapters = self.prepare_image_prompts((job.width, job.height))?;
+        let job = Job { controls, ip_adapters, ..job };
         let job = match prepared {
             None => job,
             Some(Prepared { init, input, .. }) => {
@@ -189,10 +193,31 @@ impl Request {
         folder.map_or(Ok(Wildcards::default()), |folder| Wildcards::read(folder, &prompts))
     }
 
+    /// The strengths over the steps, in the range of `cfg_scale`.
+    fn cfg_schedule(&self, model: &ModelFolder) -> Result<Option<Vec<f64>>> {
+        let Some(strengths) = &self.cfg_schedule else { return Ok(None) };
+        let name = "cfg_schedule";
+        let fail = |found: String, expected: &str| Err(Error::Value { name, found, expected: expected.into() });
+        if model.has_guidance_inside() {
+            return fail(format!("{strengths:?}"), "none: this model takes one strength, `cfg_scale`, for all steps");
+        }
+        if strengths.is_empty() {
+            return fail("empty".into(), "one number at least, such as 9,5,1");
+        }
+        match strengths.iter().find(|strength| !(0.0..=1000.0).contains(*strength)) {
+            Some(strength) => fail(format!("{strength:?}"), "numbers from 0 to 1000 (usual: 1 to 12)"),
+            None => Ok(Some(strengths.clone())),
+        }
+    }
+
     fn guidance(&self) -> Result<GuidanceOptions> {
         if let (Some(mimic_scale), None) = (self.mimic_scale, self.dynamic_thresholding) {
             let expected = "`dynamic_thresholding` too".into();
             return Err(Error::Value { name: "mimic_scale", found: mimic_scale.to_string(), expected });
+        }
+        let apg = [("apg_threshold", self.apg_threshold), ("apg_momentum", self.apg_momentum)];
+        if let (None, Some((name, Some(found)))) = (self.apg_eta, apg.into_iter().find(|(_, value)| value.is_some())) {
+            return Err(Error::Value { name, found: format!("{found:?}"), expected: "`apg_eta` too".into() });
         }
         GuidanceOptions::of(self).check()
     }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_media::Rgb8Image;
+use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, ValueRange, inpaint_condition};
 use serde::Serialize;
 
-use super::spec::ControlUse;
+use super::spec::{ControlUse, INPAINT};
 use crate::error::{Error, Result};
-use crate::input::{FittedInput, fit_control};
+use crate::input::{FittedControl, FittedInput, fit_control};
 use crate::options::Request;
 use crate::settings::InputFile;
 
@@ -20,6 +20,12 @@ pub struct Control {
     /// Red, green and blue in the size of the results.
     #[serde(skip)]
     pub image: Arc<Rgb8Image>,
+    /// Its luminance, for networks that take gray images: of the image before it was fitted. `None` is that of `image`.
+    #[serde(skip)]
+    pub gray: Option<Arc<Gray8Image>>,
+    /// Where the image has a hole, above one half: networks for inpainting get -1 there.
+    #[serde(skip)]
+    pub hole: Option<Arc<Gray8Image>>,
     /// The image's file without its folder, where the request names one.
     #[serde(skip)]
     pub file: Option<InputFile>,
@@ -28,7 +34,23 @@ pub struct Control {
 impl Control {
     /// A network for `image`, which has the size of the job's images.
     pub fn new(using: ControlUse, image: Rgb8Image) -> Self {
-        Self { using: ControlUse { image: None, ..using }, image: Arc::new(image), file: None }
+        Self { using: ControlUse { image: None, ..using }, image: Arc::new(image), gray: None, hole: None, file: None }
+    }
+
+    /// The luminance, `(1, h, w)`: values from 0 to 1.
+    pub fn luminance(&self) -> Vec<f32> {
+        self.gray.as_ref().map_or_else(|| self.image.to_gray().to_unit(), |gray| gray.to_unit())
+    }
+
+    /// The image as networks take it, `(3, h, w)`: values from 0 to 1, and -1 in a hole.
+    ///
+    /// # Errors
+    /// [`Error::Media`] where the hole has another size.
+    pub fn planes(&self) -> Result<Vec<f32>> {
+        match &self.hole {
+            Some(hole) => Ok(inpaint_condition(&self.image, hole)?),
+            None => Ok(self.image.to_planes(ValueRange::ZeroToOne)),
+        }
     }
 
     /// What makes the image again, with files named without their folders.
@@ -39,7 +61,8 @@ impl Control {
 }
 
 impl Request {
-    /// Reads the control images for results of `size`, width and height. `input` is the input image as the denoiser's
+    /// Reads the control images for results of `size`, width and height, and makes what preprocessors make of them in that
+    /// size. `input` is the input image as the denoiser's
     /// encoder sees it.
     ///
     /// # Errors
@@ -51,17 +74,31 @@ impl Request {
                 return Err(refuse(found, expected));
             }
             let using = ControlUse { image: None, ..control.clone() };
-            match (&control.image, input) {
+            let (image, gray, hole, file) = match (&control.image, input) {
                 (Some(path), _) => {
-                    let (image, file) = fit_control(path, i, control.resize, size, input)?;
-                    Ok(Control { using, image: Arc::new(image), file: Some(file) })
+                    let FittedControl { image, gray, hole, file } = fit_control(path, i, control.resize, size, input)?;
+                    (Arc::new(image), Some(Arc::new(gray)), hole.map(Arc::new), Some(file))
                 }
-                (None, Some(input)) => Ok(Control { using, image: input.image.clone(), file: None }),
+                (None, Some(input)) => (input.image.clone(), None, input.mask.clone(), None),
                 (None, None) => {
                     let expected = "an `image` too, or an input image to take in its place".into();
-                    Err(refuse(format!("net={}", control.net.display()), expected))
+                    return Err(refuse(format!("net={}", control.net.display()), expected));
                 }
+            };
+            if control.has_hole() {
+                let Some(hole) = hole else {
+                    let expected = "an image with transparent pixels, or an input image with a mask".into();
+                    return Err(refuse(format!("preprocess={INPAINT}"), expected));
+                };
+                return Ok(Control { using, image, gray, hole: Some(hole), file });
             }
+            Ok(match control.preprocess.as_deref().and_then(Preprocessor::find) {
+                Some(preprocessor) => {
+                    let image = Arc::new(preprocessor.run(&image, None)?);
+                    Control { using, image, gray: None, hole: None, file }
+                }
+                None => Control { using, image, gray, hole: None, file },
+            })
         };
         self.controls.iter().enumerate().map(one).collect()
     }

@@ -1,9 +1,11 @@
 //! Control networks of a request: what it says of them, their images, and their factors at each evaluation.
 
 mod image;
+mod kind;
 mod scales;
 mod spec;
 
 pub use image::Control;
-pub use scales::{is_active, scales};
+pub use kind::ControlType;
+pub use scales::{acts, adapter_scales, is_active, is_adapter_active, scales};
 pub use spec::{ControlMode, ControlUse};

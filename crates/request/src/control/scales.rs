@@ -27,20 +27,57 @@ pub fn scales(control: &ControlUse, count: usize) -> Arc<[f32]> {
     (0..count).map(of).collect()
 }
 
+/// AUTOMATIC1111's soft weights of a T2I-Adapter's feature maps (`soft_injection` for `ControlModelType.T2I_Adapter` there).
+const SOFT_FEATURES: [f64; 4] = [0.25, 0.62, 0.825, 1.0];
+
+/// The factors of the `count` feature maps of a T2I-Adapter.
+pub fn adapter_scales(control: &ControlUse, count: usize) -> Arc<[f32]> {
+    let of = |i: usize| match control.mode {
+        ControlMode::Balanced => control.weight as f32,
+        ControlMode::Prompt | ControlMode::Control => {
+            (control.weight * SOFT_FEATURES.get(i).copied().unwrap_or(1.0)) as f32
+        }
+    };
+    (0..count).map(of).collect()
+}
+
+/// Whether a T2I-Adapter acts at an evaluation, as [`is_active`]. diffusers (`adapter_conditioning_factor`): in the first
+/// `int(calls * end)`; with a `start` not in the first `int(calls * start)`.
+pub fn is_adapter_active(
+    control: &ControlUse,
+    convention: Convention,
+    (call, calls): (usize, usize),
+    steps: (usize, usize),
+) -> bool {
+    match convention {
+        Convention::Automatic1111 => is_active(control, convention, (call, calls), steps),
+        _ => {
+            let first = |part: f64| (calls as f64 * part) as usize;
+            (first(control.start)..first(control.end)).contains(&call)
+        }
+    }
+}
+
 /// Whether a control network acts at evaluation `call` of `calls`, which belongs to step `step` of `steps`.
+pub fn is_active(control: &ControlUse, convention: Convention, calls: (usize, usize), steps: (usize, usize)) -> bool {
+    acts((control.start, control.end), convention, calls, steps)
+}
+
+/// Whether what acts from the part `start` of the evaluations to the part `end` acts at evaluation `call` of `calls`, which
+/// belongs to step `step` of `steps`.
 ///
 /// diffusers (`controlnet_keep`): not if `call / calls < start or (call + 1) / calls > end`. AUTOMATIC1111's extension
 /// compares the part of the steps before this one with both ends.
-pub fn is_active(
-    control: &ControlUse,
+pub fn acts(
+    (start, end): (f64, f64),
     convention: Convention,
     (call, calls): (usize, usize),
     (step, steps): (usize, usize),
 ) -> bool {
     let part = |i: usize, n: usize| i as f64 / n.max(1) as f64;
     match convention {
-        Convention::Automatic1111 => (control.start..=control.end).contains(&part(step, steps)),
-        _ => !(part(call, calls) < control.start || part(call + 1, calls) > control.end),
+        Convention::Automatic1111 => (start..=end).contains(&part(step, steps)),
+        _ => !(part(call, calls) < start || part(call + 1, calls) > end),
     }
 }
 
@@ -78,5 +115,23 @@ mod tests {
         assert_eq!(active(0.2, 0.5, Convention::Automatic1111), [2, 3, 4, 5]);
         // Of three evaluations none lies within the first third of a half.
         assert_eq!(active(0.0, 0.05, Convention::Diffusers), [0; 0]);
+    }
+
+    #[test]
+    fn adapters_have_rules_of_their_own() {
+        let active = |start, end, calls| {
+            let control = ControlUse { start, end, ..ControlUse::new("a") };
+            (0..calls)
+                .filter(|&i| is_adapter_active(&control, Convention::Diffusers, (i, calls), (i, calls)))
+                .collect::<Vec<_>>()
+        };
+        let none: Vec<usize> = Vec::new();
+        assert_eq!(active(0.0, 1.0, 5), vec![0, 1, 2, 3, 4]);
+        // int(5 * 0.5) is 2.
+        assert_eq!(active(0.0, 0.5, 5), vec![0, 1]);
+        assert_eq!(active(0.5, 1.0, 4), vec![2, 3]);
+        assert_eq!(active(0.0, 0.1, 4), none);
+        let control = ControlUse { weight: 0.5, mode: ControlMode::Prompt, ..ControlUse::new("a") };
+        assert_eq!(*adapter_scales(&control, 4), [0.125, 0.31, 0.4125, 0.5]);
     }
 }

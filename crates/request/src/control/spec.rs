@@ -3,9 +3,13 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use kiln_media::Preprocessor;
 use serde::{Deserialize, Serialize};
 
+use super::kind::ControlType;
 use crate::input::ResizeChoice;
+use crate::keyed;
+use crate::strength::{self, is_one, is_zero, one};
 
 /// A control network, its image, and how strongly it guides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +38,17 @@ pub struct ControlUse {
     /// How the control image gets the size of the results.
     #[serde(default, skip_serializing_if = "is_default")]
     pub resize: ResizeChoice,
+    /// The preprocessor that makes the control image of the image, by its name ([`Preprocessor::NAMES`]), or
+    /// `inpaint`. `None` is an image that is a control image already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preprocess: Option<String>,
+    /// The type of the control image, which networks for several types take. `None` is that of the preprocessor.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ControlType>,
 }
+
+/// The preprocessor of ControlNets for inpainting: the image with a hole where the mask is.
+pub(crate) const INPAINT: &str = "inpaint";
 
 /// Which of prompt and control image counts more (`ControlMode` of AUTOMATIC1111's ControlNet extension).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,22 +63,10 @@ pub enum ControlMode {
     Control,
 }
 
-/// The largest weight, in both directions.
-const MAX_WEIGHT: f64 = 100.0;
 /// The keys of the text form, in their order.
-const KEYS: [&str; 8] = ["net", "image", "weight", "start", "end", "mode", "guess", "resize"];
-
-fn one() -> f64 {
-    1.0
-}
-
-fn is_one(value: &f64) -> bool {
-    *value == 1.0
-}
-
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
-}
+const KEYS: [&str; 10] = ["net", "image", "weight", "start", "end", "mode", "guess", "resize", "preprocess", "type"];
+/// Those whose values are files.
+const FILES: [&str; 2] = ["net", "image"];
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
@@ -98,6 +100,19 @@ impl ControlMode {
     }
 }
 
+fn is_inpaint(name: &str) -> bool {
+    name.eq_ignore_ascii_case(INPAINT)
+}
+
+fn is_preprocessor(name: &str) -> bool {
+    is_inpaint(name) || Preprocessor::find(name).is_some()
+}
+
+fn preprocessors() -> String {
+    let names = Preprocessor::NAMES.map(|(name, _)| name).join(", ");
+    format!("one of {names}, {INPAINT}")
+}
+
 impl ControlUse {
     /// The network with its usual strength, for the input image.
     pub fn new(net: impl Into<PathBuf>) -> Self {
@@ -110,7 +125,19 @@ impl ControlUse {
             mode: ControlMode::default(),
             guess: false,
             resize: ResizeChoice::default(),
+            preprocess: None,
+            kind: None,
         }
+    }
+
+    /// The type of the control image: that of the request, else that of the preprocessor.
+    pub fn kind(&self) -> Option<ControlType> {
+        self.kind.or_else(|| ControlType::find(self.preprocess.as_deref()?.split('_').next()?))
+    }
+
+    /// Whether the control image is made by [`INPAINT`].
+    pub(crate) fn has_hole(&self) -> bool {
+        self.preprocess.as_deref().is_some_and(is_inpaint)
     }
 
     /// The network's name in settings: its file's without an extension.
@@ -121,18 +148,14 @@ impl ControlUse {
     /// What is impossible about it, as the value and what was expected.
     pub(crate) fn problem(&self) -> Option<(String, String)> {
         let Self { weight, start, end, mode, guess, .. } = *self;
-        let part = |value: f64| (0.0..=1.0).contains(&value);
         if self.net.as_os_str().is_empty() {
             return Some(("without `net`".into(), "a ControlNet's file, or its folder in the diffusers layout".into()));
         }
-        if weight.is_nan() || weight.abs() > MAX_WEIGHT {
-            return Some((format!("weight={weight:?}"), format!("a weight from -{MAX_WEIGHT} to {MAX_WEIGHT}")));
+        if let Some(problem) = strength::problem(weight, start, end) {
+            return Some(problem);
         }
-        if !part(start) || !part(end) {
-            return Some((format!("start={start:?},end={end:?}"), "`start` and `end` from 0 to 1".into()));
-        }
-        if start >= end {
-            return Some((format!("start={start:?},end={end:?}"), "`start` less than `end`".into()));
+        if let Some(name) = self.preprocess.as_deref().filter(|name| !is_preprocessor(name)) {
+            return Some((format!("preprocess={name}"), preprocessors()));
         }
         if guess && mode != ControlMode::Balanced {
             let expected = "the mode balanced with `guess`: both say how strong each layer is".into();
@@ -148,59 +171,24 @@ impl FromStr for ControlUse {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut fields: Vec<(&str, String)> = Vec::new();
-        for part in text.split(',') {
-            let known = part.split_once('=').and_then(|(key, value)| {
-                let key = KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim()))?;
-                Some((key, value.trim().to_string()))
-            });
-            if let Some((key, _)) = &known
-                && fields.iter().any(|(had, _)| had == key)
-            {
-                return Err(format!("has `{key}` twice, expected it once"));
-            }
-            match (known, fields.last_mut()) {
-                (Some(field), _) => fields.push(field),
-                // A comma within the name of a file.
-                (None, Some(("net" | "image", value))) => {
-                    value.push(',');
-                    value.push_str(part);
-                }
-                (None, _) => {
-                    let keys = KEYS.join(", ");
-                    return Err(format!(
-                        "`{part}` is none of its fields, expected net=FILE,image=FILE and so on: {keys}"
-                    ));
-                }
-            }
-        }
         let mut control = Self::new("");
-        for (key, value) in fields {
-            let number = || {
-                let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
-                number.ok_or_else(|| format!("`{key}` is {value}, expected a number"))
-            };
+        for (key, value) in keyed::fields(text, &KEYS, &FILES, "net=FILE,image=FILE")? {
             match key {
                 "net" => control.net = value.into(),
                 "image" => control.image = Some(value.into()),
-                "weight" => control.weight = number()?,
-                "start" => control.start = number()?,
-                "end" => control.end = number()?,
-                "mode" => {
-                    let expected = || format!("`mode` is {value}, expected one of {}", ControlMode::IDS.join(", "));
-                    control.mode = ControlMode::find(&value).ok_or_else(expected)?;
-                }
-                "guess" => {
-                    control.guess = match value.as_str() {
-                        "true" | "on" => true,
-                        "false" | "off" => false,
-                        _ => return Err(format!("`guess` is {value}, expected true or false")),
+                "weight" => control.weight = keyed::number(key, &value)?,
+                "start" => control.start = keyed::number(key, &value)?,
+                "end" => control.end = keyed::number(key, &value)?,
+                "mode" => control.mode = keyed::one_of(key, &value, ControlMode::find, &ControlMode::IDS)?,
+                "guess" => control.guess = keyed::switch(key, &value)?,
+                "preprocess" => {
+                    if !is_preprocessor(&value) {
+                        return Err(format!("`preprocess` is {value}, expected {}", preprocessors()));
                     }
+                    control.preprocess = Some(value.to_ascii_lowercase());
                 }
-                _ => {
-                    let expected = || format!("`resize` is {value}, expected one of {}", ResizeChoice::IDS.join(", "));
-                    control.resize = ResizeChoice::find(&value).ok_or_else(expected)?;
-                }
+                "type" => control.kind = Some(keyed::one_of(key, &value, ControlType::find, &ControlType::IDS)?),
+                _ => control.resize = keyed::one_of(key, &value, ResizeChoice::find, &ResizeChoice::IDS)?,
             }
         }
         if control.net.as_os_str().is_empty() {
@@ -238,6 +226,8 @@ mod tests {
         assert!(message("net=a,mode=more").contains("balanced, prompt, control"));
         assert!(message("net=a,guess=maybe").contains("true or false"));
         assert!(message("net=a,resize=big").contains("stretch, crop, fill"));
+        assert!(message("net=a,preprocess=depth").contains("one of canny, lineart"));
+        assert!(message("net=a,type=style").contains("openpose, depth, softedge"));
         assert!(message("image=a").contains("has no `net`"));
     }
 
@@ -247,6 +237,11 @@ mod tests {
         let json = serde_json::to_string(&control).unwrap();
         assert_eq!(json, r#"{"net":"a","weight":0.5,"guess":true}"#);
         assert_eq!(serde_json::from_str::<ControlUse>(&json).unwrap(), control);
+        let control =
+            ControlUse { preprocess: Some("canny".into()), kind: Some(ControlType::Depth), ..ControlUse::new("a") };
+        let json = serde_json::to_string(&control).unwrap();
+        assert_eq!(json, r#"{"net":"a","preprocess":"canny","type":"depth"}"#);
+        assert_eq!("net=a,type=depth,preprocess=canny".parse::<ControlUse>().unwrap(), control);
         for wrong in [r#"{"net":"a","strength":1}"#, r#"{"image":"a"}"#, r#"{"net":"a","mode":"soft"}"#] {
             assert!(serde_json::from_str::<ControlUse>(wrong).is_err(), "{wrong}");
         }
@@ -260,6 +255,11 @@ mod tests {
         assert!(problem(ControlUse { weight: f64::NAN, ..new() }).contains("a weight from"));
         assert!(problem(ControlUse { weight: -101.0, ..new() }).contains("a weight from"));
         assert!(problem(ControlUse { start: 0.5, end: 0.5, ..new() }).contains("less than `end`"));
+        assert!(problem(ControlUse { preprocess: Some("depth".into()), ..new() }).contains("one of canny"));
+        let kind = |text: &str| text.parse::<ControlUse>().unwrap().kind();
+        assert_eq!(kind("net=a,preprocess=scribble_xdog"), Some(ControlType::SoftEdge));
+        assert_eq!(kind("net=a,preprocess=lineart,type=depth"), Some(ControlType::Depth));
+        assert_eq!(kind("net=a,preprocess=invert"), None);
         assert!(problem(ControlUse { end: 1.5, ..new() }).contains("from 0 to 1"));
         assert!(problem(ControlUse { start: f64::NAN, ..new() }).contains("from 0 to 1"));
         assert!(problem(ControlUse { guess: true, mode: ControlMode::Prompt, ..new() }).contains("balanced"));

@@ -56,7 +56,7 @@ impl LatentFilter {
     }
 
     /// AUTOMATIC1111's name (`latent_upscale_modes` of `modules/shared_items.py`, v1.10).
-    fn label(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Nearest => "Latent (nearest)",
             Self::NearestExact => "Latent (nearest-exact)",
@@ -116,8 +116,8 @@ impl HiresUpscaler {
         }
     }
 
-    /// The upscaler of a name in an infotext.
-    pub(crate) fn of_label(text: &str) -> Self {
+    /// The upscaler of AUTOMATIC1111's name, as in an infotext.
+    pub fn of_label(text: &str) -> Self {
         let is = |name: &str| name.eq_ignore_ascii_case(text.trim());
         if is("None") {
             return Self::Pixels(UpscalerChoice::default()); // `resize_image` of its modules/images.py

@@ -162,6 +162,7 @@ impl Request {
             height,
             steps: self.hires_steps.unwrap_or(first.steps),
             cfg_scale: self.hires_cfg_scale.unwrap_or(first.cfg_scale),
+            cfg_schedule: first.cfg_schedule.clone().filter(|_| self.hires_cfg_scale.is_none()),
             sampler,
             scheduler,
             sampling,

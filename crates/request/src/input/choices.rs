@@ -11,7 +11,7 @@ macro_rules! choice {
         $name:ident { $($(#[$meta:meta])+ $variant:ident = $id:literal, $label:literal;)+ }
     ) => {
         $(#[doc = $doc])+
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum $name {
             $($(#[$meta])+ #[serde(rename = $id)] $variant,)+
         }
@@ -51,6 +51,8 @@ macro_rules! named {
         }
     };
 }
+
+pub(crate) use {choice, named};
 
 choice! {
     /// The program whose rules an image-to-image run follows: step counts, starting noise, and what a mask does.

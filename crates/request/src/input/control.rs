@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kiln_media::{AlphaRule, Filter, Region, ResizeMode, Rgb8Image};
+use kiln_media::{AlphaRule, Filter, Gray8Image, Image8, Region, ResizeMode, Rgb8Image};
 
 use super::ResizeChoice;
 use super::read::{ImageFile, file_name};
@@ -15,8 +15,20 @@ use crate::settings::{InputFile, NamedFile};
 pub(crate) struct FittedInput {
     /// In the size of the results.
     pub(crate) image: Arc<Rgb8Image>,
+    /// The mask in the same size: white is what is generated.
+    pub(crate) mask: Option<Arc<Gray8Image>>,
     /// The part of the input that it is, with the input's width and height; `None` is all of it.
     pub(super) region: Option<(Region, (usize, usize))>,
+}
+
+/// A control image in the size of the results.
+pub(crate) struct FittedControl {
+    pub(crate) image: Rgb8Image,
+    /// The luminance of the image, made before it was fitted.
+    pub(crate) gray: Gray8Image,
+    /// What is transparent of it.
+    pub(crate) hole: Option<Gray8Image>,
+    pub(crate) file: InputFile,
 }
 
 /// Reads control image number `i` and fits it to `size`, width and height. Where the network sees a part of the input, it
@@ -28,21 +40,36 @@ pub(crate) fn fit_control(
     path: &Path,
     i: usize,
     resize: ResizeChoice,
-    (width, height): (usize, usize),
+    size: (usize, usize),
     input: Option<&FittedInput>,
-) -> Result<(Rgb8Image, InputFile)> {
+) -> Result<FittedControl> {
     let file = ImageFile::read("controls", path)?;
     let named = NamedFile { name: file_name(path).to_string_lossy().into_owned(), sha256: Some(file.sha256) };
     let named = InputFile { option: format!("controls[{i}].image"), file: named, pixels_md5: None };
-    let image = file.image.into_rgb(AlphaRule::Drop);
-    let fitted = match input.and_then(|input| input.region) {
+    let hole = file.image.alpha().filter(|_| file.image.is_transparent()).map(Gray8Image::invert);
+    let whole = file.image.into_rgb(AlphaRule::Drop);
+    Ok(FittedControl {
+        gray: fitted(&whole.to_gray(), resize, size, input)?,
+        image: fitted(&whole, resize, size, input)?,
+        hole: hole.map(|hole| fitted(&hole, resize, size, input)).transpose()?,
+        file: named,
+    })
+}
+
+/// An image in `size`, or the part of it that the network sees of the input.
+fn fitted<const C: usize>(
+    image: &Image8<C>,
+    resize: ResizeChoice,
+    (width, height): (usize, usize),
+    input: Option<&FittedInput>,
+) -> Result<Image8<C>> {
+    Ok(match input.and_then(|input| input.region) {
         None => image.resize_to(resize.mode(), width, height, Filter::Lanczos3)?,
         Some((region, (whole_width, whole_height))) => {
             let image = image.resize_to(resize.mode(), whole_width, whole_height, Filter::Lanczos3)?;
             image.crop(region)?.resize_to(ResizeMode::Fill, width, height, Filter::Lanczos3)?
         }
-    };
-    Ok((fitted, named))
+    })
 }
 
 impl ResizeChoice {

@@ -14,12 +14,14 @@ mod read;
 
 pub use cache::InputCache;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
-pub(crate) use control::{FittedInput, fit_control};
+pub(crate) use choices::{choice, named};
+pub(crate) use control::{FittedControl, FittedInput, fit_control};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
+pub(crate) use read::read_prompt_image;
 
 #[cfg(test)]
 mod tests;

@@ -245,7 +245,7 @@ fn begin(
     let Some(mask) = mask else {
         let image = image.resize_to(mode, width, height, Filter::Lanczos3)?;
         let init = Init::Image { image: pixels(&image, options.latents())?, strength };
-        return Ok((init, FittedInput { image: Arc::new(image), region: None }, None));
+        return Ok((init, FittedInput { image: Arc::new(image), mask: None, region: None }, None));
     };
     let is_automatic = options.rule == Rule::Automatic1111;
     let (image, mask, paste_back) = match options.inpaint_area {
@@ -268,7 +268,7 @@ fn begin(
         }
     };
     let region = paste_back.region.map(|region| (region, paste_back.original.size()));
-    let fitted = FittedInput { image: Arc::new(image.clone()), region };
+    let fitted = FittedInput { image: Arc::new(image.clone()), mask: Some(Arc::new(mask.clone())), region };
     // As AUTOMATIC1111 does, noise and nothing in the latents begin with colors from around the mask, too.
     let image = if options.mask_content == MaskContent::Original { image } else { fill_masked(&image, &mask)? };
     let mask = masks::of_rule(&mask, options)?;

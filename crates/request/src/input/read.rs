@@ -8,6 +8,7 @@ use kiln_media::{DecodeOptions, DecodedImage, decode, read_all, read_file};
 use md5::{Digest, Md5};
 
 use crate::error::{Error, Result};
+use crate::settings::{InputFile, NamedFile};
 
 /// The file or stream of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +88,16 @@ impl ImageFile {
         };
         Ok(Self { image: decode(bytes, &source.name(), &DecodeOptions::default())?, sha256: sha256(bytes) })
     }
+}
+
+/// Reads an image of an image prompt, and gives its file as settings have it under the name `option`.
+///
+/// # Errors
+/// Those of the file.
+pub(crate) fn read_prompt_image(path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
+    let file = ImageFile::read("ip_adapters", path)?;
+    let named = NamedFile { name: file_name(path).to_string_lossy().into_owned(), sha256: Some(file.sha256) };
+    Ok((file.image, InputFile { option, file: named, pixels_md5: None }))
 }
 
 /// The MD5 of the pixels in hexadecimal digits, rows of red, green, blue and, where the file has it, alpha: AUTOMATIC1111's

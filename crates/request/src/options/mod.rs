@@ -13,6 +13,7 @@
 //! [`respell`].
 
 mod check;
+mod resolved;
 mod row;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -25,13 +26,14 @@ mod value;
 use kiln_scheduler::closest;
 
 pub(crate) use check::check;
+pub(crate) use resolved::OptionSet;
 pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub use spelling::shown;
 pub use table::MAX_IMAGES;
-pub use table::{GuidanceOptions, ImageOptions, OPTIONS, RefinerOptions, Request};
-pub(crate) use table::{OptionSet, sampling, set_sampling};
+pub use table::{GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request};
+pub(crate) use table::{sampling, set_sampling};
 pub use value::OptionValue;
 
 /// The row of the option with this name or alias. Case and hyphens do not matter.

@@ -81,6 +81,8 @@ pub enum OptionKind {
     File,
     /// A path of a model folder or a checkpoint file, or the name of a model.
     Model,
+    /// A text of the form of this example.
+    Form(&'static str),
     /// Sides of an image with numbers of pixels.
     Borders,
     /// One of these names, or a path of an upscaler's file.
@@ -89,6 +91,8 @@ pub enum OptionKind {
     Loras,
     /// Control networks with their images and strengths.
     Controls,
+    /// IP-Adapters with their images and strengths.
+    IpAdapters,
 }
 
 /// How the infotext of an image has an option: under AUTOMATIC1111's key, where that program or an extension has one.
@@ -173,6 +177,7 @@ impl OptionKind {
     pub fn samples(&self) -> Vec<String> {
         match *self {
             Self::Text | Self::Folder | Self::File | Self::Model => vec!["a".into()],
+            Self::Form(example) => vec![example.into()],
             Self::Borders => vec!["top=8,left=16".into()],
             Self::Flag | Self::Switch => vec!["on".into(), "false".into()],
             Self::Whole { min, max } => vec![min.to_string(), max.min(1 << 53).to_string()],
@@ -185,6 +190,7 @@ impl OptionKind {
             Self::Upscaler(names) => names().into_iter().chain(["a"]).map(String::from).collect(),
             Self::Numbers => vec!["3,2,1".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
+            Self::IpAdapters => vec!["model=a.safetensors,image=b.png,weight=0.5;model=c,embeds=d,blocks=style".into()],
             Self::Controls => vec!["net=a.safetensors,image=b.png,weight=0.5;net=c,mode=prompt,resize=fill".into()],
         }
     }
@@ -214,9 +220,11 @@ impl OptionKind {
             Self::Upscaler(_) => "name or path".into(),
             Self::Numbers => "list of numbers".into(),
             Self::Folder | Self::File | Self::Model => "path".into(),
+            Self::Form(example) => format!("text such as {example}"),
             Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),
             Self::Controls => "list of controls".into(),
+            Self::IpAdapters => "list of IP-Adapters".into(),
         }
     }
 }

@@ -10,6 +10,7 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaS
 use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
+use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::request::Rng;
 use kiln_media::quoted;
 
@@ -165,11 +166,13 @@ impl Scalar for (usize, usize) {
     }
 }
 
-/// Noise levels; which ones are possible is the sampler's to check.
+/// Noise levels and other numbers; which ones are possible is checked where they are used.
 impl Scalar for Vec<f64> {
     fn parse(text: &str) -> Result<Self, String> {
         let levels: Result<_, _> = text.split(',').map(|level| level.trim().parse()).collect();
-        levels.map_err(|_| "expected noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0".into())
+        levels.map_err(|_| {
+            "expected numbers, as in 9,7,5; for `sigmas` noise levels that fall, as in 14.6,6.5,2.7,1,0.4,0".into()
+        })
     }
 
     fn infotext(&self) -> String {
@@ -304,6 +307,36 @@ impl Scalar for Extend {
     }
 }
 
+impl Scalar for PagLayers {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+impl Scalar for CacheUse {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+impl Scalar for FreeuFactors {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
 /// Names of one of the enumerations of input images.
 macro_rules! choices {
     ($($kind:ty),*) => {$(
@@ -323,7 +356,7 @@ macro_rules! choices {
     )*};
 }
 
-choices!(Rule, SwitchBy, ResizeChoice, MaskContent, InpaintArea, InitLatents);
+choices!(Rule, SwitchBy, ResizeChoice, MaskContent, InpaintArea, InitLatents, FreeuVersion);
 
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())

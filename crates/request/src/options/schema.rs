@@ -26,6 +26,7 @@ fn property(row: &OptionRow) -> Value {
         OptionKind::Text | OptionKind::Folder | OptionKind::File | OptionKind::Model | OptionKind::Borders => {
             json!({"type": "string"})
         }
+        OptionKind::Form(example) => json!({"type": "string", "examples": [example]}),
         OptionKind::Flag | OptionKind::Switch => json!({"type": "boolean"}),
         OptionKind::Whole { min, max: usize::MAX } => json!({"type": "integer", "minimum": min}),
         OptionKind::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
@@ -56,6 +57,26 @@ fn property(row: &OptionRow) -> Value {
                     },
                     "text": {"type": "number"},
                     "unet": {"type": "number"},
+                },
+            },
+        }),
+        OptionKind::IpAdapters => json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["model"],
+                "properties": {
+                    "model": {"type": "string"},
+                    "image": {"type": ["string", "null"]},
+                    "embeds": {"type": ["string", "null"]},
+                    "weight": {"type": "number"},
+                    "start": {"type": "number", "minimum": 0.0, "maximum": 1.0},
+                    "end": {"type": "number", "minimum": 0.0, "maximum": 1.0},
+                    "encoder": {"type": ["string", "null"]},
+                    "mask": {"type": ["string", "null"]},
+                    "blocks": {"type": "string"},
+                    "shortcut": {"type": "boolean"},
                 },
             },
         }),

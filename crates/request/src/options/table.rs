@@ -11,18 +11,21 @@ use kiln_scheduler::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::resolved::{OptionSet, Resolved};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
 use super::row::OptionGroup::{Hires, Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
-    Borders, Choice, Controls, File, Flag, Folder, Loras, Model, Name, Number, Numbers, Offset, Seed, Side, Size,
-    Switch, Text, Upscaler, Whole,
+    Borders, Choice, Controls, File, Flag, Folder, Form, IpAdapters, Loras, Model, Name, Number, Numbers, Offset, Seed,
+    Side, Size, Switch, Text, Upscaler, Whole,
 };
 use super::row::{InfotextKey, OptionRow};
 use crate::control::ControlUse;
 use crate::hires::HiresUpscaler;
+use crate::image_prompt::IpAdapterUse;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::lora::LoraUse;
+use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::request::Rng;
 use crate::settings::labels;
 
@@ -127,15 +130,6 @@ macro_rules! options {
     };
 }
 
-/// The job's values of a group of options.
-pub(crate) trait OptionSet {
-    /// The values of a request, with defaults.
-    fn of(request: &Request) -> Self;
-
-    /// Writes into a request what is not a default.
-    fn write(&self, request: &mut Request);
-}
-
 /// What a row has where it says nothing else.
 const EMPTY: OptionRow = OptionRow {
     name: "",
@@ -152,47 +146,6 @@ const EMPTY: OptionRow = OptionRow {
     get_mut: |request| &mut request.prompt,
     copy: |_, _| {},
 };
-
-/// An optional field of a request and the job's value of it.
-trait Resolved<F>: Sized {
-    /// The job's value, with `default` where nothing is set.
-    fn of(field: F, default: Self) -> Self;
-
-    /// The field of a request that resolves to the value.
-    fn said(self, default: Self) -> F;
-}
-
-impl<T: PartialEq> Resolved<Option<T>> for T {
-    fn of(field: Option<T>, default: Self) -> Self {
-        field.unwrap_or(default)
-    }
-
-    fn said(self, default: Self) -> Option<T> {
-        (self != default).then_some(self)
-    }
-}
-
-/// A field without a default of its own.
-impl<T> Resolved<Option<T>> for Option<T> {
-    fn of(field: Option<T>, _: Self) -> Self {
-        field
-    }
-
-    fn said(self, _: Self) -> Option<T> {
-        self
-    }
-}
-
-/// A switch that is off by default.
-impl Resolved<bool> for bool {
-    fn of(field: bool, default: Self) -> Self {
-        field || default
-    }
-
-    fn said(self, _: Self) -> bool {
-        self
-    }
-}
 
 fn sampler_names() -> Vec<&'static str> {
     SamplerKind::ALL.into_iter().map(SamplerKind::id).collect()
@@ -227,6 +180,9 @@ options! {
             kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "the model's; 7, for SDXL 5",
             infotext: Always("CFG scale"), short_names: &["cfg"], group: Image,
         }
+        /// Strengths of classifier-free guidance over the steps instead of `cfg_scale`, as 9,7,5,1: from the first to the last
+        /// step, with those between on straight lines. A step of strength 1 has no guidance and takes half the time.
+        cfg_schedule: Option<Vec<f64>> { kind: Numbers, infotext: Changed("CFG schedule"), group: Image }
         /// Seed of the first image; it increases by 1 for each further one. A negative number stands for a random seed,
         /// which is printed.
         seed: Option<u64> { kind: Seed, default: "random", infotext: Always("Seed"), group: Image }
@@ -238,8 +194,12 @@ options! {
         /// encoders and denoiser.
         loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
         /// Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5,
-        /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill. Without image the input image is used.
+        /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill, preprocess=canny and others, type=depth
+        /// and others for Union networks. Without image the input image is used.
         controls: Vec<ControlUse> { kind: Controls, short_names: &["control"], group: Image }
+        /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
+        /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.
+        ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"], group: Image }
         /// Number of batches.
         batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
         /// Number of images in a batch, which are generated at once.
@@ -308,6 +268,19 @@ options! {
         }
         /// Fraction of the steps after which there is no guidance. Steps without guidance take half the time.
         guidance_end as end: f64 = 1.0; Option<f64> { kind: PART, default: "1", infotext: Changed("Guidance end") }
+        /// Adaptive projected guidance (arXiv 2410.02416): the factor of that part of the guidance which is parallel to the
+        /// conditional prediction. 0 is usual, 1 leaves it as it is.
+        apg_eta as apg_eta: Option<f64> = None; Option<f64> {
+            kind: Number { min: -10.0, max: 10.0 }, usual: "0 to 1", default: "off", infotext: Changed("APG eta"),
+        }
+        /// Adaptive projected guidance: the largest norm of the guidance, which is scaled down to it; 0 is no bound.
+        apg_threshold as apg_threshold: f64 = 15.0; Option<f64> {
+            kind: Number { min: 0.0, max: 10000.0 }, usual: "2.5 to 15", default: "15", infotext: Changed("APG threshold"),
+        }
+        /// Adaptive projected guidance: the factor of the guidance of all steps before, which is added; -0.75 to 0 is usual.
+        apg_momentum as apg_momentum: f64 = 0.0; Option<f64> {
+            kind: Number { min: -1.0, max: 1.0 }, usual: "-0.75 to 0", default: "0", infotext: Changed("APG momentum"),
+        }
         /// Guidance strength whose value range dynamic thresholding restores.
         mimic_scale as mimic_scale: Option<f64> = None; Option<f64> {
             kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "7", infotext: Changed(labels::MIMIC_SCALE),
@@ -315,6 +288,73 @@ options! {
         /// Percentile of dynamic thresholding, as 1 or 0.995: strong guidance gets the value range of a weaker one.
         dynamic_thresholding as percentile: Option<f64> = None; Option<f64> {
             kind: PART, default: "off", infotext: Changed(labels::PERCENTILE),
+        }
+    }
+    by_hand {}
+    /// What is changed within the network. The default changes nothing.
+    group NetworkOptions {
+        /// Strength of perturbed attention guidance (PAG, arXiv 2403.17377): away from what the network predicts where tokens of
+        /// the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual.
+        pag_scale as pag_scale: f64 = 0.0; Option<f64> {
+            kind: Number { min: 0.0, max: 1000.0 }, usual: "1 to 5", default: "0", infotext: Changed("PAG scale"),
+            infotext_aliases: &["PAG Scale"],
+        }
+        /// Perturbed attention guidance: how much its strength falls with each timestep from 1000 on, to 0 at least.
+        pag_adaptive_scale as pag_adaptive_scale: f64 = 0.0; Option<f64> {
+            kind: Number { min: 0.0, max: 1000.0 }, usual: "0.001 to 0.01", default: "0", infotext: Changed("PAG adaptive scale"),
+        }
+        /// Perturbed attention guidance: the layers, as begins of their names: mid, up_blocks.1, up_blocks.1.attentions.0, with
+        /// commas between several.
+        pag_layers as pag_layers: PagLayers = PagLayers::default(); Option<PagLayers> {
+            kind: Form("mid,up_blocks.1"), default: "mid", infotext: Changed("PAG layers"),
+        }
+        /// FreeU (arXiv 2309.11497): factors b1,b2,s1,s2 of the up path's features in two stages, and of the low frequencies
+        /// of the skip connections. 1.5,1.6,0.9,0.2 is usual for SD1.5, 1.4,1.6,0.9,0.2 for SD2, 1.3,1.4,0.9,0.2 for SDXL.
+        freeu as freeu: Option<FreeuFactors> = None; Option<FreeuFactors> {
+            kind: Form("1.5,1.6,0.9,0.2"), default: "off", infotext: Changed("FreeU"),
+        }
+        /// FreeU: diffusers (constant factors in the first two up blocks), v1 (the same where the up path has four times and
+        /// twice the channels of the first convolution) or v2 (there, with factors that follow the mean of the features).
+        freeu_version as freeu_version: FreeuVersion = FreeuVersion::Diffusers; Option<FreeuVersion> {
+            kind: Choice(|| FreeuVersion::IDS.to_vec()), default: "diffusers", infotext: Changed("freeu_version"),
+        }
+        /// Strength of self-attention guidance (SAG, arXiv 2210.00939): away from what the network predicts where the parts of
+        /// the image are blurred that it attends to. One more call of the network in each step; 0.75 is usual.
+        sag_scale as sag_scale: f64 = 0.0; Option<f64> {
+            kind: Number { min: 0.0, max: 100.0 }, usual: "0.5 to 1", default: "0", infotext: Changed("SAG scale"),
+            infotext_aliases: &["SAG Scale"],
+        }
+        /// Self-attention guidance: the standard deviation of the blur in latents.
+        sag_sigma as sag_sigma: f64 = 1.0; Option<f64> {
+            kind: Number { min: 0.1, max: 10.0 }, usual: "1 to 2", default: "1", infotext: Changed("SAG blur sigma"),
+        }
+        /// Self-attention guidance: tokens that get more attention than this are blurred; the mean is 1.
+        sag_threshold as sag_threshold: f64 = 1.0; Option<f64> {
+            kind: Number { min: 0.0, max: 100.0 }, usual: "1", default: "1", infotext: Changed("SAG threshold"),
+        }
+        /// DeepCache (arXiv 2312.00858): deepcache:3 runs the whole network in every third evaluation, and in the others only its
+        /// outermost layers; deepcache:3:1 has more of them. Faster, with small differences.
+        cache as cache: Option<CacheUse> = None; Option<CacheUse> {
+            kind: Form("deepcache:3"), default: "off", infotext: Changed("Cache"),
+        }
+        /// Deep shrink (kohya-ss's high-resolution fix): by how much the maps of the deep part of the network are smaller in the
+        /// first steps, for images larger than those that the model was trained with; 2 is usual.
+        deep_shrink as deep_shrink: Option<f64> = None; Option<f64> {
+            kind: Number { min: 1.0, max: 8.0 }, usual: "1.5 to 2", default: "off",
+            infotext: Changed("kohya_hrfix_downscale_factor"),
+        }
+        /// Deep shrink: the step on the way down after which maps are smaller; 0 is the first convolution, each layer and each
+        /// downsampling is one more.
+        deep_shrink_block as deep_shrink_block: usize = 3; Option<usize> {
+            kind: Whole { min: 0, max: 32 }, default: "3", infotext: Changed("kohya_hrfix_block_number"),
+        }
+        /// Deep shrink: the part of the noise levels at which it begins.
+        deep_shrink_start as deep_shrink_start: f64 = 0.0; Option<f64> {
+            kind: PART, default: "0", infotext: Changed("kohya_hrfix_start_percent"),
+        }
+        /// Deep shrink: the part of the noise levels at which it ends.
+        deep_shrink_end as deep_shrink_end: f64 = 0.35; Option<f64> {
+            kind: PART, default: "0.35", infotext: Changed("kohya_hrfix_end_percent"),
         }
     }
     by_hand {

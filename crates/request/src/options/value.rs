@@ -1,6 +1,7 @@
 //! Values of options as text: as users type them, and as an infotext has them.
 
 use std::path::Path;
+use std::str::FromStr;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
@@ -8,6 +9,7 @@ use kiln_scheduler::{Convention, SigmaSchedule};
 
 use super::scalar::Scalar;
 use crate::control::ControlUse;
+use crate::image_prompt::IpAdapterUse;
 use crate::lora::LoraUse;
 use crate::request::Rng;
 
@@ -151,8 +153,15 @@ impl OptionValue for Option<u64> {
     }
 }
 
-/// LoRAs: semicolons between them.
-impl OptionValue for Vec<LoraUse> {
+/// Items of a list that users type with semicolons between them. An infotext has none of these lists as one value: LoRAs are tags
+/// in its prompt, control networks have keys of their own, and no program reads IP-Adapters from there.
+trait Listed: FromStr<Err = String> {}
+
+impl Listed for LoraUse {}
+impl Listed for ControlUse {}
+impl Listed for IpAdapterUse {}
+
+impl<T: Listed> OptionValue for Vec<T> {
     fn is_default(&self) -> bool {
         self.is_empty()
     }
@@ -163,29 +172,6 @@ impl OptionValue for Vec<LoraUse> {
         Ok(())
     }
 
-    /// An infotext has them as tags in the prompt.
-    fn infotext(&self) -> Option<String> {
-        None
-    }
-
-    fn read_infotext(&mut self, _: &str) -> bool {
-        false
-    }
-}
-
-/// Control networks: semicolons between them.
-impl OptionValue for Vec<ControlUse> {
-    fn is_default(&self) -> bool {
-        self.is_empty()
-    }
-
-    fn read(&mut self, text: &str) -> Result<(), String> {
-        *self =
-            text.split(';').map(str::trim).filter(|text| !text.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(())
-    }
-
-    /// An infotext has each one under a key of its own.
     fn infotext(&self) -> Option<String> {
         None
     }

@@ -14,6 +14,7 @@ use kiln_scheduler::{Convention, SamplerChoice, SamplerKind, SigmaSchedule};
 use super::own::is_hash;
 use super::{labels as l, programs};
 use crate::input::{Rule, SwitchBy};
+use crate::network::{FreeuFactors, FreeuVersion};
 use crate::options::{OPTIONS, OptionRow, Request};
 use crate::request::Rng;
 
@@ -50,8 +51,8 @@ const SILENT: [&str; 24] = [
 const LATENT: usize = 8;
 
 /// Options that are read by rules of their own, and not by their rows alone.
-const BY_RULES: [&str; 7] =
-    ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding", "mask_invert"];
+const BY_RULES: [&str; 8] =
+    ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding", "mask_invert", "freeu"];
 
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
 pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
@@ -82,6 +83,8 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
     }
     sampler(&mut request, &mut fields, by_kiln);
     thresholding(&mut request, &mut fields);
+    freeu(&mut request, &mut fields, by_kiln);
+    deep_shrink(&mut request, &mut fields);
     request.clip_skip = request.clip_skip.filter(|&skip| skip > 0);
     if family == Family::Sdxl && !by_kiln && request.clip_skip.is_some() {
         request.clip_skip = None; // it does nothing there
@@ -223,6 +226,29 @@ fn thresholding(request: &mut Request, fields: &mut Fields<'_>) {
         // The extension counts in percent.
         let share = percentile.map_or(1.0, |value| if value > 1.0 { value / 100.0 } else { value });
         (request.dynamic_thresholding, request.mimic_scale) = (Some(share), mimic_scale);
+    }
+}
+
+/// FreeU, of which Forge has the second version.
+fn freeu(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
+    let enabled = fields.read(l::FREEU, programs::truth);
+    let factors = FreeuFactors::KEYS.map(|key| fields.parsed::<f64>(key));
+    if let (Some(true), [Some(b1), Some(b2), Some(s1), Some(s2)]) = (enabled, factors) {
+        request.freeu = Some(FreeuFactors([b1, b2, s1, s2]));
+        request.freeu_version = request.freeu_version.or((!by_kiln).then_some(FreeuVersion::V2));
+    }
+}
+
+/// Deep shrink as Forge has it: after the skip connection and bicubic, the only way here.
+fn deep_shrink(request: &mut Request, fields: &mut Fields<'_>) {
+    let enabled = fields.read(l::DEEP_SHRINK, programs::truth);
+    let is_bicubic = |text: &str| (text == "bicubic").then_some(());
+    fields.read("kohya_hrfix_downscale_after_skip", |text| programs::truth(text).filter(|after| *after));
+    fields.read("kohya_hrfix_downscale_method", is_bicubic);
+    fields.read("kohya_hrfix_upscale_method", is_bicubic);
+    if enabled == Some(false) {
+        (request.deep_shrink, request.deep_shrink_block) = (None, None);
+        (request.deep_shrink_start, request.deep_shrink_end) = (None, None);
     }
 }
 

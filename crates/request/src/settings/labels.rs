@@ -17,6 +17,10 @@ pub(crate) const MIMIC_SCALE: &str = "Mimic scale";
 pub(crate) const PERCENTILE: &str = "Threshold percentile";
 /// The MD5 of the input's pixels.
 pub const INIT_IMAGE_HASH: &str = "Init image hash";
+/// Forge's, before the values of deep shrink.
+pub(crate) const DEEP_SHRINK: &str = "kohya_hrfix_enabled";
+/// Forge's, before the factors.
+pub(crate) const FREEU: &str = "freeu_enabled";
 pub(crate) const MASK_MODE: &str = "Mask mode";
 /// What a mask that is inverted is called under that key.
 pub(crate) const NOT_MASKED: &str = "Inpaint not masked";

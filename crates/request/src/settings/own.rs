@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::Control;
+use crate::image_prompt::IpAdapter;
 use crate::input::Rule;
 use crate::job::Job;
 use crate::lora::{LoraName, LoraUse, beside_tags, file_stem};
@@ -39,6 +40,8 @@ pub struct OwnSettings {
     pub loras: Vec<NamedFile>,
     /// The control networks, in their order.
     pub controls: Vec<NamedFile>,
+    /// The IP-Adapters, in their order.
+    pub ip_adapters: Vec<NamedFile>,
     /// The input images.
     pub inputs: Vec<InputFile>,
     /// The words of the prompts that had vectors of their own.
@@ -170,7 +173,7 @@ impl OwnSettings {
         let parts = settings.files.iter_mut().map(|part| &mut part.file);
         let inputs = settings.inputs.iter_mut().map(|input| &mut input.file);
         let models = settings.refiner.iter_mut().chain([&mut settings.model]);
-        let nets = settings.controls.iter_mut();
+        let nets = settings.controls.iter_mut().chain(&mut settings.ip_adapters);
         for file in parts.chain(inputs).chain(&mut settings.loras).chain(nets).chain(models) {
             file.sha256 = file.sha256.take().filter(|hash| is_hash(hash));
         }
@@ -214,6 +217,7 @@ impl Job {
             height: Some(self.height),
             steps: Some(self.steps),
             cfg_scale: Some(self.cfg_scale),
+            cfg_schedule: self.cfg_schedule.clone(),
             seed: Some(self.seed_of(index)),
             sampler: Some(self.sampler.into()),
             scheduler: self.scheduler,
@@ -224,6 +228,7 @@ impl Job {
             rng: self.rng,
             loras: loras.iter().cloned().map(without_folder).collect(),
             controls: self.controls.iter().map(Control::request).collect(),
+            ip_adapters: self.ip_adapters.iter().map(IpAdapter::request).collect(),
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
@@ -233,6 +238,7 @@ impl Job {
         };
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
+        self.network.write(&mut request);
         if let Some(pass) = self.second_pass() {
             pass.write(index, &mut request);
             let literal =
