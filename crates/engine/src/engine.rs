@@ -9,7 +9,7 @@ use candle_core::{DType, Device};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
-use kiln_request::{Control, Job, LoraUse, Refiner};
+use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
 use kiln_unet::Unet;
 use kiln_weights::Placement;
 
@@ -18,6 +18,8 @@ use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::host_memory;
 use crate::loaded_controls::LoadedControls;
+use crate::loaded_prompts::LoadedPrompts;
+use crate::machine::Machine;
 use crate::memory_manager::{Ceiling, MemoryManager};
 use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
@@ -26,6 +28,7 @@ use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, run_batch};
+use crate::pipeline::shared_texts::{SharedTexts, TextStore};
 use crate::pipeline::step::RecordedStep;
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{BatchTexts, Shape};
@@ -46,6 +49,8 @@ pub struct Engine {
     pub(crate) unet: Unet,
     pub(crate) unet_component: LoadedComponent,
     pub(crate) controls: LoadedControls,
+    /// The IP-Adapters, whose weights are in memory while images are encoded alone.
+    pub(crate) prompts: LoadedPrompts,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
     /// Opened by the first job with a refiner, and closed by the next one without, or with another.
@@ -69,6 +74,8 @@ pub struct Engine {
     pub(crate) timings: Timings,
     /// Where the next job's trace goes.
     pub(crate) trace: Option<TraceFile>,
+    /// Calls of the denoiser between two previews.
+    pub(crate) preview_every: Option<usize>,
     /// After all that runs there.
     _operators: [Operators; 2],
     /// Last, so that it is dropped after all that is on the GPU.
@@ -121,6 +128,7 @@ impl Engine {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), &job.loras)?;
         engine.set_controls(&job.controls)?;
+        engine.set_ip_adapters(&job.ip_adapters)?;
         let (work, _) = engine.work(job)?;
         engine.prepare(work)?;
         engine.loaded(start, watch)
@@ -139,7 +147,7 @@ impl Engine {
     ) -> Result<Self> {
         let start = Instant::now();
         let mut engine = Self::open(model, setup, Some(job), loras)?;
-        if let Err(error) = engine.set_controls(&job.controls) {
+        if let Err(error) = engine.set_controls(&job.controls).and_then(|()| engine.set_ip_adapters(&job.ip_adapters)) {
             tracing::info!("the first job's control networks are not loaded with the model: {error}");
         }
         engine.loaded(start, watch)
@@ -179,6 +187,7 @@ impl Engine {
             unet,
             unet_component,
             controls: LoadedControls::default(),
+            prompts: LoadedPrompts::default(),
             loras: applied,
             recorded,
             refiner: None,
@@ -194,6 +203,7 @@ impl Engine {
             _ceiling: ceiling,
             timings,
             trace,
+            preview_every: None,
             _operators: operators,
             pool,
         };
@@ -260,6 +270,18 @@ impl Engine {
         self.trace = Some(file);
     }
 
+    /// Shares encoded texts with other processes through `store`: those of the model's own encoders, without LoRAs and embeddings.
+    /// The images are the same. False where the model has no digest ([`Setup::cache_dir`]), so that nothing is shared.
+    pub fn share_texts(&mut self, store: Arc<dyn TextStore>) -> bool {
+        let Some(digest) = self.origin.text_encoders_hash(&self.model) else { return false };
+        // All that decides on the bits: the types and the kernels.
+        let types = format!("{:?} {:?}", self.dtype, self.setup.weight_type);
+        let device = Machine::new(&self.device).device;
+        let model = format!("{digest} {types} {device} {}", kiln_ops::device::cpu_info().path);
+        self.text().share(SharedTexts::new(store, model));
+        true
+    }
+
     /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
     /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
     ///
@@ -268,7 +290,9 @@ impl Engine {
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = self.loras.set(loras, &networks(&self.unet_component, &text));
+        // FaceID's files have LoRAs of their own.
+        let all: Vec<LoraUse> = loras.iter().cloned().chain(self.prompts.loras()).collect();
+        let result = self.loras.set(&all, &networks(&self.unet_component, &text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
             self.recorded = RecordedStep::default(); // it reads the weights where they were
@@ -288,8 +312,22 @@ impl Engine {
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
         if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
             self.recorded = RecordedStep::default(); // it has the networks that were open in it
-            self.memory_manager.set_controls(self.controls.configs());
+            self.memory_manager.set_controls(&self.controls.configs());
             self.origin.start_controls(controls);
+        }
+        Ok(())
+    }
+
+    /// Makes the IP-Adapters of `adapters` the open ones; none closes all. Their weights are in memory only while images are
+    /// encoded; a LoRA in a file is added with the next [`Self::set_loras`].
+    ///
+    /// # Errors
+    /// Those of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
+    /// nothing has changed then.
+    pub fn set_ip_adapters(&mut self, adapters: &[IpAdapter]) -> Result<()> {
+        if self.prompts.set(adapters, &self.model, &self.placement, &self.options)? {
+            self.memory_manager.set_prompts(self.prompts.plans());
+            self.origin.start_ip_adapters(adapters);
         }
         Ok(())
     }
@@ -413,6 +451,7 @@ impl Engine {
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
         self.controls.leave();
+        self.prompts.leave();
         if let Some(refiner) = &mut self.refiner {
             refiner.clear();
         }

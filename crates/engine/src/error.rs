@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kiln_files::ByteSize;
-use kiln_request::respell;
+use kiln_request::{message_of_file, respell};
 
 use crate::room::Room;
 
@@ -140,10 +140,7 @@ impl Error {
         match self {
             Self::Models(kiln_models::Error::Model { .. }) => self.to_string(),
             Self::Request(error) => error.message(spell),
-            Self::Files(kiln_files::Error::NotFound { path, looked_for }) => {
-                format!("{}: not found; looked for {}", path.display(), respell(looked_for, spell))
-            }
-            Self::Files(kiln_files::Error::Read { .. } | kiln_files::Error::Write { .. }) => self.to_string(),
+            Self::Files(error) => message_of_file(error, spell),
             other => respell(&other.to_string(), spell),
         }
     }
@@ -224,6 +221,7 @@ impl From<kiln_scheduler::Error> for Error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
             // A sampler's arithmetic may run out of GPU memory, which is not an error of the request.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
+            kiln_scheduler::Error::Ops(error) => Self::Ops(error),
             other => Self::Scheduler(other),
         }
     }

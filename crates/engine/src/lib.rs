@@ -34,6 +34,7 @@ mod latents_file;
 mod like;
 mod linear_weights;
 mod loaded_controls;
+mod loaded_prompts;
 mod machine;
 mod memory;
 mod memory_manager;
@@ -67,11 +68,12 @@ pub use kiln_models::{
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_request::{
-    ComponentKind, Control, ControlMode, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
-    ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile, Job,
-    LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS, OptionGroup, OptionKind, OptionRow,
-    OptionValue, OwnSettings, PartFile, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass,
-    SeedOptions, SwitchBy, find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
+    ComponentKind, Control, ControlMode, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
+    ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile,
+    IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS, OptionGroup,
+    OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock, PromptBlocks, Refiner, RefinerOptions,
+    Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option, limits, lora_files,
+    nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
@@ -81,12 +83,14 @@ pub use latents_file::LatentsFile;
 pub use like::Like;
 pub use linear_weights::LinearWeightType;
 pub use loaded_controls::control_configs;
+pub use loaded_prompts::{PromptPlan, prompt_plans};
 pub use machine::Machine;
 pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
 pub use mode::Mode;
 pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
+pub use pipeline::shared_texts::TextStore;
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{
     BatchSize, Enlargement, ExecutionTarget, Pass, Plan, Planner, Rates, SecondPassWork, StagePlan, Workload,
@@ -97,7 +101,7 @@ pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use threads::{Threads, start_threads};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
-    UpscalerChoice,
+    UpscalerChoice, upscaled_texts,
 };
 pub use words::embedding_names;
 

@@ -237,6 +237,14 @@ impl Like {
                     control.net = found.unwrap_or_else(|| name(&control.net));
                     control.image = control.image.as_deref().map(name);
                 }
+                for (i, adapter) in request.ip_adapters.iter_mut().enumerate() {
+                    let hash = own.ip_adapters.get(i).and_then(|file| file.sha256.as_deref());
+                    let found = hash.and_then(|hash| by_hash(hash, setup.cache_dir.as_deref(), Scope::Whole));
+                    for path in adapter.files_mut() {
+                        *path = PathBuf::from(path.file_name().unwrap_or_default());
+                    }
+                    adapter.model = found.unwrap_or_else(|| adapter.model.clone());
+                }
                 let hash = own.refiner.as_ref().and_then(|refiner| refiner.sha256.as_deref());
                 request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
                 request

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kiln_models::{ControlFile, ControlNetwork, ModelFolder};
-use kiln_request::Control;
-use kiln_unet::{ControlConfig, ControlHint, ControlNet};
+use kiln_models::{ControlFile, ModelFolder};
+use kiln_request::{Control, ControlMode, ControlType};
+use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, LoadedComponent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The control networks that are open, in the order in which the current job names them.
 #[derive(Default)]
@@ -20,12 +20,11 @@ pub(crate) struct LoadedControls {
 /// One control network.
 pub(crate) struct LoadedControl {
     file: File,
-    pub(crate) net: ControlNet,
-    pub(crate) hint: ControlHint,
-    /// The network's weights, which run in every step.
+    pub(crate) model: ControlModel,
+    /// The weights that run in every step.
     pub(crate) component: LoadedComponent,
-    /// The weights of the image's embedding, which run once an image.
-    pub(crate) hint_component: LoadedComponent,
+    /// The weights that run once an image.
+    pub(crate) image_component: LoadedComponent,
 }
 
 /// The state of a file when it was opened.
@@ -47,7 +46,8 @@ impl LoadedControls {
     /// control names is dropped. Returns whether any network came, went or changed its place.
     ///
     /// # Errors
-    /// Those of [`ControlFile::open`]. Then nothing has changed.
+    /// Those of [`ControlFile::open`], and [`Error::Request`] for what a control says that its network does not have. Then
+    /// nothing has changed.
     pub(crate) fn set(
         &mut self,
         controls: &[Control],
@@ -62,7 +62,12 @@ impl LoadedControls {
                 wanted.push(file);
             }
         }
+        let check = |loaded: &LoadedControl| {
+            let own = controls.iter().filter(|control| control.using.net == loaded.file.path);
+            own.into_iter().try_for_each(|control| check_use(control, &loaded.model.config()))
+        };
         if wanted.iter().eq(self.all.iter().map(|loaded| &loaded.file)) {
+            self.all.iter().try_for_each(check)?;
             return Ok(false);
         }
         let is_open = |file: &File| self.all.iter().any(|loaded| loaded.file == *file);
@@ -70,6 +75,7 @@ impl LoadedControls {
         for file in wanted.iter().filter(|file| !is_open(file)) {
             opened.push(LoadedControl::open(file.clone(), model, placement, copies)?);
         }
+        self.all.iter().chain(&opened).try_for_each(check)?;
         let mut known: Vec<LoadedControl> = std::mem::take(&mut self.all).into_iter().chain(opened).collect();
         for file in &wanted {
             if let Some(place) = known.iter().position(|loaded| loaded.file == *file) {
@@ -89,14 +95,14 @@ impl LoadedControls {
         self.all.get(place)
     }
 
-    /// The networks that run in every step.
-    pub(crate) fn nets(&self) -> Vec<&ControlNet> {
-        self.all.iter().map(|loaded| &loaded.net).collect()
+    /// The networks.
+    pub(crate) fn models(&self) -> Vec<&ControlModel> {
+        self.all.iter().map(|loaded| &loaded.model).collect()
     }
 
     /// Their configurations.
-    pub(crate) fn configs(&self) -> Vec<ControlConfig> {
-        self.all.iter().map(|loaded| loaded.net.config().clone()).collect()
+    pub(crate) fn configs(&self) -> Vec<ControlModelConfig> {
+        self.all.iter().map(|loaded| loaded.model.config()).collect()
     }
 
     /// The weights that run in every step.
@@ -108,7 +114,7 @@ impl LoadedControls {
     pub(crate) fn leave(&self) {
         for loaded in &self.all {
             loaded.component.leave();
-            loaded.hint_component.leave();
+            loaded.image_component.leave();
         }
     }
 }
@@ -116,12 +122,45 @@ impl LoadedControls {
 impl LoadedControl {
     fn open(file: File, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
         let opened = ControlFile::open(&file.path, model)?;
-        let ControlNetwork::ControlNet(config) = opened.network();
-        let (net, hint) = (ControlNet::new(config.clone()), ControlHint::new(config));
-        let component = LoadedComponent::new(net.segments(), opened.weights(), placement, copies);
-        let hint_component = LoadedComponent::new(hint.segments(), opened.weights(), placement, copies);
-        tracing::info!(path = %file.path.display(), "ControlNet");
-        Ok(Self { file, net, hint, component, hint_component })
+        let model = ControlModel::new(opened.config());
+        let component = LoadedComponent::new(model.step_segments(), opened.weights(), placement, copies);
+        let image_component = LoadedComponent::new(model.image_segments(), opened.weights(), placement, copies);
+        tracing::info!(path = %file.path.display(), "control network");
+        Ok(Self { file, model, component, image_component })
+    }
+}
+
+/// Refuses what a control says that its network does not have: a type of a network for one type, a guess mode of an adapter, or
+/// no type of a Union network.
+fn check_use(control: &Control, config: &ControlModelConfig) -> Result<()> {
+    let (using, name) = (&control.using, control.using.name());
+    let refuse = |found: String, expected: String| Err(Error::value("controls", found, expected));
+    let types = match config {
+        ControlModelConfig::ControlNet(config) => config.union.map(|union| union.types),
+        ControlModelConfig::Adapter(_) if using.guess => {
+            return refuse("guess=true".into(), format!("no guess mode: {name} is a T2I-Adapter"));
+        }
+        ControlModelConfig::Lllite(_) if using.guess || using.mode == ControlMode::Prompt => {
+            let found = if using.guess { "guess=true".into() } else { format!("mode={}", using.mode.id()) };
+            return refuse(found, format!("the modes balanced and control: {name} is a ControlNet-LLLite"));
+        }
+        ControlModelConfig::Adapter(_) | ControlModelConfig::Lllite(_) => None,
+    };
+    let known = |types: usize| ControlType::IDS.iter().take(types).copied().collect::<Vec<_>>().join(", ");
+    match (types, using.kind()) {
+        (Some(types), None) => {
+            let expected = format!("a type too, one of {}: {name} is a network for several types", known(types));
+            refuse(format!("net={}", using.net.display()), expected)
+        }
+        (Some(types), Some(kind)) if kind.number() >= types => {
+            refuse(format!("type={}", kind.id()), format!("a type that {name} has: one of {}", known(types)))
+        }
+        // The type of a preprocessor says nothing to a network for one type.
+        (None, _) if using.kind.is_some() => {
+            let expected = format!("no type: {name} is for one type of control images");
+            refuse(format!("type={}", using.kind.map_or("", ControlType::id)), expected)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -132,14 +171,13 @@ impl LoadedControl {
 pub fn control_configs<'a>(
     model: &ModelFolder,
     files: impl IntoIterator<Item = &'a Path>,
-) -> Result<Vec<ControlConfig>> {
+) -> Result<Vec<ControlModelConfig>> {
     let mut seen: Vec<&Path> = Vec::new();
     let mut configs = Vec::new();
     for file in files {
         if !seen.contains(&file) {
             seen.push(file);
-            let ControlNetwork::ControlNet(config) = ControlFile::open(file, model)?.network().clone();
-            configs.push(config);
+            configs.push(ControlFile::open(file, model)?.config().clone());
         }
     }
     Ok(configs)

@@ -3,11 +3,12 @@
 use candle_core::Device;
 use kiln_mempool::HostPool;
 use kiln_models::ModelFolder;
-use kiln_unet::ControlConfig;
+use kiln_unet::ControlModelConfig;
 use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
 use crate::error::{Error, Result};
+use crate::loaded_prompts::PromptPlan;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
@@ -134,8 +135,14 @@ impl MemoryManager {
     }
 
     /// Plans from now on with these control networks next to the U-Net. The next [`MemoryManager::prepare`] plans again.
-    pub(crate) fn set_controls(&mut self, controls: Vec<ControlConfig>) {
+    pub(crate) fn set_controls(&mut self, controls: &[ControlModelConfig]) {
         self.planner.set_controls(controls);
+        self.is_prepared = false;
+    }
+
+    /// Plans from now on with these IP-Adapters. The next [`MemoryManager::prepare`] plans again.
+    pub(crate) fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
+        self.planner.set_prompts(prompts);
         self.is_prepared = false;
     }
 

@@ -8,7 +8,8 @@ use candle_core::{DType, Device};
 use kiln_clip::mentions;
 use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
 use kiln_request::{
-    ComponentKind, Control, FilesInText, InputFile, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, find_lora,
+    ComponentKind, Control, FilesInText, InputFile, IpAdapter, Job, LoraName, LoraUse, NamedFile, OwnSettings,
+    PartFile, find_lora,
 };
 use kiln_weights::MatrixType;
 
@@ -71,6 +72,24 @@ impl Origin {
         self.hashes.get(self.model.as_ref()?)
     }
 
+    /// A digest of the files that text encoders are made of, where digests are computed; waits for them.
+    pub(crate) fn text_encoders_hash(&self, model: &ModelFolder) -> Option<String> {
+        let path = model.path();
+        let own = match path.is_file() {
+            true => vec![Hashed::model(path)?],
+            false => ["text_encoder", "text_encoder_2"]
+                .iter()
+                .map(|name| path.join(name))
+                .filter(|folder| folder.is_dir())
+                .map(|folder| Hashed::component(&folder))
+                .collect::<Option<Vec<_>>>()?,
+        };
+        let replaced = self.parts.iter().filter(|(kind, _)| *kind == ComponentKind::TextEncoder);
+        let replaced = replaced.map(|(_, path)| Hashed::component(path)).collect::<Option<Vec<_>>>()?;
+        let digests = own.iter().chain(&replaced).map(|file| self.hashes.get(file)).collect::<Option<Vec<String>>>()?;
+        (!digests.is_empty()).then(|| digests.join("+"))
+    }
+
     /// Begins to hash a refiner.
     pub(crate) fn start_refiner(&self, refiner: &ModelFolder) {
         self.hashes.start(Hashed::model(refiner.path()).into_iter().collect());
@@ -79,6 +98,11 @@ impl Origin {
     /// Begins to hash LoRAs.
     pub(crate) fn start_loras(&self, loras: &[LoraUse]) {
         self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
+    }
+
+    /// Begins to hash the files of IP-Adapters.
+    pub(crate) fn start_ip_adapters(&self, adapters: &[IpAdapter]) {
+        self.hashes.start(adapters.iter().filter_map(|adapter| Hashed::component(&adapter.using.model)).collect());
     }
 
     /// Begins to hash control networks.
@@ -126,11 +150,17 @@ impl Origin {
                 .iter()
                 .map(|control| named(control.using.name(), Hashed::component(&control.using.net)))
                 .collect(),
+            ip_adapters: job
+                .ip_adapters
+                .iter()
+                .map(|adapter| named(adapter.using.name(), Hashed::component(&adapter.using.model)))
+                .collect(),
             inputs: job
                 .input
                 .iter()
                 .flat_map(|input| &input.files)
                 .chain(job.controls.iter().filter_map(|control| control.file.as_ref()))
+                .chain(job.ip_adapters.iter().flat_map(|adapter| &adapter.files))
                 .cloned()
                 .chain(self.upscaler(job))
                 .collect(),

@@ -52,6 +52,12 @@ impl Embeddings {
         !before.iter().map(Arc::as_ptr).eq(self.loras.iter().map(Arc::as_ptr))
     }
 
+    /// Whether a text has any of these tokens.
+    pub(crate) fn are_named_in(&self, text: &str) -> bool {
+        let words = self.loras.iter().flat_map(|lora| lora.words());
+        self.files.iter().flat_map(TextualInversion::names).chain(words).any(|name| mentions(text, name))
+    }
+
     /// The tokens in `texts` for each encoder, of which the first has place `first` in [`TEXT_ENCODERS`].
     ///
     /// # Errors

@@ -3,15 +3,19 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
-    Control, ControlMode, ControlUse, Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask,
-    ModeChoice, Request, SamplerKind,
+    Control, ControlMode, ControlType, ControlUse, Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job,
+    Mask, ModeChoice, Request, SamplerKind,
 };
-use kiln_media::{Rgb8Image, StillFormat, encode};
-use kiln_testkit::{Fixture, Parity, TinyControl, control_pixels, fixtures};
+use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, StillFormat, encode};
+use kiln_testkit::{
+    Fixture, Parity, TinyAdapter, TinyControl, TinyLllite, TinyUnion, control_pixels, fixtures, write_tensors,
+};
 use serde::Deserialize;
 
 use support::{cpu, cpu_in, latents, request, tiny};
@@ -59,6 +63,29 @@ impl Files {
         let path = self.path(&format!("{kind}-{number}-{is_small}"));
         if !path.exists() {
             TinyControl { number, is_small }.write(kind, &path);
+        }
+        path
+    }
+
+    /// A network of another form: a T2I-Adapter, a Union network, or a ControlNet of means.
+    fn other(&self, kind: &str, form: &str, number: u32) -> PathBuf {
+        let path = self.path(&format!("{kind}-{form}-{number}"));
+        if path.exists() {
+            return path;
+        }
+        match form {
+            "union" => TinyUnion.write(kind, &path),
+            "lllite" => TinyLllite { number }.write(&path),
+            "pool" => {
+                TinyControl::full(0).write(kind, &path);
+                let mut config = TinyControl::full(0).config(kind);
+                config["global_pool_conditions"] = true.into();
+                std::fs::write(path.join("config.json"), config.to_string()).unwrap();
+            }
+            form => {
+                let known = ["full", "gray", "light", "full_xl"].into_iter().find(|known| *known == form);
+                TinyAdapter::new(known.unwrap(), number).write(&path);
+            }
         }
         path
     }
@@ -136,6 +163,217 @@ fn latents_are_diffusers() {
             parity.check(&case.name, &latents(&images), &expected, BOUND);
         }
     }
+}
+
+/// A case of `adapters.json`.
+#[derive(Deserialize)]
+struct AdapterCase {
+    kind: String,
+    name: String,
+    prompt: String,
+    seed: u64,
+    steps: usize,
+    cfg_scale: f64,
+    images: usize,
+    sampler: SamplerKind,
+    size: (usize, usize),
+    end: f64,
+    guess: bool,
+    /// Form, weight, and the number of an image's type.
+    nets: Vec<(String, f64, Option<usize>)>,
+}
+
+impl AdapterCase {
+    fn request(&self, files: &Files) -> Request {
+        let control = |(number, (form, weight, kind)): (usize, &(String, f64, Option<usize>))| ControlUse {
+            weight: *weight,
+            end: self.end,
+            guess: self.guess,
+            kind: kind.map(|number| ControlType::find(ControlType::IDS[number]).unwrap()),
+            // Images of different types are for one Union network.
+            ..files.control(&files.other(&self.kind, form, if form == "union" { 0 } else { number as u32 }))
+        };
+        Request {
+            cfg_scale: Some(self.cfg_scale),
+            sampler: Some(self.sampler.into()),
+            batch_size: Some(self.images),
+            controls: self.nets.iter().enumerate().map(control).collect(),
+            ..request(&self.prompt, self.size, self.steps, self.seed)
+        }
+    }
+}
+
+fn adapter_cases() -> Vec<AdapterCase> {
+    serde_json::from_str(&std::fs::read_to_string(fixtures("adapters.json")).unwrap()).unwrap()
+}
+
+/// T2I-Adapters of every form, Union networks with one and two images, and a ControlNet of means.
+#[test]
+fn latents_with_adapters_are_diffusers() {
+    let (files, fixture) = (Files::new(), Fixture::open("adapters.safetensors"));
+    for kind in ["sd1", "sdxl"] {
+        let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("adapters", format!("{kind} f32")));
+        let cases: Vec<AdapterCase> = adapter_cases().into_iter().filter(|case| case.kind == kind).collect();
+        assert!(cases.len() >= 5);
+        for case in cases {
+            let found = latents(&run_request(&mut engine, &case.request(&files)));
+            parity.check(&case.name, &found, &fixture.tensor(&format!("{kind}.{}", case.name)), BOUND);
+        }
+    }
+}
+
+/// Adapters and Union networks have the same bits in every mode and batch, next to a ControlNet.
+#[test]
+fn adapters_are_the_same_in_every_mode_and_batch() {
+    let files = Files::new();
+    for (kind, form) in [("sd1", "full"), ("sdxl", "union"), ("sdxl", "lllite")] {
+        let kind_of = (form == "union").then_some(ControlType::Depth);
+        let adapter = ControlUse { kind: kind_of, end: 0.6, ..files.control(&files.other(kind, form, 0)) };
+        let net = ControlUse { weight: 0.5, ..files.control(&files.net(kind, 1, false)) };
+        let three = Request {
+            controls: vec![adapter, net],
+            batch_size: Some(3),
+            sampler: Some(SamplerKind::EulerA.into()),
+            ..request("a pear", (64, 64), 4, 7)
+        };
+        let mut engine = tiny(kind, &cpu());
+        let expected = run_request(&mut engine, &three);
+        for (i, image) in expected.iter().enumerate() {
+            let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
+            assert!(bits(&run_request(&mut engine, &one)) == bits(std::slice::from_ref(image)), "{kind} image {i}");
+        }
+        for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+            let found = run_request(&mut tiny(kind, &cpu_in(mode)), &three);
+            assert!(bits(&found) == bits(&expected), "{kind} {mode:?}");
+        }
+    }
+}
+
+/// What a control says that its network does not have is refused before weights are read, and nothing has changed.
+#[test]
+fn uses_that_do_not_fit_are_refused() {
+    let files = Files::new();
+    let mut engine = tiny("sdxl", &cpu());
+    let (union, adapter) = (files.other("sdxl", "union", 0), files.other("sdxl", "full_xl", 0));
+    let good = Request {
+        controls: vec![ControlUse { kind: Some(ControlType::Canny), ..files.control(&union) }],
+        ..request("a pear", (64, 64), 2, 7)
+    };
+    let expected = bits(&run_request(&mut engine, &good));
+    for (control, says) in [
+        (files.control(&union), "a type too, one of openpose, depth"),
+        (ControlUse { guess: true, ..files.control(&adapter) }, "no guess mode"),
+        (ControlUse { kind: Some(ControlType::Depth), ..files.control(&adapter) }, "no type"),
+    ] {
+        let bad = Request { controls: vec![control], ..good.clone() };
+        let job = bad.resolve(engine.model()).unwrap();
+        let error = engine.txt2img(&job, &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
+        assert!(error.contains("`controls`") && error.contains(says), "{error}");
+    }
+    let small = Request { controls: vec![files.control(&adapter)], ..request("a pear", (72, 64), 2, 7) };
+    let job = small.resolve(engine.model()).unwrap();
+    let error = engine.txt2img(&job, &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
+    assert!(error.contains("16 h, 16 w"), "{error}");
+    assert!(bits(&run_request(&mut engine, &good)) == expected);
+}
+
+/// A preprocessor's map is the map that it makes of the fitted image; without an image it is that of the input.
+#[test]
+fn preprocessors_make_the_control_image() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let (width, height) = (64, 64);
+    let image = Rgb8Image::new(width, height, control_pixels(width, height)).unwrap();
+    std::fs::write(files.path("square.png"), encode(&image, StillFormat::Png).unwrap()).unwrap();
+    let map = Preprocessor::find("canny").unwrap().run(&image, None).unwrap();
+    std::fs::write(files.path("map.png"), encode(&map, StillFormat::Png).unwrap()).unwrap();
+    let net = files.net("sd1", 0, false);
+    let with = |init: Option<&str>, image: Option<&str>, preprocess: Option<&str>| Request {
+        init: init.map(|name| files.path(name)),
+        strength: init.map(|_| 0.7),
+        controls: vec![ControlUse {
+            image: image.map(|name| files.path(name)),
+            preprocess: preprocess.map(String::from),
+            ..ControlUse::new(&net)
+        }],
+        ..request("a pear", (64, 64), 3, 7)
+    };
+    let mut run = |request: Request| bits(&run_request(&mut engine, &request));
+    assert!(run(with(None, Some("square.png"), Some("canny"))) == run(with(None, Some("map.png"), None)));
+    let of_input = run(with(Some("square.png"), None, Some("canny")));
+    assert!(of_input == run(with(Some("square.png"), Some("map.png"), None)));
+    assert!(of_input != run(with(Some("square.png"), None, None)));
+}
+
+/// The protocol of ControlNets for inpainting (`make_inpaint_condition` of diffusers): -1 in the hole, which is the input's
+/// mask, or what is transparent in a control image.
+#[test]
+fn holes_are_those_of_the_mask() {
+    let files = Files::new();
+    let engine = tiny("sd1", &cpu());
+    let image = Rgb8Image::new(64, 64, control_pixels(64, 64)).unwrap();
+    let mask: Vec<u8> = (0..64 * 64).map(|i| if i % 64 < 20 { 255 } else { 0 }).collect();
+    let mask = Gray8Image::new(64, 64, mask).unwrap();
+    std::fs::write(files.path("square.png"), encode(&image, StillFormat::Png).unwrap()).unwrap();
+    std::fs::write(files.path("mask.png"), encode(&mask.to_rgb(), StillFormat::Png).unwrap()).unwrap();
+    let holey = image.with_alpha(&mask.invert()).unwrap();
+    std::fs::write(files.path("holey.png"), encode(&holey, StillFormat::Png).unwrap()).unwrap();
+    let control = ControlUse { preprocess: Some("inpaint".into()), ..ControlUse::new(files.net("sd1", 0, false)) };
+    let of_mask = Request {
+        init: Some(files.path("square.png")),
+        mask: Some(files.path("mask.png")),
+        controls: vec![control.clone()],
+        ..request("a pear", (64, 64), 3, 7)
+    };
+    let of_alpha = Request {
+        controls: vec![ControlUse { image: Some(files.path("holey.png")), ..control.clone() }],
+        ..request("a pear", (64, 64), 3, 7)
+    };
+    let planes = |request: &Request| request.resolve(engine.model()).unwrap().controls[0].planes().unwrap();
+    let (one, other) = (planes(&of_mask), planes(&of_alpha));
+    assert_eq!(one, other);
+    assert_eq!(one[0], -1.0);
+    assert_eq!(one[30], f32::from(image.data()[90]) / 255.0);
+    let opaque = ControlUse { image: Some(files.path("square.png")), ..control };
+    let error = Request { controls: vec![opaque], ..of_alpha }.resolve(engine.model()).unwrap_err().to_string();
+    assert!(error.contains("transparent"), "{error}");
+}
+
+/// A control LoRA gives the image of the ControlNet that it stands for.
+#[test]
+fn a_control_lora_is_the_controlnet_that_it_stands_for() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let own = TinyControl::full(0).tensors("sd1");
+    let model = engine.model().files().unet().unwrap();
+    let is_own = |key: &str| key.starts_with("controlnet_");
+    let unet = |key: &str| {
+        let data = model.data(key).unwrap().unwrap();
+        Tensor::from_vec(data.to_f32().unwrap(), data.info.shape.clone(), &Device::Cpu).unwrap()
+    };
+    // The encoder is the U-Net's own.
+    let merged: BTreeMap<String, Tensor> =
+        own.iter().map(|(key, tensor)| (key.clone(), if is_own(key) { tensor.clone() } else { unet(key) })).collect();
+    write_tensors(&merged, &files.path("merged.safetensors"));
+    let mut lora =
+        BTreeMap::from([("lora_controlnet".to_string(), Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap())]);
+    for (key, tensor) in own.iter().filter(|(key, _)| is_own(key)) {
+        let name = match key.split('.').collect::<Vec<_>>()[..] {
+            ["controlnet_down_blocks", i, part] => format!("zero_convs.{i}.0.{part}"),
+            ["controlnet_mid_block", part] => format!("middle_block_out.0.{part}"),
+            [_, "conv_in", part] => format!("input_hint_block.0.{part}"),
+            [_, "conv_out", part] => format!("input_hint_block.14.{part}"),
+            [_, "blocks", i, part] => format!("input_hint_block.{}.{part}", 2 * i.parse::<usize>().unwrap() + 2),
+            _ => panic!("{key}"),
+        };
+        lora.insert(name, tensor.clone());
+    }
+    write_tensors(&lora, &files.path("lora.safetensors"));
+    let mut with = |name: &str| {
+        let controls = vec![files.control(&files.path(name))];
+        bits(&run_request(&mut engine, &Request { controls, ..request("a pear", (64, 64), 3, 7) }))
+    };
+    assert!(with("merged.safetensors") == with("lora.safetensors"));
 }
 
 /// A request with two networks, one of which acts on the conditional rows of a part of the evaluations.

@@ -95,6 +95,15 @@ impl ConditioningPlan {
     }
 }
 
+/// Which rows a step has for each image, besides the conditional ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct StepRows {
+    /// Whether the unconditional rows are there, before the conditional ones. A step that combines parts has them in any case.
+    pub guided: bool,
+    /// Whether the conditional rows are there once more, at the end: for perturbed attention.
+    pub perturbed: bool,
+}
+
 /// The numbers that a network takes besides texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TimeIds {
@@ -227,33 +236,39 @@ impl Conditions {
         !self.plan.weights.is_empty()
     }
 
-    /// What conditions of two batches have in common where their rows fit into one batch, for steps with guidance or without:
-    /// the tokens of a row, the rows of each of `n` images, whether parts are combined and sizes are there, and the
-    /// strength of the guidance that the network takes.
-    pub(crate) fn form(&self, guided: bool, n: usize) -> Vec<u64> {
+    /// What conditions of two batches have in common where their rows fit into one batch, for steps with these rows: the tokens of
+    /// a row, the rows of each of `n` images, whether parts are combined and sizes are there, and the strength of the guidance
+    /// that the network takes.
+    pub(crate) fn form(&self, of: StepRows, n: usize) -> Vec<u64> {
         let tokens = self.encoded.first().and_then(|encoded| encoded.context.dims().get(1)).copied().unwrap_or(0);
-        let rows = self.rows(guided).len() / n.max(1);
+        let rows = self.rows(of.guided).len() / n.max(1);
         let SharedConditions { time_ids, strength, .. } = &self.shared;
         let strength = strength.map_or(u64::MAX, f64::to_bits);
-        vec![tokens as u64, rows as u64, self.is_composed().into(), time_ids.is_some().into(), strength]
+        let flags = [self.is_composed(), time_ids.is_some(), of.guided, of.perturbed].map(u64::from);
+        [tokens as u64, rows as u64, strength].into_iter().chain(flags).collect()
     }
 
     /// Whether the conditions at `step`, counted from 0, differ from those that were handed out last.
-    pub(crate) fn changes_at(&self, step: usize, guided: bool) -> bool {
-        self.texts_at(step, guided) != self.current
+    pub(crate) fn changes_at(&self, step: usize, rows: StepRows) -> bool {
+        self.texts_at(step, rows) != self.current
     }
 
     /// The rows of a step with guidance or without. Weights are differences to the unconditional rows, so that a step
     /// which combines parts has those in any case.
     fn rows(&self, guided: bool) -> &[Row] {
         let ConditioningPlan { rows, .. } = &self.plan;
-        let unconditional = if self.is_composed() { 0 } else { self.unconditional() };
-        if guided { rows } else { &rows[unconditional..] }
+        let unconditional = if self.has_unconditional(guided) { 0 } else { self.unconditional() };
+        &rows[unconditional..]
+    }
+
+    /// Whether a step with guidance or without has the unconditional rows, where there are any.
+    fn has_unconditional(&self, guided: bool) -> bool {
+        guided || self.is_composed()
     }
 
     /// The unconditional rows of each image in a step with guidance or without, before its conditional ones.
     pub(crate) fn unconditional_of_image(&self, guided: bool) -> usize {
-        usize::from(self.plan.guided && (guided || self.is_composed()))
+        usize::from(self.plan.guided && self.has_unconditional(guided))
     }
 
     /// How many of all rows are unconditional: the first ones.
@@ -267,18 +282,19 @@ impl Conditions {
     }
 
     /// The number of each row's text at `step`.
-    fn texts_at(&self, step: usize, guided: bool) -> Vec<Option<usize>> {
+    fn texts_at(&self, step: usize, of: StepRows) -> Vec<Option<usize>> {
         let text = |row: &Row| match row {
             Row::Zeros => None,
             Row::Texts { schedule, texts } => texts.get(schedule.index_at(step)).copied(),
         };
-        self.rows(guided).iter().map(text).collect()
+        let conditional = &self.plan.rows[self.unconditional()..];
+        let again = if of.perturbed { conditional } else { &[] };
+        self.rows(of.guided).iter().chain(again).map(text).collect()
     }
 
-    /// The conditions at `step`, counted from 0: the unconditional rows first where the step is `guided` or combines parts,
-    /// else the conditional rows alone.
-    pub(crate) fn at(&mut self, step: usize, guided: bool) -> Result<Conditioning> {
-        let now = self.texts_at(step, guided);
+    /// The conditions at `step`, counted from 0, of these rows.
+    pub(crate) fn at(&mut self, step: usize, of: StepRows) -> Result<Conditioning> {
+        let now = self.texts_at(step, of);
         let rows = now.iter().filter_map(|text| match text {
             Some(number) => self.encoded.get(*number),
             None => self.zeros.as_ref(),
@@ -289,7 +305,7 @@ impl Conditions {
             Ok(Tensor::cat(&parts, 0)?)
         };
         let context = joined(|encoded| &encoded.context)?;
-        let unconditional = if now.len() == self.plan.rows.len() { self.unconditional() } else { 0 };
+        let unconditional = if self.has_unconditional(of.guided) { self.unconditional() } else { 0 };
         let conditioning = self.shared.conditioning(context, unconditional, || joined(|encoded| &encoded.pooled))?;
         self.current = now;
         Ok(conditioning)

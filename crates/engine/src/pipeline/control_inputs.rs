@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_media::ValueRange;
-use kiln_request::{Control, ControlMode, ControlUse, is_active, scales};
+use kiln_request::{Control, ControlMode, ControlUse, adapter_scales, is_active, is_adapter_active, scales};
 use kiln_scheduler::Convention;
-use kiln_unet::{ControlHint, ControlInput};
+use kiln_unet::{Conditioning, ControlInput, ControlKinds, ControlModel};
 
 use crate::component::WeightResidency;
 use crate::engine::Engine;
@@ -27,9 +26,27 @@ struct GroupControl {
     /// The place of its network.
     network: usize,
     using: ControlUse,
-    /// The embedded images, `(n, h, w, c)` in the network's type.
-    hint: Tensor,
-    scales: Arc<[f32]>,
+    role: Role,
+    /// What the network makes of the images, `(n, h, w, c)` each, in its type: a ControlNet's embedded image, or an adapter's
+    /// feature maps with their factors.
+    made: Vec<Tensor>,
+}
+
+/// What a control is at a step.
+enum Role {
+    /// Residuals of a ControlNet with these factors.
+    Net { scales: Arc<[f32]>, is_conditional_only: bool, kind: Option<UnionImage> },
+    /// Feature maps.
+    Adapter,
+}
+
+/// The image of a Union network.
+struct UnionImage {
+    /// The number of its type, and the number of all types.
+    number: usize,
+    types: usize,
+    /// The factors of the residuals where the network has several images, which have the weights then.
+    plain: Arc<[f32]>,
 }
 
 /// An evaluation of a group.
@@ -44,7 +61,19 @@ pub(crate) struct At {
 impl GroupControl {
     /// Whether it acts on the conditional rows alone where there are others.
     fn is_conditional_only(&self) -> bool {
-        self.using.guess || self.using.mode == ControlMode::Control
+        match self.role {
+            Role::Net { is_conditional_only, .. } => is_conditional_only,
+            Role::Adapter => self.using.mode == ControlMode::Control,
+        }
+    }
+
+    /// What it made for `rows` rows of each image.
+    fn rows(&self, rows: usize) -> Result<Vec<Tensor>> {
+        let repeated = |made: &Tensor| match rows {
+            1 => Ok(made.clone()),
+            rows => Ok(Tensor::cat(&vec![made; rows], 0)?),
+        };
+        self.made.iter().map(repeated).collect()
     }
 }
 
@@ -52,92 +81,224 @@ impl ControlInputs {
     fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupControl> {
         let step = step_of(call, calls, self.steps);
         let is_active = move |control: &&GroupControl| {
-            is_active(&control.using, self.convention, (call, calls), (step, self.steps))
+            let rule = if matches!(control.role, Role::Adapter) { is_adapter_active } else { is_active };
+            rule(&control.using, self.convention, (call, calls), (step, self.steps))
         };
         self.controls.iter().filter(is_active)
     }
 
-    /// What the networks get at an evaluation with `unconditional` rows before `conditional` ones for each image.
-    pub(crate) fn at(&self, at: At, (unconditional, conditional): (usize, usize)) -> Result<Vec<ControlInput>> {
-        let input = |control: &GroupControl| -> Result<ControlInput> {
-            let rows = if control.is_conditional_only() { conditional } else { unconditional + conditional };
-            let hint = match rows {
-                1 => control.hint.clone(),
-                rows => Tensor::cat(&vec![&control.hint; rows], 0)?,
-            };
-            Ok(ControlInput { network: control.network, hint, scales: control.scales.clone() })
-        };
-        self.active(at).map(input).collect()
+    /// Adds to `conditioning` what the networks get at an evaluation with `unconditional` rows before `conditional` ones for
+    /// each image.
+    pub(crate) fn add_to(
+        &self,
+        conditioning: &mut Conditioning,
+        at: At,
+        (unconditional, conditional): (usize, usize),
+    ) -> Result<()> {
+        for control in self.active(at) {
+            let is_conditional_only = control.is_conditional_only();
+            let rows = if is_conditional_only { conditional } else { unconditional + conditional };
+            let made = control.rows(rows)?;
+            match &control.role {
+                Role::Net { scales, kind, .. } => {
+                    let input = (control.network, made, scales.clone());
+                    add_net(&mut conditioning.controls, input, kind.as_ref(), control.using.weight as f32)?;
+                }
+                Role::Adapter => {
+                    let all = if is_conditional_only { with_zeros(made, unconditional, conditional)? } else { made };
+                    conditioning.features = sum(std::mem::take(&mut conditioning.features), all)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether other networks act at an evaluation than at the one before.
     pub(crate) fn changes_at(&self, at: At) -> bool {
-        let networks = |at: At| self.active(at).map(|control| control.hint.id()).collect::<Vec<_>>();
+        let networks = |at: At| {
+            let ids = self.active(at).flat_map(|control| control.made.iter().map(Tensor::id));
+            ids.collect::<Vec<_>>()
+        };
         at.call > 0 && networks(at) != networks(At { call: at.call - 1, ..at })
     }
 
     /// What two groups have in common where their rows fit into one call: networks, factors and rows.
     pub(crate) fn form(&self, at: At) -> Vec<u64> {
         let of = |control: &GroupControl| {
-            let scales = control.scales.iter().map(|scale| u64::from(scale.to_bits()));
-            let head = [control.network as u64, u64::from(control.is_conditional_only()), control.scales.len() as u64];
-            head.into_iter().chain(scales).collect::<Vec<_>>()
+            let head = [control.network as u64, u64::from(control.is_conditional_only())];
+            let own = match &control.role {
+                Role::Net { scales, kind, .. } => {
+                    let kind = kind.as_ref().map_or(u64::MAX, |kind| kind.number as u64);
+                    let weight = u64::from((control.using.weight as f32).to_bits());
+                    let scales = scales.iter().map(|scale| u64::from(scale.to_bits()));
+                    [kind, weight, scales.len() as u64].into_iter().chain(scales).collect()
+                }
+                // Feature maps have their factors in them.
+                Role::Adapter => Vec::new(),
+            };
+            head.into_iter().chain(own).collect::<Vec<_>>()
         };
         self.active(at).flat_map(of).collect()
     }
 }
 
+/// Adds the input of a ControlNet. A Union network with several images of as many rows runs once for all of them.
+fn add_net(
+    inputs: &mut Vec<ControlInput>,
+    (network, made, scales): (usize, Vec<Tensor>, Arc<[f32]>),
+    kind: Option<&UnionImage>,
+    weight: f32,
+) -> Result<()> {
+    let Some(UnionImage { number, types, plain }) = kind else {
+        inputs.push(ControlInput { network, hints: made, kinds: None, scales });
+        return Ok(());
+    };
+    let flags = |images: &[(usize, f32)], device: &Device| -> Result<Tensor> {
+        let flag = |kind: usize| if images.iter().any(|&(number, _)| number == kind) { 1.0f32 } else { 0.0 };
+        Ok(Tensor::from_vec((0..*types).map(flag).collect::<Vec<_>>(), *types, &Device::Cpu)?.to_device(device)?)
+    };
+    let rows = |hints: &[Tensor]| hints.first().map(|hint| hint.dims().to_vec());
+    let same = inputs.iter_mut().find(|input| input.network == network && rows(&input.hints) == rows(&made));
+    match same {
+        Some(ControlInput { hints, kinds: Some(kinds), scales, .. }) => {
+            kinds.images.push((*number, weight));
+            kinds.flags = flags(&kinds.images, kinds.flags.device())?;
+            hints.extend(made);
+            *scales = plain.clone();
+        }
+        _ => {
+            let images = vec![(*number, weight)];
+            let device = made.first().map_or(Device::Cpu, |hint| hint.device().clone());
+            let kinds = Some(ControlKinds { flags: flags(&images, &device)?, images });
+            inputs.push(ControlInput { network, hints: made, kinds, scales });
+        }
+    }
+    Ok(())
+}
+
+/// Feature maps of the conditional rows, with zeros for the unconditional ones before them.
+fn with_zeros(made: Vec<Tensor>, unconditional: usize, conditional: usize) -> Result<Vec<Tensor>> {
+    let of = |made: Tensor| -> Result<Tensor> {
+        let images = made.dim(0)? / conditional.max(1);
+        let zeros = made.narrow(0, 0, images)?.zeros_like()?;
+        let mut parts = vec![&zeros; unconditional];
+        parts.push(&made);
+        Ok(Tensor::cat(&parts, 0)?)
+    };
+    made.into_iter().map(of).collect()
+}
+
+/// The sums of two adapters' feature maps.
+fn sum(all: Vec<Tensor>, more: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    if all.is_empty() {
+        return Ok(more);
+    }
+    if all.len() != more.len() || all.iter().zip(&more).any(|(a, b)| a.dims() != b.dims()) {
+        let expected = "adapters with the same feature maps";
+        return Err(Error::value("controls", "T2I-Adapters of different forms", expected));
+    }
+    all.into_iter().zip(more).map(|(a, b)| Ok((a + b)?)).collect()
+}
+
 impl Engine {
-    /// Embeds the control images of a batch. Each image of the batch has the bits that it has alone: they are embedded one by
-    /// one.
+    /// Has the control networks see the control images of a batch. Each image of the batch has the bits that it has alone: they
+    /// are seen one by one.
     pub(crate) fn embed_controls(&mut self, batch: &Batch<'_>) -> Result<ControlInputs> {
         let (job, device, dtype) = (batch.job(), &self.device, self.dtype);
         let one = |(i, control): (usize, &Control)| {
             let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
             let network = self.controls.place(control).ok_or_else(missing)?;
             let loaded = self.controls.get(network).ok_or_else(missing)?;
-            loaded.hint_component.enter(&WeightResidency::Whole)?;
-            let embedded = loaded.hint_component.run(|| embed_images(&loaded.hint, batch, i, (device, dtype)));
-            loaded.hint_component.leave();
-            let scales = scales(&control.using, loaded.net.skips().len() + 1);
-            Ok(GroupControl { network, using: control.using.clone(), hint: embedded?, scales })
+            loaded.image_component.enter(&WeightResidency::Whole)?;
+            let made = loaded.image_component.run(|| embed_images(&loaded.model, batch, i, (device, dtype)));
+            loaded.image_component.leave();
+            let (made, role) = role(&loaded.model, &control.using, made?)?;
+            Ok(GroupControl { network, using: control.using.clone(), role, made })
         };
         let controls = job.controls.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
         Ok(ControlInputs { controls, convention: job.sampling.convention, steps: job.steps })
     }
 }
 
-/// The embedded control images number `i` of the jobs of a batch.
-fn embed_images(hint: &ControlHint, batch: &Batch<'_>, i: usize, (device, dtype): (&Device, DType)) -> Result<Tensor> {
-    let mut known: Vec<(&Control, Tensor)> = Vec::new();
-    let mut rows = Vec::with_capacity(batch.len());
+/// What a control is at a step, with what its network made: an adapter's maps times their factors.
+fn role(model: &ControlModel, using: &ControlUse, made: Vec<Tensor>) -> Result<(Vec<Tensor>, Role)> {
+    let count = model.additions();
+    if model.lllite().is_some() {
+        let is_conditional_only = using.mode == ControlMode::Control;
+        return Ok((made, Role::Net { scales: [using.weight as f32].into(), is_conditional_only, kind: None }));
+    }
+    if model.is_adapter() {
+        let weighed = |(map, &factor): (Tensor, &f32)| match factor {
+            1.0 => Ok(map),
+            factor => Ok((map * f64::from(factor))?),
+        };
+        let factors = adapter_scales(using, count);
+        let made = made.into_iter().zip(factors.iter()).map(weighed).collect::<Result<_>>()?;
+        return Ok((made, Role::Adapter));
+    }
+    // Means over all pixels have one factor, whatever the guess mode is (diffusers: `global_pool_conditions`).
+    let is_pooled = model.is_conditional_only();
+    let using = ControlUse { guess: using.guess && !is_pooled, ..using.clone() };
+    let kind = model.types().zip(using.kind()).map(|(types, kind)| UnionImage {
+        number: kind.number(),
+        types,
+        plain: scales(&ControlUse { weight: 1.0, ..using.clone() }, count),
+    });
+    let is_conditional_only = is_pooled || using.guess || using.mode == ControlMode::Control;
+    Ok((made, Role::Net { scales: scales(&using, count), is_conditional_only, kind }))
+}
+
+/// What a network makes of the control images number `i` of the jobs of a batch.
+fn embed_images(
+    model: &ControlModel,
+    batch: &Batch<'_>,
+    i: usize,
+    (device, dtype): (&Device, DType),
+) -> Result<Vec<Tensor>> {
+    let mut known: Vec<(&Control, Vec<Tensor>)> = Vec::new();
+    let mut rows: Vec<Vec<Tensor>> = Vec::with_capacity(batch.len());
     for (job, _) in batch.images() {
         let missing = || {
             let found = format!("{} controls", job.controls.len());
             Error::value("controls", found, "as many as the other images of the batch have")
         };
         let control = job.controls.get(i).ok_or_else(missing)?;
-        let same = known.iter().find(|(other, _)| Arc::ptr_eq(&other.image, &control.image));
-        let embedded = match same {
-            Some((_, embedded)) => embedded.clone(),
+        let is_same = |other: &Control| Arc::ptr_eq(&other.image, &control.image) && other.hole == control.hole;
+        let made = match known.iter().find(|(other, _)| is_same(other)) {
+            Some((_, made)) => made.clone(),
             None => {
-                let (width, height) = control.image.size();
-                if (width, height) != (job.width, job.height) {
-                    let expected = format!("{}x{}, the size of the job's images", job.width, job.height);
-                    return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
-                }
-                let planes = control.image.to_planes(ValueRange::ZeroToOne);
-                let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
-                let pixels = pixels.to_device(device)?.to_dtype(dtype)?;
-                let embedded = hint.forward(&pixels)?;
-                known.push((control, embedded.clone()));
-                embedded
+                let made = model.embed(&pixels(model, control, (job.width, job.height), (device, dtype))?)?;
+                known.push((control, made.clone()));
+                made
             }
         };
-        rows.push(embedded);
+        rows.push(made);
     }
-    Ok(match &rows[..] {
-        [one] => one.clone(),
-        all => Tensor::cat(all, 0)?,
-    })
+    let Some(first) = rows.first() else { return Ok(Vec::new()) };
+    let joined = |k: usize| -> Result<Tensor> {
+        let parts: Vec<&Tensor> = rows.iter().filter_map(|row| row.get(k)).collect();
+        match &parts[..] {
+            [one] => Ok((*one).clone()),
+            all => Ok(Tensor::cat(all, 0)?),
+        }
+    };
+    (0..first.len()).map(joined).collect()
+}
+
+/// A control image as a network takes it, `(1, c, h, w)`: a network for gray ones gets the luminance.
+fn pixels(
+    model: &ControlModel,
+    control: &Control,
+    size: (usize, usize),
+    (device, dtype): (&Device, DType),
+) -> Result<Tensor> {
+    let (width, height) = control.image.size();
+    if (width, height) != size {
+        let expected = format!("{}x{}, the size of the job's images", size.0, size.1);
+        return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
+    }
+    let channels = model.image_channels();
+    let planes = if channels == 1 { control.luminance() } else { control.planes()? };
+    let pixels = Tensor::from_vec(planes, (1, channels, height, width), &Device::Cpu)?;
+    Ok(pixels.to_device(device)?.to_dtype(dtype)?)
 }

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
-use kiln_unet::{Conditioning, ControlInput, ControlNet, Residuals, Unet};
+use kiln_unet::{Conditioning, ControlModel, ControlNet, KeysValues, Residuals, Unet};
 use kiln_weights::Segments;
 
 use crate::error::{Error, Result};
@@ -10,27 +10,42 @@ use crate::pipeline::denoiser::{Denoiser, Forward};
 
 /// A U-Net, and the control networks whose residuals it gets. All of them run in one call, so that a recorded step has all
 /// of them in it.
-pub(crate) struct Controlled<'a> {
+pub struct Controlled<'a> {
     unet: &'a Unet,
-    nets: Vec<&'a ControlNet>,
+    models: Vec<&'a ControlModel>,
+    /// Whether the text's keys and values are made once for all steps.
+    keeps_text_keys: bool,
 }
 
 impl<'a> Controlled<'a> {
-    /// `nets` are those that [`ControlInput::network`] counts.
-    pub(crate) fn new(unet: &'a Unet, nets: Vec<&'a ControlNet>) -> Self {
-        Self { unet, nets }
+    /// `models` are those that [`kiln_unet::ControlInput::network`] counts.
+    pub fn new(unet: &'a Unet, models: Vec<&'a ControlModel>) -> Self {
+        Self { unet, models, keeps_text_keys: true }
+    }
+
+    /// The same with the text's keys and values made once for all steps, where `keeps`, or in each step.
+    pub(crate) fn keeping_text_keys(self, keeps: bool) -> Self {
+        Self { keeps_text_keys: keeps, ..self }
+    }
+
+    fn net(&self, number: usize) -> Result<&'a ControlNet> {
+        self.models.get(number).and_then(|model| model.net()).ok_or_else(|| {
+            let expected = format!("a ControlNet among {} open networks", self.models.len());
+            Error::value("controls", format!("network {number}"), expected)
+        })
     }
 }
 
 impl<T: TensorLike> Forward<T> for Controlled<'_> {
     fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
         let mut residuals: Option<Residuals<T>> = conditioning.residuals.clone();
-        for ControlInput { network, hint, scales } in &conditioning.controls {
-            let net = self.nets.get(*network).ok_or_else(|| {
-                let expected = format!("one of {} open networks", self.nets.len());
-                Error::value("controls", format!("network {network}"), expected)
-            })?;
-            let own = net.forward(x, timesteps, conditioning, hint, scales)?;
+        let mut lllite = Vec::new();
+        for input in &conditioning.controls {
+            if let Some(net) = self.models.get(input.network).and_then(|model| model.lllite()) {
+                lllite.push((net, input));
+                continue;
+            }
+            let own = self.net(input.network)?.forward(x, timesteps, conditioning, input)?;
             residuals = Some(match residuals {
                 Some(others) => others.add(&own)?,
                 None => own,
@@ -39,8 +54,12 @@ impl<T: TensorLike> Forward<T> for Controlled<'_> {
         if conditioning.controls.is_empty() {
             return Ok(self.unet.forward(x, timesteps, conditioning)?);
         }
-        let conditioning = Conditioning { residuals, controls: Vec::new(), ..conditioning.clone() };
-        Ok(self.unet.forward(x, timesteps, &conditioning)?)
+        let conditioning = &Conditioning { residuals, controls: Vec::new(), ..conditioning.clone() };
+        Ok(self.unet.forward_with(x, timesteps, conditioning, &lllite)?)
+    }
+
+    fn text_keys(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
+        if self.keeps_text_keys { Forward::text_keys(self.unet, context) } else { Ok(Vec::new()) }
     }
 }
 
@@ -50,7 +69,8 @@ impl Denoiser for Controlled<'_> {
     }
 
     fn is_streamed(&self) -> bool {
-        Denoiser::segments(self.unet).is_streamed() || self.nets.iter().any(|net| net.segments().is_streamed())
+        Denoiser::segments(self.unet).is_streamed()
+            || self.models.iter().any(|model| model.step_segments().is_streamed())
     }
 
     fn latent_channels(&self) -> usize {
@@ -61,6 +81,14 @@ impl Denoiser for Controlled<'_> {
         Denoiser::extra_channels(self.unet)
     }
 
+    fn cached_feature(&self, branch: usize, b: usize, size: (usize, usize)) -> Option<[usize; 4]> {
+        self.unet.cached_feature(branch, b, size)
+    }
+
+    fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4] {
+        self.unet.mid_map(b, size)
+    }
+
     fn meta_conditioning(
         &self,
         device: &MetaDevice,
@@ -69,14 +97,10 @@ impl Denoiser for Controlled<'_> {
         tokens: usize,
         dtype: DType,
     ) -> Conditioning<MetaTensor> {
-        let control = |(network, net): (usize, &&ControlNet)| ControlInput {
-            network,
-            hint: device.tensor(&[b, h, w, net.config().hint_depth()], dtype),
-            scales: net.even_scales(1.0),
-        };
-        Conditioning {
-            controls: self.nets.iter().enumerate().map(control).collect(),
-            ..self.unet.meta_conditioning(device, b, (h, w), tokens, dtype)
+        let mut conditioning = self.unet.meta_conditioning(device, b, (h, w), tokens, dtype);
+        for (network, model) in self.models.iter().enumerate() {
+            model.add_meta_inputs(&mut conditioning, (network, self.unet.config()), device, (b, h, w), dtype);
         }
+        conditioning
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
-use kiln_unet::{Conditioning, Unet};
+use kiln_unet::{Conditioning, KeysValues, Unet};
 use kiln_weights::Segments;
 
 use crate::error::Result;
@@ -26,6 +26,13 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// Channels that it takes besides the latents.
     fn extra_channels(&self) -> usize;
 
+    /// The shape of the feature that DeepCache stores at the skip connection `branch`, for `b` rows of `(height, width)` latents;
+    /// `None` where the network has no such skip connection.
+    fn cached_feature(&self, branch: usize, b: usize, size: (usize, usize)) -> Option<[usize; 4]>;
+
+    /// The shape of the middle block's map `(b, h, w, c)`, for `b` rows of `(height, width)` latents.
+    fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4];
+
     /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each.
     fn meta_conditioning(
         &self,
@@ -45,11 +52,25 @@ pub trait Forward<T> {
     /// # Errors
     /// Those of the network: inputs that do not fit, and memory that is out.
     fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T>;
+
+    /// The keys and values of the text `context` `(b, s, context_dim)`, in the network's type, that all steps have in common
+    /// ([`Conditioning::text_keys`]); none where each step makes them.
+    ///
+    /// # Errors
+    /// Those of the network.
+    fn text_keys(&self, _context: &T) -> Result<Vec<KeysValues<T>>> {
+        Ok(Vec::new())
+    }
 }
 
 impl<T: TensorLike> Forward<T> for Unet {
     fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
         Ok(Unet::forward(self, x, timesteps, conditioning)?)
+    }
+
+    /// Weights that are streamed are used in their order, so that each layer makes its own.
+    fn text_keys(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
+        if Unet::segments(self).is_streamed() { Ok(Vec::new()) } else { Ok(Unet::text_keys(self, context)?) }
     }
 }
 
@@ -64,6 +85,14 @@ impl Denoiser for Unet {
 
     fn extra_channels(&self) -> usize {
         self.config().extra_channels()
+    }
+
+    fn cached_feature(&self, branch: usize, b: usize, size: (usize, usize)) -> Option<[usize; 4]> {
+        self.config().cached_feature(branch, b, size)
+    }
+
+    fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4] {
+        self.config().mid_map(b, size)
     }
 
     fn meta_conditioning(

@@ -18,12 +18,13 @@ impl Engine {
     pub(crate) fn advance(&mut self, running: &mut RunningBatch, mut trace: Option<&mut Trace>) -> Result<()> {
         for number in running.acting() {
             self.enter_denoiser(number)?;
+            let keeps = self.memory_manager.plan().keeps_text_keys;
             let (component, unet, nets, recorded) = match self.refiner.as_mut().filter(|_| number > 0) {
                 Some(refiner) => (&refiner.component, &refiner.unet, Vec::new(), &mut refiner.recorded),
-                None => (&self.unet_component, &self.unet, self.controls.nets(), &mut self.recorded),
+                None => (&self.unet_component, &self.unet, self.controls.models(), &mut self.recorded),
             };
             let (dtype, trace) = (self.dtype, trace.as_deref_mut());
-            let denoiser = Controlled::new(unet, nets);
+            let denoiser = Controlled::new(unet, nets).keeping_text_keys(keeps);
             component.run(|| running.step_of(number, &denoiser, Some(recorded), dtype, trace))?;
         }
         Ok(())

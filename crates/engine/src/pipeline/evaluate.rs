@@ -11,6 +11,7 @@ use crate::pipeline::control_inputs::At;
 use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
+use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::step::GuidedStep;
 
 impl Engine {
@@ -32,35 +33,40 @@ impl Engine {
             return Err(Error::value("evaluation", index, expected));
         };
         self.set_refiner(job.refiner.as_ref())?;
-        self.set_loras(&job.loras)?;
         self.set_controls(&job.controls)?;
+        self.set_ip_adapters(&job.ip_adapters)?;
+        self.set_loras(&job.loras)?;
         let (work, _) = self.work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
         let kept = self.memory_manager.mode().is_fully_resident() && !self.device.is_cpu();
         let keep = self.memory_manager.keep(Stage::Encode)?;
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
-        let guidance = Guidance::new(job, &conditions, count);
-        let on = guidance.is_on(index);
+        let mut guidance = Guidance::new(job, &conditions, count);
+        let now = guidance.at(index, point.timestep);
+        let prompts = self.encode_prompts(&Batch::of_job(job, 0), conditions.is_guided(), &mut |_| Ok(()))?;
         self.make_room_for(Stage::Denoise);
         let controls = self.embed_controls(&Batch::of_job(job, 0))?;
         self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
-        let mut conditioning = conditions.at(step_of(index, count, job.steps), on)?;
-        let unconditional = conditions.unconditional_of_image(on);
+        let mut conditioning = conditions.at(step_of(index, count, job.steps), now.rows())?;
+        let unconditional = conditions.unconditional_of_image(now.on);
         let rows = conditioning.context.dim(0)? / job.batch_size.max(1);
-        conditioning.controls = controls.at(At { call: index, calls: count }, (unconditional, rows - unconditional))?;
-        let step = GuidedStep::new(&conditioning, guidance.scale_within_step(on), self.dtype)?;
+        let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));
+        controls.add_to(&mut conditioning, at, of_image)?;
+        conditioning.image_prompts = prompts.at(at, of_image)?;
+        conditioning.hooks = NetworkParts::new(job).inputs(now.rows(), of_image);
+        let step = GuidedStep::new(&conditioning, now.within_step, self.dtype)?;
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
         let output = step.run(
-            &Controlled::new(&self.unet, self.controls.nets()),
+            &Controlled::new(&self.unet, self.controls.models()),
             Some(&mut self.recorded),
             &x,
             &[point.timestep],
             None,
         )?;
-        Ok(guidance.answer(output, on)?.output.to_device(&Device::Cpu)?)
+        Ok(guidance.answer(output, &now, None)?.output.to_device(&Device::Cpu)?)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kiln_media::Rgb8Image;
 use kiln_mempool::mark_stage;
 use serde::Serialize;
 
@@ -18,6 +19,9 @@ pub enum Stage {
     /// Initial images become latents.
     #[serde(rename = "encode-image")]
     EncodeImage,
+    /// Images that are prompts become keys and values.
+    #[serde(rename = "image-prompt")]
+    ImagePrompt,
     /// Noise becomes latents.
     Denoise,
     /// A second model denoises the latents further.
@@ -37,6 +41,7 @@ impl Stage {
             Self::Load => "loading",
             Self::Encode => "encoding",
             Self::EncodeImage => "encoding the image",
+            Self::ImagePrompt => "encoding the image prompt",
             Self::Denoise => "denoising",
             Self::Refine => "refining",
             Self::Decode => "decoding",
@@ -50,6 +55,7 @@ impl Stage {
             Self::Load => "load",
             Self::Encode => "encode",
             Self::EncodeImage => "encode-image",
+            Self::ImagePrompt => "image-prompt",
             Self::Denoise => "denoise",
             Self::Refine => "refine",
             Self::Decode => "decode",
@@ -82,6 +88,15 @@ pub enum Event {
         done: usize,
         /// Calls of the denoiser in the whole job.
         total: usize,
+    },
+    /// What an image is about to become ([`Engine::preview_every`](crate::Engine::preview_every)).
+    Preview {
+        /// The image's number in its job, from 0.
+        index: usize,
+        /// Calls of the denoiser that are done, over all batches of the job.
+        step: usize,
+        /// One pixel for each latent.
+        image: Rgb8Image,
     },
     /// Images of the first pass are enlarged.
     Enlarge {
@@ -124,6 +139,8 @@ pub struct Timings {
     pub texts_encoded: usize,
     /// How many were known from before.
     pub texts_known: usize,
+    /// How many came from a store that processes share.
+    pub texts_shared: usize,
     /// All calls of the denoiser, with their samplers' arithmetic.
     pub denoise: Duration,
     /// How many calls of the denoiser.

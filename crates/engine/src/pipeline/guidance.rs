@@ -1,19 +1,23 @@
 //! Classifier-free guidance: its strength, the steps that have it, and how far its result is rescaled.
 //!
-//! Plain guidance is part of the guided step. Rescaling, thresholding and samplers that need the unconditional prediction
-//! take both halves of the step's output instead.
+//! Plain guidance is part of the guided step. Rescaling, thresholding, projections and samplers that need the unconditional
+//! prediction take both halves of the step's output instead.
 
 use candle_core::{D, Tensor};
-use kiln_request::{GuidanceOptions, Job, Threshold};
+use kiln_request::{GuidanceOptions, Job, NetworkOptions, Threshold};
 use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
 
 use crate::error::Result;
-use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::conditioning::{Conditions, StepRows};
+use crate::pipeline::projection::Projection;
 
 /// The guidance of a job.
 pub struct Guidance {
-    scale: f64,
+    /// Its strengths from the first to the last evaluation, those between on straight lines. One at least.
+    strengths: Vec<f64>,
     options: GuidanceOptions,
+    network: NetworkOptions,
+    projection: Option<Projection>,
     /// Whether the sampler needs the unconditional prediction too.
     both: bool,
     guided: bool,
@@ -27,11 +31,46 @@ pub struct Guidance {
     counted: Option<usize>,
 }
 
+/// The guidance of one evaluation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct EvaluationGuidance {
+    /// Whether it is guided.
+    pub(crate) on: bool,
+    /// Where it is on the schedule.
+    pub(crate) timestep: f64,
+    strength: f64,
+    /// The strength of perturbed attention guidance.
+    pag_scale: f64,
+    /// The strength that the step itself applies; `None` where it gives all its predictions.
+    pub(crate) within_step: Option<f64>,
+}
+
+impl EvaluationGuidance {
+    /// The rows of the step.
+    pub(crate) fn rows(&self) -> StepRows {
+        StepRows { guided: self.on, perturbed: self.pag_scale != 0.0 }
+    }
+
+    /// What of it is part of the step: steps that agree in it can be one call.
+    pub(crate) fn of_step(&self) -> (StepRows, Option<u64>) {
+        (self.rows(), self.within_step.map(f64::to_bits))
+    }
+}
+
 impl Guidance {
     /// Guidance of strength `scale` at each of `evaluations` evaluations; none where `guided` is false.
     pub fn plain(scale: f64, guided: bool, evaluations: usize) -> Self {
-        let options = GuidanceOptions::default();
-        Self { scale, options, both: false, guided, composed: false, evaluations, counted: None }
+        Self {
+            strengths: vec![scale],
+            options: GuidanceOptions::default(),
+            network: NetworkOptions::default(),
+            projection: None,
+            both: false,
+            guided,
+            composed: false,
+            evaluations,
+            counted: None,
+        }
     }
 
     /// The guidance of `job` with these conditions, over so many evaluations.
@@ -41,12 +80,47 @@ impl Guidance {
         let counted = (job.sampling.convention == Convention::Automatic1111)
             .then(|| if job.sampler.evaluates_twice() { 2 * job.steps } else { job.steps });
         // A distilled network applies the strength itself.
-        let scale = if job.guidance_inside { 1.0 } else { job.cfg_scale };
-        Self { scale, options: job.guidance, both, guided, composed, evaluations, counted }
+        let one = if job.guidance_inside { 1.0 } else { job.cfg_scale };
+        let strengths = job.cfg_schedule.clone().unwrap_or_else(|| vec![one]);
+        let projection = Projection::new(&job.guidance);
+        let (options, network) = (job.guidance, job.network);
+        Self { strengths, options, network, projection, both, guided, composed, evaluations, counted }
     }
 
-    /// Whether an evaluation of the schedule is guided.
-    pub(crate) fn is_on(&self, evaluation: usize) -> bool {
+    /// The guidance of an evaluation of the schedule, which is at `timestep`.
+    pub(crate) fn at(&self, evaluation: usize, timestep: f64) -> EvaluationGuidance {
+        let strength = self.strength(evaluation);
+        // A schedule turns guidance off where it does nothing; one strength of 1 has no unconditional half in any case.
+        let does_something = strength != 1.0 || self.strengths.len() == 1 || self.both;
+        let on = self.is_on(evaluation) && does_something;
+        let pag_scale = self.network.pag_scale_at(timestep);
+        let is_plain = pag_scale == 0.0
+            && self.network.sag_scale == 0.0
+            && !self.both
+            && self.options.rescale == 0.0
+            && self.options.percentile.is_none()
+            && self.projection.is_none();
+        let within = if on { strength } else { 1.0 };
+        EvaluationGuidance {
+            on,
+            timestep,
+            strength,
+            pag_scale,
+            within_step: (is_plain && (on || self.composed)).then_some(within),
+        }
+    }
+
+    /// The strength at an evaluation.
+    fn strength(&self, evaluation: usize) -> f64 {
+        let last = self.strengths.len().saturating_sub(1);
+        let place = evaluation as f64 * last as f64 / self.evaluations.saturating_sub(1).max(1) as f64;
+        let (i, part) = (place.floor().min(last as f64) as usize, place.fract());
+        let of = |i: usize| self.strengths.get(i.min(last)).copied().unwrap_or(1.0);
+        if part == 0.0 { of(i) } else { of(i) + part * (of(i + 1) - of(i)) }
+    }
+
+    /// Whether an evaluation of the schedule is between start and end of the guidance.
+    fn is_on(&self, evaluation: usize) -> bool {
         let part = evaluation as f64 / self.evaluations as f64;
         let GuidanceOptions { start, end, .. } = self.options;
         let has_begun = match self.counted {
@@ -58,32 +132,51 @@ impl Guidance {
         self.guided && has_begun && (part < end || end >= 1.0)
     }
 
-    /// The strength that the step itself applies; `None` where it gives both halves, or one.
-    pub(crate) fn scale_within_step(&self, on: bool) -> Option<f64> {
-        let plain = !self.both && self.options.rescale == 0.0 && self.options.percentile.is_none();
-        let scale = if on { self.scale } else { 1.0 };
-        (plain && (on || self.composed)).then_some(scale)
-    }
-
-    /// The sampler's answer from the step's output. That is guided already, or `(2 n, ..)` with the unconditional half first,
-    /// or, without guidance, the conditional half alone, unless the step combines conditions.
-    pub(crate) fn answer(&self, output: Tensor, on: bool) -> Result<ModelOutput> {
-        if !on {
-            // Where guidance does nothing, both halves are the same: the conditional one.
-            let is_alone = !self.composed || self.scale_within_step(on).is_some();
-            let n = output.dim(0)? / 2;
-            let output = if is_alone { output } else { output.narrow(0, n, n)? };
+    /// The sampler's answer from the step's output at an evaluation. That is guided already, or all predictions: the
+    /// unconditional one where the step is guided or combines conditions, the conditional one, then the perturbed one where there
+    /// is one, each `(n, ..)`. `degraded` is the prediction of self-attention guidance, for the conditions of the first one.
+    pub(crate) fn answer(
+        &mut self,
+        output: Tensor,
+        now: &EvaluationGuidance,
+        degraded: Option<&Tensor>,
+    ) -> Result<ModelOutput> {
+        if now.within_step.is_some() {
             let unconditional = self.both.then(|| output.clone());
             return Ok(ModelOutput { unconditional, ..output.into() });
         }
-        if self.scale_within_step(on).is_some() {
-            return Ok(output.into());
+        let StepRows { guided, perturbed } = now.rows();
+        let has_unconditional = guided || self.composed;
+        let count = 1 + usize::from(has_unconditional) + usize::from(perturbed);
+        let n = output.dim(0)? / count;
+        let part = |i: usize| output.narrow(0, i * n, n);
+        let conditional = part(usize::from(has_unconditional))?;
+        // `s (c - p)` of perturbed attention guidance, or `s (first - degraded)` of self-attention guidance.
+        let away = match (perturbed, degraded) {
+            (true, _) => Some(((&conditional - part(count - 1)?)? * now.pag_scale)?),
+            (false, Some(degraded)) => Some(((part(0)? - degraded)? * self.network.sag_scale)?),
+            (false, None) => None,
+        };
+        let moved = |output: Tensor| -> Result<Tensor> {
+            Ok(match &away {
+                Some(away) => (output + away)?,
+                None => output,
+            })
+        };
+        if !guided {
+            // Where guidance does nothing, both halves are the same: the conditional one.
+            let output = moved(conditional)?;
+            let unconditional = self.both.then(|| output.clone());
+            return Ok(ModelOutput { unconditional, ..output.into() });
         }
-        let n = output.dim(0)? / 2;
-        let (unconditional, conditional) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
+        let unconditional = part(0)?;
         let difference = (&conditional - &unconditional)?;
+        let difference = match &mut self.projection {
+            Some(projection) => projection.project(difference, &conditional)?,
+            None => difference,
+        };
         let guided = |scale: f64| -> Result<Tensor> {
-            let guided = (&unconditional + (&difference * scale)?)?;
+            let guided = moved((&unconditional + (&difference * scale)?)?)?;
             if self.options.rescale == 0.0 {
                 return Ok(guided);
             }
@@ -93,7 +186,7 @@ impl Guidance {
             Some(Threshold { percentile, mimic_scale }) => Some(MimicCfg { output: guided(mimic_scale)?, percentile }),
             None => None,
         };
-        let output = guided(self.scale)?;
+        let output = guided(now.strength)?;
         Ok(ModelOutput { output, unconditional: self.both.then_some(unconditional), mimic })
     }
 }
@@ -113,11 +206,25 @@ mod tests {
     use candle_core::Device;
 
     fn guide(options: GuidanceOptions, both: bool) -> Guidance {
-        Guidance { scale: 3.0, options, both, guided: true, composed: false, evaluations: 10, counted: None }
+        Guidance { options, both, ..Guidance::plain(3.0, true, 10) }
     }
 
     fn values(tensor: &Tensor) -> Vec<f32> {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// The guidance of the first evaluation, on or off.
+    fn now(guide: &Guidance, on: bool) -> EvaluationGuidance {
+        let off =
+            |end| Guidance { options: GuidanceOptions { end, ..guide.options }, ..Guidance::plain(3.0, true, 10) };
+        let off = Guidance { both: guide.both, composed: guide.composed, ..off(if on { 1.0 } else { 0.0 }) };
+        off.at(0, 500.0)
+    }
+
+    /// The answer to [`halves`].
+    fn answer_of(mut guide: Guidance, on: bool) -> Result<ModelOutput> {
+        let now = now(&guide, on);
+        guide.answer(halves(), &now, None)
     }
 
     /// Two images of two values, unconditional first.
@@ -129,10 +236,10 @@ mod tests {
     #[test]
     fn guidance_is_on_between_its_ends() {
         let options = GuidanceOptions { start: 0.2, end: 0.7, ..Default::default() };
-        let on: Vec<bool> = (0..10).map(|i| guide(options, false).is_on(i)).collect();
+        let on: Vec<bool> = (0..10).map(|i| guide(options, false).at(i, 500.0).on).collect();
         assert_eq!(on.iter().position(|&on| on), Some(2));
         assert_eq!(on.iter().filter(|&&on| on).count(), 5);
-        assert!((0..10).all(|i| guide(GuidanceOptions::default(), false).is_on(i)));
+        assert!((0..10).all(|i| guide(GuidanceOptions::default(), false).at(i, 500.0).on));
     }
 
     /// AUTOMATIC1111's `step / total_steps <= skip_early_cond`, over ten evaluations.
@@ -141,7 +248,7 @@ mod tests {
         let skipped = |start, counted| {
             let options = GuidanceOptions { start, ..Default::default() };
             let guide = Guidance { counted: Some(counted), ..guide(options, false) };
-            (0..10).filter(|&i| !guide.is_on(i)).count()
+            (0..10).filter(|&i| !guide.at(i, 500.0).on).count()
         };
         // Steps 0, 1 and 2 of 10 are at or before 0.2; of 20 steps 0 to 4.
         assert_eq!([skipped(0.2, 10), skipped(0.25, 10), skipped(0.2, 20), skipped(0.0, 10)], [3, 3, 5, 0]);
@@ -151,26 +258,26 @@ mod tests {
     #[test]
     fn rescaled_guidance_has_the_conditional_deviation() -> Result<()> {
         let options = GuidanceOptions { rescale: 1.0, ..Default::default() };
-        let answer = guide(options, false).answer(halves(), true)?;
+        let answer = answer_of(guide(options, false), true)?;
         // u + 3 (c - u) = [3, -2], [8, 16], whose differences 5 and 8 become 1 and 4.
         let expected = [0.6, -0.4, 4.0, 8.0];
         assert!(values(&answer.output).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{}", answer.output);
         let half = GuidanceOptions { rescale: 0.5, ..Default::default() };
-        let answer = guide(half, false).answer(halves(), true)?;
+        let answer = answer_of(guide(half, false), true)?;
         assert!((values(&answer.output)[0] - 1.8).abs() < 1e-6);
         Ok(())
     }
 
     #[test]
     fn samplers_get_both_answers_where_they_need_them() -> Result<()> {
-        let answer = guide(GuidanceOptions::default(), true).answer(halves(), true)?;
+        let answer = answer_of(guide(GuidanceOptions::default(), true), true)?;
         assert_eq!(values(&answer.output), [3.0, -2.0, 8.0, 16.0]);
         assert_eq!(answer.unconditional.map(|u| values(&u)), Some(vec![0.0, 1.0, 2.0, 4.0]));
         let options = GuidanceOptions { percentile: Some(1.0), mimic_scale: Some(1.0), ..Default::default() };
-        let answer = guide(options, false).answer(halves(), true)?;
+        let answer = answer_of(guide(options, false), true)?;
         assert_eq!(answer.mimic.map(|mimic| values(&mimic.output)), Some(vec![1.0, 0.0, 4.0, 8.0]));
         assert!(answer.unconditional.is_none());
-        let off = guide(GuidanceOptions::default(), true).answer(halves(), false)?;
+        let off = answer_of(guide(GuidanceOptions::default(), true), false)?;
         assert_eq!(values(&off.output), off.unconditional.map(|u| values(&u)).unwrap_or_default());
         Ok(())
     }
@@ -179,16 +286,30 @@ mod tests {
     #[test]
     fn combined_conditions_hold_without_guidance_too() -> Result<()> {
         let composed = |options, both| Guidance { composed: true, ..guide(options, both) };
-        let plain = composed(GuidanceOptions::default(), false);
-        assert_eq!([true, false].map(|on| plain.scale_within_step(on)), [Some(3.0), Some(1.0)]);
-        assert_eq!(values(&plain.answer(halves(), false)?.output), values(&halves()));
+        let plain = || composed(GuidanceOptions::default(), false);
+        assert_eq!([true, false].map(|on| now(&plain(), on).within_step), [Some(3.0), Some(1.0)]);
+        assert_eq!(values(&answer_of(plain(), false)?.output), values(&halves()));
         for guide in [
             composed(GuidanceOptions { rescale: 0.5, ..Default::default() }, false),
             composed(GuidanceOptions::default(), true),
         ] {
-            assert_eq!(guide.scale_within_step(false), None);
-            assert_eq!(values(&guide.answer(halves(), false)?.output), [1.0, 0.0, 4.0, 8.0]);
+            assert_eq!(now(&guide, false).within_step, None);
+            assert_eq!(values(&answer_of(guide, false)?.output), [1.0, 0.0, 4.0, 8.0]);
         }
         Ok(())
+    }
+
+    #[test]
+    fn schedules_are_spread_over_the_evaluations() {
+        let at = |strengths: &[f64], evaluations| {
+            let guide = Guidance { strengths: strengths.to_vec(), ..Guidance::plain(1.0, true, evaluations) };
+            (0..evaluations).map(|i| guide.at(i, 500.0)).map(|now| now.within_step.unwrap_or(-1.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(at(&[9.0, 7.0, 4.0], 3), [9.0, 7.0, 4.0]);
+        assert_eq!(at(&[8.0, 2.0], 4), [8.0, 6.0, 4.0, 2.0]);
+        assert_eq!(at(&[8.0, 4.0, 1.0, 1.0], 4), [8.0, 4.0, -1.0, -1.0]); // no guidance at strength 1
+        assert_eq!(at(&[5.0, 3.0], 1), [5.0]);
+        assert_eq!(at(&[3.0], 2), [3.0, 3.0]);
+        assert_eq!(at(&[9.0, 1.0, 5.0], 2), [9.0, 5.0]);
     }
 }

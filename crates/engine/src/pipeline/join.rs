@@ -10,7 +10,7 @@ use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::run::{self, Latents, Progress};
 use crate::pipeline::running::{GroupId, RunningBatch};
-use crate::pipeline::second_pass::second_pass;
+use crate::pipeline::second_pass::{second_group, second_pass};
 use crate::plan::Pass;
 use crate::refiner::RefinerNetworks;
 
@@ -29,6 +29,7 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<GroupId> {
         let mut tell = |event| proceed(watch(event));
+        self.memory_manager.begin_pass(Pass::First);
         if running.is_empty() {
             self.take_networks(job, &mut tell)?;
             running.begin(job);
@@ -40,9 +41,10 @@ impl Engine {
             let expected = "the LoRAs of the batches that are running";
             return Err(Error::value("loras", found, expected));
         } else if !running.has_nets_of(job) {
-            let found = job.controls.iter().map(|control| control.using.name()).collect::<Vec<_>>().join(", ");
-            let expected = "the control networks of the batches that are running";
-            return Err(Error::value("controls", found, expected));
+            let controls = job.controls.iter().map(|control| control.using.name());
+            let found = controls.chain(job.ip_adapters.iter().map(|adapter| adapter.using.name()));
+            let expected = "the control networks and IP-Adapters of the batches that are running";
+            return Err(Error::value("controls", found.collect::<Vec<_>>().join(", "), expected));
         }
         let batch = Batch::of_job(job, first);
         let texts = self.plan_texts(&batch)?;
@@ -77,14 +79,39 @@ impl Engine {
         running: &mut RunningBatch,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GroupId>> {
-        self.memory_manager.begin_pass(Pass::First);
+        self.memory_manager.begin_pass(running.pass());
         self.attempt(Stage::Denoise, &mut |event| proceed(watch(event)), |engine, _| engine.advance(running, None))?;
         running.throttle.started(&self.device, 1)?;
         Ok(running.finished())
     }
 
-    /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined. The
-    /// second pass of a job that has one runs here, between two evaluations of the others.
+    /// Has a batch go on with its second pass: the images of `job` from number `first` on, as it joined, are enlarged and take part
+    /// in `running` as another batch, whose number is given. `None` where there is no second pass, or where it is left to
+    /// [`Engine::finish`] because its LoRAs are others.
+    ///
+    /// # Errors
+    /// Those of [`Engine::txt2img`]. Then the batch has left.
+    pub fn begin_second_pass(
+        &mut self,
+        running: &mut RunningBatch,
+        id: GroupId,
+        (job, first): (&Job, usize),
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Option<GroupId>> {
+        let Some(pass) = job.second_pass().filter(|pass| pass.job.loras == job.loras && !running.has_passed(id)) else {
+            return Ok(None);
+        };
+        let (batch, work) = (Batch::of_job(job, first), running.work_of(id));
+        let all = run::finished(&running.finish(id)?)?;
+        let group = second_group(self, &batch, pass, all, &mut |event| proceed(watch(event)))?;
+        let id = running.join(group, work);
+        running.leave_out_second_pass(id);
+        Ok(Some(id))
+    }
+
+    /// Takes a batch out of `running` and decodes it as it is: the images of `job` from number `first` on, as it joined. A second
+    /// pass that has not begun ([`Engine::begin_second_pass`]) and is not left out ([`RunningBatch::leave_out_second_pass`]) runs
+    /// here, between two evaluations of the others.
     ///
     /// # Errors
     /// [`Error::Request`] where the batch has left, and those of [`Engine::txt2img`].
@@ -95,15 +122,48 @@ impl Engine {
         (job, first): (&Job, usize),
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GeneratedImage>> {
+        let all = self.take_latents(running, id, (job, first), watch)?;
+        all.into_iter().map(|latents| self.decode_latents(&latents, job, watch)).collect()
+    }
+
+    /// The same without decoding: the latents of each image, for [`Engine::decode_latents`] or for a thread that decodes while steps
+    /// run ([`Engine::overlapped`]).
+    ///
+    /// # Errors
+    /// As [`Engine::finish`].
+    pub fn take_latents(
+        &mut self,
+        running: &mut RunningBatch,
+        id: GroupId,
+        (job, first): (&Job, usize),
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Vec<Latents>> {
+        let has_passed = running.has_passed(id);
         let all = run::finished(&running.finish(id)?)?;
         let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
         let progress = Progress { before: 0, total: job.evaluations_of_passes(&self.model)? };
-        let all = second_pass(self, &batch, all, progress, &mut tell)?;
-        run::begin_decoding(self);
-        let image = |(place, (job, index)): (usize, (&Job, usize))| {
-            let latents = Latents::of(&batch, &all, place)?;
-            run::decode(self, &latents, &mut tell)?.generated(job, &self.origin, index)
+        let all = match has_passed {
+            true => {
+                self.memory_manager.begin_pass(if job.second_pass().is_some() { Pass::Second } else { Pass::First });
+                all
+            }
+            false => second_pass(self, &batch, all, progress, &mut tell)?,
         };
-        batch.images().enumerate().map(image).collect()
+        (0..batch.len()).map(|place| Latents::of(&batch, &all, place)).collect()
+    }
+
+    /// Decodes an image of `job`.
+    ///
+    /// # Errors
+    /// Those of [`Engine::txt2img`].
+    pub fn decode_latents(
+        &mut self,
+        latents: &Latents,
+        job: &Job,
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<GeneratedImage> {
+        run::begin_decoding(self);
+        let image = run::decode(self, latents, &mut |event| proceed(watch(event)))?;
+        image.generated(job, &self.origin, latents.index)
     }
 }

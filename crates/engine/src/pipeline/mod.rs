@@ -9,6 +9,7 @@
 //! the guided step ([`GuidedStep`]), groups of a [`crate::RunningBatch`] and networks by themselves.
 
 pub(crate) mod batch;
+mod call_rows;
 pub(crate) mod conditioning;
 pub(crate) mod control_inputs;
 pub(crate) mod controlled;
@@ -23,11 +24,16 @@ mod join;
 mod kept;
 mod latent_upscale;
 mod lengths;
+mod network_parts;
 pub(crate) mod overlap;
 mod preview;
+mod projection;
+pub(crate) mod prompt_inputs;
 pub(crate) mod run;
 pub(crate) mod running;
 mod second_pass;
+mod self_attention;
+pub(crate) mod shared_texts;
 mod soft_inpaint;
 pub(crate) mod start;
 pub(crate) mod step;
@@ -42,9 +48,10 @@ pub(crate) mod turns;
 pub use crate::component::pinned_pool;
 pub use crate::host_memory::SystemRequests;
 pub use crate::origin::Origin;
-pub use crate::plan::{decoder_flop, text_flop, unet_flop};
+pub use crate::plan::{control_flop, decoder_flop, text_flop, unet_flop};
 pub use batch::Batch;
 pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
+pub use controlled::Controlled;
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
 pub use guidance::Guidance;

@@ -1,5 +1,7 @@
 //! Previews: what the denoiser predicts, as small images without the decoder.
 
+use std::time::{Duration, Instant};
+
 use candle_core::{Device, Tensor};
 use kiln_media::Rgb8Image;
 use kiln_models::LatentRgb;
@@ -9,7 +11,50 @@ use crate::error::Result;
 use crate::generated_image::to_byte;
 use crate::pipeline::running::{GroupId, RunningBatch};
 
+/// The least time between two previews of a batch: whoever looks at them sees no more, and steps of milliseconds keep their speed.
+const BETWEEN: Duration = Duration::from_millis(200);
+
+/// When a batch is previewed.
+#[derive(Debug)]
+pub(super) struct PreviewPace {
+    every: usize,
+    last: Option<Instant>,
+    /// How many there were, and the time that they and their receiver took.
+    cost: (usize, Duration),
+}
+
+impl PreviewPace {
+    /// After every so many evaluations, if enough time has passed.
+    pub(super) fn new(every: usize) -> Self {
+        Self { every: every.max(1), last: None, cost: Default::default() }
+    }
+
+    /// Whether evaluation `call` of `calls`, from 1, is previewed. After the last one comes the image itself.
+    pub(super) fn wants(&self, call: usize, calls: usize) -> bool {
+        call < calls && call.is_multiple_of(self.every) && self.last.is_none_or(|last| last.elapsed() >= BETWEEN)
+    }
+
+    /// The batch was previewed, which began at `begin`.
+    pub(super) fn done(&mut self, begin: Instant) {
+        self.last = Some(Instant::now());
+        self.cost = (self.cost.0 + 1, self.cost.1 + begin.elapsed());
+    }
+
+    /// Logs what all previews of a batch took of `all`, the time of its steps.
+    pub(super) fn log(&self, all: Duration) {
+        let (count, cost) = self.cost;
+        let part = 100.0 * cost.as_secs_f64() / all.as_secs_f64().max(1e-9);
+        tracing::debug!("{count} previews took {:.1} ms, {part:.2} % of the steps", 1e3 * cost.as_secs_f64());
+    }
+}
+
 impl Engine {
+    /// Has the jobs that follow send [`Event::Preview`](crate::Event::Preview) after every so many calls of the denoiser, at most
+    /// five times a second; `None` turns this off. Models without known colors send none.
+    pub fn preview_every(&mut self, calls: Option<usize>) {
+        self.preview_every = calls.filter(|_| self.model.latent_rgb().is_some());
+    }
+
     /// Small images of what a batch is about to become, one pixel for each latent. None where
     /// [`RunningBatch::keep_prediction`] kept nothing, or no factors are known for the model's autoencoder
     /// ([`kiln_models::ModelFolder::latent_rgb`]).
@@ -45,6 +90,16 @@ fn images(latents: &Tensor, colors: &LatentRgb) -> Result<Vec<Rgb8Image>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn previews_come_at_their_steps_and_not_too_often() {
+        let mut pace = PreviewPace::new(3);
+        assert_eq!((1..=9).filter(|call| pace.wants(*call, 9)).collect::<Vec<_>>(), [3, 6]);
+        pace.done(Instant::now());
+        assert!(!pace.wants(6, 9), "it is too early");
+        pace.last = Instant::now().checked_sub(BETWEEN);
+        assert!(pace.wants(6, 9));
+    }
 
     #[test]
     fn a_pixel_is_the_sum_of_its_channels() {

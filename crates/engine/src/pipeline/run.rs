@@ -19,6 +19,8 @@ use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::image_encoder::ImageEncoder;
+use crate::pipeline::network_parts::NetworkParts;
+use crate::pipeline::preview::PreviewPace;
 use crate::pipeline::running::{Group, RunningBatch};
 use crate::pipeline::second_pass::{Enlarged, second_pass};
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
@@ -212,6 +214,7 @@ pub(crate) fn start(
     tell(Stage::Encode.begin())?;
     let job = batch.job();
     let conditions = encode(engine, batch, texts.base.clone(), false, tell)?;
+    let is_guided = conditions.is_guided();
     let refined = match texts.refiner.clone() {
         Some(texts) => Some(encode(engine, batch, texts, true, tell)?),
         None => None,
@@ -249,6 +252,7 @@ pub(crate) fn start(
         Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
     };
     let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
+    let prompts = engine.encode_prompts(batch, is_guided, tell)?;
     if !job.controls.is_empty() {
         engine.make_room_for(Stage::Denoise);
     }
@@ -267,7 +271,10 @@ pub(crate) fn start(
     )?;
     let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
     let start = Start { extra, ..start };
-    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?.with_controls(controls);
+    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?
+        .with_controls(controls)
+        .with_prompts(prompts)
+        .with_network(NetworkParts::new(job));
     engine.timings.denoise += begin.elapsed();
     Ok(group)
 }
@@ -285,6 +292,9 @@ fn encode(
         Some(refiner) => refiner.text.knows(&texts),
         None => engine.text().knows(&texts),
     };
+    if !for_refiner {
+        engine.text().fetch(&texts);
+    }
     if !knows(engine) {
         engine.make_room_for(Stage::Encode);
     }
@@ -295,8 +305,9 @@ fn encode(
         Some(refiner) => refiner.text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?,
         None => {
             let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
-            let CacheCounts { encoded, known } = engine.text().counts();
+            let CacheCounts { encoded, known, shared } = engine.text().counts();
             (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
+            engine.timings.texts_shared = shared;
             conditions
         }
     };
@@ -368,7 +379,10 @@ pub(super) fn denoise(
     let trace_at = engine.trace.as_ref().map(|_| 1.min(calls.saturating_sub(1)));
     let mut traced = None;
     let mut acting = running.acting();
+    let mut pace = engine.preview_every.map(PreviewPace::new);
     for call in 0..calls {
+        let previewed = pace.as_ref().is_some_and(|pace| pace.wants(call + 1, calls));
+        running.keep_prediction(id, previewed);
         let mut trace = (trace_at == Some(call)).then(Trace::default);
         let now = running.acting();
         if now != acting {
@@ -391,6 +405,14 @@ pub(super) fn denoise(
         if told > 0 {
             tell(progress.event(told))?;
         }
+        if let Some(pace) = pace.as_mut().filter(|_| previewed) {
+            let begin = Instant::now();
+            for (place, image) in engine.preview(&running, id)?.into_iter().enumerate() {
+                let (_, index) = batch.image(place);
+                tell(Event::Preview { index, step: progress.before + call + 1, image })?;
+            }
+            pace.done(begin);
+        }
     }
     engine.log_of_stream(acting.first().copied().unwrap_or_default(), calls)?;
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
@@ -400,6 +422,9 @@ pub(super) fn denoise(
     }
     engine.timings.denoise += begin.elapsed();
     engine.timings.steps += calls;
+    if let Some(pace) = &pace {
+        pace.log(begin.elapsed());
+    }
     engine.after("denoised");
     if let (Some(file), Some(step), Some(trace)) = (engine.trace.take(), trace_at, traced) {
         let job = batch.job();
@@ -474,6 +499,7 @@ impl Engine {
     pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.set_refiner(job.refiner.as_ref())?;
         self.set_controls(&job.controls)?;
+        self.set_ip_adapters(&job.ip_adapters)?;
         self.take_loras(&job.loras, tell)
     }
 

@@ -12,16 +12,19 @@ use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 use kiln_unet::Conditioning;
 
 use crate::error::{Error, Result};
+use crate::pipeline::call_rows::{interleaved, split, timesteps};
 use crate::pipeline::conditioning::{Conditions, step_of};
 use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
-use crate::pipeline::guidance::Guidance;
+use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
 use crate::pipeline::kept::Kept;
+use crate::pipeline::network_parts::{NetworkForm, NetworkParts};
+use crate::pipeline::prompt_inputs::PromptInputs;
 use crate::pipeline::start::Start;
 use crate::pipeline::step::{GuidedStep, RecordedStep};
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::turns::{Turn, Turns};
-use crate::plan::Workload;
+use crate::plan::{Pass, Workload};
 
 /// Tells a group of a running batch from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,10 +43,16 @@ pub struct Group {
     turns: Turns,
     /// The control networks of the first denoiser.
     controls: ControlInputs,
+    /// Its image prompts.
+    prompts: PromptInputs,
+    /// What is changed within the network.
+    network: NetworkParts,
     /// Steps of the prompts' schedules.
     steps: usize,
-    /// Whether the last evaluation was guided; `None` before the first one.
-    guided: Option<bool>,
+    /// The guidance of the last evaluation; `None` before the first one.
+    guided: Option<EvaluationGuidance>,
+    /// What the last evaluation changed in the network; `None` before the first one.
+    last_form: Option<NetworkForm>,
     /// Whether it sits out.
     paused: bool,
     /// Whether the clean image that the denoiser predicts is kept.
@@ -85,7 +94,9 @@ impl Group {
         let (_, c, h, w) = latents.dims4()?;
         let turns = Turns::new(turns, (c, h, w), latents.device())?;
         let (stepper, guided, prediction) = (Stepper::new(schedule), None, None);
-        let (paused, keeps_prediction, controls) = (false, false, ControlInputs::default());
+        let (paused, keeps_prediction) = (false, false);
+        let (controls, prompts) = (ControlInputs::default(), PromptInputs::default());
+        let network = NetworkParts::default();
         let images = Self {
             stepper,
             kept,
@@ -94,8 +105,11 @@ impl Group {
             noise,
             turns,
             controls,
+            prompts,
+            network,
             steps,
             guided,
+            last_form: None,
             paused,
             keeps_prediction,
             prediction,
@@ -106,6 +120,16 @@ impl Group {
     /// The same images with control networks.
     pub(crate) fn with_controls(self, controls: ControlInputs) -> Self {
         Self { controls, ..self }
+    }
+
+    /// The same images with image prompts.
+    pub(crate) fn with_prompts(self, prompts: PromptInputs) -> Self {
+        Self { prompts, ..self }
+    }
+
+    /// The same images by a network in which this is changed.
+    pub(crate) fn with_network(self, network: NetworkParts) -> Self {
+        Self { network, ..self }
     }
 
     /// How many images.
@@ -138,10 +162,12 @@ impl Group {
         &self.latents
     }
 
-    /// The step of the prompts' schedules that the next evaluation belongs to, and whether it is guided.
-    fn next(&self) -> (usize, bool) {
+    /// The step of the prompts' schedules that the next evaluation belongs to, and its guidance.
+    fn next(&self) -> (usize, EvaluationGuidance) {
         let call = self.done();
-        (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.is_on(call))
+        let points = self.stepper.schedule().points();
+        let timestep = points.get(self.stepper.index()).map_or(0.0, |point| point.timestep);
+        (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.at(call, timestep))
     }
 
     /// The place of the next evaluation.
@@ -151,21 +177,29 @@ impl Group {
 
     /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.
     fn changes(&self) -> bool {
-        let (step, on) = self.next();
-        let controls_change = self.turns.current().denoiser == 0 && self.controls.changes_at(self.at());
-        self.guided != Some(on) || self.turns.current().conditions.changes_at(step, on) || controls_change
+        let (step, now) = self.next();
+        let inputs_change = self.controls.changes_at(self.at()) || self.prompts.changes_at(self.at());
+        let controls_change = self.turns.current().denoiser == 0 && inputs_change;
+        let guidance_changes = self.guided.map(|last| last.of_step()) != Some(now.of_step());
+        let network_changes = self.last_form != Some(self.network.form(now.rows(), now.timestep));
+        guidance_changes
+            || network_changes
+            || self.turns.current().conditions.changes_at(step, now.rows())
+            || controls_change
     }
 
     /// What two groups need to have in common for one call of the denoiser.
     fn form(&self) -> Form {
-        let (_, on) = self.next();
-        let Turn { denoiser, conditions, guidance, .. } = self.turns.current();
+        let (_, now) = self.next();
+        let Turn { denoiser, conditions, .. } = self.turns.current();
         Form {
             denoiser: *denoiser,
             latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
-            scale: guidance.scale_within_step(on).map(f64::to_bits),
-            conditions: conditions.form(on, self.images()),
+            scale: now.within_step.map(f64::to_bits),
+            conditions: conditions.form(now.rows(), self.images()),
             controls: if *denoiser == 0 { self.controls.form(self.at()) } else { Vec::new() },
+            prompts: if *denoiser == 0 { self.prompts.form(self.at()) } else { Vec::new() },
+            network: self.network.form(now.rows(), now.timestep),
         }
     }
 }
@@ -178,6 +212,8 @@ struct Form {
     scale: Option<u64>,
     conditions: Vec<u64>,
     controls: Vec<u64>,
+    prompts: Vec<u64>,
+    network: NetworkForm,
 }
 
 /// One call of the denoiser for some groups.
@@ -199,9 +235,11 @@ pub struct RunningBatch {
     groups: Vec<(GroupId, Group)>,
     /// The work of each group.
     work: Vec<(GroupId, Workload)>,
+    /// The groups whose images go through no further pass.
+    passed: Vec<GroupId>,
     /// The LoRAs in the weights, which all groups have in common.
     loras: Vec<LoraUse>,
-    /// The files of the control networks, which all groups have in common too.
+    /// The files of the control networks and IP-Adapters, which all groups have in common too.
     nets: Vec<PathBuf>,
     calls: Vec<Call>,
     /// Calls whose groups are all paused: they are as they were when the groups go on.
@@ -264,6 +302,29 @@ impl RunningBatch {
         changed
     }
 
+    /// The work of a group.
+    pub(crate) fn work_of(&self, id: GroupId) -> Option<Workload> {
+        self.work.iter().find(|(known, _)| *known == id).map(|(_, work)| *work)
+    }
+
+    /// Says that the images of a group are decoded as they are, without a second pass.
+    pub fn leave_out_second_pass(&mut self, id: GroupId) {
+        if !self.has_passed(id) {
+            self.passed.push(id);
+        }
+    }
+
+    /// Whether the images of a group go through no further pass.
+    pub(crate) fn has_passed(&self, id: GroupId) -> bool {
+        self.passed.contains(&id)
+    }
+
+    /// The pass to which the next evaluations belong, as memory is planned for it.
+    pub(crate) fn pass(&self) -> Pass {
+        let is_second = |(id, group): &(GroupId, Group)| group.takes_part() && self.has_passed(*id);
+        if self.groups.iter().any(is_second) { Pass::Second } else { Pass::First }
+    }
+
     fn is_paused(&self, id: GroupId) -> bool {
         self.group(id).is_some_and(|group| group.paused)
     }
@@ -298,6 +359,7 @@ impl RunningBatch {
         self.calls.retain(|call| !call.groups.contains(&id));
         self.parked.retain(|call| !call.groups.contains(&id));
         self.work.retain(|(known, _)| *known != id);
+        self.passed.retain(|known| *known != id);
         Some(self.groups.remove(place).1)
     }
 
@@ -362,30 +424,50 @@ impl RunningBatch {
         dtype: DType,
         mut trace: Option<&mut Trace>,
     ) -> Result<()> {
-        self.arrange(number, dtype)?;
+        self.arrange(number, denoiser, dtype)?;
         for Call { groups, step, .. } in self.calls.iter().filter(|call| call.denoiser == number) {
             let mut members: Vec<&mut Group> =
                 self.groups.iter_mut().filter(|(id, _)| groups.contains(id)).map(|(_, group)| group).collect();
             let evaluations =
                 members.iter_mut().map(|group| group.evaluation()).collect::<Result<Vec<Evaluation>>>()?;
-            let timesteps = timesteps(&members, &evaluations);
+            let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
+            let timesteps = timesteps(&images, &evaluations);
+            let mut place = recorded.take();
             let output = match &evaluations[..] {
-                [one] => step.run(denoiser, recorded.take(), &one.input, &timesteps, trace.take())?,
+                [one] => step.run(denoiser, place.as_deref_mut(), &one.input, &timesteps, trace.take())?,
                 many => {
                     let inputs: Vec<&Tensor> = many.iter().map(|one| &one.input).collect();
-                    step.run(denoiser, recorded.take(), &Tensor::cat(&inputs, 0)?, &timesteps, trace.take())?
+                    step.run(denoiser, place.as_deref_mut(), &Tensor::cat(&inputs, 0)?, &timesteps, trace.take())?
                 }
             };
-            let outputs = split(output, &members)?;
+            // Groups with self-attention guidance are alone in their call.
+            let degraded = match (&members[..], &evaluations[..]) {
+                ([group], [one]) if group.network.has_degraded() => {
+                    let input = group.degraded(one, &output)?;
+                    Some(step.of_first_rows(group.images())?.run(denoiser, place, &input, &timesteps, None)?)
+                }
+                _ => None,
+            };
+            if members.len() > 1
+                && let Some(feature) = step.stored_feature()
+            {
+                let parts = split(feature.clone(), &images)?;
+                for (group, part) in members.iter().zip(parts) {
+                    if let Some(own) = group.network.feature() {
+                        own.slice_set(&part.contiguous()?, 0, 0)?;
+                    }
+                }
+            }
+            let outputs = split(output, &images)?;
             for ((group, evaluation), output) in members.iter_mut().zip(evaluations).zip(outputs) {
-                group.advance(evaluation, output)?;
+                group.advance(evaluation, output, degraded.as_ref())?;
             }
         }
         Ok(())
     }
 
     /// Assigns the groups of a denoiser to calls, and computes the conditions of the calls that change.
-    fn arrange(&mut self, number: usize, dtype: DType) -> Result<()> {
+    fn arrange(&mut self, number: usize, denoiser: &dyn Denoiser, dtype: DType) -> Result<()> {
         let mut wanted: Vec<(Form, Vec<GroupId>)> = Vec::new();
         let is_its = |group: &Group| group.takes_part() && group.turns.current().denoiser == number;
         for (id, group) in self.groups.iter().filter(|(_, group)| is_its(group)) {
@@ -413,7 +495,10 @@ impl RunningBatch {
             let known = known.filter(|_| members.iter().all(|group| !group.changes()));
             let call = match known {
                 Some(place) => before.swap_remove(place),
-                None => Call { denoiser: number, step: guided(&mut members, dtype)?, groups: ids },
+                None => {
+                    let step = guided(&mut members, denoiser, dtype)?.with_text_keys(denoiser)?;
+                    Call { denoiser: number, step, groups: ids }
+                }
             };
             self.calls.push(call);
         }
@@ -425,21 +510,28 @@ impl RunningBatch {
 
 impl Group {
     /// The rows' conditions at the next evaluation.
-    fn conditioning(&mut self) -> Result<Conditioning> {
-        let (step, on) = self.next();
-        let mut conditioning = self.turns.current_mut().conditions.at(step, on)?;
+    fn conditioning(&mut self, denoiser: &dyn Denoiser, dtype: DType) -> Result<Conditioning> {
+        let (step, now) = self.next();
+        let mut conditioning = self.turns.current_mut().conditions.at(step, now.rows())?;
         if let Some(extra) = &self.extra {
             let rows = conditioning.context.dim(0)? / self.images().max(1);
             conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
         }
         let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
-        let Turn { denoiser, conditions, .. } = self.turns.current();
-        if *denoiser == 0 {
-            let unconditional = conditions.unconditional_of_image(on);
-            let conditional = (rows / images).saturating_sub(unconditional);
-            conditioning.controls = self.controls.at(self.at(), (unconditional, conditional))?;
+        let Turn { denoiser: number, conditions, .. } = self.turns.current();
+        let unconditional = conditions.unconditional_of_image(now.on);
+        let of_image = (unconditional, (rows / images).saturating_sub(unconditional));
+        if *number == 0 {
+            self.controls.add_to(&mut conditioning, self.at(), of_image)?;
+            conditioning.image_prompts = self.prompts.at(self.at(), of_image)?;
+            conditioning.hooks = self.network.inputs(now.rows(), of_image);
+            let (_, _, height, width) = self.latents.dims4()?;
+            let on = (dtype, self.latents.device());
+            let size = (height, width);
+            conditioning.hooks.cache = self.network.cache(now.rows(), (rows, size), denoiser, on)?;
+            conditioning.hooks.map = self.network.map(rows, size, denoiser, on.1)?;
+            conditioning.hooks.shrink = self.network.shrink(now.timestep, size, denoiser, on.1)?;
         }
-        self.guided = Some(on);
         Ok(conditioning)
     }
 
@@ -458,9 +550,24 @@ impl Group {
         self.kept.as_ref().map_or(Ok(None), |kept| kept.visible(&self.latents))
     }
 
-    /// Takes the denoiser's output for an evaluation of this group.
-    fn advance(&mut self, evaluation: Evaluation, output: Tensor) -> Result<()> {
-        let answer: ModelOutput = self.turns.current().guidance.answer(output, self.guided.unwrap_or_default())?;
+    /// The input of self-attention guidance `(n, c, h, w)`, after the step's `output` for an evaluation. The first prediction is
+    /// the unconditional one, or without guidance the conditional one.
+    fn degraded(&self, evaluation: &Evaluation, output: &Tensor) -> Result<Tensor> {
+        let first = output.narrow(0, 0, self.images())?;
+        let clean = self.stepper.prediction(evaluation, first)?;
+        let point = self.stepper.schedule().points().get(self.stepper.index());
+        let alpha = point.map_or(1.0, |point| point.alpha / point.norm());
+        let degraded = self.network.degraded(&evaluation.input, &clean.to_dtype(DType::F32)?, alpha)?;
+        Ok(degraded.unwrap_or_else(|| evaluation.input.clone()))
+    }
+
+    /// Takes the denoiser's output for an evaluation of this group, and that for the input of self-attention guidance.
+    fn advance(&mut self, evaluation: Evaluation, output: Tensor, degraded: Option<&Tensor>) -> Result<()> {
+        let (_, now) = self.next();
+        self.guided = Some(now);
+        self.last_form = Some(self.network.form(now.rows(), now.timestep));
+        self.network.advance(now.rows());
+        let answer: ModelOutput = self.turns.current_mut().guidance.answer(output, &now, degraded)?;
         let answer = match &self.kept {
             Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
             None => answer,
@@ -483,16 +590,17 @@ impl Group {
     }
 }
 
-/// The files of a job's control networks.
+/// The files of a job's control networks and IP-Adapters.
 fn nets(job: &Job) -> Vec<PathBuf> {
-    job.controls.iter().map(|control| control.using.net.clone()).collect()
+    let controls = job.controls.iter().map(|control| control.using.net.clone());
+    controls.chain(job.ip_adapters.iter().map(|adapter| adapter.using.model.clone())).collect()
 }
 
 /// The step of some groups at their next evaluation. A group alone has its conditions as they are.
-fn guided(members: &mut [&mut Group], dtype: DType) -> Result<GuidedStep> {
-    let scale = members.first().and_then(|group| group.turns.current().guidance.scale_within_step(group.next().1));
+fn guided(members: &mut [&mut Group], denoiser: &dyn Denoiser, dtype: DType) -> Result<GuidedStep> {
+    let scale = members.first().and_then(|group| group.next().1.within_step);
     let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
-    let parts = members.iter_mut().map(|group| group.conditioning()).collect::<Result<Vec<_>>>()?;
+    let parts = members.iter_mut().map(|group| group.conditioning(denoiser, dtype)).collect::<Result<Vec<_>>>()?;
     if let ([conditioning], [group]) = (&parts[..], &members[..]) {
         return Ok(GuidedStep::new(conditioning, scale, dtype)?.with_weights(group.turns.weights().cloned()));
     }
@@ -505,51 +613,4 @@ fn guided(members: &mut [&mut Group], dtype: DType) -> Result<GuidedStep> {
 
 fn nn(error: candle_core::Error) -> kiln_nn::Error {
     error.into()
-}
-
-/// Rows of several groups, each `(k n, ..)` for `n` images, as those of one batch: the first of every image, the second of
-/// every image.
-fn interleaved(rows: &[&Tensor], images: &[usize]) -> candle_core::Result<Tensor> {
-    let k = match (rows.first(), images.first()) {
-        (Some(rows), Some(&n)) if n > 0 => rows.dim(0)? / n,
-        _ => 0,
-    };
-    let mut all = Vec::with_capacity(k * rows.len());
-    for i in 0..k {
-        for (rows, &n) in rows.iter().zip(images) {
-            all.push(rows.narrow(0, i * n, n)?);
-        }
-    }
-    Tensor::cat(&all, 0)
-}
-
-/// The outputs of the groups, each with its halves where the step gives both.
-fn split(output: Tensor, members: &[&mut Group]) -> Result<Vec<Tensor>> {
-    if members.len() == 1 {
-        return Ok(vec![output]);
-    }
-    let all: usize = members.iter().map(|group| group.images()).sum();
-    let halves = output.dim(0)? / all.max(1);
-    let mut start = 0;
-    let of_group = |group: &&mut Group| -> Result<Tensor> {
-        let n = group.images();
-        let parts = (0..halves).map(|half| Ok(output.narrow(0, half * all + start, n)?)).collect::<Result<Vec<_>>>()?;
-        start += n;
-        match &parts[..] {
-            [one] => Ok(one.clone()),
-            many => Ok(Tensor::cat(many, 0)?),
-        }
-    };
-    members.iter().map(of_group).collect()
-}
-
-/// The timesteps of a call: one where all groups have the same, else one for each image.
-fn timesteps(members: &[&mut Group], evaluations: &[Evaluation]) -> Vec<f64> {
-    match evaluations {
-        [first, rest @ ..] if rest.iter().all(|other| other.timestep == first.timestep) => vec![first.timestep],
-        all => {
-            let of_group = |(group, evaluation): (&&mut Group, &Evaluation)| vec![evaluation.timestep; group.images()];
-            members.iter().zip(all).flat_map(of_group).collect()
-        }
-    }
 }

@@ -11,13 +11,14 @@ use kiln_media::{Rgb8Image, ValueRange};
 use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rule, SecondPass, UpscalerChoice};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, proceed};
 use crate::generated_image::to_rgb;
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::latent_upscale::interpolate;
 use crate::pipeline::run::{Denoised, Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
+use crate::pipeline::running::Group;
 use crate::plan::Pass;
 use crate::setup::ResolvedDevice;
 use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
@@ -68,6 +69,44 @@ pub(crate) fn second_pass(
         return result.and_then(|denoised| restored.map(|()| denoised));
     }
     result
+}
+
+/// The group of a batch's second pass, whose LoRAs are those of the first one; the batch has a second pass.
+pub(crate) fn second_group(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    pass: &SecondPass,
+    denoised: Denoised,
+    tell: &mut Tell<'_>,
+) -> Result<Group> {
+    let second = batch.second().ok_or_else(|| Error::value("batch", "of one pass", "a batch with a second pass"))?;
+    let enlarged = enlarge(engine, batch, pass, &denoised, tell)?;
+    drop(denoised);
+    engine.memory_manager.begin_pass(Pass::Second);
+    let texts = engine.plan_texts(&second)?;
+    engine.attempt(Stage::Denoise, tell, |engine, tell| start(engine, &second, &texts, Some(&enlarged), tell))
+}
+
+impl Engine {
+    /// An image in the size `width` by `height`, by a filter or by the network in a file. It runs in the memory that the weights
+    /// of the model leave, or takes their place. The network stays open until the memory is needed for something else.
+    ///
+    /// # Errors
+    /// Those of [`OpenUpscaler::open`] and of [`Enlarger::enlarge`].
+    pub fn enlarge(
+        &mut self,
+        choice: &UpscalerChoice,
+        image: &Rgb8Image,
+        size: (usize, usize),
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Rgb8Image> {
+        let tell: &mut Tell<'_> = &mut |event| proceed(watch(event));
+        let images = self.attempt(Stage::Upscale, tell, |engine, tell| {
+            engine.make_room_for(Stage::Upscale);
+            enlarge_images(engine, choice, std::slice::from_ref(image), size, tell)
+        })?;
+        images.into_iter().next().ok_or(Error::Interrupted)
+    }
 }
 
 impl Enlarged {

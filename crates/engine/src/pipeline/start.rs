@@ -114,7 +114,8 @@ impl Start {
             Some(_) if options.noise_multiplier != 1.0 => (drawn * options.noise_multiplier)?,
             _ => drawn,
         };
-        let begin = |noise: &Tensor| -> Result<Tensor> { Ok((noise * schedule.init_noise_sigma())?) };
+        let begin =
+            |noise: &Tensor| -> Result<Tensor> { Ok(kiln_ops::affine(noise, schedule.init_noise_sigma(), 0.0)?) };
         let Some(image) = image else {
             return Ok(Self::of_latents(begin(&drawn.to_device(device)?)?));
         };

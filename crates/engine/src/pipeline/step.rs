@@ -25,6 +25,8 @@ pub struct GuidedStep {
     /// Tells these constants from all others: a recorded step that holds this has their values.
     version: Arc<()>,
     dtype: DType,
+    /// Whether it is the second call of self-attention guidance.
+    is_degraded: bool,
 }
 
 /// The inputs of a step that stay the same from step to step.
@@ -49,14 +51,20 @@ struct Inputs {
 
 /// The step of one size and one set of weights as it was recorded on a GPU. Another size takes its place.
 #[derive(Default)]
-pub struct RecordedStep(Option<Recorded>);
+pub struct RecordedStep {
+    whole: Option<Recorded>,
+    /// The step that uses a feature which the other one has stored.
+    shortcut: Option<Recorded>,
+    /// The step of self-attention guidance.
+    degraded: Option<Recorded>,
+}
 
 struct Recorded {
     /// The tensors that the recorded launches read.
     inputs: Inputs,
     /// Whose constants the inputs have.
     version: Arc<()>,
-    /// `(n, c, h, w)` in f32, or `(2 n, c, h, w)` where the step gives both halves.
+    /// `(n, c, h, w)` in f32, or `(k n, c, h, w)` where the step gives `k` predictions.
     output: Tensor,
     dtype: DType,
     state: State,
@@ -74,7 +82,8 @@ impl GuidedStep {
     /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. Without `cfg_scale` the
     /// step gives both halves, or the one that there is.
     pub fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
-        Ok(Self { constants: Constants::new(conditioning, cfg_scale, dtype)?, version: Arc::default(), dtype })
+        let constants = Constants::new(conditioning, cfg_scale, dtype)?;
+        Ok(Self { constants, version: Arc::default(), dtype, is_degraded: false })
     }
 
     /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, c, h, w)` weigh. The
@@ -84,8 +93,30 @@ impl GuidedStep {
         self
     }
 
+    /// The same step with the text's keys and values made now, once for all evaluations, where `denoiser` does so.
+    pub fn with_text_keys(mut self, denoiser: &dyn Denoiser) -> Result<Self> {
+        self.constants.conditioning.text_keys = denoiser.text_keys(&self.constants.conditioning.context)?;
+        Ok(self)
+    }
+
+    /// The step of the first `n` rows alone, for self-attention guidance.
+    pub(crate) fn of_first_rows(&self, n: usize) -> Result<Self> {
+        let first = |rows: &[&Tensor]| -> kiln_unet::Result<Tensor> {
+            Ok(TensorLike::narrow(*rows.first().unwrap_or(&&self.constants.conditioning.context), 0, 0, n)?)
+        };
+        let mut conditioning = Conditioning::combine(&[&self.constants.conditioning], first)?;
+        conditioning.hooks.map = None;
+        Ok(Self { is_degraded: true, ..Self::new(&conditioning, None, self.dtype)? })
+    }
+
+    /// The feature that the last run has stored, where it stores one.
+    pub(crate) fn stored_feature(&self) -> Option<&Tensor> {
+        let hooks = &self.constants.conditioning.hooks;
+        hooks.feature().filter(|_| !hooks.is_shortcut())
+    }
+
     /// The denoiser's prediction for scaled latents `x` `(n, c, h, w)` at `timesteps`, one for all images or one for each,
-    /// in f32: `(2 n, ..)` where there are conditions for both halves and no strength. `recorded` belongs to this denoiser
+    /// in f32: `(k n, ..)` where there are conditions for `k` predictions and no strength. `recorded` belongs to this denoiser
     /// with these weights; without it nothing is recorded. `trace` gets how long each operator took: on a GPU operators
     /// are launched one by one then, even where a step is recorded.
     pub fn run(
@@ -96,7 +127,7 @@ impl GuidedStep {
         timesteps: &[f64],
         trace: Option<&mut Trace>,
     ) -> Result<Tensor> {
-        let (latents, device) = (x.to_dtype(DType::F32)?.contiguous()?, x.device());
+        let (latents, device) = (kiln_ops::cast(x, DType::F32)?.contiguous()?, x.device());
         let timestep = match timesteps {
             // Filled by the GPU: a copy to it would queue behind the copies of streamed weights.
             [one] => Tensor::full(*one as f32, 1, device)?,
@@ -104,7 +135,13 @@ impl GuidedStep {
         };
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
         let recordable = is_recordable(device) && !denoiser.is_streamed();
-        let Some(place) = recorded.filter(|_| recordable) else {
+        let hooks = &self.constants.conditioning.hooks;
+        let place = recorded.map(|recorded| match (hooks.is_shortcut(), self.is_degraded) {
+            (_, true) => &mut recorded.degraded,
+            (true, _) => &mut recorded.shortcut,
+            _ => &mut recorded.whole,
+        });
+        let Some(place) = place.filter(|_| recordable) else {
             let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
             return trace_into(trace, device, run);
         };
@@ -114,8 +151,11 @@ impl GuidedStep {
                 && recorded.inputs.timestep.dims() == timestep.dims()
                 && recorded.inputs.constants.same_shapes(&self.constants)
         };
-        let recorded = match place.0.take().filter(fits) {
+        let recorded = match place.take().filter(fits) {
             Some(mut recorded) => {
+                if let (true, Some(to), Some(from)) = (hooks.is_shortcut(), recorded.feature(), hooks.feature()) {
+                    to.slice_set(from, 0, 0)?;
+                }
                 recorded.inputs.latents.slice_set(&latents, 0, 0)?;
                 recorded.inputs.timestep.slice_set(&timestep, 0, 0)?;
                 if !Arc::ptr_eq(&recorded.version, &self.version) {
@@ -131,8 +171,8 @@ impl GuidedStep {
                 let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
                 let inputs = Inputs { latents, timestep, constants };
                 // As it will be recorded: with the same requests for memory.
-                let halves = inputs.constants.halves(inputs.latents.dim(0)?);
-                let output = Tensor::cat(&vec![&inputs.latents; halves], 0)?.zeros_like()?;
+                let predictions = inputs.constants.predictions(inputs.latents.dim(0)?);
+                let output = Tensor::cat(&vec![&inputs.latents; predictions], 0)?.zeros_like()?;
                 let eager = || inputs.run(denoiser, self.dtype, Some(&output)).map(drop);
                 let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
                 result?;
@@ -140,8 +180,14 @@ impl GuidedStep {
                 Recorded { inputs, version, output, dtype: self.dtype, state }
             }
         };
+        if let (false, Some(from), Some(to)) = (hooks.is_shortcut(), recorded.feature(), hooks.feature()) {
+            to.slice_set(from, 0, 0)?;
+        }
+        if let (Some(from), Some(to)) = (recorded.map(), hooks.map.as_ref()) {
+            to.map.slice_set(from, 0, 0)?;
+        }
         let output = recorded.output.force_contiguous()?;
-        place.0 = Some(recorded);
+        *place = Some(recorded);
         Ok(output)
     }
 }
@@ -150,7 +196,7 @@ impl RecordedStep {
     /// Does `run`, which has nothing to do with the step, with the step's memory, which nothing else uses between two
     /// steps. `run` frees what it allocates on the GPU.
     pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
-        match &self.0 {
+        match &self.whole {
             Some(Recorded { state: State::Replayed(graph), .. }) => graph.with_arena(run),
             _ => run(),
         }
@@ -158,6 +204,16 @@ impl RecordedStep {
 }
 
 impl Recorded {
+    /// The attention that tokens get, in memory of its own.
+    fn map(&self) -> Option<&Tensor> {
+        self.inputs.constants.conditioning.hooks.map.as_ref().map(|map| &map.map)
+    }
+
+    /// The feature that it stores or uses, in memory of its own.
+    fn feature(&self) -> Option<&Tensor> {
+        self.inputs.constants.conditioning.hooks.feature()
+    }
+
     /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
     fn step(&mut self, denoiser: &dyn Denoiser, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
         let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
@@ -199,9 +255,11 @@ impl Constants {
         Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale, weights: None })
     }
 
-    /// How many halves the step gives for each of `n` images: both where no strength joins them.
-    fn halves(&self, n: usize) -> usize {
-        if self.cfg_scale.is_none() { self.copies(n).min(2) } else { 1 }
+    /// How many predictions the step gives for each of `n` images: all where no strength joins them. Parts that are combined
+    /// are one.
+    fn predictions(&self, n: usize) -> usize {
+        let perturbed = self.perturbed(n);
+        if self.cfg_scale.is_some() { 1 } else { (self.copies(n) - perturbed).min(2) + perturbed.min(1) }
     }
 
     /// All tensors, in one order.
@@ -235,6 +293,12 @@ impl Constants {
 }
 
 impl<T: TensorLike> Constants<T> {
+    /// How many of the network's rows for each of `n` images have perturbed attention.
+    fn perturbed(&self, n: usize) -> usize {
+        let perturbed = self.conditioning.hooks.perturbed.as_ref();
+        perturbed.map_or(0, |perturbed| perturbed.rows(self.copies(n)))
+    }
+
     /// How many times the network sees each of `n` images: as often as there are conditions for it.
     fn copies(&self, n: usize) -> usize {
         self.conditioning.context.dims().first().map_or(0, |conditions| conditions / n.max(1))
@@ -268,7 +332,7 @@ pub(crate) fn guided_step<T: TensorLike>(
     let timesteps = if many { T::cat(&vec![timestep; copies], 0)? } else { timestep.clone() };
     let mut y = denoiser.forward(&x, &timesteps, &constants.conditioning)?;
     if let Some(weights) = &constants.weights {
-        y = compose(&y, weights)?;
+        y = compose(&y, weights, constants.perturbed(n) > 0)?;
     }
     let Some(scale) = &constants.cfg_scale else {
         // Conditions for both halves: what guidance makes of them is decided outside of the step.
@@ -282,24 +346,30 @@ pub(crate) fn guided_step<T: TensorLike>(
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
 /// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
-/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`.
-fn compose<T: TensorLike>(all: &T, weights: &T) -> Result<T> {
+/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`. Where `perturbed` rows `(k n, ..)` follow, they
+/// are combined in the same way.
+fn compose<T: TensorLike>(all: &T, weights: &T, perturbed: bool) -> Result<T> {
     let ([parts, ..], [batch, ..]) = (weights.size4()?, all.size4()?);
-    let n = batch - parts;
+    let kinds = if perturbed { 2 } else { 1 };
+    let n = batch - kinds * parts;
     let all = all.to_dtype(DType::F32)?;
     let uncond = all.narrow(0, 0, n)?;
-    let mut composed = uncond.clone();
-    for start in (0..parts).step_by(n) {
-        let mut step = all.narrow(0, n + start, n)?.sub(&uncond)?;
-        step = step.mul(&weights.narrow(0, start, n)?)?;
-        composed = composed.add(&step)?;
+    let mut found = vec![uncond.clone()];
+    for kind in 0..kinds {
+        let mut composed = uncond.clone();
+        for start in (0..parts).step_by(n) {
+            let mut step = all.narrow(0, n + kind * parts + start, n)?.sub(&uncond)?;
+            step = step.mul(&weights.narrow(0, start, n)?)?;
+            composed = composed.add(&step)?;
+        }
+        found.push(composed);
     }
-    Ok(T::cat(&[&uncond, &composed], 0)?)
+    Ok(T::cat(&found.iter().collect::<Vec<_>>(), 0)?)
 }
 
 /// How many values of a tensor are infinite or no numbers.
 pub fn count_not_finite(tensor: &Tensor) -> Result<usize> {
-    let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+    let values: Vec<f32> = kiln_ops::cast(tensor, DType::F32)?.flatten_all()?.to_vec1()?;
     Ok(values.iter().filter(|value| !value.is_finite()).count())
 }
 
@@ -312,7 +382,12 @@ mod tests {
         // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.
         let all = Tensor::new(&[1f32, 2., 3., 5., 0., 10.], &Device::Cpu).unwrap().reshape((6, 1, 1, 1)).unwrap();
         let weights = Tensor::new(&[1f32, 0.5, 2., -1.], &Device::Cpu).unwrap().reshape((4, 1, 1, 1)).unwrap();
-        let found: Vec<f32> = compose(&all, &weights).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let values = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let found = values(compose(&all, &weights, false).unwrap());
         assert_eq!(found, [1.0, 2.0, 1.0 + 2.0 - 2.0, 2.0 + 1.5 - 8.0]);
+        // The same parts again as perturbed ones.
+        let twice = Tensor::cat(&[&all, &all.narrow(0, 2, 4).unwrap()], 0).unwrap();
+        let again = values(compose(&twice, &weights, true).unwrap());
+        assert_eq!((&again[..4], &again[4..]), (&found[..], &found[2..]));
     }
 }

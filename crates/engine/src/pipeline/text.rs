@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions, TimeIds};
 use crate::pipeline::lengths::{Fill, Lengths};
+use crate::pipeline::shared_texts::SharedTexts;
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
@@ -35,6 +36,10 @@ pub(crate) struct TextEncoders {
     embeddings: Embeddings,
     tokenized: TokenizedTexts,
     cache: PromptCache,
+    /// The texts that other processes have encoded.
+    shared: Option<SharedTexts>,
+    /// Whether the weights are the model's own, without LoRAs.
+    own_weights: bool,
     /// Texts that will be asked for.
     ahead: VecDeque<Key>,
     /// Whether these are encoded by [`Self::encode_next`] alone, not with the next text that is needed.
@@ -77,6 +82,8 @@ impl TextEncoders {
             embeddings,
             tokenized: TokenizedTexts::default(),
             cache: PromptCache::new(cached_texts),
+            shared: None,
+            own_weights: true,
             ahead: VecDeque::new(),
             overlapped: false,
         })
@@ -95,7 +102,9 @@ impl TextEncoders {
     /// Takes the words of these LoRAs in the place of those before, and forgets texts that they may change: encoded ones
     /// where the text encoders' `weights` changed, and all of them where words changed.
     pub(crate) fn set_loras<'a>(&mut self, loras: impl Iterator<Item = &'a Arc<Lora>>, weights: bool) {
-        let words = self.embeddings.set_loras(loras);
+        let loras: Vec<&Arc<Lora>> = loras.collect();
+        self.own_weights = loras.is_empty();
+        let words = self.embeddings.set_loras(loras.into_iter());
         if words {
             self.tokenized.clear();
         }
@@ -175,6 +184,37 @@ impl TextEncoders {
         Ok(false)
     }
 
+    /// Shares encoded texts with other processes from now on.
+    pub(crate) fn share(&mut self, shared: SharedTexts) {
+        self.shared = Some(shared);
+    }
+
+    /// The tokens of a text with those that fill its chunks up.
+    fn length_of(&self, tokens: &TextTokens) -> usize {
+        tokens.count() * self.encoders.first().map_or(1, |encoder| encoder.tokenizer.max_length()).max(1)
+    }
+
+    /// The store for a text: those that LoRAs or embeddings change are not shared.
+    fn shared_for(&self, key: &Key) -> Option<&SharedTexts> {
+        self.shared.as_ref().filter(|_| self.own_weights && !self.embeddings.are_named_in(&key.text))
+    }
+
+    /// Takes the texts of a batch that are not known from the store, where it has them.
+    pub(crate) fn fetch(&mut self, plan: &TextPlan) {
+        if plan.texts.len() > self.cache.capacity() {
+            return;
+        }
+        for (key, tokens) in &plan.texts {
+            let found = match self.cache.peek(key) {
+                Some(_) => None,
+                None => self.shared_for(key).and_then(|shared| shared.get(key, self.length_of(tokens))),
+            };
+            if let Some(encoded) = found {
+                self.cache.adopt(key.clone(), encoded);
+            }
+        }
+    }
+
     /// Whether all texts of a batch are encoded already, so that no weights are needed.
     pub(crate) fn knows(&self, plan: &TextPlan) -> bool {
         plan.texts.iter().all(|(key, _)| self.cache.peek(key).is_some())
@@ -252,6 +292,9 @@ impl TextEncoders {
         for ((key, _), known) in texts.iter().zip(&mut known) {
             if known.is_none() {
                 *known = fresh.next();
+                if let (Some(shared), Some(encoded)) = (self.shared_for(key), &known) {
+                    shared.put(key, encoded);
+                }
                 match known.as_ref().filter(|_| is_kept) {
                     Some(encoded) => self.cache.put(key.clone(), encoded.clone()),
                     None => self.cache.pass(),
@@ -343,6 +386,7 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
+    use crate::pipeline::conditioning::StepRows;
     use kiln_request::Request;
 
     fn open(model: &ModelFolder) -> TextEncoders {
@@ -368,7 +412,7 @@ mod tests {
             let plan = text.plan(&Batch::of_jobs([job])).unwrap();
             let known = text.knows(&plan);
             let mut conditions = text.conditions(job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
-            let context = conditions.at(0, true).unwrap().context;
+            let context = conditions.at(0, StepRows { guided: true, perturbed: false }).unwrap().context;
             (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };
         for job in &jobs {

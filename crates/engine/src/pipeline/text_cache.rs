@@ -49,6 +49,8 @@ pub(crate) struct CacheCounts {
     pub(crate) encoded: usize,
     /// And was there.
     pub(crate) known: usize,
+    /// And came from a store that processes share.
+    pub(crate) shared: usize,
 }
 
 impl PromptCache {
@@ -82,6 +84,14 @@ impl PromptCache {
         let encoded = self.entries.as_mut()?.get(key)?.clone();
         self.counts.known += 1;
         Some(encoded)
+    }
+
+    /// Puts a text in that came from a store.
+    pub(crate) fn adopt(&mut self, key: Key, encoded: Encoded) {
+        self.counts.shared += 1;
+        if let Some(entries) = &mut self.entries {
+            entries.put(key, encoded);
+        }
     }
 
     /// Counts a text that had to be encoded and is not put in.
@@ -125,7 +135,7 @@ mod tests {
         cache.put(key("c"), encoded.clone());
         assert_eq!(["a", "b", "c"].map(|text| cache.peek(&key(text)).is_some()), [true, false, true]);
         assert!(cache.get(&key("b")).is_none());
-        assert_eq!(cache.counts(), CacheCounts { encoded: 3, known: 1 });
+        assert_eq!(cache.counts(), CacheCounts { encoded: 3, known: 1, shared: 0 });
 
         let mut none = PromptCache::new(0);
         none.put(key("a"), encoded);

@@ -3,12 +3,14 @@
 use kiln_files::ByteSize;
 use kiln_models::ModelFolder;
 
-use super::planner::{Measures, Planner};
+use super::measures::Measures;
+use super::planner::Planner;
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
 use kiln_request::{Job, Refiner};
 
 use crate::error::{Error, Result};
 use crate::loaded_controls::control_configs;
+use crate::loaded_prompts::prompt_plans;
 use crate::mode::Mode;
 use crate::room::Room;
 use crate::setup::Setup;
@@ -81,7 +83,8 @@ impl Planner {
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let refiner = job.refiner.as_ref().map(Refiner::model);
         let mut planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
-        planner.set_controls(control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
+        planner.set_controls(&control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
+        planner.set_prompts(prompt_plans(model, job.ip_adapters.iter().map(|adapter| &adapter.using))?);
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)

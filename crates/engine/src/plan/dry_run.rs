@@ -3,12 +3,14 @@
 
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
+use kiln_mempool::Held;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
-use kiln_unet::{Conditioning, ControlHint};
+use kiln_unet::{Conditioning, ControlModel, FeatureCache, HookInputs, UnetConfig};
 use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
 
+use super::prompts::{GroupPrompt, PromptNetworks};
 use super::{Enlargement, ExecutionTarget, Pass, SecondPassWork, Workload};
 use crate::error::Result;
 use crate::generated_image;
@@ -28,6 +30,8 @@ pub(super) struct StageBytes {
     pub(super) conditions: usize,
     /// Fragmentation in the pool.
     pub(super) waiting: usize,
+    /// The text's keys and values, where they are made once for all steps. They are not in the sum.
+    pub(super) text_keys: usize,
 }
 
 /// Tokens in a chunk.
@@ -40,8 +44,12 @@ pub(super) struct Networks<'a> {
     pub(super) text: &'a [TextEncoder],
     pub(super) layer: HiddenLayer,
     pub(super) denoiser: &'a dyn Denoiser,
-    /// The embeddings of control images.
-    pub(super) hints: Vec<&'a ControlHint>,
+    /// The control networks, each with the bytes of its weights that run once an image.
+    pub(super) controls: Vec<(&'a ControlModel, usize)>,
+    /// IP-Adapters with their image encoders.
+    pub(super) prompts: &'a [PromptNetworks],
+    /// The configuration of the U-Net that they are for.
+    pub(super) unet: &'a UnetConfig,
     /// The text encoders and the denoiser of a refiner, where the run has one.
     pub(super) refiner: Option<(&'a [TextEncoder], &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
@@ -144,8 +152,11 @@ impl Networks<'_> {
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();
-            StageBytes { activations: peak.saturating_sub(workspace + conditions), workspace, conditions, waiting }
+            let activations = peak.saturating_sub(workspace + conditions);
+            StageBytes { activations, workspace, conditions, waiting, text_keys: 0 }
         };
+        // Keys and values of image prompts, for the images of the batch.
+        let mut prompts: Vec<GroupPrompt> = Vec::new();
         let (mut flop, mut runs) = (PassFlop::default(), Vec::with_capacity(stages.len()));
         let size = [work.batch_size, self.denoiser.latent_channels()];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
@@ -175,16 +186,27 @@ impl Networks<'_> {
                     };
                     tilings.iter().map(of).collect::<Result<Vec<_>>>()?
                 }
+                Stage::ImagePrompt => {
+                    prompts = self.prompts.iter().map(|net| net.encode(device, work, self)).collect::<Result<_>>()?;
+                    vec![(Tiling::Whole, bytes(&conditions))]
+                }
                 Stage::Denoise => {
+                    let prompts = std::mem::take(&mut prompts);
                     let _hints = self.embed_controls(device, work)?;
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
+                    let mut text_keys = 0;
                     if let Some((conditioning, _)) = conditions.first() {
-                        self.denoise(device, self.denoiser, &latents, work, conditioning)?;
+                        let rows = work.usual_texts();
+                        let image_prompts = prompts.iter().map(|prompt| prompt.rows(rows)).collect::<Result<_>>()?;
+                        let conditioning = Conditioning { image_prompts, ..conditioning.clone() };
+                        text_keys = self.denoise(device, self.denoiser, &latents, work, &conditioning)?;
                     }
                     flop.step = device.take_flop().by_segment(self.denoiser.segments());
                     *held = Some(latents);
-                    vec![(Tiling::Whole, bytes(&conditions))]
+                    let bytes = bytes(&conditions);
+                    let activations = bytes.activations.saturating_sub(text_keys);
+                    vec![(Tiling::Whole, StageBytes { activations, text_keys, ..bytes })]
                 }
                 Stage::Refine => {
                     let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
@@ -286,18 +308,23 @@ impl Networks<'_> {
         Ok(())
     }
 
-    /// The control images of a batch, one by one, and the embedded ones of all images.
+    /// The control images of a batch, one by one, each network's weights while it runs, and what it makes of all images.
     fn embed_controls(&self, device: &MetaDevice, work: &Workload) -> Result<Vec<MetaTensor>> {
-        let embed = |hint: &&ControlHint| -> Result<MetaTensor> {
-            let image = device.tensor(&[1, hint.channels(), work.height, work.width], self.dtype);
-            let embedded = hint.forward(&image)?;
-            let [_, h, w, c] = embedded.size4()?;
-            Ok(if work.batch_size > 1 { device.tensor(&[work.batch_size, h, w, c], self.dtype) } else { embedded })
-        };
-        self.hints.iter().map(embed).collect()
+        let mut all = Vec::new();
+        for (model, weights) in &self.controls {
+            let _weights = device.ledger().hold(*weights);
+            // The pixels are on the host before they are on the device.
+            let image = device.tensor(&[1, model.image_channels(), work.height, work.width], self.dtype);
+            for made in model.embed(&image)? {
+                let [_, h, w, c] = made.size4()?;
+                let rows = work.batch_size;
+                all.push(if rows > 1 { device.tensor(&[rows, h, w, c], self.dtype) } else { made });
+            }
+        }
+        Ok(all)
     }
 
-    /// One step between the sampler's tensors.
+    /// One step between the sampler's tensors. Returns the bytes of the text's keys and values.
     fn denoise(
         &self,
         device: &MetaDevice,
@@ -305,19 +332,54 @@ impl Networks<'_> {
         latents: &MetaTensor,
         work: &Workload,
         conditioning: &Conditioning<MetaTensor>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let [n, c, h, w] = latents.size4()?;
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
+        let rows = conditioning.context.dims().first().copied().unwrap_or(0);
+        let feature = |branch| {
+            let shape = denoiser.cached_feature(branch, rows, (h, w))?;
+            Some(device.tensor(&shape, self.dtype))
+        };
+        let conditioning = Conditioning { hooks: work.network.inputs(work, feature), ..conditioning.clone() };
         // A recorded step has inputs of its own.
+        let text_keys = denoiser.text_keys(&conditioning.context)?;
+        let of_keys: usize = text_keys.iter().map(|layer| layer.keys.bytes() + layer.values.bytes()).sum();
+        let conditioning = Conditioning { text_keys, ..conditioning };
         let _recorded = device.target().is_gpu().then(|| conditioning.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
         let constants = Constants {
-            conditioning: conditioning.clone(),
-            cfg_scale: work.guided.then(|| device.uncounted(&[1], DType::F32)),
+            conditioning,
+            cfg_scale: (work.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32)),
             weights: (work.guided && work.parts > 1).then(|| device.tensor(&[work.parts * n, c, h, w], DType::F32)),
         };
+        // A step that uses a stored feature is recorded, too, and the second call of self-attention guidance.
+        let block_of = |conditioning: Conditioning<MetaTensor>, is_whole: bool| -> Result<Held> {
+            let cfg_scale = constants.cfg_scale.clone().filter(|_| is_whole);
+            let weights = constants.weights.clone().filter(|_| is_whole);
+            let other = Constants { conditioning, cfg_scale, weights };
+            let (ledger, before) = (device.ledger(), device.ledger().peak());
+            ledger.reset_peak();
+            let now = ledger.now();
+            guided_step(denoiser, latents, &timestep, &other, self.dtype, None)?;
+            let block = ledger.peak().saturating_sub(now);
+            ledger.touch(before.saturating_sub(now));
+            Ok(ledger.hold(block))
+        };
+        let mut blocks = Vec::new();
+        if device.target().is_gpu() {
+            let hooks = &constants.conditioning.hooks;
+            if let Some(cache) = &hooks.cache {
+                let cache = Some(FeatureCache { is_shortcut: true, ..cache.clone() });
+                let hooks = HookInputs { cache, ..hooks.clone() };
+                blocks.push(block_of(Conditioning { hooks, ..constants.conditioning.clone() }, true)?);
+            }
+            if work.network.degraded {
+                let tokens = work.context * TOKENS;
+                blocks.push(block_of(denoiser.meta_conditioning(device, n, (h, w), tokens, self.dtype), false)?);
+            }
+        }
         guided_step(denoiser, latents, &timestep, &constants, self.dtype, None)?;
-        Ok(())
+        Ok(if device.target().is_gpu() { 2 * of_keys } else { of_keys })
     }
 
     /// One image, up to its bytes.

@@ -5,7 +5,7 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
-use kiln_unet::{ControlNet, Unet};
+use kiln_unet::{ControlModel, Unet};
 use kiln_vae::Tiling;
 
 use crate::error::Result;
@@ -28,23 +28,26 @@ pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usi
     Ok(device.take_flop().by_segment(unet.segments()))
 }
 
-/// Operations of each of a control network's segments, in one call as [`unet_flop`].
+/// Operations of each of a control network's segments in a step, in one call as [`unet_flop`].
 ///
 /// # Errors
 /// Those of the network for impossible sizes.
 pub fn control_flop(
-    net: &ControlNet,
+    model: &ControlModel,
     unet: &Unet,
     images: usize,
     (h, w): (usize, usize),
     tokens: usize,
 ) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
+    let Some(net) = model.net() else { return Ok(vec![0.0; model.step_segments().len()]) };
     let x = device.tensor(&[images, net.config().network.in_channels, h, w], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    let conditioning = unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE);
-    let hint = device.tensor(&[images, h, w, net.config().hint_depth()], DTYPE);
-    net.forward(&x, &timestep, &conditioning, &hint, &net.even_scales(1.0))?;
+    let mut conditioning = unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE);
+    model.add_meta_inputs(&mut conditioning, (0, unet.config()), &device, (images, h, w), DTYPE);
+    for input in &conditioning.controls {
+        net.forward(&x, &timestep, &conditioning, input)?;
+    }
     Ok(device.take_flop().by_segment(net.segments()))
 }
 

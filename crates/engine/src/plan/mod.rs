@@ -9,8 +9,12 @@ mod choice;
 mod dry_run;
 mod execution_target;
 mod flop;
+mod measures;
+mod network_weights;
+mod network_work;
 mod passes;
 mod planner;
+mod prompts;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -27,7 +31,8 @@ use kiln_request::Job;
 
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;
-pub use flop::{decoder_flop, text_flop, unet_flop};
+pub use flop::{control_flop, decoder_flop, text_flop, unet_flop};
+pub use network_work::NetworkWork;
 pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
 pub use time::Rates;
@@ -56,12 +61,16 @@ pub struct Workload {
     pub texts: usize,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
+    /// Whether the images have image prompts.
+    pub has_image_prompts: bool,
     /// The second pass over the images, if there is one.
     pub second: Option<SecondPassWork>,
     /// Pixels of the input that is pasted around each result, which may be larger than it; 0 without one.
     pub pasted: usize,
     /// Those of the steps that a refiner makes; 0 without one.
     pub refiner_steps: usize,
+    /// What changes within the network.
+    pub network: NetworkWork,
     /// What is said of the autoencoder's memory.
     pub vae: VaeMemory,
 }
@@ -81,9 +90,11 @@ impl Workload {
             context: 1,
             texts: 1,
             encodes_image: job.init.image().is_some() || job.takes_mask,
+            has_image_prompts: !job.ip_adapters.is_empty(),
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             pasted: job.input.as_ref().map_or(0, |input| input.pasted),
             refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
+            network: NetworkWork::of(&job.network),
             vae: VaeMemory::default(),
         }
     }
@@ -123,12 +134,14 @@ impl Workload {
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
             encodes_image: self.encodes_image || other.encodes_image,
+            has_image_prompts: self.has_image_prompts || other.has_image_prompts,
             second: match (self.second, other.second) {
                 (Some(one), Some(other)) => Some(one.with(other)),
                 (one, other) => one.or(other),
             },
             pasted: self.pasted.max(other.pasted),
             refiner_steps: self.refiner_steps.max(other.refiner_steps),
+            network: self.network.with(other.network),
             vae: self.vae,
         }
     }
@@ -145,7 +158,8 @@ impl Workload {
 
     /// Rows of the U-Net's batch.
     fn images(&self) -> usize {
-        self.batch_size * self.usual_texts()
+        let perturbed = if self.network.perturbed { self.parts } else { 0 };
+        self.batch_size * (self.usual_texts() + perturbed)
     }
 }
 
@@ -164,6 +178,8 @@ pub struct Plan {
     /// How initial images are encoded.
     #[serde(serialize_with = "as_text", skip_serializing_if = "is_whole")]
     pub encode_tiling: Tiling,
+    /// Whether the text's keys and values are made once for all steps, which takes memory.
+    pub keeps_text_keys: bool,
     /// Bytes of weights that are copied to the device in every step of the sampler.
     pub copied_per_step: usize,
     /// Bytes of weights that are copied in addition, once per batch.

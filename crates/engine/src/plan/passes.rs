@@ -121,7 +121,8 @@ impl Workload {
         let of = |before: Option<Stage>, work: Self, after: Option<Stage>| {
             let image = image(&work);
             let refine = (work.refiner_steps > 0).then_some(Stage::Refine);
-            let stages = before.into_iter().chain([Stage::Encode]).chain(image);
+            let prompt = work.has_image_prompts.then_some(Stage::ImagePrompt);
+            let stages = before.into_iter().chain([Stage::Encode]).chain(image).chain(prompt);
             let stages = stages.chain([Stage::Denoise]).chain(refine).chain(after);
             (work, stages.collect::<Vec<_>>())
         };

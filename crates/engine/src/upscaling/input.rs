@@ -43,9 +43,21 @@ impl Input {
             let problem = "has another size than when it was checked; another program has changed it".into();
             return Err(kiln_media::Error::Read { name, problem }.into());
         }
-        let texts = ImageTexts::read_from(&mut Cursor::new(&bytes), |texts| !texts.is_empty());
-        Ok((image, kept(texts.ok().flatten().map_or_else(Vec::new, |found| found.texts))))
+        Ok((image, texts(&bytes)))
     }
+}
+
+/// The texts of an image that is enlarged, keys and contents: those of the file `bytes` that a PNG can have, and those that say
+/// how it was enlarged.
+pub fn upscaled_texts(bytes: &[u8], scale: f64, upscaler: &str) -> Vec<(String, String)> {
+    let kept = texts(bytes).into_iter().map(|text| (text.key, text.text));
+    kept.chain(postprocessing(scale, upscaler).map(|(key, text)| (key.into(), text))).collect()
+}
+
+/// The texts in an image file that its upscaled image has.
+fn texts(bytes: &[u8]) -> Vec<ImageText> {
+    let texts = ImageTexts::read_from(&mut Cursor::new(bytes), |texts| !texts.is_empty());
+    kept(texts.ok().flatten().map_or_else(Vec::new, |found| found.texts))
 }
 
 /// Those of an image's texts that its upscaled image has: texts of PNG under their keys, and settings from elsewhere as

@@ -12,6 +12,7 @@ mod run;
 mod strips;
 
 pub use enlarger::{Enlarger, EnlargerEvent};
+pub use input::upscaled_texts;
 pub use kiln_request::{OpenUpscaler, UpscalerChoice};
 pub use plan::{UpscaleOptions, UpscaleRun};
 pub use run::{UpscaleEvent, UpscaleReport};

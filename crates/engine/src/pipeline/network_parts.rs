@@ -1,0 +1,158 @@
+//! What a job changes within the network, for a group of images.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{DType, Device, Tensor};
+use kiln_request::{CacheUse, Job, NetworkOptions};
+use kiln_unet::{AttentionMap, DeepShrink, FeatureCache, HookInputs, PerturbedAttention};
+
+use crate::error::{Error, Result};
+use crate::pipeline::conditioning::StepRows;
+use crate::pipeline::denoiser::Denoiser;
+use crate::pipeline::self_attention::degraded;
+
+/// The parts that change the network for a group.
+#[derive(Default)]
+pub(crate) struct NetworkParts {
+    options: NetworkOptions,
+    stored: Option<Stored>,
+    alone: Option<u64>,
+    /// The attention that tokens get, `(b, tokens)`, and the size of their map.
+    map: Option<(Tensor, (usize, usize))>,
+}
+
+/// A feature of the group's rows that DeepCache has stored.
+struct Stored {
+    feature: Tensor,
+    /// The rows that it is of.
+    rows: StepRows,
+    /// Evaluations since then, with that one; 0 where it is still to be stored.
+    age: usize,
+}
+
+/// What two groups have in common where their rows fit into one call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct NetworkForm {
+    options: NetworkOptions,
+    is_shortcut: bool,
+    shrinks: bool,
+    /// Groups with self-attention guidance run by themselves: each has a number of its own.
+    alone: Option<u64>,
+}
+
+/// The numbers of groups that run by themselves.
+static ALONE: AtomicU64 = AtomicU64::new(0);
+
+impl NetworkParts {
+    /// Those of a job.
+    pub(crate) fn new(job: &Job) -> Self {
+        let alone = (job.network.sag_scale > 0.0).then(|| ALONE.fetch_add(1, Ordering::Relaxed));
+        Self { options: job.network, stored: None, alone, map: None }
+    }
+
+    /// What the network gets at an evaluation with these rows: for each image `unconditional` ones, then `others`. What is
+    /// cached is another matter, [`Self::cache`].
+    pub(crate) fn inputs(&self, rows: StepRows, (unconditional, others): (usize, usize)) -> HookInputs {
+        // The perturbed rows are as many as the conditional ones.
+        let (layers, part) = (self.options.pag_layers.0, (others / 2, unconditional + others));
+        let perturbed = rows.perturbed.then_some(PerturbedAttention { layers, part });
+        HookInputs { perturbed, freeu: self.options.freeu(), cache: None, shrink: None, map: None }
+    }
+
+    /// Whether an evaluation with these rows uses the stored feature.
+    pub(crate) fn is_shortcut(&self, rows: StepRows) -> bool {
+        let Some(CacheUse { interval, .. }) = self.options.cache else { return false };
+        self.stored.as_ref().is_some_and(|stored| stored.rows == rows && (1..interval).contains(&stored.age))
+    }
+
+    /// What is cached at an evaluation with these rows, `b` of them with `(height, width)` latents: the stored feature, or a place
+    /// for a new one.
+    pub(crate) fn cache(
+        &mut self,
+        rows: StepRows,
+        (b, size): (usize, (usize, usize)),
+        denoiser: &dyn Denoiser,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Option<FeatureCache>> {
+        let Some(CacheUse { branch, .. }) = self.options.cache else { return Ok(None) };
+        let is_shortcut = self.is_shortcut(rows);
+        let stored = match self.stored.take().filter(|stored| stored.rows == rows) {
+            Some(stored) => stored,
+            None => {
+                let missing = || Error::value("cache", branch, "a branch that the denoiser has");
+                let shape = denoiser.cached_feature(branch, b, size).ok_or_else(missing)?;
+                Stored { feature: Tensor::zeros(&shape, dtype, device)?, rows, age: 0 }
+            }
+        };
+        let feature = stored.feature.clone();
+        self.stored = Some(stored);
+        Ok(Some(FeatureCache { branch, is_shortcut, feature }))
+    }
+
+    /// Deep shrink at an evaluation at `timestep` of `(height, width)` latents.
+    pub(crate) fn shrink(
+        &self,
+        timestep: f64,
+        size: (usize, usize),
+        denoiser: &dyn Denoiser,
+        device: &Device,
+    ) -> Result<Option<DeepShrink>> {
+        let NetworkOptions { deep_shrink, deep_shrink_block: step, .. } = self.options;
+        let Some(factor) = deep_shrink.filter(|_| self.options.shrinks_at(timestep)) else { return Ok(None) };
+        let missing = || Error::value("deep_shrink_block", step, "a step of the denoiser's way down");
+        // A map on the way down has the size of its skip connection.
+        let [_, h, w, _] = denoiser.cached_feature(step, 1, size).ok_or_else(missing)?;
+        Ok(Some(DeepShrink::new(step, (h, w), factor, device)?))
+    }
+
+    /// The place for the attention that the tokens of `b` rows get, for self-attention guidance of `(height, width)` latents.
+    pub(crate) fn map(
+        &mut self,
+        b: usize,
+        size: (usize, usize),
+        denoiser: &dyn Denoiser,
+        device: &Device,
+    ) -> Result<Option<AttentionMap>> {
+        if self.options.sag_scale == 0.0 {
+            return Ok(None);
+        }
+        let [_, rows, columns, _] = denoiser.mid_map(b, size);
+        let map = Tensor::zeros((b, rows * columns), DType::F32, device)?;
+        self.map = Some((map.clone(), (rows, columns)));
+        Ok(Some(AttentionMap { map }))
+    }
+
+    /// The input of self-attention guidance: `input` `(n, c, h, w)`, which is `alpha` times a clean image plus noise, with the clean
+    /// image `clean` blurred where the first `n` rows attend to. `None` without this guidance.
+    pub(crate) fn degraded(&self, input: &Tensor, clean: &Tensor, alpha: f64) -> Result<Option<Tensor>> {
+        let Some((map, size)) = &self.map else { return Ok(None) };
+        let map = map.narrow(0, 0, input.dim(0)?)?;
+        degraded(input, clean, (&map, *size), alpha, &self.options).map(Some)
+    }
+
+    /// Whether it has self-attention guidance.
+    pub(crate) fn has_degraded(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// Counts an evaluation with these rows.
+    pub(crate) fn advance(&mut self, rows: StepRows) {
+        let is_shortcut = self.is_shortcut(rows);
+        if let Some(stored) = &mut self.stored {
+            stored.age = if is_shortcut { stored.age + 1 } else { 1 };
+        }
+    }
+
+    /// The stored feature, `(b, h, w, c)`.
+    pub(crate) fn feature(&self) -> Option<&Tensor> {
+        self.stored.as_ref().map(|stored| &stored.feature)
+    }
+
+    /// What two groups have in common where their rows fit into one call of an evaluation with these rows at `timestep`. Strengths that act
+    /// outside of the network are left out.
+    pub(crate) fn form(&self, rows: StepRows, timestep: f64) -> NetworkForm {
+        let options = NetworkOptions { pag_scale: 0.0, pag_adaptive_scale: 0.0, ..self.options };
+        let (is_shortcut, shrinks) = (self.is_shortcut(rows), self.options.shrinks_at(timestep));
+        NetworkForm { options, is_shortcut, shrinks, alone: self.alone }
+    }
+}

@@ -1,0 +1,65 @@
+//! The memory of one network's weights, resident or streamed.
+
+use candle_core::DType;
+use kiln_mempool::Rounding;
+use kiln_weights::{Estimate, Placement, Segment, Segments};
+
+use super::ExecutionTarget;
+use crate::residency::{StreamBudget, on_device, planned, residency};
+
+/// The device memory of a network's weights.
+pub(super) struct Weights {
+    segments: Vec<Segment>,
+    placement: Placement,
+    estimate: Estimate,
+    rounding: Rounding,
+}
+
+/// The part on the device during streaming.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Streamed {
+    pub(super) resident: usize,
+    pub(super) ring: usize,
+    pub(super) copied: usize,
+}
+
+impl Streamed {
+    /// Resident segments and the ring.
+    pub(super) fn on_device(&self) -> usize {
+        self.resident + self.ring
+    }
+}
+
+impl Weights {
+    /// `flop` are the operations of each segment in a run, if known.
+    pub(super) fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
+        Self {
+            segments: on_device(segments, on.target),
+            placement: planned(dtype).with_matrices(on.matrices),
+            estimate: on.rates.estimate(flop),
+            rounding: if on.target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool },
+        }
+    }
+
+    /// The sum.
+    pub(super) fn all(&self) -> usize {
+        self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
+    }
+
+    /// As in [`residency`]; if that does not fit, the minimum for streaming.
+    pub(super) fn streamed(&self, share: StreamBudget) -> Streamed {
+        let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
+        let Ok(residency) = of(share).or_else(|_| of(StreamBudget { resident: 0, room: self.largest() })) else {
+            return Streamed::default(); // a network without weights
+        };
+        Streamed {
+            resident: residency.resident_bytes(),
+            ring: self.rounding.of(residency.ring_bytes()),
+            copied: residency.streamed_bytes(),
+        }
+    }
+
+    fn largest(&self) -> usize {
+        self.segments.iter().map(|segment| segment.bytes(self.placement.slab())).max().unwrap_or(0)
+    }
+}

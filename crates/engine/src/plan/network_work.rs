@@ -1,0 +1,60 @@
+//! What changes within the network, as far as memory depends on it.
+
+use kiln_nn::MetaTensor;
+use kiln_request::{FreeuFactors, FreeuVersion, NetworkOptions};
+use kiln_unet::{FeatureCache, HookInputs, LayerSelection, PerturbedAttention};
+
+use super::Workload;
+
+/// The parts that change the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetworkWork {
+    /// Whether the prompted rows run once more, with perturbed attention.
+    pub perturbed: bool,
+    /// FreeU.
+    pub freeu: Option<FreeuVersion>,
+    /// Whether the network is called once more, for self-attention guidance.
+    pub degraded: bool,
+    /// The skip connection at the shortcut of DeepCache.
+    pub cached: Option<usize>,
+}
+
+impl NetworkWork {
+    /// Those of these options.
+    pub(super) fn of(options: &NetworkOptions) -> Self {
+        Self {
+            perturbed: options.pag_scale > 0.0,
+            freeu: options.freeu.map(|_| options.freeu_version),
+            degraded: options.sag_scale > 0.0,
+            cached: options.cache.map(|cache| cache.branch),
+        }
+    }
+
+    /// Those that have room for both.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self {
+            perturbed: self.perturbed || other.perturbed,
+            freeu: self.freeu.max(other.freeu),
+            degraded: self.degraded || other.degraded,
+            // Features of the outer layers are the largest.
+            cached: self.cached.into_iter().chain(other.cached).min(),
+        }
+    }
+
+    /// What the network gets: values stand for all others. `feature` makes the place for what the skip connection of this number
+    /// has stored.
+    pub(super) fn inputs(
+        self,
+        work: &Workload,
+        feature: impl FnOnce(usize) -> Option<MetaTensor>,
+    ) -> HookInputs<MetaTensor> {
+        let (parts, texts) = (work.parts, work.usual_texts());
+        let perturbed = PerturbedAttention { layers: LayerSelection::MID, part: (parts, texts + parts) };
+        let freeu = self.freeu.and_then(|freeu_version| {
+            NetworkOptions { freeu: Some(FreeuFactors([1.0; 4])), freeu_version, ..NetworkOptions::default() }.freeu()
+        });
+        let stored = |branch| Some(FeatureCache { branch, is_shortcut: false, feature: feature(branch)? });
+        let cache = self.cached.and_then(stored);
+        HookInputs { perturbed: self.perturbed.then_some(perturbed), freeu, cache, shrink: None, map: None }
+    }
+}
