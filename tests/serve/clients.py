@@ -5,24 +5,17 @@ Run: python3 tests/serve/clients.py target/release/kiln
 
 import base64
 import io
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from served import Server, install
+
 PACKAGES = ["webuiapi==0.9.17", "openai>=2,<4", "pillow"]
+CONTROL = "models/emoji-controlnet-edges"
+UPSCALERS = "tests/fixtures/upscale"
 SIZE = 64
-
-
-def install(folder):
-    """Installs the packages; False where PyPI is not reached."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *PACKAGES]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        print("skipped: the packages cannot be installed:", result.stderr.strip().splitlines()[-1:])
-    return result.returncode == 0
 
 
 def webui(port):
@@ -47,7 +40,31 @@ def webui(port):
 
     larger = api.extra_single_image(image=made.image, upscaler_1="Lanczos", upscaling_resize=2)
     assert larger.image.size == (2 * SIZE, 2 * SIZE)
+    network = api.extra_single_image(image=made.image, upscaler_1="compact_x4", upscaling_resize=4)
+    assert network.image.size == (4 * SIZE, 4 * SIZE)
+    several = api.extra_batch_images(images=[made.image, made.image], upscaler_1="compact_x2", upscaling_resize=2)
+    assert [image.size for image in several.images] == [(2 * SIZE, 2 * SIZE)] * 2
     assert "Steps: 4" in api.png_info(made.images[0]).info
+
+    for upscaler in [webuiapi.HiResUpscaler.Latent, "compact_x2"]:
+        hires = api.txt2img(prompt="a red apple", enable_hr=True, hr_scale=1.5, hr_upscaler=upscaler, denoising_strength=0.6,
+                            hr_second_pass_steps=3, **common)
+        assert hires.image.size == (SIZE * 3 // 2, SIZE * 3 // 2) and hires.info["width"] == SIZE * 3 // 2, hires.info
+        assert "Hires upscale: 1.5" in hires.info["infotexts"][0], hires.info
+
+    assert api.controlnet_version() >= 1 and api.controlnet_model_list() == ["emoji-controlnet-edges"]
+    assert "canny" in api.controlnet_module_list()
+    detected = api.controlnet_detect(images=[made.image], module="canny", processor_res=SIZE, threshold_a=50, threshold_b=100)
+    assert len(detected.images) == 1, detected
+    unit = webuiapi.ControlNetUnit(image=made.image, module="canny", model="emoji-controlnet-edges", weight=0.8, processor_res=SIZE, threshold_a=50, threshold_b=100)
+    # The client keeps scripts from one call to the next unless they are given.
+    guided = api.txt2img(prompt="a red apple", controlnet_units=[unit], alwayson_scripts={}, **common)
+    assert len(guided.images) == 2, "the result, and what the preprocessor made"
+    assert guided.images[0].tobytes() != made.images[0].tobytes()
+    assert "ControlNet 0" in guided.info["infotexts"][0], guided.info
+    both = api.img2img(images=[made.image], prompt="a red apple", controlnet_units=[unit], denoising_strength=0.5,
+                       alwayson_scripts={}, **common)
+    assert both.image.size == (SIZE, SIZE)
 
     assert api.get_options()["sd_model_checkpoint"] == "emoji"
     api.set_options({"CLIP_stop_at_last_layers": 1})
@@ -57,13 +74,13 @@ def webui(port):
             getattr(api, name)()
     assert api.get_progress()["progress"] == 0.0
     result = []
-    thread = threading.Thread(target=lambda: result.append(api.txt2img(prompt="a boat", steps=1000 - 1, **{**common})))
+    thread = threading.Thread(target=lambda: result.append(api.txt2img(prompt="a boat", steps=1000 - 1, alwayson_scripts={}, **common)))
     thread.start()
     while api.get_progress()["state"]["sampling_step"] < 2:
         time.sleep(0.05)
     api.interrupt()
     thread.join()
-    assert len(result[0].images) == 1
+    assert len(result[0].images) == 1, result[0].json
     api.util_wait_for_ready()
     print("webuiapi: passed")
 
@@ -82,12 +99,21 @@ def openai(port):
     events = list(client.images.generate(prompt="a red apple", size=size, stream=True, partial_images=2, extra_body={"steps": 20}))
     assert events[-1].type == "image_generation.completed", events
     assert all(event.type == "image_generation.partial_image" for event in events[:-1])
+    assert [event.partial_image_index for event in events[:-1]] == list(range(len(events) - 1)) and len(events) > 1
+    last = Image.open(io.BytesIO(base64.b64decode(events[-1].b64_json)))
+    assert last.size == (SIZE, SIZE) and "parameters" in last.info
+    linked = client.images.generate(prompt="a red apple", size=size, response_format="url", extra_body=extra)
+    assert linked.data[0].url.startswith("http://127.0.0.1")
     image = images[0].convert("RGBA")
     image.paste((0, 0, 0, 0), (0, 0, SIZE, SIZE // 2))
     file = io.BytesIO()
     image.save(file, "PNG")
     edited = client.images.edit(image=("image.png", file.getvalue(), "image/png"), prompt="a pear", extra_body=extra)
     assert len(edited.data) == 1
+    streamed = list(client.images.edit(image=("image.png", file.getvalue(), "image/png"), prompt="a pear", stream=True, extra_body=extra))
+    assert streamed[-1].type == "image_edit.completed", streamed
+    varied = client.images.create_variation(image=("image.png", file.getvalue(), "image/png"), n=2, size=size, extra_body=extra)
+    assert len(varied.data) == 2 and varied.data[0].b64_json != varied.data[1].b64_json
     try:
         client.images.generate(prompt="a", size="big")
         raise AssertionError("a wrong size was taken")
@@ -98,18 +124,15 @@ def openai(port):
 
 def main(program):
     with tempfile.TemporaryDirectory() as folder:
-        if not install(folder):
+        if not install(folder, PACKAGES):
             return
-        sys.path.insert(0, folder)
-        server = subprocess.Popen([program, "serve", "-m", "models/emoji", "--listen", "127.0.0.1:0"],
-                                  stdout=subprocess.PIPE, text=True)
+        server = Server(program, "--control-dir", CONTROL, "--upscaler-dir", UPSCALERS)
         try:
-            port = int(server.stdout.readline().strip().rsplit(":", 1)[1])
-            webui(port)
-            openai(port)
+            webui(server.port)
+            openai(server.port)
+            server.stop()
         finally:
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(timeout=60) == 0
+            server.kill()
 
 
 main(sys.argv[1])

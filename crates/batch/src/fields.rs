@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use kiln_engine::{ControlUse, LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
+use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
 use kiln_scheduler::ScheduleChoice;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -76,9 +76,10 @@ pub(crate) fn of_json(field: &str, value: Value) -> Result<Value, String> {
             Err("expected a string".into())
         }
         (OptionKind::Seed, value) if value.as_f64().is_some_and(|seed| seed < 0.0) => Ok(Value::Null),
-        (kind @ (OptionKind::Loras | OptionKind::Controls), Value::Array(all)) => {
+        (kind @ (OptionKind::Loras | OptionKind::Controls | OptionKind::IpAdapters), Value::Array(all)) => {
             let one = |value: Value| match (value, kind) {
                 (Value::String(text), OptionKind::Loras) => value_of::<LoraUse>(&text),
+                (Value::String(text), OptionKind::IpAdapters) => value_of::<IpAdapterUse>(&text),
                 (Value::String(text), _) => value_of::<ControlUse>(&text),
                 (other, _) => Ok(other),
             };
@@ -96,7 +97,13 @@ pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
         OptionKind::Flag | OptionKind::Switch if ["on", "off"].contains(&text.trim()) => {
             return Ok((text.trim() == "on").into());
         }
-        OptionKind::Borders | OptionKind::Loras | OptionKind::Controls | OptionKind::Size | OptionKind::Numbers => {
+        OptionKind::Form(_)
+        | OptionKind::Borders
+        | OptionKind::Loras
+        | OptionKind::Controls
+        | OptionKind::IpAdapters
+        | OptionKind::Size
+        | OptionKind::Numbers => {
             let mut request = Request::default();
             let row = find_option(field).ok_or("expected a field of a request")?;
             row.value_mut(&mut request).read(text.trim())?;
@@ -278,7 +285,7 @@ mod tests {
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
         assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
-        assert!(long_name("promt").unwrap_err().contains("The fields are aesthetic_score, batch_count,"));
+        assert!(long_name("promt").unwrap_err().contains("The fields are aesthetic_score, apg_eta,"));
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
             assert!(JobSpec::new(none).unwrap_err().contains("no prompt"));
         }

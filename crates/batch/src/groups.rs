@@ -13,7 +13,8 @@ pub(crate) fn groups<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<Vec<usize>>
     let (mut known, mut loras) = (HashMap::new(), HashMap::new());
     for (i, job) in jobs.enumerate() {
         let next = loras.len();
-        let nets: Vec<_> = job.controls.iter().map(|control| &control.using.net).collect();
+        let adapters = job.ip_adapters.iter().map(|adapter| &adapter.using.model);
+        let nets: Vec<_> = job.controls.iter().map(|control| &control.using.net).chain(adapters).collect();
         let of_loras = *loras.entry(json!([job.loras, nets]).to_string()).or_insert(next);
         let next = groups.len();
         let group = *known.entry(json!(job.shared()).to_string()).or_insert(next);

@@ -104,7 +104,7 @@ impl<'a, 'w> RunState<'a, 'w> {
                 .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
             Event::Text { .. } => self.tell(BatchEvent::Begin(Stage::Encode)),
             Event::Enlarge { .. } => self.tell(BatchEvent::Begin(Stage::Upscale)),
-            Event::Image(_) => Ok(()),
+            Event::Preview { .. } | Event::Image(_) => Ok(()),
         }
     }
 

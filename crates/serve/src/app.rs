@@ -1,7 +1,8 @@
 //! What all routes share: the jobs, the scheduler, the models, and the way of a request into them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kiln_engine::{
     HiresUpscaler, Job, LoraName, LoraUse, OPTIONS, OptionKind, OptionRow, Request, UpscalerChoice, find_lora,
@@ -17,6 +18,7 @@ use crate::image_format::ImageFormat;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob};
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
+use crate::named_files;
 use crate::options::ServeOptions;
 use crate::scheduler::{Control, Scheduler, Task};
 
@@ -42,6 +44,10 @@ pub(crate) struct Submission {
     /// The model's name.
     pub(crate) model: Option<String>,
     pub(crate) client: String,
+    /// Jobs of a higher priority come first.
+    pub(crate) priority: i32,
+    /// The job's longest time.
+    pub(crate) limit: Option<Duration>,
     pub(crate) preview_every: usize,
     pub(crate) format: ImageFormat,
     /// The request as it came, without input images.
@@ -63,9 +69,11 @@ impl App {
     }
 
     fn submit_now(&self, submission: Submission) -> Result<Arc<Entry>, Refused> {
-        let Submission { mut request, files, model, client, preview_every, format, mut shown, warnings, id } =
-            submission;
+        let submitted = Instant::now();
+        let Submission { mut request, files, model, client, priority, limit, preview_every, format, .. } = submission;
+        let Submission { mut shown, warnings, id, .. } = submission;
         let model = self.models.find(model.as_deref())?.clone();
+        check_inputs(&request, files.as_ref())?;
         let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
         drop(files);
         shown.insert("seed".into(), job.seed.into());
@@ -80,11 +88,20 @@ impl App {
             control: control.clone(),
         });
         let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
-        let listener = Box::new(JobListener { entry: entry.clone(), format, runtime, metrics });
+        let output = self.options.output.clone();
+        let listener = Box::new(JobListener { entry: entry.clone(), format, output, runtime, metrics });
         self.jobs.add(entry.clone());
-        let task = Task { client, model: model.folder, job: Arc::new(job), control, listener };
+        // The shorter of the job's own limit and the server's.
+        let limit = limit.into_iter().chain(self.options.limits.time).min();
+        let (model, job) = (model.folder, Arc::new(job));
+        let task = Task { client, model, priority, submitted, limit, job, control, listener };
         self.scheduler.submit(task).inspect_err(|_| self.jobs.remove(&entry.id))?;
         Ok(entry)
+    }
+
+    /// `https` where connections are encrypted.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.options.tls.is_some() { "https" } else { "http" }
     }
 
     /// Whether a number that a client gave is one for a new job.
@@ -105,13 +122,9 @@ impl App {
             refuse("width", width.saturating_mul(height), limits.pixels)?;
         }
         if let Some(row) = OPTIONS.iter().find(|row| is_of_server(row) && !row.value(request).is_default()) {
-            return Err(Refused::value(row.name, "given", "nothing: requests name no files of the server"));
+            return Err(Refused::value(row.name, "given", "nothing: requests name no folders of the server"));
         }
-        if matches!(request.hires_upscaler, Some(HiresUpscaler::Pixels(UpscalerChoice::File(_)))) {
-            let expected = "a filter: requests name no files of the server";
-            return Err(Refused::value("hires_upscaler", "a file", expected));
-        }
-        request.loras.iter_mut().try_for_each(only_name)?;
+        self.find_named(request)?;
         let job = request.resolve(&model.folder)?;
         refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;
         refuse("steps", job.steps, limits.steps)?;
@@ -131,11 +144,53 @@ impl App {
     }
 }
 
-/// Whether an option names files or folders where the server runs, which requests must not. Input images come with the request.
-pub fn is_of_server(row: &OptionRow) -> bool {
-    let names_files =
-        matches!(row.kind, OptionKind::File | OptionKind::Folder | OptionKind::Model | OptionKind::Controls);
-    names_files && !["init", "mask"].contains(&row.name)
+/// Whether an option names folders or adapters where the server runs, which requests must not. Input images come with the request; models,
+/// control networks, upscalers and LoRAs are names of those that the server has.
+pub(crate) fn is_of_server(row: &OptionRow) -> bool {
+    matches!(row.kind, OptionKind::Folder | OptionKind::IpAdapters)
+}
+
+impl App {
+    /// Puts the server's own files in the places of their names.
+    fn find_named(&self, request: &mut Request) -> Result<(), Refused> {
+        request.loras.iter_mut().try_for_each(only_name)?;
+        if !request.controls.is_empty() {
+            let all = named_files::control_networks(self.options.control_dir.as_deref());
+            for control in &mut request.controls {
+                control.net = named("controls", &all, &control.net, "the server's control networks")?;
+            }
+        }
+        if let Some(HiresUpscaler::Pixels(UpscalerChoice::File(path))) = &mut request.hires_upscaler {
+            *path = self.upscaler("hires_upscaler", path)?;
+        }
+        if let Some(refiner) = &mut request.refiner {
+            let name = refiner.to_string_lossy();
+            let known: Vec<&str> = self.models.iter().map(|model| model.id.as_str()).collect();
+            let expected = format!("one of the server's models: {}", known.join(", "));
+            let model = self.models.find(Some(&name));
+            let model = model.map_err(|_| Refused::value("refiner", format!("{name:?}"), expected))?;
+            *refiner = model.folder.path().to_path_buf();
+        }
+        Ok(())
+    }
+
+    /// The file of an upscaler that a request names in the field `field`.
+    ///
+    /// # Errors
+    /// [`Refused`] with the names that there are.
+    pub(crate) fn upscaler(&self, field: &str, name: &Path) -> Result<PathBuf, Refused> {
+        let all = named_files::upscalers(self.options.upscaler_dir.as_deref());
+        named(field, &all, name, "lanczos, bicubic, bilinear, nearest or one of the server's upscalers")
+    }
+}
+
+/// The path of a name among those of `all`.
+fn named(field: &str, all: &[(String, PathBuf)], name: &Path, what: &str) -> Result<PathBuf, Refused> {
+    let name = name.to_string_lossy();
+    let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    let names = if names.is_empty() { "it has none".into() } else { names.join(", ") };
+    let found = named_files::find(all, &name).map(Path::to_path_buf);
+    found.ok_or_else(|| Refused::value(field, format!("{name:?}"), format!("{what}: {names}")))
 }
 
 /// A message that names input images without the folder of the server where they are.
@@ -169,7 +224,23 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
         let bytes = crate::base64_image::decode(name, &text.to_string_lossy())?;
         *field = Some(store(&mut folder, name, &bytes)?);
     }
+    for (i, control) in request.controls.iter_mut().enumerate() {
+        let Some(text) = control.image.take() else { continue };
+        let bytes = crate::base64_image::decode("controls", &text.to_string_lossy())?;
+        control.image = Some(store(&mut folder, &format!("control-{i}"), &bytes)?);
+    }
     Ok(folder)
+}
+
+/// Refuses input images that did not come with the request: no route passes a path on.
+fn check_inputs(request: &Request, folder: Option<&TempDir>) -> Result<(), Refused> {
+    let controls = request.controls.iter().map(|control| control.image.as_deref());
+    let images = [request.init.as_deref(), request.mask.as_deref()].into_iter().chain(controls).flatten();
+    let is_stored = |path: &Path| folder.is_some_and(|folder| path.parent() == Some(folder.path()));
+    match images.filter(|path| !is_stored(path)).count() {
+        0 => Ok(()),
+        _ => Err(Refused::invalid("an input image is no image in Base64")),
+    }
 }
 
 /// Writes a file of this name into `folder`, which is made first.
@@ -192,7 +263,25 @@ pub(crate) fn store(folder: &mut Option<TempDir>, name: &str, bytes: &[u8]) -> R
 
 #[cfg(test)]
 mod tests {
+    use kiln_engine::ControlUse;
+
     use super::*;
+
+    #[test]
+    fn images_come_with_the_request() {
+        let mut request = Request { init: Some("aGFsbG8".into()), ..Request::default() };
+        request.controls = vec![ControlUse { image: Some("aGFsbG8".into()), ..ControlUse::new("canny") }];
+        let files = store_inputs(&mut request).unwrap();
+        assert!(
+            check_inputs(&request, files.as_ref()).is_ok() && request.controls[0].image.as_ref().unwrap().is_file()
+        );
+        for path in ["/etc/passwd", "init"] {
+            let request = Request { init: Some(path.into()), ..Request::default() };
+            assert!(check_inputs(&request, files.as_ref()).is_err(), "{path}");
+        }
+        let controls = vec![ControlUse { image: Some("/etc/passwd".into()), ..ControlUse::new("canny") }];
+        assert!(check_inputs(&Request { controls, ..Request::default() }, None).is_err());
+    }
 
     #[test]
     fn loras_are_names_and_no_paths() {

@@ -97,6 +97,8 @@ pub(crate) enum RefusedKind {
     Internal,
     /// The job was canceled before it was done.
     Canceled,
+    /// The job's time was over before it was done.
+    Expired,
 }
 
 impl RefusedKind {
@@ -114,6 +116,7 @@ impl RefusedKind {
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
             Self::Canceled => (StatusCode::CONFLICT, "canceled"),
+            Self::Expired => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
         }
     }
 }

@@ -26,6 +26,15 @@ impl ImageFormat {
         }
     }
 
+    /// The ending of files.
+    pub(crate) fn ending(self) -> &'static str {
+        match self {
+            Self::Png => "png",
+            Self::Jpeg(_) => "jpg",
+            Self::WebP => "webp",
+        }
+    }
+
     pub(crate) fn media_type(self) -> &'static str {
         match self {
             Self::Png => "image/png",

@@ -16,8 +16,14 @@
 //!     limits: Limits::default(),
 //!     max_batch: None,
 //!     max_per_client: 4,
+//!     max_delay: Duration::ZERO,
+//!     control_dir: None,
+//!     upscaler_dir: None,
+//!     output: None,
+//!     prompt_store: None,
 //!     keep: Duration::from_secs(600),
 //!     access: Access::default(),
+//!     tls: None,
 //! })?;
 //! println!("http://{}", server.address());
 //! server.wait()?;
@@ -35,10 +41,15 @@ mod image_format;
 mod jobs;
 mod metrics;
 mod models;
+mod named_files;
 mod options;
+mod parse;
+mod redis_texts;
 mod scheduler;
 mod server;
+mod tls;
 
 pub use error::{Error, Result};
-pub use options::{Access, Limits, ServeOptions};
+pub use options::{Access, Limits, ServeOptions, Tls};
+pub use parse::read_request;
 pub use server::Server;

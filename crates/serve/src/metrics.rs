@@ -118,6 +118,7 @@ impl Metrics {
             End::Done => "done",
             End::Canceled => "canceled",
             End::Failed { .. } => "failed",
+            End::Expired(_) => "expired",
         };
         self.jobs.get_or_create(&Outcome { outcome }).inc();
     }
@@ -125,7 +126,9 @@ impl Metrics {
     /// The engine's memory and its cache of texts.
     pub(crate) fn engine(&self, engine: &Engine) {
         let timings = engine.timings();
-        for (source, count) in [("encoder", timings.texts_encoded), ("cache", timings.texts_known)] {
+        for (source, count) in
+            [("encoder", timings.texts_encoded), ("cache", timings.texts_known), ("store", timings.texts_shared)]
+        {
             self.texts.get_or_create(&Texts { source }).set(whole(count as u64));
         }
         if let Some(bytes) = engine.gpu_memory() {

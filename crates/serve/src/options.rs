@@ -25,10 +25,31 @@ pub struct ServeOptions {
     pub max_batch: Option<usize>,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
     pub max_per_client: usize,
+    /// How long a step waits for company where nothing runs.
+    pub max_delay: Duration,
+    /// The folder of control networks that requests name.
+    pub control_dir: Option<PathBuf>,
+    /// The folder of upscalers that requests name.
+    pub upscaler_dir: Option<PathBuf>,
+    /// The address of a store of encoded texts that servers share: `redis://HOST:PORT`.
+    pub prompt_store: Option<String>,
+    /// The folder into which all images are written, with their settings.
+    pub output: Option<PathBuf>,
     /// How long finished jobs and their images are kept.
     pub keep: Duration,
     /// Who may come in.
     pub access: Access,
+    /// For connections that are encrypted; `None` for plain ones.
+    pub tls: Option<Tls>,
+}
+
+/// The files of an encrypted server, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, with those that lead from it to a known one.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// What a request may ask for.
@@ -44,11 +65,13 @@ pub struct Limits {
     pub body: usize,
     /// Jobs that wait.
     pub queue: usize,
+    /// The longest time of a job; `None` is for no limit.
+    pub time: Option<Duration>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pixels: 4 << 20, steps: 1000, images: 64, body: 64 << 20, queue: 256 }
+        Self { pixels: 4 << 20, steps: 1000, images: 64, body: 64 << 20, queue: 256, time: None }
     }
 }
 

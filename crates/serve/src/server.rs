@@ -10,9 +10,13 @@ use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use kiln_engine::TextStore;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::error::{Error, Result};
@@ -21,7 +25,9 @@ use crate::jobs::{Current, Jobs};
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::options::ServeOptions;
+use crate::redis_texts::RedisTexts;
 use crate::scheduler::{Scheduler, SchedulerOptions};
+use crate::tls;
 
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
@@ -52,6 +58,10 @@ impl Server {
     pub fn start(options: ServeOptions) -> Result<Self> {
         options.check()?;
         options.setup.check()?;
+        check_folders(&options)?;
+        let texts = options.prompt_store.as_deref().map(RedisTexts::new).transpose()?;
+        let texts = texts.map(|texts| Arc::new(texts) as Arc<dyn TextStore>);
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let models = Models::open(&options)?;
         let system = |what| move |source| Error::System { what, source };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -67,6 +77,8 @@ impl Server {
         let of_scheduler = SchedulerOptions {
             max_batch: options.max_batch,
             max_per_client: options.max_per_client,
+            max_delay: options.max_delay,
+            texts,
             queue: options.limits.queue,
             setup: options.setup.clone(),
         };
@@ -85,7 +97,7 @@ impl Server {
         let (end, ended) = watch::channel(false);
         let (routes, of_thread) = (router(app.clone()), app.clone());
         let run = move || {
-            runtime.block_on(serve(listener, routes, of_thread, ended));
+            runtime.block_on(serve(listener, tls, routes, of_thread, ended));
             runtime.shutdown_timeout(LAST_ANSWERS);
         };
         let thread = std::thread::Builder::new().name("server".into()).spawn(run).map_err(system("a thread"))?;
@@ -95,6 +107,12 @@ impl Server {
     /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The same as a URL.
+    pub fn url(&self) -> String {
+        let scheme = self.app.scheme();
+        format!("{scheme}://{}", self.address)
     }
 
     /// Refuses new jobs from now on. Those that were taken are finished.
@@ -128,8 +146,29 @@ impl Server {
     }
 }
 
+/// Refuses folders that are not there.
+fn check_folders(options: &ServeOptions) -> Result<()> {
+    let folders = [
+        (&options.control_dir, "`control_dir`, a folder with control networks"),
+        (&options.upscaler_dir, "`upscaler_dir`, a folder with upscalers"),
+        (&options.output, "`output`, a folder for images"),
+    ];
+    for (folder, what) in folders {
+        if let Some(folder) = folder {
+            kiln_files::check_folder(folder, what).map_err(kiln_engine::Error::from)?;
+        }
+    }
+    Ok(())
+}
+
 /// Takes connections until the end.
-async fn serve(listener: TcpListener, routes: Router, app: Arc<App>, mut end: watch::Receiver<bool>) {
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    routes: Router,
+    app: Arc<App>,
+    mut end: watch::Receiver<bool>,
+) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let prune = app.clone();
@@ -148,11 +187,24 @@ async fn serve(listener: TcpListener, routes: Router, app: Arc<App>, mut end: wa
         };
         match accepted {
             (Ok(permit), Ok((stream, address))) => {
-                let connection = connection(stream, routes.clone().layer(Extension(ConnectInfo(address))));
-                let watched = graceful.watch(connection);
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!("a connection: {error}"); // events may come later
+                }
+                let routes = routes.clone().layer(Extension(ConnectInfo(address)));
+                let (watcher, tls) = (graceful.watcher(), tls.clone());
                 tokio::spawn(async move {
                     // A client that goes away, or speaks no HTTP, concerns no one else.
-                    if let Err(error) = watched.await {
+                    let ended = match tls {
+                        None => watcher.watch(connection(stream, routes)).await.map_err(|error| error.to_string()),
+                        Some(tls) => match timeout(LONGEST_HEAD, tls.accept(stream)).await {
+                            Ok(Ok(stream)) => {
+                                watcher.watch(connection(stream, routes)).await.map_err(|error| error.to_string())
+                            }
+                            Ok(Err(error)) => Err(error.to_string()),
+                            Err(_) => Err("the handshake took too long".into()),
+                        },
+                    };
+                    if let Err(error) = ended {
                         tracing::debug!(%address, "connection: {error}");
                     }
                     drop(permit);
@@ -166,20 +218,17 @@ async fn serve(listener: TcpListener, routes: Router, app: Arc<App>, mut end: wa
         }
     }
     drop(listener);
-    if tokio::time::timeout(LAST_ANSWERS, graceful.shutdown()).await.is_err() {
+    if timeout(LAST_ANSWERS, graceful.shutdown()).await.is_err() {
         tracing::warn!("clients did not take their answers within {} s", LAST_ANSWERS.as_secs());
     }
     pruning.abort();
 }
 
 /// One connection with its routes.
-fn connection(
-    stream: TcpStream,
+fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
     routes: Router,
-) -> hyper::server::conn::http1::Connection<TokioIo<TcpStream>, TowerToHyperService<Router>> {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!("a connection: {error}"); // events may come later
-    }
+) -> hyper::server::conn::http1::Connection<TokioIo<S>, TowerToHyperService<Router>> {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
     builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 
+use super::page::is_of_page;
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::options::Access;
@@ -36,7 +37,9 @@ pub(super) async fn check(
         let message = "pages of other origins may not use this server; name them with `cors`";
         return Refused::new(RefusedKind::Forbidden, message).into_response();
     }
-    let is_free = access.is_open() || OPEN.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+    let path = request.uri().path();
+    let needs_none = OPEN.contains(&path) || is_of_page(path) || request.method() == Method::OPTIONS;
+    let is_free = access.is_open() || needs_none;
     let client = match known(headers, access) {
         Some(client) => client,
         None if is_free => Client(address.ip().to_string()),

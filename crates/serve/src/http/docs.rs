@@ -9,7 +9,8 @@ use kiln_engine::{find_option, request_schema};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{health, jobs, lists, openai, settings};
+use super::jobs::MOST_PRIORITY;
+use super::{health, jobs, lists, openai, settings, upscale};
 use crate::app::is_of_server;
 
 #[derive(OpenApi)]
@@ -17,7 +18,7 @@ use crate::app::is_of_server;
     info(title = "Kiln", description = "Images from prompts."),
     paths(
         jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, jobs::events, jobs::image, lists::capabilities,
-        lists::models, openai::generations, openai::edits, openai::variations, settings::read, health::healthz, health::readyz, health::metrics
+        lists::models, openai::generations, openai::edits, openai::variations, settings::read, upscale::upscale, health::healthz, health::readyz, health::metrics
     ),
     tags(
         (name = "jobs", description = "Jobs, their events and images"),
@@ -53,8 +54,7 @@ fn job_schema() -> Value {
         schema.remove("$schema");
     }
     if let Some(fields) = schema["properties"].as_object_mut() {
-        let is_of_server = |name: &str| find_option(name).is_some_and(is_of_server) || name.starts_with("refiner");
-        fields.retain(|name, _| !is_of_server(name));
+        fields.retain(|name, _| !find_option(name).is_some_and(is_of_server));
         let text = |text: &str| json!({ "type": ["string", "null"], "description": text });
         fields.insert("model".into(), text("The model's name. Default: the first one."));
         for (name, what) in [("init", "The image to begin with"), ("mask", "The part that is made again")] {
@@ -62,6 +62,16 @@ fn job_schema() -> Value {
         }
         let every = json!({ "type": ["integer", "null"], "minimum": 0, "description": "Steps between previews; 0 for none. Default: 1." });
         fields.insert("preview_every".into(), every);
+        let priority = json!({
+            "type": ["integer", "null"], "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY,
+            "description": "Jobs of a higher priority come first. Default: 0.",
+        });
+        fields.insert("priority".into(), priority);
+        let timeout = json!({
+            "type": ["number", "null"], "exclusiveMinimum": 0,
+            "description": "Seconds after which the job fails with `deadline_exceeded`. Default: the server's limit.",
+        });
+        fields.insert("timeout".into(), timeout);
     }
     schema["required"] = json!(["prompt"]);
     schema
@@ -70,16 +80,16 @@ fn job_schema() -> Value {
 /// The same as a page.
 pub(super) async fn page() -> impl IntoResponse {
     // It needs no script, and nothing from elsewhere.
-    let policy = [(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")];
+    let policy = [(header::CONTENT_SECURITY_POLICY, "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'")];
     (policy, Html(html(&document())))
 }
 
 const HEAD: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>Kiln: the API</title><style>\
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>Kiln: the API</title><link rel=\"icon\" href=\"page/icon.svg\"><style>\
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
 code{font-family:ui-monospace,monospace;font-size:.9em}section{margin:2rem 0}table{border-collapse:collapse;width:100%}\
 td,th{border-bottom:1px solid #8886;padding:.3rem .6rem;text-align:left;vertical-align:top}b{min-width:4rem;display:inline-block}\
-</style><h1>Kiln: the API</h1><p>The same as a file: <a href=\"/openapi.json\">openapi.json</a>. All bodies are JSON unless \
+</style><main><h1>Kiln: the API</h1><p>The same as a file: <a href=\"/openapi.json\">openapi.json</a>. All bodies are JSON unless \
 something else is said.</p>";
 
 /// The routes by their tags, then the types of bodies.
@@ -102,7 +112,7 @@ fn html(document: &Value) -> String {
     for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
         page.push_str(&schema_html(name, schema));
     }
-    page + "</section></html>"
+    page + "</section></main></html>"
 }
 
 fn route_html(path: &str, method: &str, route: &Value) -> String {

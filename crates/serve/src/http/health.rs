@@ -29,7 +29,7 @@ pub(super) async fn readyz(State(app): Shared) -> impl IntoResponse {
 }
 
 /// Counters and histograms for Prometheus.
-#[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, description = "The text format of OpenMetrics.", body = String)))]
+#[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, description = "The text format of OpenMetrics.", content_type = "application/openmetrics-text", body = String)))]
 pub(super) async fn metrics(State(app): Shared) -> impl IntoResponse {
     const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, TYPE)], app.metrics.text())

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -20,8 +21,12 @@ use crate::error::Refused;
 use crate::image_format::ImageFormat;
 use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen};
 
-/// The field of a request that is not a job's.
+/// The fields of a request that are not a job's.
 const PREVIEW_EVERY: &str = "preview_every";
+const PRIORITY: &str = "priority";
+const TIMEOUT: &str = "timeout";
+/// The highest priority; the lowest is its opposite.
+pub(super) const MOST_PRIORITY: i64 = 100;
 /// Steps between previews where nothing is said.
 const USUAL_PREVIEW: usize = 1;
 /// Fields with images, which are not shown again.
@@ -63,8 +68,8 @@ pub(super) async fn create(
 }
 
 /// The submission in a body.
-fn submission(body: &[u8], Client(client): Client) -> Result<Submission, Refused> {
-    let (spec, more) = JobSpec::parse(body, &[PREVIEW_EVERY]).map_err(Refused::invalid)?;
+pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submission, Refused> {
+    let (spec, more) = JobSpec::parse(body, &[PREVIEW_EVERY, PRIORITY, TIMEOUT]).map_err(Refused::invalid)?;
     let JobSpec { mut request, model, output } = spec;
     if let Some(output) = output {
         return Err(Refused::value("output", format!("{output:?}"), "nothing: the server writes no files for clients"));
@@ -76,17 +81,36 @@ fn submission(body: &[u8], Client(client): Client) -> Result<Submission, Refused
             every.ok_or_else(|| Refused::value(PREVIEW_EVERY, value, "a whole number of steps, or 0 for none"))?
         }
     };
+    let priority = match more.get(PRIORITY) {
+        None | Some(Value::Null) => 0,
+        Some(value) => {
+            let priority = value.as_i64().filter(|priority| priority.abs() <= MOST_PRIORITY);
+            let expected = || format!("a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}");
+            priority.ok_or_else(|| Refused::value(PRIORITY, value, expected()))? as i32
+        }
+    };
+    let limit = match more.get(TIMEOUT) {
+        None | Some(Value::Null) => None,
+        Some(value) => {
+            let limit =
+                value.as_f64().filter(|limit| *limit > 0.0).and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+            Some(limit.ok_or_else(|| Refused::value(TIMEOUT, value, "a number of seconds above 0"))?)
+        }
+    };
     let shown = shown(body);
     let files = store_inputs(&mut request)?;
     let model = model.map(|model| model.to_string_lossy().into_owned());
     let (format, warnings, id) = (ImageFormat::Png, Vec::new(), None);
-    Ok(Submission { request, files, model, client, preview_every, format, shown, warnings, id })
+    Ok(Submission { request, files, model, client, priority, limit, preview_every, format, shown, warnings, id })
 }
 
 /// The request as it came, without images.
 fn shown(body: &[u8]) -> Map<String, Value> {
     let mut shown: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
     shown.retain(|name, _| !IMAGES.contains(&name.as_str()));
+    for control in shown.get_mut("controls").and_then(Value::as_array_mut).into_iter().flatten() {
+        control.as_object_mut().map(|control| control.remove("image"));
+    }
     shown
 }
 

@@ -1,17 +1,21 @@
 //! Lists for clients: models, samplers, options.
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::extract::State;
 use kiln_engine::{
-    Family, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names, lora_files,
+    Family, HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
+    lora_files,
 };
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Shared;
-use crate::app::App;
+use crate::app::{App, is_of_server};
 use crate::models::Model;
+use crate::named_files::{control_networks, upscalers};
 
 /// What the server has and allows.
 #[derive(Serialize, ToSchema)]
@@ -25,6 +29,10 @@ pub(super) struct Capabilities {
     loras: Vec<String>,
     /// Words of prompts that have vectors of their own.
     embeddings: Vec<String>,
+    /// Names for `net` of the field `controls`.
+    controls: Vec<String>,
+    /// Names for `hires_upscaler`: filters, and the server's networks.
+    upscalers: Vec<String>,
     /// The fields of a request.
     options: Vec<OptionView>,
     limits: LimitsView,
@@ -97,14 +105,18 @@ pub(super) struct LimitsView {
 pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
     let limits = app.options.limits;
     let setup = &app.options.setup;
+    let names = |all: Vec<(String, PathBuf)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let filters: Vec<String> = HiresUpscaler::names().into_iter().map(String::from).collect();
     let loras = setup.lora_dir.as_deref().and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
     Json(Capabilities {
         version: env!("CARGO_PKG_VERSION"),
         models: app.models.iter().map(|model| model_view(&app, model)).collect(),
         samplers: SamplerKind::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
         schedulers: SigmaSchedule::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
-        loras: loras.into_iter().map(|(name, _)| name).collect(),
+        loras: names(loras),
         embeddings: embedding_names(setup.embeddings_dir.as_deref()),
+        controls: names(control_networks(app.options.control_dir.as_deref())),
+        upscalers: filters.into_iter().chain(names(upscalers(app.options.upscaler_dir.as_deref()))).collect(),
         options: OPTIONS.iter().filter_map(option_view).collect(),
         limits: LimitsView {
             pixels: limits.pixels,
@@ -138,10 +150,11 @@ fn model_view(app: &App, model: &Model) -> ModelView {
 
 /// An option of a request over HTTP, which names no files of the server.
 fn option_view(row: &'static OptionRow) -> Option<OptionView> {
-    if row.name.starts_with("refiner") {
-        return None; // the server runs jobs without one
+    if is_of_server(row) {
+        return None;
     }
     let group = match row.group {
+        OptionGroup::Hires => "hires",
         OptionGroup::Prompt => "prompt",
         OptionGroup::Image => "image",
         OptionGroup::Sampling => "sampling",
@@ -150,7 +163,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
     };
     let whole = |number: usize| Some(number as f64).filter(|_| number < usize::MAX);
     let (kind, minimum, maximum) = match row.kind {
-        OptionKind::Text | OptionKind::Choice(_) | OptionKind::Name(_) => ("string", None, None),
+        OptionKind::Text | OptionKind::Form(_) | OptionKind::Choice(_) | OptionKind::Name(_) => ("string", None, None),
         OptionKind::Flag | OptionKind::Switch => ("boolean", None, None),
         OptionKind::Whole { min, max } => ("integer", whole(min), whole(max)),
         OptionKind::Number { min, max } => ("number", Some(min), Some(max)),
@@ -162,6 +175,9 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
         OptionKind::File => ("image", None, None),
         OptionKind::Borders => ("borders", None, None),
         OptionKind::Loras => ("loras", None, None),
+        OptionKind::Controls => ("controls", None, None),
+        OptionKind::Model => ("model", None, None),
+        OptionKind::Upscaler(_) => ("upscaler", None, None),
         _ => return None,
     };
     let choices = Some(row.kind.names()).filter(|names| !names.is_empty());

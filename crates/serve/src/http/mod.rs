@@ -6,10 +6,13 @@ mod docs;
 mod health;
 mod jobs;
 mod lists;
+mod network;
 mod observe;
 mod openai;
+mod page;
 mod payload;
 mod settings;
+mod upscale;
 
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
@@ -29,7 +32,23 @@ use crate::jobs::ErrorView;
 
 pub(crate) use a1111::Options as WebOptions;
 pub(crate) use access::Client;
+pub(crate) use network::enlarge_by_network;
 pub(crate) use payload::Payload;
+
+/// Reads the body of `POST /v1/jobs`, for [`crate::read_request`].
+pub(crate) fn read_job(body: &[u8]) {
+    let _ = jobs::submission(body, Client(String::new())); // what is wrong is of no interest
+}
+
+/// The same for the fields of OpenAI's routes.
+pub(crate) fn read_openai(fields: Map<String, Value>) {
+    openai::read(fields);
+}
+
+/// The same for the fields of AUTOMATIC1111's routes.
+pub(crate) fn read_a1111(fields: Map<String, Value>) {
+    a1111::read(fields);
+}
 
 /// The header by which OpenAI's clients know whether to try again.
 const SHOULD_RETRY: &str = "x-should-retry";
@@ -48,6 +67,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/capabilities", get(lists::capabilities))
         .route("/v1/models", get(lists::models))
         .route("/v1/settings", post(settings::read))
+        .route("/v1/upscale", post(upscale::upscale))
+        .route("/", get(page::index))
+        .route("/page/{*path}", get(page::file))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

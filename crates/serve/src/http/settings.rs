@@ -60,7 +60,7 @@ pub(crate) fn settings(app: &App, bytes: &[u8]) -> Result<SettingsView, Refused>
 }
 
 /// The fields of a request that are not defaults, without files.
-fn said(request: &Request) -> Map<String, Value> {
+pub(super) fn said(request: &Request) -> Map<String, Value> {
     let fields = |request: &Request| serde_json::to_value(request).unwrap_or_default();
     let (mut said, default) = (fields(request), fields(&Request::default()));
     if let Some(said) = said.as_object_mut() {

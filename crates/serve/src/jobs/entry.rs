@@ -276,13 +276,10 @@ impl Entry {
         // The sender lives as long as this entry.
         let _ = changed.wait_for(|()| self.is_finished()).await;
         let state = self.state.lock();
-        match &state.end {
-            Some(End::Failed { message, is_usage }) => {
-                let kind = if *is_usage { RefusedKind::Invalid } else { RefusedKind::Internal };
-                Err(Refused::new(kind, message.clone()))
-            }
-            Some(End::Canceled) => Err(Refused::new(RefusedKind::Canceled, "the job was canceled")),
-            Some(End::Done) | None => Ok(state.images.values().cloned().collect()),
+        match (&state.end, state.failure()) {
+            (_, Some(refused)) => Err(refused),
+            (Some(End::Canceled), _) => Err(Refused::new(RefusedKind::Canceled, "the job was canceled")),
+            _ => Ok(state.images.values().cloned().collect()),
         }
     }
 
@@ -351,13 +348,7 @@ impl Entry {
             request: self.request.clone(),
             images: state.images.values().map(|image| ImageView::of(&self.id, image)).collect(),
             warnings: state.warnings.clone(),
-            error: match &state.end {
-                Some(End::Failed { message, is_usage }) => {
-                    let kind = if *is_usage { RefusedKind::Invalid } else { RefusedKind::Internal };
-                    Some(Refused::new(kind, message.clone()).into())
-                }
-                _ => None,
-            },
+            error: state.failure().map(Into::into),
         }
     }
 }
@@ -372,10 +363,25 @@ impl State {
         self.status = match end {
             End::Done => Status::Done,
             End::Canceled => Status::Canceled,
-            End::Failed { .. } => Status::Failed,
+            End::Failed { .. } | End::Expired(_) => Status::Failed,
         };
         self.previews.clear();
         self.finished = Some((SystemTime::now(), Instant::now()));
+    }
+
+    /// Why the job failed, if it did.
+    fn failure(&self) -> Option<Refused> {
+        match &self.end {
+            Some(End::Failed { message, is_usage }) => {
+                let kind = if *is_usage { RefusedKind::Invalid } else { RefusedKind::Internal };
+                Some(Refused::new(kind, message.clone()))
+            }
+            Some(End::Expired(limit)) => {
+                let message = format!("the job was not done within {} s, its `timeout`", limit.as_secs_f64());
+                Some(Refused { param: Some("timeout".into()), ..Refused::new(RefusedKind::Expired, message) })
+            }
+            Some(End::Done | End::Canceled) | None => None,
+        }
     }
 
     /// The part of the work that is done.

@@ -1,10 +1,12 @@
 //! From the scheduler's news to the state of a job.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kiln_engine::GeneratedImage;
+use kiln_files::{FileRules, PlannedFile};
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use tokio::runtime::Handle;
 
@@ -18,6 +20,8 @@ use crate::scheduler::{End, Listener, News};
 pub(crate) struct JobListener {
     pub(crate) entry: Arc<Entry>,
     pub(crate) format: ImageFormat,
+    /// The folder into which images are written, too.
+    pub(crate) output: Option<PathBuf>,
     pub(crate) runtime: Handle,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -50,9 +54,15 @@ impl Listener for JobListener {
 impl JobListener {
     fn encode(&self, image: GeneratedImage) {
         self.entry.expect_image();
-        let (entry, format) = (self.entry.clone(), self.format);
+        let (entry, format, output) = (self.entry.clone(), self.format, self.output.clone());
         self.runtime.spawn_blocking(move || {
             let file = format.encode(&image).map_err(|error| format!("image {}: {error}", image.index + 1));
+            if let (Some(folder), Ok(file)) = (&output, &file)
+                && let Err(error) = write(folder, &format!("{}-{}.{}", entry.id, image.index, format.ending()), file)
+            {
+                tracing::error!("{error}");
+                entry.warn(format!("image {} could not be written to the folder of the server", image.index + 1));
+            }
             let GeneratedImage { index, seed, width, height, parameters, settings, .. } = image;
             entry.set_image(file.map(|file| {
                 let (file, media_type) = (file.into(), format.media_type());
@@ -60,6 +70,12 @@ impl JobListener {
             }));
         });
     }
+}
+
+/// Writes a file that is there whole or not at all.
+fn write(folder: &Path, name: &str, file: &[u8]) -> kiln_files::Result<()> {
+    let rules = FileRules { field: "output", what: "the image", extensions: &["png", "jpg", "webp"], overwrite: false };
+    PlannedFile::named(&folder.join(name), rules)?.write(|to| to.write_all(file))
 }
 
 /// A task is dropped without its end only if the scheduler's thread failed.

@@ -140,13 +140,15 @@ impl ImageView {
     }
 }
 
-/// The request in Kiln's settings of an image, without the input images, which settings name and do not contain, and without a
-/// refiner, which the server does not run.
+/// The request in Kiln's settings of an image, without the input images, which settings name and do not contain.
 pub(crate) fn request_of(settings: &str) -> Value {
     let settings: Value = serde_json::from_str(settings).unwrap_or_default();
     let mut request = settings.get("request").cloned().unwrap_or_default();
     if let Some(request) = request.as_object_mut() {
-        request.retain(|name, _| name != "init" && name != "mask" && !name.starts_with("refiner"));
+        request.retain(|name, _| name != "init" && name != "mask");
+        for control in request.get_mut("controls").and_then(Value::as_array_mut).into_iter().flatten() {
+            control.as_object_mut().map(|control| control.remove("image"));
+        }
     }
     request
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Error, Event, GroupId};
+use kiln_engine::{Event, GroupId};
 
 use super::policy::Candidate;
 use super::task::{End, News, Task};
@@ -15,12 +15,14 @@ pub(super) struct Active {
     pub(super) task: Task,
     /// Its place in the order of arrival.
     pub(super) arrived: u64,
-    /// Calls of the denoiser of one batch.
+    /// Calls of the denoiser of one batch, over both passes.
     pub(super) evaluations: usize,
     /// The number of the batch that starts next.
     pub(super) next: usize,
     /// Batches that are done.
     pub(super) finished: usize,
+    /// Images that another thread decodes.
+    pub(super) decoding: usize,
     /// Batches that run.
     pub(super) parts: Vec<Part>,
     /// How it ends when the step is done, where it cannot go on.
@@ -36,26 +38,41 @@ pub(super) struct Part {
     /// Its lane, and its group there.
     pub(super) lane: usize,
     pub(super) group: GroupId,
-    /// Calls of the denoiser that are done.
+    /// Calls of the denoiser that are done, and those of them in the pass before.
     pub(super) done: usize,
+    pub(super) before: usize,
+    /// Width and height of its images in this pass.
+    pub(super) size: [usize; 2],
     /// When its last preview was made.
     pub(super) previewed: Option<Instant>,
 }
 
 impl Active {
     /// A task in the order of arrival; with the error where it has no schedule.
-    pub(super) fn new(task: Task, arrived: u64) -> std::result::Result<Self, (Task, Error)> {
-        let evaluations = match task.job.schedule(&task.model) {
-            Ok(schedule) => schedule.points().len() - schedule.start(),
-            Err(error) => return Err((task, error.into())),
+    pub(super) fn new(task: Task, arrived: u64) -> std::result::Result<Self, Box<(Task, kiln_engine::Error)>> {
+        let evaluations = match task.job.evaluations_of_passes(&task.model) {
+            Ok(evaluations) => evaluations,
+            Err(error) => return Err(Box::new((task, error.into()))),
         };
         let (next, finished, parts) = (0, 0, Vec::new());
-        Ok(Self { task, arrived, evaluations, next, finished, parts, failed: None, position: None })
+        Ok(Self { task, arrived, evaluations, next, finished, decoding: 0, parts, failed: None, position: None })
+    }
+
+    /// Adds a batch that has joined a running batch of `lane`: the next one.
+    pub(super) fn start_part(&mut self, lane: usize, group: GroupId) {
+        let size = [self.task.job.width, self.task.job.height];
+        self.parts.push(Part { number: self.next, lane, group, done: 0, before: 0, size, previewed: None });
+        self.next += 1;
+    }
+
+    /// Whether its time is over.
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        self.task.limit.is_some_and(|limit| now.saturating_duration_since(self.task.submitted) >= limit)
     }
 
     /// Whether all batches are done.
     pub(super) fn is_done(&self) -> bool {
-        self.finished == self.task.job.batch_count
+        self.finished == self.task.job.batch_count && self.decoding == 0
     }
 
     /// Whether any batch has started.
@@ -91,17 +108,19 @@ impl Active {
     ) -> impl Iterator<Item = (Option<usize>, Candidate<'_>)> {
         let job = &self.task.job;
         let (done, total) = self.progress();
-        let candidate = move |is_running| Candidate {
+        let candidate = move |is_running, size| Candidate {
             client: &self.task.client,
+            priority: self.task.priority,
             arrived: self.arrived,
             remaining: (total - done) * job.batch_size,
             images: job.batch_size,
-            kind: (lane, [job.width, job.height]),
+            kind: (lane, size),
             is_running,
             has_started: self.has_started(),
         };
-        let running = (0..self.parts.len()).map(move |i| (Some(i), candidate(true)));
-        let next = (may_start && self.next < job.batch_count).then(|| (None, candidate(false)));
+        let running = self.parts.iter().enumerate().map(move |(i, part)| (Some(i), candidate(true, part.size)));
+        let first = [job.width, job.height];
+        let next = (may_start && self.next < job.batch_count).then(|| (None, candidate(false, first)));
         running.chain(next)
     }
 
@@ -123,6 +142,8 @@ pub(super) fn news_of(event: Event) -> Option<News> {
             "image {} overflowed {from} in the VAE; it and all following images are decoded in {to}",
             index + 1
         )),
-        Event::Text { .. } | Event::Step { .. } | Event::Enlarge { .. } | Event::Image(_) => return None,
+        Event::Text { .. } | Event::Step { .. } | Event::Preview { .. } | Event::Enlarge { .. } | Event::Image(_) => {
+            return None;
+        }
     })
 }

@@ -1,10 +1,10 @@
-//! Running batches of one model, one for each list of LoRAs.
+//! Running batches of one model, one for each set of networks: LoRAs, control networks, and a refiner.
 
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, LoraUse, Result, RunningBatch};
+use kiln_engine::{Control, Engine, Job, LoraUse, Refiner, Result, RunningBatch};
 
-/// LoRAs stay in the weights for so many times the time that it took to bring them there, while others wait.
+/// Networks stay in memory for so many times the time that it took to bring them there, while others wait.
 const STAY: u32 = 4;
 
 /// Running batches, of which the weights fit one at a time.
@@ -13,27 +13,42 @@ pub(super) struct Lanes {
     /// By their numbers, which stay the same.
     lanes: Vec<(usize, Lane)>,
     numbers: usize,
-    /// The lane whose LoRAs are in the weights, since when, and until when it stays.
+    /// The lane whose networks are in memory, and until when it stays.
     current: Option<(usize, Instant)>,
 }
 
 struct Lane {
     loras: Vec<LoraUse>,
+    controls: Vec<Control>,
+    refiner: Option<Refiner>,
     running: RunningBatch,
 }
 
+impl Lane {
+    fn new(job: &Job) -> Self {
+        let (loras, controls, refiner) = (job.loras.clone(), job.controls.clone(), job.refiner.clone());
+        Self { loras, controls, refiner, running: RunningBatch::new() }
+    }
+
+    /// Whether a job's networks are these. Control images and strengths are each job's own.
+    fn fits(&self, job: &Job) -> bool {
+        let nets = |controls: &[Control]| controls.iter().map(|control| control.using.net.clone()).collect::<Vec<_>>();
+        self.loras == job.loras && self.refiner == job.refiner && nets(&self.controls) == nets(&job.controls)
+    }
+}
+
 impl Lanes {
-    /// The number of the lane for these LoRAs.
-    pub(super) fn of(&mut self, loras: &[LoraUse]) -> usize {
-        if let Some((number, _)) = self.lanes.iter().find(|(_, lane)| lane.loras == loras) {
+    /// The number of the lane for a job's networks.
+    pub(super) fn of(&mut self, job: &Job) -> usize {
+        if let Some((number, _)) = self.lanes.iter().find(|(_, lane)| lane.fits(job)) {
             return *number;
         }
         self.numbers += 1;
-        self.lanes.push((self.numbers, Lane { loras: loras.to_vec(), running: RunningBatch::new() }));
+        self.lanes.push((self.numbers, Lane::new(job)));
         self.numbers
     }
 
-    /// The lane that has to stay for a while, since its LoRAs came at a cost.
+    /// The lane that has to stay for a while, since its networks came at a cost.
     pub(super) fn staying(&self) -> Option<usize> {
         self.current.filter(|(_, until)| Instant::now() < *until).map(|(number, _)| number)
     }
@@ -43,10 +58,10 @@ impl Lanes {
         self.lanes.iter_mut().find(|(known, _)| *known == number).map(|(_, lane)| &mut lane.running)
     }
 
-    /// Brings a lane's LoRAs into the weights.
+    /// Brings a lane's networks into memory.
     ///
     /// # Errors
-    /// Those of [`Engine::set_loras`].
+    /// Those of [`Engine::set_refiner`], [`Engine::set_controls`] and [`Engine::set_loras`].
     pub(super) fn enter(&mut self, number: usize, engine: &mut Engine) -> Result<()> {
         if self.current.is_some_and(|(current, _)| current == number) {
             return Ok(());
@@ -54,6 +69,8 @@ impl Lanes {
         let Some((_, lane)) = self.lanes.iter().find(|(known, _)| *known == number) else { return Ok(()) };
         self.current = None;
         let start = Instant::now();
+        engine.set_refiner(lane.refiner.as_ref())?;
+        engine.set_controls(&lane.controls)?;
         engine.take_loras(&lane.loras, &mut |_| Ok(()))?;
         let cost: Duration = start.elapsed();
         self.current = Some((number, Instant::now() + STAY * cost));

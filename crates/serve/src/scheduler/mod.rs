@@ -7,6 +7,8 @@
 //! Nothing here knows of HTTP.
 
 mod active;
+mod decoding;
+mod finishing;
 mod lanes;
 mod policy;
 mod queue;

@@ -1,9 +1,10 @@
 //! Who takes part in the next step.
 //!
-//! Tasks with the least work left come first, which gives the least mean time (shortest remaining processing time). Alone, that
+//! Tasks of the highest priority come first, and of these the ones with the least work left, which gives the least mean time (shortest remaining processing time). Alone, that
 //! rule would leave long tasks behind for ever, and one client could keep all others out. So every [`FAIR_TURN`]th step is led
 //! by the oldest task of the client whose turn was longest ago.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// One of so many steps belongs to the oldest task of a client.
@@ -14,13 +15,15 @@ const FAIR_TURN: u64 = 4;
 pub struct Candidate<'a> {
     /// The task's client.
     pub client: &'a str,
+    /// Higher ones come first.
+    pub priority: i32,
     /// The task's place in the order of arrival.
     pub arrived: u64,
     /// Calls of the denoiser, times images, that the whole task still needs.
     pub remaining: usize,
     /// Images that run at once.
     pub images: usize,
-    /// What candidates of one step have in common: the LoRAs in the weights, and the size of the images.
+    /// What candidates of one step have in common: the networks in memory, and the size of the images.
     pub kind: (usize, [usize; 2]),
     /// Whether the images are in the running batch already.
     pub is_running: bool,
@@ -46,12 +49,17 @@ impl Policy {
         Self { max_images: max_images.max(1), max_per_client, steps: 0, turns: HashMap::new() }
     }
 
+    /// The most images of one step.
+    pub fn max_images(&self) -> usize {
+        self.max_images
+    }
+
     /// The candidates of the next step, of which there are at most `room` images beyond the first candidate: by their places
     /// in `all`, the leader first. They are of one kind.
     pub fn choose(&mut self, all: &[Candidate<'_>], room: Option<usize>) -> Vec<usize> {
         self.steps += 1;
         let mut order: Vec<usize> = (0..all.len()).filter(|i| self.may_run(&all[*i], all)).collect();
-        order.sort_by_key(|i| (all[*i].remaining, all[*i].arrived, !all[*i].is_running, *i));
+        order.sort_by_key(|i| (Reverse(all[*i].priority), all[*i].remaining, all[*i].arrived, !all[*i].is_running, *i));
         let fair = self.steps.is_multiple_of(FAIR_TURN).then(|| self.fair(&order, all)).flatten();
         let Some(leader) = fair.or(order.first().copied()) else { return Vec::new() };
         let most = self.max_images.min(room.unwrap_or(usize::MAX));
@@ -95,7 +103,7 @@ mod tests {
 
     fn waits(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
         let (is_running, has_started) = (false, false);
-        Candidate { client, arrived, remaining, images: 1, kind: (0, [64, 64]), is_running, has_started }
+        Candidate { client, priority: 0, arrived, remaining, images: 1, kind: (0, [64, 64]), is_running, has_started }
     }
 
     fn runs(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
@@ -156,6 +164,19 @@ mod tests {
         let all = [runs("a", 0, 9), waits("a", 1, 9), waits("b", 7, 99)];
         let leaders: Vec<usize> = (0..16).map(|_| policy.choose(&all, None)[0]).collect();
         assert_eq!(leaders.iter().filter(|i| **i == 2).count(), 2, "{leaders:?}");
+    }
+
+    #[test]
+    fn a_higher_priority_comes_first_and_leaves_the_fair_turns() {
+        let mut policy = Policy::new(1, 0);
+        let urgent = Candidate { priority: 1, ..waits("b", 7, 99) };
+        let all = [runs("a", 0, 9), urgent];
+        let leaders: Vec<usize> = (0..16).map(|_| policy.choose(&all, None)[0]).collect();
+        assert_eq!(
+            leaders.iter().filter(|i| **i == 0).count(),
+            2,
+            "every eighth step is the other client's: {leaders:?}"
+        );
     }
 
     #[test]

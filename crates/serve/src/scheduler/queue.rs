@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Error, Result, Setup};
+use kiln_engine::{Engine, Error, Result, Setup, TextStore};
 use kiln_models::ModelFolder;
 use parking_lot::{Condvar, Mutex};
 
@@ -14,17 +14,24 @@ use super::worker::Worker;
 use crate::metrics::Metrics;
 
 /// How the scheduler runs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct SchedulerOptions {
     /// The most images of one step. `None` is for 1 on the CPU, whose cores one image keeps busy, and 8 on a GPU.
     pub max_batch: Option<usize>,
     /// The most tasks of one client that run at once while others wait; 0 is for no limit.
     pub max_per_client: usize,
+    /// How long a step waits for company where nothing runs and the batch is not full.
+    pub max_delay: Duration,
+    /// A store of encoded texts that servers share.
+    pub texts: Option<Arc<dyn TextStore>>,
     /// The most tasks that wait.
     pub queue: usize,
     /// How models run.
     pub setup: Setup,
 }
+
+/// Work for the engine that is no task: it is done between two steps.
+pub type Errand = Box<dyn FnOnce(&mut Engine) + Send>;
 
 /// Why a task is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +70,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Queue {
     incoming: VecDeque<Task>,
+    errands: VecDeque<Errand>,
     load: Load,
     /// Whether the first model's weights were read.
     ready: bool,
@@ -130,6 +138,23 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Takes an errand, which is done between two steps: one at a time, in their order.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; the errand is dropped.
+    pub fn run(&self, errand: Errand) -> std::result::Result<(), Refusal> {
+        let mut queue = self.shared.queue.lock();
+        if queue.draining || self.has_ended() {
+            return Err(Refusal::Stopping);
+        }
+        if queue.errands.len() >= self.shared.options.queue {
+            return Err(Refusal::Full(Duration::from_secs(1)));
+        }
+        queue.errands.push_back(errand);
+        self.shared.wake.notify_one();
+        Ok(())
+    }
+
     /// Whether tasks are taken and the first model's weights are there.
     pub fn is_ready(&self) -> bool {
         let queue = self.shared.queue.lock();
@@ -181,13 +206,26 @@ impl Shared {
     /// The tasks that came; waits for the first one where `is_idle`. `None` where nothing is to be done any more.
     pub(super) fn take(&self, is_idle: bool) -> Option<Vec<Task>> {
         let mut queue = self.queue.lock();
-        while is_idle && queue.incoming.is_empty() {
+        while is_idle && queue.incoming.is_empty() && queue.errands.is_empty() {
             if queue.draining {
                 return None;
             }
             self.wake.wait(&mut queue);
         }
         Some(queue.incoming.drain(..).collect())
+    }
+
+    /// The next errand.
+    pub(super) fn take_errand(&self) -> Option<Errand> {
+        self.queue.lock().errands.pop_front()
+    }
+
+    /// Waits until something comes, at most for this time.
+    pub(super) fn wait(&self, most: Duration) {
+        let mut queue = self.queue.lock();
+        if queue.incoming.is_empty() && queue.errands.is_empty() && !queue.draining {
+            self.wake.wait_for(&mut queue, most);
+        }
     }
 
     /// Whether all tasks are canceled.
@@ -214,6 +252,7 @@ impl Shared {
         let mut queue = self.queue.lock();
         queue.draining = true;
         queue.incoming.clear();
+        queue.errands.clear();
         queue.failure = Some(error);
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use kiln_engine::{GeneratedImage, Job, Stage};
 use kiln_media::Rgb8Image;
@@ -13,6 +14,12 @@ pub struct Task {
     pub client: String,
     /// The model, which [`Arc::ptr_eq`] distinguishes from others.
     pub model: Arc<ModelFolder>,
+    /// Tasks of a higher priority come first; 0 is usual.
+    pub priority: i32,
+    /// When it came.
+    pub submitted: Instant,
+    /// After this time it ends without its images.
+    pub limit: Option<Duration>,
     /// What is made.
     pub job: Arc<Job>,
     /// Requests to the running task.
@@ -66,6 +73,8 @@ pub enum End {
     Done,
     /// It was canceled.
     Canceled,
+    /// It was not done within this time, its limit.
+    Expired(Duration),
     /// It cannot be made.
     Failed {
         /// Why.

@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kiln_engine::{Engine, Error, Event, GroupId, Result, Stage};
 use kiln_models::ModelFolder;
 
-use super::active::{Active, Part, news_of};
+use super::active::{Active, news_of};
+use super::decoding::Decoding;
 use super::lanes::Lanes;
 use super::policy::{Candidate, Policy};
 use super::queue::{Load, Shared};
@@ -20,17 +21,19 @@ const MAX_BATCH_GPU: usize = 8;
 
 /// The thread's state.
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     model: Arc<ModelFolder>,
-    engine: Option<Engine>,
+    pub(super) engine: Option<Engine>,
     /// Until when the model stays while others wait.
     stays_until: Instant,
-    lanes: Lanes,
-    tasks: Vec<Active>,
+    pub(super) lanes: Lanes,
+    pub(super) tasks: Vec<Active>,
     policy: Policy,
+    /// Decodes while steps run; from the first image on that it can decode.
+    pub(super) decoding: Option<Decoding>,
     arrivals: u64,
     /// The images of a step for which there is memory, where more did not fit.
-    room: Option<usize>,
+    pub(super) room: Option<usize>,
 }
 
 /// A choice: the place of a task, and of its batch that runs, or none for its next batch.
@@ -47,6 +50,7 @@ impl Worker {
             lanes: Lanes::default(),
             tasks: Vec::new(),
             policy,
+            decoding: None,
             arrivals: 0,
             room: None,
         }
@@ -62,7 +66,14 @@ impl Worker {
             tasks.into_iter().for_each(|task| self.accept(task));
             self.obey();
             self.take_turn();
-            self.advance();
+            self.run_errand();
+            match self.delay() {
+                Some(time) => self.shared.wait(time),
+                None => {
+                    let moved = self.advance();
+                    self.take_decoded(!moved);
+                }
+            }
             self.publish();
         }
     }
@@ -74,13 +85,18 @@ impl Worker {
         self.lanes.clear();
         self.shared.publish_model(None);
         let Self { shared, model, tasks, .. } = self;
-        let engine = Engine::load(ModelFolder::clone(model), &shared.options.setup, &mut |event| {
+        let mut engine = Engine::load(ModelFolder::clone(model), &shared.options.setup, &mut |event| {
             if let Event::Begin(stage) = event {
                 let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
                 own.for_each(|active| active.task.listener.tell(News::Stage(stage)));
             }
             if shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        if let Some(texts) = &shared.options.texts
+            && !engine.share_texts(texts.clone())
+        {
+            tracing::warn!("encoded texts are not shared: the model has no digest");
+        }
         let usual = if engine.is_on_gpu() { MAX_BATCH_GPU } else { 1 };
         let max_batch = shared.options.max_batch.unwrap_or(usual);
         self.policy = Policy::new(max_batch, shared.options.max_per_client);
@@ -95,24 +111,64 @@ impl Worker {
         self.arrivals += 1;
         match Active::new(task, self.arrivals) {
             Ok(active) => self.tasks.push(active),
-            Err((mut task, error)) => self.shared.end(&mut task, failed(&error)),
+            Err(refused) => {
+                let (mut task, error) = *refused;
+                self.shared.end(&mut task, failed(&error));
+            }
         }
+    }
+
+    /// Does the next errand. It is dropped where no model can be loaded.
+    fn run_errand(&mut self) {
+        let Some(errand) = self.shared.take_errand() else { return };
+        if self.engine.is_none()
+            && let Err(error) = self.load()
+        {
+            tracing::error!("{error}");
+        }
+        if let Some(engine) = &mut self.engine {
+            errand(engine);
+        }
+    }
+
+    /// How long a step waits for company: where nothing runs, the images that wait do not fill a batch, and the oldest came less
+    /// than the option's time ago.
+    fn delay(&self) -> Option<Duration> {
+        let waiting: usize = self.tasks.iter().map(|active| active.task.job.images()).sum();
+        let runs = self.tasks.iter().any(Active::has_started);
+        if runs || self.tasks.is_empty() || waiting >= self.policy.max_images() {
+            return None;
+        }
+        let oldest = self.tasks.iter().map(|active| active.task.submitted).min()?;
+        self.shared.options.max_delay.checked_sub(oldest.elapsed()).filter(|left| !left.is_zero())
     }
 
     /// Does what the tasks' controls ask for.
     fn obey(&mut self) {
-        let stopping = self.shared.is_stopping();
+        let (stopping, now) = (self.shared.is_stopping(), Instant::now());
         let mut place = 0;
         while let Some(active) = self.tasks.get(place) {
             let control = active.task.control.clone();
             if stopping || control.is_canceled() {
                 self.end(place, End::Canceled);
+            } else if active.has_expired(now) {
+                let limit = active.task.limit.unwrap_or_default();
+                self.end(place, End::Expired(limit));
             } else if control.is_finishing() {
                 let end = if active.has_started() { End::Done } else { End::Canceled };
-                let decoded = (0..active.parts.len()).try_for_each(|_| self.finish_part(place, 0));
-                self.end(place, decoded.map_or_else(|error| failed(&error), |()| end));
+                let decoded = (0..active.parts.len()).try_for_each(|_| self.finish_early(place));
+                match decoded {
+                    Err(error) => self.end(place, failed(&error)),
+                    // What is being decoded comes first.
+                    Ok(()) if self.tasks[place].decoding > 0 => {
+                        let active = &mut self.tasks[place];
+                        (active.finished, active.next) = (active.task.job.batch_count, active.task.job.batch_count);
+                        place += 1;
+                    }
+                    Ok(()) => self.end(place, end),
+                }
             } else if !active.parts.is_empty() && control.take_skip() {
-                match self.finish_part(place, 0) {
+                match self.finish_early(place) {
                     Err(error) => self.end(place, failed(&error)),
                     Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
                     Ok(()) => {}
@@ -136,7 +192,8 @@ impl Worker {
     /// Loads another model where it is its turn.
     fn take_turn(&mut self) {
         let has_own = self.tasks.iter().any(|active| self.is_own(active));
-        if !self.lanes.is_empty() || (has_own && self.engine.is_some() && !self.is_leaving()) {
+        let decodes = self.tasks.iter().any(|active| active.decoding > 0);
+        if !self.lanes.is_empty() || decodes || (has_own && self.engine.is_some() && !self.is_leaving()) {
             return;
         }
         let others = self.tasks.iter().filter(|active| self.engine.is_none() || !self.is_own(active));
@@ -157,7 +214,7 @@ impl Worker {
         let mut all: Vec<(usize, Chosen, Candidate<'_>)> = Vec::new();
         for (place, active) in self.tasks.iter().enumerate() {
             if Arc::ptr_eq(&active.task.model, &self.model) {
-                let lane = self.lanes.of(&active.task.job.loras);
+                let lane = self.lanes.of(&active.task.job);
                 let own = active.candidates(lane, may_start);
                 all.extend(own.map(|(part, candidate)| (lane, (place, part), candidate)));
             }
@@ -172,12 +229,16 @@ impl Worker {
         (chosen.first().map_or(0, |(lane, _)| *lane), chosen.into_iter().map(|(_, chosen)| chosen).collect())
     }
 
-    /// One step of those who are chosen.
-    fn advance(&mut self) {
+    /// One step of those who are chosen. False where there is none.
+    fn advance(&mut self) -> bool {
         let (lane, chosen) = self.choose();
-        if chosen.is_empty() {
-            return;
+        if !chosen.is_empty() {
+            self.advance_chosen(lane, &chosen);
         }
+        !chosen.is_empty()
+    }
+
+    fn advance_chosen(&mut self, lane: usize, chosen: &[Chosen]) {
         let arrived: Vec<u64> = chosen.iter().map(|(place, _)| self.tasks[*place].arrived).collect();
         let Some(engine) = &mut self.engine else { return };
         if let Err(error) = self.lanes.enter(lane, engine) {
@@ -186,7 +247,7 @@ impl Worker {
         let mut active: Vec<GroupId> =
             chosen.iter().filter_map(|(place, part)| Some(self.tasks[*place].parts[(*part)?].group)).collect();
         let begin = Instant::now();
-        if let Err(error) = self.prepare(lane, &chosen, &mut active) {
+        if let Err(error) = self.prepare(lane, chosen, &mut active) {
             return self.step_failed(&arrived, chosen.len(), &error);
         }
         let images: usize = self.images_of(&active, lane);
@@ -232,7 +293,8 @@ impl Worker {
     fn join(&mut self, lane: usize, place: usize) -> Result<GroupId> {
         let Self { engine: Some(engine), lanes, tasks, .. } = self else { return Err(Error::Interrupted) };
         let Some(running) = lanes.running(lane) else { return Err(Error::Interrupted) };
-        let Active { task: Task { job, control, listener, .. }, next, parts, .. } = &mut tasks[place];
+        let active = &mut tasks[place];
+        let Active { task: Task { job, control, listener, .. }, next, parts, .. } = active;
         if *next == 0 {
             listener.tell(News::Started);
         }
@@ -243,8 +305,7 @@ impl Worker {
         if *next == 0 || parts.is_empty() {
             listener.tell(News::Stage(Stage::Denoise));
         }
-        parts.push(Part { number: *next, lane, group, done: 0, previewed: None });
-        *next += 1;
+        active.start_part(lane, group);
         Ok(group)
     }
 
@@ -273,7 +334,7 @@ impl Worker {
             let mut moved = false;
             for part in task.parts.iter_mut().filter(|part| part.lane == lane && active.contains(&part.group)) {
                 moved = true;
-                part.done = running.progress(part.group).map_or(part.done, |(done, _)| done);
+                part.done = running.progress(part.group).map_or(part.done, |(done, _)| part.before + done);
                 let first = part.number * task.task.job.batch_size;
                 match engine.preview(running, part.group) {
                     Ok(images) if images.is_empty() => {}
@@ -292,39 +353,6 @@ impl Worker {
                 task.tell_progress();
             }
         }
-    }
-
-    /// Decodes a group whose steps are done.
-    fn finish_group(&mut self, lane: usize, group: GroupId) {
-        let of_task = |active: &Active| active.parts.iter().position(|part| part.lane == lane && part.group == group);
-        let found = self.tasks.iter().enumerate().find_map(|(place, active)| Some((place, of_task(active)?)));
-        let Some((place, part)) = found else { return };
-        match self.finish_part(place, part) {
-            Err(error) => self.end(place, end_of(&error)),
-            Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
-            Ok(()) => {}
-        }
-    }
-
-    /// Takes a batch of a task out of the running batch, and decodes its images as they are.
-    fn finish_part(&mut self, place: usize, part: usize) -> Result<()> {
-        self.room = None;
-        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(()) };
-        let active = &mut tasks[place];
-        let part = active.parts.remove(part);
-        active.finished += 1;
-        let Some(running) = lanes.running(part.lane) else { return Ok(()) };
-        let Task { job, control, listener, .. } = &mut active.task;
-        let images = engine.finish(running, part.group, (job, part.number * job.batch_size), &mut |event| {
-            news_of(event).into_iter().for_each(|news| listener.tell(news));
-            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        for image in images {
-            shared.metrics.images.inc();
-            listener.tell(News::Image(Box::new(image)));
-        }
-        active.tell_progress();
-        Ok(())
     }
 
     /// A step of `n` batches failed: one batch alone fails its task; several are tried alone.
@@ -349,7 +377,7 @@ impl Worker {
     }
 
     /// Ends a task wherever it is.
-    fn end(&mut self, place: usize, end: End) {
+    pub(super) fn end(&mut self, place: usize, end: End) {
         let mut active = self.tasks.remove(place);
         for part in &active.parts {
             if let Some(running) = self.lanes.running(part.lane) {
@@ -377,7 +405,7 @@ impl Worker {
             }
         }
         let Self { lanes, tasks, .. } = self;
-        let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job.loras)).collect();
+        let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job)).collect();
         lanes.retain(|lane| wanted.contains(&lane));
         let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
@@ -395,7 +423,8 @@ fn is_no_room(error: &Error) -> bool {
     error.is_out_of_memory() || matches!(error, Error::Budget { .. })
 }
 
-fn end_of(error: &Error) -> End {
+/// How a task ends that failed so.
+pub(super) fn end_of(error: &Error) -> End {
     if matches!(error, Error::Interrupted) { End::Canceled } else { failed(error) }
 }
 

@@ -2,14 +2,18 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kiln_engine::{Enlarger, OpenUpscaler, TileRows, UpscalerChoice};
 use kiln_media::{Rgb8Image, StillFormat, encode};
+use kiln_serve::ServeOptions;
+use kiln_testkit::fixtures;
 use serde_json::{Value, json};
 
-use crate::support::{Served, alone, options, pixels};
+use crate::support::{Served, alone, cpu, options, pixels};
 
 fn post(served: &Served, path: &str, body: &Value) -> Value {
     let answer = served.post(&format!("/sdapi/v1/{path}"), body.to_string().as_bytes());
@@ -67,11 +71,12 @@ fn images_are_those_of_a_single_run_by_the_rules_of_that_program() {
 fn fields_that_are_left_out_are_named() {
     let served = Served::start(options());
     let mut wanted = body(2);
-    wanted["enable_hr"] = true.into();
+    (wanted["enable_hr"], wanted["hr_checkpoint_name"]) = (true.into(), "another".into());
+    wanted["alwayson_scripts"] = json!({ "ADetailer": { "args": [true] } });
     wanted["override_settings"] = json!({ "samples_format": "webp", "sd_model_checkpoint": "other", "tea": 1 });
     let answer = post(&served, "txt2img", &wanted);
     let warnings = answer["warnings"].as_array().unwrap();
-    for name in ["enable_hr", "override_settings.tea", "model"] {
+    for name in ["hr_checkpoint_name", "alwayson_scripts.ADetailer", "override_settings.tea", "model"] {
         let quoted = format!("`{name}`");
         assert!(warnings.iter().any(|text| text.as_str().unwrap().contains(&quoted)), "{name}: {warnings:?}");
     }
@@ -105,6 +110,49 @@ fn an_image_and_a_mask_follow_the_rules_of_that_program() {
     assert!(pixels[64 * 44 * 3..].chunks(3).all(|pixel| pixel == [200, 40, 40]), "what is not masked stays");
     assert_eq!((&answer["parameters"]["init_images"], &answer["parameters"]["mask"]), (&Value::Null, &Value::Null));
     assert_eq!(answer["warnings"], json!([]));
+}
+
+#[test]
+fn a_second_pass_is_that_of_a_single_run() {
+    let served = Served::start(ServeOptions { upscaler_dir: Some(fixtures("upscale")), ..options() });
+    for (upscaler, own_name) in [("Latent (bicubic)", "latent-bicubic"), ("compact_x2", "compact_x2.pth")] {
+        let mut wanted = body(4);
+        (wanted["enable_hr"], wanted["hr_scale"], wanted["hr_upscaler"]) = (true.into(), 1.5.into(), upscaler.into());
+        (wanted["denoising_strength"], wanted["hr_second_pass_steps"]) = (0.6.into(), 3.into());
+        let answer = post(&served, "txt2img", &wanted);
+        let mut job = own(4);
+        (job["hires_scale"], job["hires_strength"], job["hires_steps"]) = (1.5.into(), 0.6.into(), 3.into());
+        job["hires_upscaler"] = own_name.into();
+        if own_name.ends_with(".pth") {
+            job["upscaler_dir"] = fixtures("upscale").to_str().into();
+        }
+        let expected = alone(&[job]).remove(0).remove(0);
+        assert_eq!(pixels(&file(&answer["images"][0])), expected.rgb, "{upscaler}");
+        let info: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
+        assert_eq!((&info["width"], &info["infotexts"][0]), (&json!(96), &json!(expected.parameters)));
+        assert_eq!(answer["warnings"], json!([]));
+    }
+    let mut wrong = body(2);
+    (wrong["enable_hr"], wrong["hr_upscaler"]) = (true.into(), "../../etc/passwd".into());
+    assert_eq!(served.post("/sdapi/v1/txt2img", wrong.to_string().as_bytes()).status, 400);
+    assert_eq!(get(&served, "latent-upscale-modes")[2], json!({ "name": "Latent (bicubic)" }));
+}
+
+#[test]
+fn soft_inpainting_is_a_script() {
+    let served = Served::start(options());
+    let image = encode(&Rgb8Image::filled(64, 64, [200, 40, 40]).unwrap(), StillFormat::Png).unwrap();
+    let mask = encode(&Rgb8Image::filled(64, 64, [128; 3]).unwrap(), StillFormat::Png).unwrap();
+    let mut wanted = body(3);
+    wanted["init_images"] = json!([STANDARD.encode(&image)]);
+    wanted["mask"] = STANDARD.encode(&mask).into();
+    let hard = post(&served, "img2img", &wanted);
+    wanted["alwayson_scripts"] = json!({ "Soft Inpainting": { "args": [true, 1, 0.5, 4, 0, 0.5, 2] } });
+    let soft = post(&served, "img2img", &wanted);
+    let info: Value = serde_json::from_str(soft["info"].as_str().unwrap()).unwrap();
+    assert!(info["infotexts"][0].as_str().unwrap().contains("Soft inpainting enabled: True"), "{info}");
+    assert_ne!(hard["images"], soft["images"]);
+    assert_eq!(soft["warnings"], json!([]));
 }
 
 #[test]
@@ -165,8 +213,8 @@ fn a_client_that_goes_away_ends_its_job() {
 }
 
 #[test]
-fn images_are_enlarged_by_filters() {
-    let served = Served::start(options());
+fn images_are_enlarged_by_filters_and_networks() {
+    let served = Served::start(ServeOptions { upscaler_dir: Some(fixtures("upscale")), ..options() });
     let image = encode(&Rgb8Image::filled(20, 10, [200, 40, 40]).unwrap(), StillFormat::Png).unwrap();
     let image = STANDARD.encode(&image);
     let size = |answer: &Value| {
@@ -182,12 +230,29 @@ fn images_are_enlarged_by_filters() {
     let to_size = json!({ "resize_mode": 1, "upscaling_resize_w": 64, "upscaling_resize_h": 48 });
     assert_eq!(size(&with(to_size)), (64, 48));
     assert_eq!(size(&with(json!({ "upscaler_1": "None" }))), (20, 10));
+    let network = with(json!({ "upscaler_1": "compact_x4", "upscaling_resize": 4 }));
+    let expected = {
+        let choice = UpscalerChoice::File(fixtures("upscale/compact_x4.safetensors"));
+        let mut enlarger = Enlarger::load(OpenUpscaler::open(&choice, None).unwrap(), &cpu(), TileRows::Auto).unwrap();
+        let small = Rgb8Image::filled(20, 10, [200, 40, 40]).unwrap();
+        enlarger.enlarge(&small, 80, 40, &mut |_| ControlFlow::Continue(())).unwrap()
+    };
+    assert_eq!(pixels(&file(&network["image"])), expected.data(), "the bits of `kiln upscale`");
+    let both = with(json!({ "upscaler_2": "compact_x2", "extras_upscaler_2_visibility": 0.5, "upscaling_resize": 4 }));
+    assert_eq!(size(&both), (80, 40));
+    let names: Vec<Value> =
+        get(&served, "upscalers").as_array().unwrap().iter().map(|one| one["name"].clone()).collect();
+    assert!(
+        names.starts_with(&[json!("None"), json!("Lanczos"), json!("Nearest")]) && names.contains(&json!("compact_x4"))
+    );
     let many = json!({ "imageList": [{ "data": image, "name": "a" }, { "data": image, "name": "b" }], "upscaler_1": "Nearest" });
     assert_eq!(post(&served, "extra-batch-images", &many)["images"].as_array().unwrap().len(), 2);
     let large = json!({ "image": image, "upscaler_1": "Lanczos", "upscaling_resize": 64.0, "gfpgan_visibility": 1 });
     assert!(post(&served, "extra-single-image", &large)["html_info"].as_str().unwrap().contains("gfpgan_visibility"));
     for wrong in [
         json!({ "image": image, "upscaler_1": "R-ESRGAN 4x+" }),
+        json!({ "image": image, "upscaler_1": "../upscale/compact_x4" }),
+        json!({ "image": image, "upscaler_1": fixtures("upscale/compact_x4.safetensors").to_str() }),
         json!({ "image": "x" }),
         json!({ "image": image, "upscaling_resize": 1e9 }),
     ] {

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use kiln_serve::{Access, Error, Server};
+use kiln_serve::{Access, Error, ServeOptions, Server, Tls};
 
 use crate::jobs::job;
-use crate::support::{Served, options};
+use crate::support::{Served, alone, file, options};
 
 #[test]
 fn a_key_or_a_password_is_asked_for() {
@@ -107,4 +107,18 @@ fn options_that_cannot_be_are_refused_before_anything_is_opened() {
     let error = refused(&|options| options.listen = address);
     assert!(matches!(error, Error::Listen { .. }), "{error}");
     assert_eq!(Access::default(), options().access);
+}
+
+#[test]
+fn connections_are_encrypted() {
+    let tls = Tls { certificate: file("certificate.pem"), key: file("key.pem") };
+    let served = Served::start(ServeOptions { tls: Some(tls), ..options() });
+    assert!(served.address.starts_with("https://127.0.0.1:"));
+    let done = served.finished(&served.submit(&job("a pear", 2, 1)));
+    assert_eq!(served.image(&done, 0), alone(&[job("a pear", 2, 1)])[0][0].rgb);
+    // Clients that speak no TLS, or do not trust the certificate, get nothing.
+    let plain = served.address.replace("https", "http");
+    assert!(served.agent.get(format!("{plain}/healthz")).call().is_err());
+    assert!(ureq::get(format!("{}/healthz", served.address)).call().is_err());
+    assert_eq!(served.get("/healthz").status, 200);
 }

@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use kiln_engine::{
+    ByteSize, ExecutionTarget, MemoryOptions, Mode, ModeChoice, ModelFolder, Overlap, Planner, Request, Setup, Workload,
+};
 use kiln_serve::ServeOptions;
+use kiln_testkit::fixtures;
 use serde_json::Value;
 
 use crate::jobs::job;
-use crate::support::{Served, options};
+use crate::support::{Served, alone, cpu, options};
 
 /// Steps that take long enough for what happens meanwhile.
 const LONG: usize = 900;
@@ -109,14 +113,139 @@ fn a_second_signal_cancels_all_jobs() {
 }
 
 #[test]
+fn a_job_fails_by_name_when_its_time_is_over() {
+    let served = Served::start(options());
+    let mut limited = job("a pear", LONG, 1);
+    limited["timeout"] = 0.05.into();
+    let ended = served.finished(&served.submit(&limited));
+    assert_eq!((&ended["status"], &ended["error"]["code"]), (&"failed".into(), &"deadline_exceeded".into()));
+    assert!(ended["images"].as_array().unwrap().is_empty());
+    limited["timeout"] = 0.into();
+    served.post("/v1/jobs", limited.to_string().as_bytes()).refused(400, "invalid_request");
+    let mut strict = options();
+    strict.limits.time = Some(Duration::from_millis(50));
+    let served = Served::start(strict);
+    assert_eq!(served.finished(&served.submit(&job("a pear", LONG, 1)))["error"]["param"], "timeout");
+    assert!(served.get("/metrics").text().contains("kiln_jobs_total{outcome=\"expired\"} 1"));
+}
+
+#[test]
+fn a_higher_priority_comes_first() {
+    let served = Served::start(ServeOptions { max_batch: Some(1), ..options() });
+    let first = served.submit(&job("a pear", 300, 0));
+    served.wait(&first, is_running);
+    let usual: Vec<String> = (1..4).map(|seed| served.submit(&job("a pear", 30, seed))).collect();
+    let mut urgent = job("a pear", 30, 9);
+    urgent["priority"] = 1.into();
+    let urgent = served.finished(&served.submit(&urgent));
+    let end = |job: &Value| job["finished"].as_f64().unwrap();
+    // Three of four steps are the urgent job's, so that those of one length end after it.
+    assert!(usual.iter().all(|id| end(&served.finished(id)) > end(&urgent)));
+    urgent_is_in_range(&served);
+}
+
+fn urgent_is_in_range(served: &Served) {
+    let mut wrong = job("a pear", 2, 1);
+    wrong["priority"] = 101.into();
+    served.post("/v1/jobs", wrong.to_string().as_bytes()).refused(400, "invalid_request");
+}
+
+#[test]
+fn a_step_waits_for_company() {
+    let served =
+        Served::start(ServeOptions { max_batch: Some(4), max_delay: Duration::from_millis(1500), ..options() });
+    served.wait_ready();
+    let ids: Vec<String> = (0..3).map(|seed| served.submit(&job("a pear", 3, seed))).collect();
+    ids.iter().for_each(|id| assert_eq!(served.finished(id)["status"], "done"));
+    // Each of the three steps had all three images.
+    let metrics = served.get("/metrics").text();
+    assert!(metrics.contains("kiln_step_images_sum 9.0\nkiln_step_images_count 3"), "{metrics}");
+}
+
+#[test]
+fn images_are_decoded_while_steps_run() {
+    let jobs: Vec<Value> = (0..4).map(|seed| job("a pear", 6 + 4 * seed, seed as u64)).collect();
+    let expected = alone(&jobs);
+    let setup = Setup { beside: Overlap::Always, ..cpu() };
+    let served = Served::start(ServeOptions { max_batch: Some(4), setup, ..options() });
+    let mut many = job("a fig", 5, 7);
+    (many["batch_size"], many["batch_count"]) = (2.into(), 2.into());
+    let ids: Vec<String> = jobs.iter().chain([&many]).map(|job| served.submit(job)).collect();
+    for (id, expected) in ids.iter().zip(expected.iter().chain(&alone(&[many.clone()]))) {
+        let done = served.finished(id);
+        assert_eq!(done["status"], "done", "{done}");
+        for (index, image) in expected.iter().enumerate() {
+            assert_eq!(served.image(&done, index), image.rgb);
+            assert_eq!(done["images"][index]["parameters"], image.parameters);
+        }
+    }
+    let long = served.submit(&job("a pear", LONG, 1));
+    served.wait(&long, is_running);
+    served.post(&format!("/v1/jobs/{long}/finish"), b"");
+    let ended = served.finished(&long);
+    assert_eq!((&ended["status"], ended["images"].as_array().unwrap().len()), (&"done".into(), 1));
+}
+
+#[test]
+fn a_job_joins_while_another_runs_its_second_pass() {
+    let served = Served::start(ServeOptions { max_batch: Some(1), ..options() });
+    let mut hires = job("a pear", 2, 0);
+    (hires["hires_scale"], hires["hires_steps"], hires["hires_strength"]) = (1.5.into(), 600.into(), 1.0.into());
+    let long = served.submit(&hires);
+    served.wait(&long, |job| job["step"].as_u64() > Some(10));
+    let short = served.finished(&served.submit(&job("a fig", 4, 1)));
+    assert_eq!((&short["status"], &served.job(&long)["status"]), (&"done".into(), &"running".into()));
+    served.post(&format!("/v1/jobs/{long}/finish"), b"");
+    let ended = served.finished(&long);
+    assert_eq!((&ended["status"], &ended["images"][0]["width"]), (&"done".into(), &96.into()));
+}
+
+#[test]
+fn memory_for_one_image_at_a_time_is_enough() {
+    let expected = alone(&(0..8).map(|seed| job("a pear", 5, seed)).collect::<Vec<_>>());
+    let served = Served::start(ServeOptions { max_batch: Some(8), setup: small_memory(), ..options() });
+    let ids: Vec<String> = (0..8).map(|seed| served.submit(&job("a pear", 5, seed))).collect();
+    for (id, expected) in ids.iter().zip(&expected) {
+        let done = served.finished(id);
+        assert_eq!(done["status"], "done", "{done}");
+        assert_eq!(served.image(&done, 0), expected[0].rgb);
+    }
+    assert!(!served.get("/metrics").text().contains("kiln_out_of_memory_total 0"), "memory was out");
+}
+
+/// Memory for one image of [`job`] in a step, and not for eight.
+fn small_memory() -> Setup {
+    let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
+    let planner = Planner::new(&model, None).unwrap();
+    let setup = cpu();
+    let peak = |n: usize| {
+        let request = Request { width: Some(64), height: Some(64), batch_size: Some(n), ..Request::default() };
+        let work = Workload::of(&request.resolve(&model).unwrap());
+        planner.plan(Mode::Full, &work, ExecutionTarget::of(&setup).0, None).unwrap().peak()
+    };
+    let (one, eight) = (peak(1), peak(8));
+    assert!(eight > one + one / 8, "{one} bytes for one image, {eight} for eight");
+    let memory =
+        MemoryOptions { mode: ModeChoice::Full, budget: Some(ByteSize(one + one / 16)), ..MemoryOptions::default() };
+    Setup { memory, ..cpu() }
+}
+
+#[test]
+fn images_are_written_into_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(ServeOptions { output: Some(folder.path().into()), ..options() });
+    let done = served.finished(&served.submit(&job("a pear", 2, 1)));
+    let file = folder.path().join(format!("{}.png", done["images"][0]["id"].as_str().unwrap()));
+    let bytes = std::fs::read(file).unwrap();
+    assert_eq!(bytes, served.get(done["images"][0]["url"].as_str().unwrap()).bytes());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn a_server_is_ready_when_the_weights_are_there() {
     let served = Served::start(options());
     assert_eq!(served.get("/healthz").status, 200);
-    let start = Instant::now();
-    while served.get("/readyz").status != 200 {
-        assert!(start.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    served.wait_ready();
     assert_eq!(served.get("/v1/capabilities").json()["models"][0]["loaded"], true);
 }
 

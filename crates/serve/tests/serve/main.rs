@@ -2,7 +2,10 @@
 
 mod a1111;
 mod access;
+mod control;
 mod jobs;
 mod load;
 mod openai;
+mod page;
 mod support;
+mod texts;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kiln_engine::{
@@ -12,6 +13,7 @@ use kiln_serve::{Access, Limits, ServeOptions, Server};
 use kiln_testkit::fixtures;
 use serde_json::Value;
 use ureq::http::Response;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 /// The CPU in f32.
@@ -29,8 +31,14 @@ pub fn options() -> ServeOptions {
         limits: Limits::default(),
         max_batch: None,
         max_per_client: 0,
+        max_delay: Duration::ZERO,
+        control_dir: None,
+        upscaler_dir: None,
+        output: None,
+        prompt_store: None,
         keep: Duration::from_secs(600),
         access: Access::default(),
+        tls: None,
     }
 }
 
@@ -42,6 +50,16 @@ pub struct Served {
     pub address: String,
 }
 
+/// A file of this crate's tests.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// The certificate of servers with TLS; it certifies itself.
+fn certificate() -> Certificate<'static> {
+    Certificate::from_pem(&std::fs::read(file("certificate.pem")).unwrap()).unwrap()
+}
+
 /// An answer: its status and its body.
 pub struct Answer {
     pub status: u16,
@@ -51,9 +69,9 @@ pub struct Answer {
 impl Served {
     pub fn start(options: ServeOptions) -> Self {
         let server = Server::start(options).unwrap();
-        let address = format!("http://{}", server.address());
+        let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[certificate()])).build();
         let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(Duration::from_secs(300)));
-        Self { server, agent: config.build().into(), address }
+        Self { address: server.url(), server, agent: config.tls_config(tls).build().into() }
     }
 
     pub fn get(&self, path: &str) -> Answer {
@@ -88,6 +106,15 @@ impl Served {
                 return job;
             }
             assert!(start.elapsed() < Duration::from_secs(300), "{job}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the weights of the first model.
+    pub fn wait_ready(&self) {
+        let start = Instant::now();
+        while self.get("/readyz").status != 200 {
+            assert!(start.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,21 +1,24 @@
-//! Settings in images, and enlarging images by a filter.
+//! Settings in images, and enlarging images by filters and networks.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use kiln_engine::{ImageReport, Infotext};
-use kiln_media::{AlphaRule, DecodeOptions, Filter, Rgb8Image, StillFormat, decode, encode};
+use kiln_engine::{HiresUpscaler, ImageReport, Infotext, UpscalerChoice};
+use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encode};
 use serde_json::{Map, Value, json};
 
+use super::control::unread;
 use super::{Detail, object};
 use crate::app::{App, store};
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
-use crate::http::{Payload, Shared};
+use crate::http::{Payload, Shared, enlarge_by_network};
 
 /// Sides of enlarged images are multiples of this (`modules/upscaler.py`).
 const MULTIPLE: usize = 8;
 /// The fields of faces, with the values that ask for nothing.
-const FACES: [&str; 3] = ["gfpgan_visibility", "codeformer_visibility", "extras_upscaler_2_visibility"];
+const FACES: [&str; 2] = ["gfpgan_visibility", "codeformer_visibility"];
 
 /// The settings in an image.
 pub(super) async fn png_info(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
@@ -44,42 +47,64 @@ fn info(fields: &Map<String, Value>) -> Result<Value, Refused> {
 /// One image, larger.
 pub(super) async fn single(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
     let fields = object(&body)?;
-    let most = app.options.limits.pixels;
-    let enlarged = blocking(&app, move || {
-        let size = Size::read(&fields)?;
-        let image = size.enlarge("image", fields.get("image").and_then(Value::as_str).unwrap_or_default(), most)?;
-        Ok(json!({ "image": image, "html_info": html(&size.warnings) }))
-    });
-    Ok(enlarged.await?)
+    let size = Arc::new(Size::read(&app, &fields)?);
+    let image = fields.get("image").and_then(Value::as_str).unwrap_or_default().to_string();
+    let image = enlarge(&app, &size, "image", image).await?;
+    Ok(Json(json!({ "image": image, "html_info": html(&size.warnings) })))
 }
 
 /// Several images, larger.
 pub(super) async fn batch(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
     let fields = object(&body)?;
-    let limits = app.options.limits;
-    let enlarged = blocking(&app, move || {
-        let size = Size::read(&fields)?;
-        let list = fields.get("imageList").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if list.len() > limits.images {
-            let expected = format!("at most {}, the limit of this server", limits.images);
-            return Err(Refused::value("imageList", list.len(), expected));
-        }
-        let one = |image: &Value| {
-            size.enlarge("imageList", image.get("data").and_then(Value::as_str).unwrap_or_default(), limits.pixels)
+    let size = Arc::new(Size::read(&app, &fields)?);
+    let list = fields.get("imageList").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let most = app.options.limits.images;
+    if list.len() > most {
+        return Err(Refused::value("imageList", list.len(), format!("at most {most}, the limit of this server")).into());
+    }
+    let mut images = Vec::with_capacity(list.len());
+    for image in list {
+        let image = image.get("data").and_then(Value::as_str).unwrap_or_default().to_string();
+        images.push(enlarge(&app, &size, "imageList", image).await?);
+    }
+    Ok(Json(json!({ "images": images, "html_info": html(&size.warnings) })))
+}
+
+/// An image in Base64 in the new size: networks run between the steps of the jobs, all else on a thread of its own.
+async fn enlarge(app: &Arc<App>, size: &Arc<Size>, field: &'static str, image: String) -> Result<String, Refused> {
+    let most = app.options.limits.pixels;
+    let plan = size.clone();
+    let (image, target) = blocking_value(app, move || plan.open(field, &image, most)).await?;
+    let mut larger = Vec::new();
+    for (upscaler, visibility) in &size.upscalers {
+        let image = image.clone();
+        let made = match upscaler {
+            UpscalerChoice::Filter(filter) => {
+                let filter = *filter;
+                blocking_value(app, move || image.resize(target.0, target.1, filter).map_err(unread)).await?
+            }
+            UpscalerChoice::File(_) => enlarge_by_network(app, upscaler.clone(), image, target).await?,
         };
-        let images = list.iter().map(one).collect::<Result<Vec<String>, Refused>>()?;
-        Ok(json!({ "images": images, "html_info": html(&size.warnings) }))
-    });
-    Ok(enlarged.await?)
+        larger.push((made, *visibility));
+    }
+    let size = size.clone();
+    blocking_value(app, move || size.close(image, larger)).await
 }
 
 /// Runs `work` on a thread of its own.
-async fn blocking(
+pub(super) async fn blocking(
     app: &App,
     work: impl FnOnce() -> Result<Value, Refused> + Send + 'static,
 ) -> Result<Json<Value>, Refused> {
+    blocking_value(app, work).await.map(Json)
+}
+
+async fn blocking_value<T: Send + 'static>(
+    app: &App,
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
     let done = app.runtime.spawn_blocking(work).await;
-    done.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?.map(Json)
+    done.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?
 }
 
 fn html(warnings: &[String]) -> String {
@@ -88,8 +113,8 @@ fn html(warnings: &[String]) -> String {
 
 /// How images are enlarged.
 struct Size {
-    /// None for the image as it is.
-    filter: Option<Filter>,
+    /// What enlarges it, and how much of each result is seen over the one before; none for the image as it is.
+    upscalers: Vec<(UpscalerChoice, f64)>,
     by: By,
     warnings: Vec<String>,
 }
@@ -100,20 +125,28 @@ enum By {
 }
 
 impl Size {
-    fn read(fields: &Map<String, Value>) -> Result<Self, Refused> {
+    fn read(app: &App, fields: &Map<String, Value>) -> Result<Self, Refused> {
         let number = |name: &str, default: f64| match fields.get(name) {
             None | Some(Value::Null) => Ok(default),
             Some(value) => value.as_f64().ok_or_else(|| Refused::value(name, value, "a number")),
         };
-        let name = fields.get("upscaler_1").and_then(Value::as_str).unwrap_or("None");
-        let filter = match name {
-            "None" => None,
-            "Lanczos" => Some(Filter::Lanczos3),
-            "Nearest" => Some(Filter::Nearest),
-            other => {
-                return Err(Refused::value("upscaler_1", format!("{other:?}"), "None, Lanczos or Nearest"));
-            }
+        let upscaler = |field: &str| match fields.get(field).and_then(Value::as_str).unwrap_or("None") {
+            "None" | "" => Ok(None),
+            name => match HiresUpscaler::of_label(name) {
+                HiresUpscaler::Pixels(UpscalerChoice::File(file)) => {
+                    Ok(Some(UpscalerChoice::File(app.upscaler(field, &file)?)))
+                }
+                HiresUpscaler::Pixels(filter) => Ok(Some(filter)),
+                HiresUpscaler::Latents(_) => Err(Refused::value(field, format!("{name:?}"), "what enlarges pixels")),
+            },
         };
+        let visibility = number("extras_upscaler_2_visibility", 0.0)?;
+        if !(0.0..=1.0).contains(&visibility) {
+            return Err(Refused::value("extras_upscaler_2_visibility", visibility, "0 to 1"));
+        }
+        let first = upscaler("upscaler_1")?.map(|first| (first, 1.0));
+        let second = upscaler("upscaler_2")?.filter(|_| visibility > 0.0).map(|second| (second, visibility));
+        let upscalers = first.into_iter().chain(second).collect();
         let mut warnings = Vec::new();
         for name in FACES {
             if number(name, 0.0)? != 0.0 {
@@ -135,17 +168,15 @@ impl Size {
             }
             By::Factor(factor)
         };
-        Ok(Self { filter, by, warnings })
+        Ok(Self { upscalers, by, warnings })
     }
 
-    /// The image in Base64 in the new size, as `scripts/postprocessing_upscale.py` of that program: both sides by one factor, down
-    /// to multiples of 8, then the middle of the wanted size.
-    fn enlarge(&self, field: &str, image: &str, most: usize) -> Result<String, Refused> {
+    /// The image, and the size that upscalers give it, as `scripts/postprocessing_upscale.py` of that program: both sides by one
+    /// factor, down to multiples of 8.
+    fn open(&self, field: &str, image: &str, most: usize) -> Result<(Rgb8Image, (usize, usize)), Refused> {
         let bytes = base64_image::decode(field, image)?;
-        let unread = |error: kiln_media::Error| Refused::new(RefusedKind::Unprocessable, error.to_string());
         let decoded = decode(&bytes, "image", &DecodeOptions::default()).map_err(unread)?;
         let image = decoded.into_rgb(AlphaRule::FlattenOnWhite);
-        let Some(filter) = self.filter else { return file(&image) };
         let (w, h) = image.size();
         let factor = match self.by {
             By::Factor(factor) => factor,
@@ -153,11 +184,23 @@ impl Size {
         };
         let side = |side: usize| (((side as f64 * factor) as usize) / MULTIPLE * MULTIPLE).max(MULTIPLE);
         let (width, height) = (side(w), side(h));
-        if width.saturating_mul(height) > most {
+        if !self.upscalers.is_empty() && width.saturating_mul(height) > most {
             let expected = format!("at most {most} pixels, the limit of this server");
             return Err(Refused::value("upscaling_resize", format!("{width}x{height}"), expected));
         }
-        let larger = image.resize(width, height, filter).map_err(unread)?;
+        Ok((image, (width, height)))
+    }
+
+    /// The results over each other, of which the middle of the wanted size is cut out, in Base64.
+    fn close(&self, image: Rgb8Image, larger: Vec<(Rgb8Image, f64)>) -> Result<String, Refused> {
+        let mut seen = None;
+        for (image, visibility) in larger {
+            seen = Some(match seen {
+                None => image,
+                Some(below) => blended(&below, &image, visibility)?,
+            });
+        }
+        let Some(larger) = seen else { return file(&image) };
         match self.by {
             By::Size { width, height, crop: true } => {
                 let (left, top) =
@@ -169,6 +212,14 @@ impl Size {
             _ => file(&larger),
         }
     }
+}
+
+/// `Image.blend` of Pillow: `below + (above - below) * part`, rounded down.
+fn blended(below: &Rgb8Image, above: &Rgb8Image, part: f64) -> Result<Rgb8Image, Refused> {
+    let one =
+        |(below, above): (&u8, &u8)| (f32::from(*below) + part as f32 * (f32::from(*above) - f32::from(*below))) as u8;
+    let pixels = below.data().iter().zip(above.data()).map(one).collect();
+    Rgb8Image::new(below.width(), below.height(), pixels).map_err(unread)
 }
 
 fn file(image: &Rgb8Image) -> Result<String, Refused> {

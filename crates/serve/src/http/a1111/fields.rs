@@ -1,12 +1,17 @@
 //! From the fields of `txt2img` and `img2img` to a request.
 
 use kiln_batch::JobSpec;
-use kiln_engine::{Convention, Request, Rng, Rule, SamplerChoice, SamplerKind};
+use kiln_engine::{Convention, Family, Infotext, Request, Rng, Rule, SamplerChoice, SamplerKind};
+use kiln_request::settings::from_infotext;
 use serde_json::{Map, Value, json};
 
+use super::control::Place;
+use super::hires;
 use super::options::Options;
+use super::scripts::{Scripts, refiner};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
+use crate::http::settings::said;
 
 /// The most steps whose previews are of use at once.
 const NO_PREVIEWS: usize = 0;
@@ -19,6 +24,8 @@ pub(super) struct Fields {
     /// The images of the request in Base64: what to begin with, and a mask.
     pub(super) init: Option<String>,
     pub(super) mask: Option<String>,
+    /// What preprocessors made of control images, PNG files in Base64.
+    pub(super) maps: Vec<String>,
     pub(super) preview_every: usize,
     pub(super) task_id: Option<String>,
     pub(super) send_images: bool,
@@ -26,7 +33,7 @@ pub(super) struct Fields {
 }
 
 /// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do.
-const LEFT_OUT: [(&str, &[f64]); 41] = [
+const LEFT_OUT: [(&str, &[f64]); 26] = [
     ("styles", &[]),
     ("restore_faces", &[]),
     ("tiling", &[]),
@@ -34,33 +41,18 @@ const LEFT_OUT: [(&str, &[f64]); 41] = [
     ("do_not_save_grid", &[1.0]),
     ("s_min_uncond", &[0.0]),
     ("override_settings_restore_afterwards", &[1.0]),
-    ("refiner_checkpoint", &[]),
-    ("refiner_switch_at", &[0.0, 1.0]),
     ("disable_extra_networks", &[]),
     ("firstpass_image", &[]),
     ("comments", &[]),
-    ("enable_hr", &[]),
     ("firstphase_width", &[0.0]),
     ("firstphase_height", &[0.0]),
-    ("hr_scale", &[]),
-    ("hr_upscaler", &[]),
-    ("hr_second_pass_steps", &[]),
-    ("hr_resize_x", &[]),
-    ("hr_resize_y", &[]),
     ("hr_checkpoint_name", &[]),
-    ("hr_sampler_name", &[]),
-    ("hr_scheduler", &[]),
-    ("hr_prompt", &[]),
-    ("hr_negative_prompt", &[]),
-    ("hr_cfg", &[]),
-    ("hr_distilled_cfg", &[]),
     ("hr_additional_modules", &[]),
-    ("distilled_cfg_scale", &[]),
+    ("hr_distilled_cfg", &[3.5]),
+    ("distilled_cfg_scale", &[3.5]),
     ("script_name", &[]),
     ("script_args", &[]),
     ("save_images", &[]),
-    ("alwayson_scripts", &[]),
-    ("infotext", &[]),
     ("image_cfg_scale", &[0.0, 1.5]),
     ("mask_round", &[1.0]),
     ("latent_mask", &[]),
@@ -73,9 +65,6 @@ const LEFT_OUT: [(&str, &[f64]); 41] = [
 /// Options of samplers, by their keys in an infotext, with the values that change nothing.
 const WITHOUT_EFFECT: [(&str, f64); 4] =
     [("Eta", 1.0), ("Sigma churn", 0.0), ("Sigma tmin", 0.0), ("Sigma noise", 1.0)];
-
-/// Fields of the second pass, which say nothing without `enable_hr`.
-const SECOND_PASS: [&str; 3] = ["hr_", "firstphase_", "distilled_"];
 
 impl Fields {
     /// Reads the fields; `is_img2img` says of which route.
@@ -100,37 +89,96 @@ impl Fields {
         let task_id = text(&mut fields, "force_task_id")?;
         let init = first_image(&mut fields)?;
         let mask = text(&mut fields, "mask")?.filter(|text| !text.is_empty());
-        let job = job(&mut fields, &options, is_img2img && mask.is_some(), is_img2img)?;
-        warnings.extend(left_out(&fields));
+        let model = app.models.find(options.model.as_deref())?;
+        let mut given = infotext(&mut fields, model.folder.family(), &mut warnings)?;
+        if is_img2img {
+            given.retain(|name, _| !name.starts_with("hires_")); // that route has no second pass
+        }
+        let scripts = object_of(&mut fields, "alwayson_scripts")?;
+        let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
+        let side = |name: &str| job.get(name).and_then(Value::as_u64).unwrap_or(512) as usize;
+        let place = Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img };
+        let scripts = Scripts::read(&scripts, &place)?;
+        job.extend(scripts.job);
+        warnings.extend(scripts.warnings);
+        warnings.extend(left_out(&fields, app.options.output.is_some()));
         let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).map_err(named_as_there)?;
         let mut request = spec.request;
-        request.convention = Convention::Automatic1111;
-        request.pad_conds = Some(false);
-        request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
+        if given.is_empty() {
+            request.convention = Convention::Automatic1111;
+            request.pad_conds = Some(false);
+            request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
+        }
+        request.controls = scripts.units.controls;
         // Clients send these fields whatever the sampler is.
         let unfit = request.drop_unfit().into_iter().filter(|unfit| !WITHOUT_EFFECT.contains(unfit));
         warnings
             .extend(unfit.map(|(name, value)| format!("`{name}` {value} is left out: the sampler does not have it")));
         let on_levels = |sampler: SamplerChoice| !sampler.kind.is_on_timesteps() && sampler.kind != SamplerKind::UniPc;
-        let model = app.models.find(options.model.as_deref())?;
         let has_own_mask = mask.is_some() && model.folder.takes_mask();
         if is_img2img && !has_own_mask && request.sampler.is_some_and(on_levels) {
             request.rule = Some(Rule::Automatic1111);
         }
         let preview_every = usize::try_from(options.preview_every).unwrap_or(NO_PREVIEWS);
-        Ok(Self { request, options, warnings, init, mask, preview_every, task_id, send_images, include_init_images })
+        let maps = scripts.units.maps;
+        Ok(Self {
+            request,
+            options,
+            warnings,
+            init,
+            mask,
+            maps,
+            preview_every,
+            task_id,
+            send_images,
+            include_init_images,
+        })
     }
 }
 
-/// The fields of a job of Kiln that the others say.
+/// Reads fields without a server, for [`crate::read_request`].
+pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
+    let options = Options::default();
+    let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
+    let init = first_image(&mut fields).unwrap_or_default();
+    let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
+    let place = Place { size: (64, 64), init: init.as_deref(), is_img2img };
+    let scripts = Scripts::read(&scripts, &place);
+    if let (Ok(mut job), Ok(scripts)) = (job(&mut fields, &options, &given, is_img2img, is_img2img), scripts) {
+        job.extend(scripts.job);
+        let _ = left_out(&fields, false);
+        let _ = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]); // what is wrong is of no interest
+    }
+}
+
+/// The fields of a job that `infotext` says, for those that the request does not set.
+fn infotext(
+    fields: &mut Map<String, Value>,
+    family: Family,
+    warnings: &mut Vec<String>,
+) -> Result<Map<String, Value>, Refused> {
+    let Some(text) = text(fields, "infotext")?.filter(|text| !text.is_empty()) else { return Ok(Map::new()) };
+    let Some(info) = Infotext::parse(&text) else {
+        return Err(Refused::value("infotext", "a text without settings", "what an image has under `parameters`"));
+    };
+    let (request, left_out) = from_infotext::request(&info, family);
+    warnings.extend(left_out.into_iter().map(|what| format!("`infotext`: {what}")));
+    Ok(said(&request))
+}
+
+/// The fields of a job of Kiln that the others say. `given` are those that hold where a field is not set.
 fn job(
     fields: &mut Map<String, Value>,
     options: &Options,
+    given: &Map<String, Value>,
     is_masked: bool,
     is_img2img: bool,
 ) -> Result<Map<String, Value>, Refused> {
-    let mut job = Map::new();
+    let mut job = given.clone();
     let mut take = |name: &str, own: &str, default: Value| {
+        if !fields.contains_key(name) && given.contains_key(own) {
+            return;
+        }
         let value = fields.remove(name).unwrap_or(default);
         if !value.is_null() {
             job.insert(own.into(), value);
@@ -157,8 +205,10 @@ fn job(
     if let Some(most) = fields.remove("s_tmax").filter(|most| most.as_f64() != Some(0.0)) {
         job.insert("s_tmax".into(), most); // 0 stands for no limit
     }
-    let sampler = text(fields, "sampler_name")?.or(text(fields, "sampler_index")?);
-    job.insert("sampler".into(), sampler.filter(|name| !name.is_empty()).unwrap_or_else(|| "Euler".into()).into());
+    let sampler = text(fields, "sampler_name")?.or(text(fields, "sampler_index")?).filter(|name| !name.is_empty());
+    if sampler.is_some() || !given.contains_key("sampler") {
+        job.insert("sampler".into(), sampler.unwrap_or_else(|| "Euler".into()).into());
+    }
     if let Some(schedule) = text(fields, "scheduler")?.filter(|name| !name.is_empty()) {
         job.insert("scheduler".into(), schedule.into());
     }
@@ -174,7 +224,11 @@ fn job(
     }
     let strength = fields.remove("denoising_strength");
     let input = input(fields)?;
-    if is_img2img {
+    refiner(fields, &mut job);
+    if !is_img2img {
+        hires::take(fields, strength.as_ref(), &mut job)?;
+    } else {
+        fields.retain(|name, _| name != "enable_hr" && !name.starts_with("hr_")); // that route has no such fields
         job.insert("strength".into(), strength.unwrap_or_else(|| 0.75.into()));
         let of_mask = ["mask_blur", "mask_content", "inpaint_area", "inpaint_padding", "mask_invert"];
         job.extend(input.into_iter().filter(|(name, _)| is_masked || !of_mask.contains(&name.as_str())));
@@ -222,11 +276,10 @@ fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused>
     Ok(job)
 }
 
-/// A sentence for each field that is left and asks for something.
-fn left_out(fields: &Map<String, Value>) -> Vec<String> {
-    let has_second_pass = fields.get("enable_hr") == Some(&Value::Bool(true));
+/// A sentence for each field that is left and asks for something. `saves` says whether all images are written to files.
+fn left_out(fields: &Map<String, Value>, saves: bool) -> Vec<String> {
     let asks = |name: &str, value: &Value| {
-        if SECOND_PASS.iter().any(|start| name.starts_with(start)) && !has_second_pass {
+        if saves && name == "save_images" {
             return false;
         }
         let neutral = LEFT_OUT.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, neutral)| *neutral);
@@ -247,7 +300,8 @@ fn left_out(fields: &Map<String, Value>) -> Vec<String> {
     fields.iter().filter(|(name, value)| asks(name, value)).map(sentence).collect()
 }
 
-fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
+/// Takes a text out of the fields.
+pub(super) fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
     match fields.remove(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -297,9 +351,9 @@ mod tests {
     fn taken(fields: Value, is_masked: bool) -> (Request, Vec<String>) {
         let mut fields = fields.as_object().unwrap().clone();
         fields.remove("init_images");
-        let job = job(&mut fields, &Options::default(), is_masked, is_masked).unwrap();
+        let job = job(&mut fields, &Options::default(), &Map::new(), is_masked, is_masked).unwrap();
         let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
-        (spec.request, left_out(&fields))
+        (spec.request, left_out(&fields, false))
     }
 
     /// What PyPI's webuiapi sends, where nothing is asked for but a prompt.
@@ -315,7 +369,7 @@ mod tests {
                 "do_not_save_samples": false, "do_not_save_grid": false, "negative_prompt": "", "eta": 1.0, "s_churn": 0,
                 "s_tmax": 0, "s_tmin": 0, "s_noise": 1, "override_settings_restore_afterwards": true,
                 "sampler_name": "Euler a", "scheduler": "automatic", "sampler_index": "Euler a", "script_name": null,
-                "script_args": [], "save_images": false, "alwayson_scripts": {},
+                "script_args": [], "save_images": false,
             }),
             false,
         );
@@ -330,11 +384,29 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         let (_, warnings) = taken(
-            json!({ "prompt": "a", "enable_hr": true, "hr_scale": 2, "restore_faces": true, "promt": "b", "tiling": null }),
+            json!({ "prompt": "a", "hr_checkpoint_name": "a", "enable_hr": true, "restore_faces": true, "promt": "b", "tiling": null }),
             false,
         );
         let named: Vec<&str> = warnings.iter().filter_map(|text| text.split('`').nth(1)).collect();
-        assert_eq!(named, ["enable_hr", "hr_scale", "promt", "restore_faces"]);
+        assert_eq!(named, ["hr_checkpoint_name", "promt", "restore_faces"]);
+    }
+
+    #[test]
+    fn an_infotext_holds_where_nothing_is_set() {
+        let text = "an apple\nSteps: 7, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 4, Seed: 9, Size: 64x96";
+        let mut fields = json!({ "infotext": text, "steps": 3 }).as_object().unwrap().clone();
+        let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap();
+        let job = job(&mut fields, &Options::default(), &given, false, false).unwrap();
+        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
+        let request = spec.request;
+        assert_eq!((request.prompt.as_str(), request.steps, request.seed), ("an apple", Some(3), Some(9)));
+        assert_eq!((request.width, request.height, request.cfg_scale), (Some(64), Some(96), Some(4.0)));
+        assert_eq!(
+            (request.sampler.map(|sampler| sampler.kind), request.convention),
+            (Some(SamplerKind::Dpmpp2m), Convention::Automatic1111)
+        );
+        let mut wrong = json!({ "infotext": "nothing" }).as_object().unwrap().clone();
+        assert!(infotext(&mut wrong, Family::Sd, &mut Vec::new()).is_err());
     }
 
     #[test]

@@ -41,7 +41,9 @@ async fn run(
     mut parameters: Map<String, Value>,
     is_img2img: bool,
 ) -> Result<Json<Value>, Refused> {
-    let mut fields = Fields::read(&app, parameters.clone(), is_img2img)?;
+    let (state, given) = (app.clone(), parameters.clone());
+    let read = app.runtime.spawn_blocking(move || Fields::read(&state, given, is_img2img)).await; // images are decoded
+    let mut fields = read.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))??;
     if is_img2img && fields.init.is_none() {
         return Err(Refused::new(RefusedKind::NotFound, "Init image not found"));
     }
@@ -59,12 +61,14 @@ async fn run(
         }
     }
     let mut shown = parameters.clone();
-    shown.retain(|name, _| name != "init_images" && name != "mask");
+    shown.retain(|name, _| !["init_images", "mask", "alwayson_scripts"].contains(&name.as_str()));
     let submission = Submission {
         request,
         files,
         model: fields.options.model.clone(),
         client,
+        priority: 0,
+        limit: None,
         preview_every: fields.preview_every,
         format: fields.options.format(),
         shown,
@@ -76,7 +80,8 @@ async fn run(
     let finisher = Finisher::new(app.clone(), entry.clone(), false);
     let images = entry.finished().await?;
     let info = info(&entry, &images).to_string();
-    let files: Vec<String> = images.iter().map(|image| base64_image::encode(&image.file)).collect();
+    let mut files: Vec<String> = images.iter().map(|image| base64_image::encode(&image.file)).collect();
+    files.append(&mut fields.maps);
     let files = if fields.send_images { files } else { Vec::new() };
     drop(finisher);
     Ok(Json(json!({ "images": files, "parameters": parameters, "info": info, "warnings": entry.warnings() })))

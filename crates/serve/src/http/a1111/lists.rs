@@ -2,10 +2,15 @@
 
 use axum::Json;
 use axum::extract::State;
-use kiln_engine::{SamplerKind, SigmaSchedule, devices, embedding_names, lora_files, process_bytes};
+use kiln_engine::{LatentFilter, SamplerKind, SigmaSchedule, devices, embedding_names, lora_files, process_bytes};
 use serde_json::{Map, Value, json};
 
+use super::scripts::NAMES;
 use crate::http::Shared;
+use crate::named_files::upscalers as upscalers_of;
+
+/// The upscalers that need no file.
+const FILTERS: [&str; 3] = ["None", "Lanczos", "Nearest"];
 
 pub(super) async fn samplers() -> Json<Value> {
     let one = |kind: &SamplerKind| json!({ "name": kind.label(), "aliases": [kind.id()], "options": {} });
@@ -24,10 +29,16 @@ pub(super) async fn schedulers() -> Json<Value> {
     Json(SigmaSchedule::ALL.iter().map(one).collect())
 }
 
-pub(super) async fn upscalers() -> Json<Value> {
+pub(super) async fn upscalers(State(app): Shared) -> Json<Value> {
     let one =
         |name: &str| json!({ "name": name, "model_name": null, "model_path": null, "model_url": null, "scale": 4 });
-    Json(["None", "Lanczos", "Nearest"].map(one).into_iter().collect())
+    let networks = upscalers_of(app.options.upscaler_dir.as_deref());
+    let names = FILTERS.into_iter().chain(networks.iter().map(|(name, _)| name.as_str()));
+    Json(names.map(one).collect())
+}
+
+pub(super) async fn latent_upscale_modes() -> Json<Value> {
+    Json(LatentFilter::ALL.iter().map(|filter| json!({ "name": filter.label() })).collect())
 }
 
 pub(super) async fn models(State(app): Shared) -> Json<Value> {
@@ -83,7 +94,7 @@ pub(super) async fn cmd_flags(State(app): Shared) -> Json<Value> {
 }
 
 pub(super) async fn scripts() -> Json<Value> {
-    Json(json!({ "txt2img": [], "img2img": [] }))
+    Json(json!({ "txt2img": NAMES, "img2img": NAMES }))
 }
 
 /// A list of what Kiln has none of.

@@ -1,11 +1,14 @@
 //! The API of AUTOMATIC1111's web UI (`modules/api` of v1.10), for the clients that were written for it.
 
+mod control;
 mod extras;
 mod fields;
 mod generate;
+mod hires;
 mod lists;
 mod options;
 mod progress;
+mod scripts;
 
 use std::sync::Arc;
 
@@ -36,7 +39,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/samplers", get(lists::samplers))
         .route("/schedulers", get(lists::schedulers))
         .route("/upscalers", get(lists::upscalers))
-        .route("/latent-upscale-modes", get(lists::none))
+        .route("/latent-upscale-modes", get(lists::latent_upscale_modes))
         .route("/sd-models", get(lists::models))
         .route("/sd-vae", get(lists::none))
         .route("/hypernetworks", get(lists::none))
@@ -53,7 +56,12 @@ pub(super) fn routes() -> Router<Arc<App>> {
     let refresh = ["checkpoints", "vae", "loras", "embeddings"];
     let routes =
         refresh.iter().fold(routes, |routes, name| routes.route(&format!("/refresh-{name}"), post(lists::refreshed)));
-    Router::new().nest("/sdapi/v1", routes)
+    Router::new().nest("/sdapi/v1", routes).merge(control::routes())
+}
+
+/// See [`crate::read_request`].
+pub(super) fn read(fields: Map<String, Value>) {
+    [false, true].into_iter().for_each(|is_img2img| fields::read(fields.clone(), is_img2img));
 }
 
 /// An error in the form of that API.

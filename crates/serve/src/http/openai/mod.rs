@@ -16,8 +16,9 @@ use serde_json::{Map, Value};
 use self::answer::Wanted;
 use self::fields::Fields;
 use self::form::Form;
+use super::jobs::ErrorBody;
 use super::{Client, Payload, Shared};
-use crate::app::{App, Submission, store};
+use crate::app::{App, Submission, store, store_inputs};
 use crate::base64_image;
 use crate::error::Refused;
 
@@ -35,7 +36,11 @@ pub(super) fn routes() -> Router<Arc<App>> {
 /// Makes images of a prompt.
 #[utoipa::path(
     post, path = "/v1/images/generations", tag = "openai", request_body(content_type = "application/json", content = Object),
-    responses((status = 200, description = "The images, or events with `stream`.", body = Object))
+    responses(
+        (status = 200, description = "The images, or events with `stream`.", body = Object),
+        (status = "4XX", description = "They cannot be made.", body = ErrorBody),
+        (status = "5XX", description = "The run failed, or the server stops.", body = ErrorBody),
+    )
 )]
 pub(super) async fn generations(
     State(app): Shared,
@@ -50,7 +55,11 @@ pub(super) async fn generations(
 /// Changes an image, in the part where a mask is transparent.
 #[utoipa::path(
     post, path = "/v1/images/edits", tag = "openai", request_body(content_type = "multipart/form-data", content = Object),
-    responses((status = 200, description = "The images, or events with `stream`.", body = Object))
+    responses(
+        (status = 200, description = "The images, or events with `stream`.", body = Object),
+        (status = "4XX", description = "They cannot be made.", body = ErrorBody),
+        (status = "5XX", description = "The run failed, or the server stops.", body = ErrorBody),
+    )
 )]
 pub(super) async fn edits(
     State(app): Shared,
@@ -71,7 +80,11 @@ pub(super) async fn edits(
 /// Makes images that are like another one.
 #[utoipa::path(
     post, path = "/v1/images/variations", tag = "openai", request_body(content_type = "multipart/form-data", content = Object),
-    responses((status = 200, description = "The images.", body = Object))
+    responses(
+        (status = 200, description = "The images.", body = Object),
+        (status = "4XX", description = "They cannot be made.", body = ErrorBody),
+        (status = "5XX", description = "The run failed, or the server stops.", body = ErrorBody),
+    )
 )]
 pub(super) async fn variations(
     State(app): Shared,
@@ -85,6 +98,13 @@ pub(super) async fn variations(
     form.fields.entry("prompt").or_insert("".into());
     let fields = Fields::new(std::mem::take(&mut form.fields))?;
     run(app, client, &headers, form, fields, "image_generation").await
+}
+
+/// See [`crate::read_request`].
+pub(super) fn read(fields: Map<String, Value>) {
+    if let Ok(Fields { mut request, .. }) = Fields::new(fields) {
+        let _ = store_inputs(&mut request); // what is wrong is of no interest
+    }
 }
 
 /// The fields of a body.
@@ -106,7 +126,7 @@ async fn run(
     event: &'static str,
 ) -> Result<Response, Refused> {
     let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials } = fields;
-    let mut files = None;
+    let mut files = store_inputs(&mut request)?;
     if let Some(image) = form.image {
         request.init = Some(store(&mut files, "init", &image)?);
     }
@@ -116,10 +136,12 @@ async fn run(
     }
     let preview_every = usize::from(stream && partials > 0);
     let (warnings, id) = (Vec::new(), None);
-    let submission = Submission { request, files, model, client, preview_every, format, shown, warnings, id };
+    let (priority, limit) = (0, None);
+    let submission =
+        Submission { request, files, model, client, priority, limit, preview_every, format, shown, warnings, id };
     let entry = app.submit(submission).await?;
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-    let base = wants_url.then(|| format!("http://{host}"));
+    let base = wants_url.then(|| format!("{}://{host}", app.scheme()));
     let wanted = Wanted { output_format, format, base, partials, event };
     match stream {
         true => Ok(answer::stream(app, entry, wanted)),

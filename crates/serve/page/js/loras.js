@@ -1,0 +1,84 @@
+/** LoRAs with their weights. */
+
+import { h, select } from "./dom.js";
+
+/** Dispatches `change` when a LoRA comes or goes. */
+export class Loras extends EventTarget {
+  /** Each `{ name, text, unet }`. */
+  #chosen = [];
+
+  /** `names` are those that the server has. */
+  constructor(names) {
+    super();
+    this.names = names;
+    this.list = h("ul", { class: "chips" });
+    const add = select([["", "Add a LoRA …"], ...names], {
+      "aria-label": "Add a LoRA",
+      onchange: () => {
+        this.#add({ name: add.value, text: 1, unet: 1 });
+        add.value = "";
+      },
+    });
+    this.element = h("div", { class: "content" }, this.list, add);
+  }
+
+  get state() {
+    return this.#chosen.length ? String(this.#chosen.length) : "";
+  }
+
+  /** The field of a request. */
+  request() {
+    const one = ({ name, text, unet }) => ({ lora: { named: name }, text, unet });
+    return this.#chosen.length ? { loras: this.#chosen.map(one) } : {};
+  }
+
+  /** Takes over the LoRAs of a request; returns the names that the server does not have. */
+  fill({ loras = [] }) {
+    const all = loras.map((lora) => (typeof lora === "string" ? parse(lora) : plain(lora)));
+    this.#chosen = all.filter(({ name }) => this.names.includes(name));
+    this.#draw();
+    return all.map(({ name }) => name).filter((name) => !this.names.includes(name));
+  }
+
+  #add(lora) {
+    if (lora.name && !this.#chosen.some(({ name }) => name === lora.name)) this.#chosen.push(lora);
+    this.#draw();
+  }
+
+  #draw() {
+    this.list.replaceChildren(...this.#chosen.map((lora) => this.#chip(lora)));
+    this.list.hidden = this.#chosen.length === 0;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  #chip(lora) {
+    const set = (input, other) => {
+      lora.text = lora.unet = Number(input.value);
+      other.value = input.value;
+    };
+    const weight = { min: -2, max: 2, step: 0.05, value: lora.unet, "aria-label": `Weight of ${lora.name}` };
+    const bar = h("input", { ...weight, type: "range", oninput: () => set(bar, number) });
+    const number = h("input", { ...weight, type: "number", oninput: () => number.value && set(number, bar) });
+    const remove = () => {
+      this.#chosen = this.#chosen.filter((other) => other !== lora);
+      this.#draw();
+    };
+    const button = h(
+      "button",
+      { type: "button", class: "quiet icon", "aria-label": `Remove ${lora.name}`, onclick: remove },
+      "✕",
+    );
+    return h("li", { class: "chip" }, h("span", { class: "name", title: lora.name }, lora.name), bar, number, button);
+  }
+}
+
+/** A LoRA as text: `ink`, `ink:0.8` or `ink:0.8:0.5`. */
+function parse(text) {
+  const [name, first = "1", second = first] = text.split(":");
+  return { name, text: Number(first), unet: Number(second) };
+}
+
+/** A LoRA as a request has it. */
+function plain({ lora, text = 1, unet = 1 }) {
+  return { name: lora.named ?? lora.file ?? "", text, unet };
+}

@@ -1,0 +1,299 @@
+//! The units of `alwayson_scripts.ControlNet` (`internal_controlnet/args.py` of the extension).
+
+use kiln_engine::{ControlMode, ControlUse};
+use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encode};
+use serde_json::{Map, Value};
+
+use super::modules::{Module, resolution};
+use crate::base64_image;
+use crate::error::{Refused, RefusedKind};
+
+/// Where the units act.
+pub(crate) struct Place<'a> {
+    /// Width and height of the results.
+    pub(crate) size: (usize, usize),
+    /// The input image in Base64, which units without an image take.
+    pub(crate) init: Option<&'a str>,
+    pub(crate) is_img2img: bool,
+}
+
+/// The units of a request that are on.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    /// The networks by their names, with images in Base64.
+    pub(crate) controls: Vec<ControlUse>,
+    /// What preprocessors made of the images, PNG files in Base64, to be shown after the results.
+    pub(crate) maps: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Fields that are left out, with what asks for nothing.
+const LEFT_OUT: [&str; 5] =
+    ["advanced_weighting", "effective_region_mask", "ipadapter_input", "pulid_mode", "union_control_type"];
+
+impl Units {
+    /// Reads the units.
+    ///
+    /// # Errors
+    /// [`Refused`] with the unit's field.
+    pub(crate) fn read(args: &[Value], place: &Place<'_>) -> Result<Self, Refused> {
+        let mut units = Self::default();
+        for (i, unit) in args.iter().enumerate() {
+            let Value::Object(unit) = unit else {
+                return Err(Refused::value(
+                    "alwayson_scripts",
+                    format!("ControlNet with {unit}"),
+                    "objects as its units",
+                ));
+            };
+            let is_on = unit.get("enabled").is_none_or(|on| *on == Value::Bool(true));
+            let model = unit.get("model").and_then(Value::as_str).unwrap_or("None");
+            if !is_on {
+                continue;
+            }
+            if ["", "none"].contains(&model.to_ascii_lowercase().as_str()) {
+                units.warnings.push(format!("unit {i} of ControlNet is left out: it has no `model`"));
+                continue;
+            }
+            units.add(i, unit, model, place)?;
+        }
+        Ok(units)
+    }
+
+    fn add(&mut self, i: usize, unit: &Map<String, Value>, model: &str, place: &Place<'_>) -> Result<(), Refused> {
+        let number = |names: &[&str], default: f64| {
+            let found = names.iter().find_map(|name| unit.get(*name).filter(|value| !value.is_null()));
+            found.map_or(Ok(default), |value| {
+                value
+                    .as_f64()
+                    .ok_or_else(|| Refused::value("alwayson_scripts", format!("`{}` {value}", names[0]), "a number"))
+            })
+        };
+        let (image, mask) = images(unit);
+        let name = unit.get("module").and_then(Value::as_str).unwrap_or("none");
+        let module = Module::find(name).ok_or_else(|| {
+            let known: Vec<&str> = super::modules::MODULES.iter().map(|module| module.name).collect();
+            let expected = format!("one of those that need no network: {}", known.join(", "));
+            Refused::value("alwayson_scripts", format!("`module` {name:?}"), expected)
+        })?;
+        let resize = unit.get("resize_mode").map_or(Resize::Crop, Resize::of);
+        let [a, b] = [number(&["threshold_a"], -1.0)?, number(&["threshold_b"], -1.0)?];
+        let shown = match module.preprocessor([a, b]) {
+            None => image.map(String::from),
+            Some(preprocessor) => {
+                let source = image.or(place.init).ok_or_else(|| {
+                    Refused::value(
+                        "alwayson_scripts",
+                        format!("unit {i} of ControlNet without `image`"),
+                        "an image in Base64",
+                    )
+                })?;
+                let source = rgb("alwayson_scripts", source)?;
+                let side = match unit.get("pixel_perfect") == Some(&Value::Bool(true)) {
+                    true => pixel_perfect(source.size(), place.size, resize),
+                    false => resolution(unit.get("processor_res").and_then(Value::as_i64)),
+                };
+                let map = preprocessor.run(&source, Some(side)).map_err(unread)?;
+                let file = base64_image::encode(&encode(&map, StillFormat::Png).map_err(unread)?);
+                if unit.get("save_detected_map") != Some(&Value::Bool(false)) {
+                    self.maps.push(file.clone());
+                }
+                Some(file)
+            }
+        };
+        self.warnings.extend(left_out(i, unit, mask));
+        self.controls.push(ControlUse {
+            image: shown.map(Into::into),
+            weight: number(&["weight"], 1.0)?,
+            start: number(&["guidance_start"], 0.0)?,
+            end: number(&["guidance_end"], 1.0)?,
+            mode: unit.get("control_mode").map_or(ControlMode::Balanced, mode),
+            resize: resize.own(),
+            ..ControlUse::new(model)
+        });
+        Ok(())
+    }
+}
+
+/// Sentences about what of a unit is not done.
+fn left_out(i: usize, unit: &Map<String, Value>, mask: Option<&str>) -> Vec<String> {
+    let mut names: Vec<&str> = LEFT_OUT
+        .into_iter()
+        .filter(|name| match unit.get(*name) {
+            None | Some(Value::Null | Value::Bool(_)) => false,
+            Some(Value::String(text)) => !text.is_empty() && text != "Unknown",
+            Some(Value::Array(values)) => !values.is_empty(),
+            Some(_) => true,
+        })
+        .collect();
+    if mask.is_some_and(|mask| !mask.is_empty()) {
+        names.push("mask");
+    }
+    let is_both = |text: &str| ["both", ""].contains(&text.to_ascii_lowercase().as_str());
+    if unit.get("hr_option").and_then(Value::as_str).is_some_and(|text| !is_both(text)) {
+        names.push("hr_option");
+    }
+    names
+        .into_iter()
+        .map(|name| format!("`{name}` of unit {i} of ControlNet is left out: Kiln does not have it"))
+        .collect()
+}
+
+/// The image and the mask of a unit: text, a list of both, an object of both, or a list of such objects.
+fn images(unit: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
+    fn of(value: &Value) -> (Option<&str>, Option<&str>) {
+        match value {
+            Value::String(image) => (Some(image), None),
+            Value::Array(both) => match &both[..] {
+                [Value::Object(_), ..] => of(&both[0]),
+                _ => (both.first().and_then(Value::as_str), both.get(1).and_then(Value::as_str)),
+            },
+            Value::Object(both) => {
+                (both.get("image").and_then(Value::as_str), both.get("mask").and_then(Value::as_str))
+            }
+            _ => (None, None),
+        }
+    }
+    let (image, mask) = ["image", "input_image"].iter().find_map(|name| unit.get(*name)).map_or((None, None), of);
+    let own = ["mask", "mask_image"].iter().find_map(|name| unit.get(*name)?.as_str());
+    (image.filter(|image| !image.is_empty()), own.or(mask))
+}
+
+/// The pixels of an image in Base64.
+pub(super) fn rgb(field: &str, image: &str) -> Result<Rgb8Image, Refused> {
+    let bytes = base64_image::decode(field, image)?;
+    Ok(decode(&bytes, "image", &DecodeOptions::default()).map_err(unread)?.into_rgb(AlphaRule::Drop))
+}
+
+/// An image that cannot be read or changed.
+pub(crate) fn unread(error: kiln_media::Error) -> Refused {
+    Refused::new(RefusedKind::Unprocessable, error.to_string())
+}
+
+/// `ResizeMode` of the extension, whose names have changed over time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Resize {
+    Stretch,
+    Crop,
+    Fill,
+}
+
+impl Resize {
+    fn of(value: &Value) -> Self {
+        let name = value.as_str().unwrap_or_default().to_ascii_lowercase();
+        match value.as_i64() {
+            Some(0) => Self::Stretch,
+            Some(2) => Self::Fill,
+            Some(_) => Self::Crop,
+            None if name.contains("inner fit") || name.contains("crop") => Self::Crop,
+            None if name.contains("outer fit") || name.contains("fill") || name.contains("envelope") => Self::Fill,
+            None if name.contains("resize") || name.contains("stretch") => Self::Stretch,
+            None => Self::Crop,
+        }
+    }
+
+    fn own(self) -> kiln_engine::ResizeChoice {
+        match self {
+            Self::Stretch => kiln_engine::ResizeChoice::Stretch,
+            Self::Crop => kiln_engine::ResizeChoice::Crop,
+            Self::Fill => kiln_engine::ResizeChoice::Fill,
+        }
+    }
+}
+
+/// `ControlMode` of the extension: its number, or a text about what is more important.
+fn mode(value: &Value) -> ControlMode {
+    let text = value.as_str().unwrap_or_default().to_ascii_lowercase();
+    match value.as_i64() {
+        Some(1) => ControlMode::Prompt,
+        Some(2) => ControlMode::Control,
+        None if text.contains("prompt") => ControlMode::Prompt,
+        None if text.contains("controlnet") || text == "control" => ControlMode::Control,
+        _ => ControlMode::Balanced,
+    }
+}
+
+/// `pixel_perfect_resolution` of `scripts/external_code.py`: the shorter side of the image where it has the size of the results.
+fn pixel_perfect((w, h): (usize, usize), (width, height): (usize, usize), resize: Resize) -> usize {
+    let factors = [height as f64 / h as f64, width as f64 / w as f64];
+    let factor = match resize {
+        Resize::Fill => factors[0].min(factors[1]),
+        Resize::Stretch | Resize::Crop => factors[0].max(factors[1]),
+    };
+    ((factor * w.min(h) as f64).round_ties_even() as usize).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn image() -> String {
+        let image = Rgb8Image::filled(64, 96, [200, 40, 40]).unwrap();
+        base64_image::encode(&encode(&image, StillFormat::Png).unwrap())
+    }
+
+    fn read(units: Value) -> Result<Units, Refused> {
+        Units::read(units.as_array().unwrap(), &Place { size: (64, 64), init: None, is_img2img: false })
+    }
+
+    /// What PyPI's webuiapi sends for a unit.
+    #[test]
+    fn a_unit_is_a_control_network() {
+        let unit = json!({
+            "enabled": true, "image": image(), "mask": null, "module": "canny", "model": "control_canny [d14c016b]", "weight": 0.5,
+            "resize_mode": "Resize and Fill", "low_vram": false, "processor_res": 64, "threshold_a": 64, "threshold_b": 64,
+            "guidance_start": 0.0, "guidance_end": 0.7, "control_mode": 2, "pixel_perfect": false, "hr_option": "Both",
+        });
+        let units = read(json!([unit, { "enabled": false, "model": "a", "module": "nonsense" }])).unwrap();
+        let [control] = &units.controls[..] else { panic!("{units:?}") };
+        assert_eq!((control.net.to_str(), control.weight, control.end), (Some("control_canny [d14c016b]"), 0.5, 0.7));
+        assert_eq!((control.mode, control.resize), (ControlMode::Control, kiln_engine::ResizeChoice::Fill));
+        assert_eq!((units.maps.len(), units.warnings.len()), (1, 0));
+        let map = rgb("image", &units.maps[0]).unwrap();
+        assert_eq!(map, Rgb8Image::filled(64, 96, [0; 3]).unwrap(), "a plane has no edges");
+        assert_eq!(control.image.as_ref().unwrap().to_str(), Some(&*units.maps[0]));
+    }
+
+    #[test]
+    fn images_come_in_several_forms() {
+        for form in [
+            json!("a"),
+            json!({ "image": "a", "mask": "m" }),
+            json!(["a", "m"]),
+            json!([{ "image": "a", "mask": null }]),
+        ] {
+            let unit = json!({ "image": form });
+            assert_eq!(images(unit.as_object().unwrap()).0, Some("a"), "{unit}");
+        }
+        let unit = json!({ "input_image": "a", "mask_image": "m" });
+        assert_eq!(images(unit.as_object().unwrap()), (Some("a"), Some("m")));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_said() {
+        let none = read(json!([{ "model": "None" }])).unwrap();
+        assert!(none.controls.is_empty() && none.warnings[0].contains("no `model`"), "{none:?}");
+        let more = json!([{ "model": "a", "image": image(), "mask": image(), "advanced_weighting": [1], "hr_option": "Low res only" }]);
+        let named: Vec<String> = read(more).unwrap().warnings;
+        assert_eq!(
+            named.iter().filter_map(|text| text.split('`').nth(1)).collect::<Vec<_>>(),
+            ["advanced_weighting", "mask", "hr_option"]
+        );
+        for wrong in [
+            json!(["x"]),
+            json!([{ "model": "a", "module": "openpose" }]),
+            json!([{ "model": "a", "module": "canny" }]),
+            json!([{ "model": "a", "weight": "big" }]),
+        ] {
+            assert_eq!(read(wrong.clone()).unwrap_err().param.as_deref(), Some("alwayson_scripts"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pixel_perfect_is_the_shorter_side_in_the_results() {
+        assert_eq!(pixel_perfect((100, 200), (512, 512), Resize::Crop), 512);
+        assert_eq!(pixel_perfect((100, 200), (512, 512), Resize::Fill), 256);
+    }
+}
