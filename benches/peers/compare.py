@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STAGES = ["step", "vae", "vae-encode", "upscale", "text"]
+STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text"]
 ENGINES = ["kiln", "diffusers", "candle"]
 
 

@@ -1,7 +1,8 @@
 """diffusers, measured as `kiln bench` measures Kiln; prints JSON of the form of `kiln bench --json -`.
 
 The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: a compiled
-U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance), `vae` (latents
+U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance),
+`control-step` (the same with a ControlNet), `vae` (latents
 to one image), `vae-encode` (one image to its moments), `upscale` (spandrel's RRDBNet in RealESRGAN_x4plus's shape), `text` (77
 tokens through all text encoders).
 """
@@ -18,12 +19,12 @@ from pathlib import Path
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 PRESETS = Path(__file__).resolve().parents[2] / "crates/models/src/presets"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-STAGES = ["step", "vae", "vae-encode", "upscale", "text"]
+STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text"]
 TOKENS = 77
 CFG_SCALE = 7.0
 
@@ -45,16 +46,15 @@ def normal(options: argparse.Namespace, *shape: int) -> torch.Tensor:
     return torch.randn(*shape).to(dtype=options.torch_dtype, device=options.device)
 
 
-def step(preset: dict, options: argparse.Namespace):
+def random_unet(preset: dict, options: argparse.Namespace) -> UNet2DConditionModel:
     with torch.device("meta"):  # PyTorch's own initialisation takes longer than the measurement
         unet = UNet2DConditionModel(**preset["unet"])
     unet = unet.to_empty(device="cpu")
     randomise(unet)
-    if options.compile:
-        unet.fuse_qkv_projections()
-    unet = ready(unet, options)
-    if options.compile:
-        unet.compile(mode="reduce-overhead")
+    return unet
+
+
+def step_inputs(unet: UNet2DConditionModel, preset: dict, options: argparse.Namespace) -> tuple:
     n, height, width = options.batch, preset["height"], preset["width"]
     latents = normal(options, n, 4, height // 8, width // 8).contiguous(memory_format=torch.channels_last)
     context = normal(options, 2 * n, TOKENS, unet.config.cross_attention_dim)
@@ -63,11 +63,56 @@ def step(preset: dict, options: argparse.Namespace):
         pooled = unet.config.projection_class_embeddings_input_dim - 6 * unet.config.addition_time_embed_dim
         sizes = torch.tensor([[height, width, 0, 0, height, width]] * (2 * n), device=options.device)
         added = {"text_embeds": normal(options, 2 * n, pooled), "time_ids": sizes.to(options.torch_dtype)}
+    return latents, context, added
+
+
+def guided(prediction: torch.Tensor) -> torch.Tensor:
+    uncond, cond = prediction.float().chunk(2)
+    return uncond + CFG_SCALE * (cond - uncond)
+
+
+def step(preset: dict, options: argparse.Namespace):
+    unet = random_unet(preset, options)
+    if options.compile:
+        unet.fuse_qkv_projections()
+    unet = ready(unet, options)
+    if options.compile:
+        unet.compile(mode="reduce-overhead")
+    latents, context, added = step_inputs(unet, preset, options)
 
     def run():
         both = unet(torch.cat([latents, latents]), 500, encoder_hidden_states=context, added_cond_kwargs=added)
-        uncond, cond = both.sample.float().chunk(2)
-        return uncond + CFG_SCALE * (cond - uncond)
+        return guided(both.sample)
+
+    return run
+
+
+def control_step(preset: dict, options: argparse.Namespace):
+    unet = random_unet(preset, options)
+    net = ControlNetModel.from_unet(unet)
+    randomise(net)
+    unet, net = ready(unet, options), ready(net, options)
+    if options.compile:
+        unet.compile(mode="reduce-overhead")
+        net.compile(mode="reduce-overhead")
+    latents, context, added = step_inputs(unet, preset, options)
+    image = normal(options, 2 * options.batch, 3, preset["height"], preset["width"])
+    image = image.contiguous(memory_format=torch.channels_last)
+
+    def run():
+        both = torch.cat([latents, latents])
+        down, mid = net(
+            both, 500, encoder_hidden_states=context, controlnet_cond=image, added_cond_kwargs=added, return_dict=False
+        )
+        sample = unet(
+            both,
+            500,
+            encoder_hidden_states=context,
+            added_cond_kwargs=added,
+            down_block_additional_residuals=down,
+            mid_block_additional_residual=mid,
+        ).sample
+        return guided(sample)
 
     return run
 
@@ -116,7 +161,14 @@ def text(preset: dict, options: argparse.Namespace):
 
 def measure(stage: str, preset: dict, options: argparse.Namespace) -> dict:
     start = time.perf_counter()
-    stages = {"step": step, "vae": vae, "vae-encode": vae_encode, "upscale": upscale, "text": text}
+    stages = {
+        "step": step,
+        "control-step": control_step,
+        "vae": vae,
+        "vae-encode": vae_encode,
+        "upscale": upscale,
+        "text": text,
+    }
     run = stages[stage](preset, options)
     load_seconds = time.perf_counter() - start
     runs = []

@@ -154,6 +154,14 @@ impl Denoiser for Echo<'_> {
         self.0.extra_channels()
     }
 
+    fn cached_feature(&self, branch: usize, b: usize, size: (usize, usize)) -> Option<[usize; 4]> {
+        self.0.cached_feature(branch, b, size)
+    }
+
+    fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4] {
+        self.0.mid_map(b, size)
+    }
+
     fn meta_conditioning(
         &self,
         device: &MetaDevice,

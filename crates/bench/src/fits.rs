@@ -4,6 +4,7 @@ use kiln_engine::{ExecutionTarget, Mode, Plan, Planner, Stage, StagePlan, VaeMem
 use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
+use crate::control_step::control_bytes;
 use crate::error::{Error, Result};
 use crate::image_stages::upscaler;
 
@@ -32,9 +33,11 @@ pub(super) fn check(
         context: 1,
         texts: 2,
         encodes_image: true,
+        has_image_prompts: false,
         second: None,
         pasted: 0,
         refiner_steps: 0,
+        network: Default::default(),
         // Images are decoded whole.
         vae: VaeMemory { tiling: false, tile_size: Some(*height) },
     };
@@ -43,6 +46,10 @@ pub(super) fn check(
         let of = |mode| planner.plan(mode, &work, on, None);
         let (needed, n) = match stage {
             BenchStage::Step => (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch),
+            BenchStage::ControlStep => {
+                let net = control_bytes(model, on.dtype);
+                (total(&of(Mode::Medvram)?, Stage::Denoise) + net, plan.batch)
+            }
             BenchStage::Vae => (total(&of(Mode::Medvram)?, Stage::Decode), 1),
             BenchStage::Call => (of(Mode::Full)?.peak(), plan.batch),
             BenchStage::VaeEncode => (total(&of(Mode::Medvram)?, Stage::EncodeImage), 1),

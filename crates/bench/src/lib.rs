@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod control_step;
 mod error;
 mod fits;
 mod image_stages;
@@ -46,10 +47,12 @@ use stage::Meter;
 
 /// The stages to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum BenchStage {
     /// One guided step: the U-Net over the conditional and the unconditional halves of a batch, and the guidance.
     Step,
+    /// The same step with one ControlNet, which runs for both halves.
+    ControlStep,
     /// Latents to one image.
     Vae,
     /// One image to its latents.
@@ -64,7 +67,8 @@ pub enum BenchStage {
 
 impl BenchStage {
     /// All stages in the order of measurement.
-    pub const ALL: [Self; 6] = [Self::Step, Self::Vae, Self::VaeEncode, Self::Upscale, Self::Text, Self::Call];
+    pub const ALL: [Self; 7] =
+        [Self::Step, Self::ControlStep, Self::Vae, Self::VaeEncode, Self::Upscale, Self::Text, Self::Call];
     /// The default stages: a call takes as long as all of its steps.
     pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
 
@@ -72,6 +76,7 @@ impl BenchStage {
     pub fn id(self) -> &'static str {
         match self {
             Self::Step => "step",
+            Self::ControlStep => "control-step",
             Self::Vae => "vae",
             Self::VaeEncode => "vae-encode",
             Self::Upscale => "upscale",
@@ -243,7 +248,7 @@ mod tests {
             ControlFlow::Continue(())
         });
         let report = report.unwrap();
-        assert_eq!(events, 3 * 6 * 4);
+        assert_eq!(events, 3 * BenchStage::ALL.len() * 4);
         assert_eq!(report.models.len(), 3);
         for model in &report.models {
             assert_eq!((model.width, model.height, model.batch), (64, 32, 2));
@@ -253,7 +258,7 @@ mod tests {
                 assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
                 assert!(stage.seconds.median <= stage.seconds.max && stage.flop > 0.0 && stage.parameters > 0);
             }
-            let [step, vae, text, call] = [0, 1, 4, 5].map(|i| &model.stages[i]);
+            let [step, vae, text, call] = [0, 2, 5, 6].map(|i| &model.stages[i]);
             assert_eq!(step.seconds_per_picture, Some(step.seconds.median / 2.0));
             assert_eq!((vae.seconds_per_picture, text.seconds_per_picture), (Some(vae.seconds.median), None));
             let flop = 2.0 * (step.flop + vae.flop + text.flop);

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 /// Tokens of a text: one chunk.
 pub(super) const TOKENS: usize = 77;
 /// A timestep in the middle of the schedule; none is faster than another.
-const TIMESTEP: f64 = 500.0;
+pub(super) const TIMESTEP: f64 = 500.0;
 /// Strength of the guidance; any but 1 is the same work.
 pub(super) const CFG_SCALE: f64 = 7.0;
 /// The seed of weights and inputs.
@@ -72,6 +72,7 @@ impl Meter<'_, '_> {
         }
         match stage {
             BenchStage::Step => self.step(),
+            BenchStage::ControlStep => self.control_step(),
             BenchStage::Vae => self.vae(),
             BenchStage::VaeEncode => self.vae_encode(),
             BenchStage::Upscale => self.upscale(),
@@ -225,7 +226,9 @@ impl Meter<'_, '_> {
         }
         let seconds = Summary::of(&runs);
         let seconds_per_picture = match stage {
-            BenchStage::Step | BenchStage::Call => Some(seconds.median / self.plan.batch as f64),
+            BenchStage::Step | BenchStage::ControlStep | BenchStage::Call => {
+                Some(seconds.median / self.plan.batch as f64)
+            }
             BenchStage::Vae | BenchStage::VaeEncode | BenchStage::Upscale => Some(seconds.median),
             BenchStage::Text => None,
         };
@@ -252,7 +255,7 @@ impl Meter<'_, '_> {
     }
 
     /// The conditions of `n` images: one chunk of text each, and SDXL's pooled text and sizes.
-    fn conditioning(&self, n: usize) -> Result<Conditioning> {
+    pub(super) fn conditioning(&self, n: usize) -> Result<Conditioning> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
         let pooled = self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?;

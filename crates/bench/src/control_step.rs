@@ -1,0 +1,69 @@
+//! A guided step with one ControlNet.
+
+use candle_core::DType;
+use kiln_engine::pipeline::{Controlled, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, control_flop, unet_flop};
+use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, Unet, UnetConfig};
+
+use super::report::StageReport;
+use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
+use super::{Architecture, BenchStage};
+use crate::error::Result;
+
+/// The maps between a control image and the first feature map of all published ControlNets.
+const HINT_WIDTHS: [usize; 4] = [16, 32, 96, 256];
+
+/// The configuration of a ControlNet of the shape of the model's own U-Net.
+fn control_config(model: &Architecture) -> ControlConfig {
+    ControlConfig {
+        network: UnetConfig { up: Vec::new(), ..model.unet.clone() },
+        hint_channels: 3,
+        hint_widths: HINT_WIDTHS.to_vec(),
+        bgr: false,
+        global_pool: false,
+        union: None,
+    }
+}
+
+/// The bytes of such a ControlNet's weights for the steps.
+pub(super) fn control_bytes(model: &Architecture, dtype: DType) -> usize {
+    ControlModel::new(&ControlModelConfig::ControlNet(control_config(model))).step_segments().bytes(dtype)
+}
+
+impl Meter<'_, '_> {
+    /// The step of [`BenchStage::Step`] with a ControlNet of the U-Net's own shape. Its control image is embedded before:
+    /// that happens once a run.
+    pub(super) fn control_step(&mut self) -> Result<StageReport> {
+        let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
+        let unet = Unet::new(model.unet.clone());
+        let config = control_config(model);
+        let depth = config.hint_depth();
+        let control = ControlModel::new(&ControlModelConfig::ControlNet(config));
+        let (h, w) = model.latent_size();
+        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
+        let own = control_flop(&control, &unet, 2 * n, (h, w), TOKENS)?;
+        let loaded = self.load(
+            "the U-Net and the ControlNet",
+            &[
+                Weights { segments: control.step_segments(), dtype, flop: &own },
+                Weights { segments: unet.segments(), dtype, flop: &flop },
+            ],
+        )?;
+        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
+        let scales = vec![1.0; control.additions()].into();
+        let input = ControlInput { network: 0, hints: vec![hint], kinds: None, scales };
+        let conditioning = Conditioning { controls: vec![input], ..self.conditioning(2 * n)? };
+        let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
+        let mut guided = || -> Result<()> {
+            step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            Ok(())
+        };
+        // A step is measured as it runs for nearly all of a run.
+        for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
+            guided()?;
+        }
+        let flop = flop.iter().chain(&own).sum();
+        self.time(BenchStage::ControlStep, &loaded, flop, &mut guided)
+    }
+}
