@@ -12,11 +12,11 @@ use crate::workspace::{cargo, root};
 const FLOORS: &[(&str, u8)] = &[
     ("kiln-files", 0),
     ("kiln-mempool", 0),
-    ("kiln-scheduler", 0),
     ("kiln-testkit", 0),
     ("kiln-hub", 1),
     ("kiln-media", 1),
     ("kiln-ops", 1),
+    ("kiln-scheduler", 2),
     ("kiln-weights", 2),
     ("kiln-nn", 3),
     ("kiln-clip", 4),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, ByteSize, ControlUse, DTypeChoice, HiresUpscaler, HubReference, MemoryOptions, Preset, Setup, WeightType,
+    BatchSize, ByteSize, ControlUse, DTypeChoice, HiresUpscaler, HubReference, IpAdapterUse, MemoryOptions, Preset,
+    Setup, WeightType,
 };
 
 use crate::batch_args::BatchArgs;
@@ -174,6 +175,9 @@ pub struct PlanArgs {
     /// Includes a control network: net=FILE|DIR. Can be repeated. Its image is not read.
     #[arg(long = "control", value_name = "net=FILE", conflicts_with = "preset")]
     pub controls: Vec<ControlUse>,
+    /// Includes an IP-Adapter: model=FILE,image=FILE[,encoder=DIR|FILE]. Can be repeated. Its image is not read.
+    #[arg(long = "ip-adapter", value_name = "model=FILE", conflicts_with = "preset")]
+    pub ip_adapters: Vec<IpAdapterUse>,
     /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
     #[arg(long, value_name = "PATH")]
     pub refiner: Option<PathBuf>,

@@ -28,7 +28,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     };
     args.run.start_threads()?;
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
-    args.run.fetch(&mut [], &mut [])?;
+    args.run.fetch(&mut [], &mut [], &mut [])?;
     for model in set.models().into_iter().chain(set.refiners()) {
         located(model, &args.run.hub())?;
     }

@@ -87,6 +87,9 @@ fn text(report: &BenchReport) -> String {
         for stage in &model.stages {
             let what = match stage.stage {
                 BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
+                BenchStage::ControlStep => {
+                    format!("with a ControlNet, {} of {}x{}", model.batch, model.width, model.height)
+                }
                 BenchStage::Vae => format!("an image of {}x{} in {}", model.width, model.height, model.decoder_dtype),
                 BenchStage::VaeEncode => {
                     format!("latents of {}x{} in {}", model.width, model.height, model.decoder_dtype)

@@ -9,7 +9,7 @@ use kiln_engine::{find_option, respell};
 use crate::args::Args;
 
 /// Fields of the engine whose flags have another name.
-const OTHER: [(&str, &str); 2] = [("loras", "lora"), ("controls", "control")];
+const OTHER: [(&str, &str); 3] = [("loras", "lora"), ("controls", "control"), ("ip_adapters", "ip-adapter")];
 
 /// The flag of a field, without its hyphens before it: `cfg-scale` for `cfg_scale`.
 pub fn flag(field: &str) -> String {

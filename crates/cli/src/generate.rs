@@ -13,6 +13,7 @@ use crate::flags::with_flags;
 use crate::img2img_args::Inputs;
 use crate::interrupt;
 use crate::option_args::HiresArgs;
+use crate::preview::Previews;
 use crate::progress::{Progress, summary};
 use crate::pull::located;
 use crate::txt2img_args::Common;
@@ -30,7 +31,7 @@ pub enum Kind<'a> {
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
     args.run.start_threads()?;
-    args.run.fetch(&mut args.loras, &mut args.controls)?;
+    args.run.fetch(&mut args.loras, &mut args.controls, &mut args.ip_adapters)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {
@@ -98,6 +99,12 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let mut latents = args.latents_out.as_deref().map(LatentsFile::plan).transpose()?;
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
+    let mut previews = args.preview.as_ref().map(Previews::plan).transpose()?.flatten();
+    if previews.is_some() && model.latent_rgb().is_none() {
+        tell!(
+            "warning: there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json)"
+        );
+    }
     // A file that is the standard output must not be mixed with other lines.
     let others = [
         latents.as_ref().map(LatentsFile::file),
@@ -141,6 +148,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     if let Some(file) = trace {
         engine.trace(file);
     }
+    engine.preview_every(previews.as_ref().map(|_| args.preview_every.unwrap_or(1)));
     for (number, (job, output)) in jobs.iter().zip(&mut outputs).enumerate() {
         if number > 0 {
             progress.finish();
@@ -148,10 +156,18 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
             describe(job);
         }
         let result = engine.txt2img(job, &mut |event| {
+            if let (Event::DecodeAgain { .. } | Event::Smaller { .. }, Some(previews)) = (&event, &mut previews) {
+                previews.scrolled();
+            }
             match event {
                 Event::Begin(stage) => progress.begin(stage),
                 Event::Text { .. } | Event::Enlarge { .. } => {}
                 Event::Step { done, total } => progress.step(done, total),
+                Event::Preview { index, step, image } => {
+                    if let Some(previews) = &mut previews {
+                        previews.show(index, step, &image, &progress);
+                    }
+                }
                 Event::DecodeAgain { index, seed, from, to } => progress.warn(&format!(
                     "image {} (seed {seed}) overflowed {from} in the VAE; it and all following images are decoded in {to}",
                     index + 1
@@ -160,6 +176,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
                     progress.warn(&format!("out of memory for {} with {from}; continuing with {to}", stage.doing()))
                 }
                 Event::Image(image) => {
+                    if let Some(previews) = &mut previews {
+                        previews.done(&image, &progress);
+                    }
                     let path = interrupt::whole(output.is_stream(), || output.save(&image))?;
                     // The same for all images: the first one has them.
                     for difference in like.take().iter().flat_map(|like| like.differences(&image, &model)) {

@@ -32,6 +32,7 @@ mod place_args;
 mod plan;
 mod preprocess;
 mod preprocess_args;
+mod preview;
 mod progress;
 mod pull;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod serve;
 mod serve_args;
 mod table;
 mod terminal;
+mod terminal_image;
 mod txt2img_args;
 mod upscale;
 mod upscale_args;

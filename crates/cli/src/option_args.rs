@@ -17,9 +17,9 @@ use crate::flags::{flag, spell};
 /// Flags of one letter.
 const SHORT: [(&str, char); 5] =
     [("negative_prompt", 'n'), ("width", 'W'), ("height", 'H'), ("seed", 's'), ("batch_count", 'b')];
-/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls and input images are
+/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls, IP-Adapters and input images are
 /// given one by one, and the batch size may be chosen by Kiln.
-const BY_HAND: [&str; 5] = ["prompt", "loras", "controls", "batch_size", "init"];
+const BY_HAND: [&str; 6] = ["prompt", "loras", "controls", "ip_adapters", "batch_size", "init"];
 /// Options with an environment variable.
 const VARIABLES: [(&str, &str); 1] = [("upscaler_dir", "KILN_UPSCALERS")];
 /// Options that cannot be given together.

@@ -2,7 +2,7 @@
 
 use kiln_engine::{
     Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, Planner, RefinerOptions, Result, Room,
-    StagePlan, Workload, control_configs, locate_model, process_bytes,
+    StagePlan, Workload, control_configs, locate_model, process_bytes, prompt_plans,
 };
 
 use crate::args::PlanArgs;
@@ -19,7 +19,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
             let mut planner = Planner::new(&model, setup.taesd.as_deref())?;
-            planner.set_controls(control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
+            planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
+            planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
             (model.name(), planner)
         }
     };

@@ -78,6 +78,11 @@ impl Progress {
         self.bar.above(|| tell!("{text}"));
     }
 
+    /// Writes to the error stream above the bar.
+    pub fn above(&self, show: impl FnOnce()) {
+        self.bar.above(show);
+    }
+
     /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish();

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{ControlUse, HubOptions, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder};
+use kiln_engine::{
+    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder,
+};
 
 use crate::memory_args::MemoryArgs;
 use crate::place_args::PlaceArgs;
@@ -46,8 +48,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     embeddings_dir: Option<PathBuf>,
     /// Number of encoded prompts that are kept for the next images. Default: 32.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
-    prompt_cache: Option<usize>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = PromptCache::parse_count)]
+    prompt_cache: Option<PromptCache>,
 
     #[command(flatten)]
     place: PlaceArgs,
@@ -56,13 +58,49 @@ pub struct RunArgs {
     memory: MemoryArgs,
 }
 
+/// Where encoded prompts are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptCache {
+    /// So many of them, here.
+    Count(usize),
+    /// In a store with this address, too.
+    Store(String),
+}
+
+impl PromptCache {
+    /// A number, or the address of a store.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        match text.contains("://") {
+            true => Ok(Self::Store(text.into())),
+            false => Self::parse_count(text),
+        }
+    }
+
+    /// A number.
+    pub fn parse_count(text: &str) -> std::result::Result<Self, String> {
+        Ok(Self::Count(parse_count(text)?))
+    }
+
+    fn count(&self) -> Option<usize> {
+        match self {
+            Self::Count(count) => Some(*count),
+            Self::Store(_) => None,
+        }
+    }
+}
+
 impl RunArgs {
-    /// Fetches what is named on the Hub, among `loras` and `controls` too. Files that came are put in the places of their names; the
+    /// Fetches what is named on the Hub, among `loras`, `controls` and `adapters` too. Files that came are put in the places of their names; the
     /// model keeps its own, by which the cache has it now.
     ///
     /// # Errors
     /// Those of the Hub.
-    pub fn fetch(&mut self, loras: &mut [LoraUse], controls: &mut [ControlUse]) -> Result<()> {
+    pub fn fetch(
+        &mut self,
+        loras: &mut [LoraUse],
+        controls: &mut [ControlUse],
+        adapters: &mut [IpAdapterUse],
+    ) -> Result<()> {
         let options = self.hub();
         self.model.as_deref().map(|model| located(model, &options)).transpose()?;
         let parts = [&mut self.unet, &mut self.vae, &mut self.taesd].into_iter().flatten();
@@ -71,6 +109,8 @@ impl RunArgs {
             LoraName::Named(_) => None,
         });
         let nets = controls.iter_mut().map(|control| &mut control.net);
+        let of_adapters = adapters.iter_mut().flat_map(|adapter| [Some(&mut adapter.model), adapter.encoder.as_mut()]);
+        let nets = nets.chain(of_adapters.flatten());
         for path in parts.chain(&mut self.text_encoder).chain(of_loras).chain(nets) {
             *path = located(path, &options)?;
         }
@@ -101,6 +141,14 @@ impl RunArgs {
         self.place.start_threads()
     }
 
+    /// The address of a store of encoded prompts, which `kiln serve` takes.
+    pub fn prompt_store(&self) -> Option<String> {
+        match &self.prompt_cache {
+            Some(PromptCache::Store(address)) => Some(address.clone()),
+            Some(PromptCache::Count(_)) | None => None,
+        }
+    }
+
     /// How the model is run.
     pub fn setup(&self) -> Setup {
         Setup {
@@ -108,7 +156,7 @@ impl RunArgs {
             memory: self.memory.options(),
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
-            prompt_cache: self.prompt_cache,
+            prompt_cache: self.prompt_cache.as_ref().and_then(PromptCache::count),
             cache_dir: cache_folder(),
             ..self.place.setup()
         }

@@ -15,7 +15,7 @@ use crate::serve_args::ServeArgs;
 pub fn run(mut args: ServeArgs) -> Result<()> {
     let served = &mut args.served;
     served.run.start_threads()?;
-    served.run.fetch(&mut [], &mut [])?;
+    served.run.fetch(&mut [], &mut [], &mut [])?;
     let mut models = Vec::new();
     for model in &served.models {
         located(model, &served.run.hub())?;
@@ -38,6 +38,6 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
         },
         move || second.stop(),
     );
-    print(&format!("http://{}\n", server.address()));
+    print(&format!("{}\n", server.url()));
     Ok(server.wait()?)
 }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use kiln_engine::ByteSize;
-use kiln_serve::{Access, Limits, ServeOptions};
+use kiln_engine::{ByteSize, Overlap, Setup};
+use kiln_serve::{Access, Limits, ServeOptions, Tls};
 
-use crate::run_args::RunArgs;
+use crate::run_args::{PromptCache, RunArgs};
 use crate::values::parse_count;
 
 /// `kiln serve`.
@@ -20,6 +20,9 @@ pub struct ServeArgs {
     /// The most images that share a step. Default: 1 on the CPU, 8 on a GPU.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     max_batch: Option<usize>,
+    /// Milliseconds for which a step waits for more images where nothing runs.
+    #[arg(long, value_name = "MS", default_value = "0", allow_negative_numbers = true, value_parser = parse_count)]
+    max_delay_ms: usize,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
     #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = parse_count)]
     max_per_client: usize,
@@ -30,6 +33,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true, value_parser = parse_count)]
     keep: usize,
 
+    /// A folder into which all images are written, with their settings.
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// The folder of control networks that requests name.
+    #[arg(long, value_name = "DIR")]
+    control_dir: Option<PathBuf>,
+    /// The folder of upscalers that requests name.
+    #[arg(long, value_name = "DIR")]
+    upscaler_dir: Option<PathBuf>,
+
     /// A key that requests must have: Authorization: Bearer KEY. Can be repeated.
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true, help_heading = ACCESS)]
     api_key: Vec<String>,
@@ -37,6 +50,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "USER:PASSWORD", env = "KILN_API_AUTH", hide_env_values = true, value_delimiter = ',',
           value_parser = parse_user, help_heading = ACCESS)]
     api_auth: Vec<(String, String)>,
+    /// A certificate in PEM: connections are encrypted by TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = ACCESS)]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
+    tls_key: Option<PathBuf>,
     /// Another origin whose pages may use the server, as https://example.org; * is for all. Can be repeated.
     #[arg(long, value_name = "ORIGIN", help_heading = ACCESS)]
     cors: Vec<String>,
@@ -52,6 +71,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true, value_parser = parse_count,
           help_heading = ACCESS)]
     max_images: usize,
+    /// Seconds after which a job that is not done fails; 0 is for no limit.
+    #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_seconds: usize,
     /// The largest body of a request.
     #[arg(long, value_name = "SIZE", default_value = "64M", allow_hyphen_values = true, help_heading = ACCESS)]
     max_body: ByteSize,
@@ -71,6 +94,8 @@ pub struct Served {
 
 /// The argument of [`RunArgs`] that can be repeated here.
 const MODEL: &str = "model";
+/// The argument of [`RunArgs`] that takes the address of a store here, too.
+const PROMPT_CACHE: &str = "prompt_cache";
 
 impl Args for Served {
     fn augment_args(command: Command) -> Command {
@@ -78,6 +103,11 @@ impl Args for Served {
             let help = "A model that requests can name, as for `kiln txt2img`. The first one is the default. Can be repeated. \
                         Default: the model that comes with Kiln";
             arg.action(ArgAction::Append).help(help).long_help(help)
+        })
+        .mut_arg(PROMPT_CACHE, |arg| {
+            let help = "Number of encoded prompts that are kept, or the address of a Redis or Valkey that shares them between \
+                        servers: redis://HOST:PORT. Default: 32";
+            arg.value_name("CACHE").value_parser(PromptCache::parse).help(help).long_help(help)
         })
     }
 
@@ -114,17 +144,24 @@ impl ServeArgs {
             listen: self.listen,
             models,
             model_options: self.served.run.model_options(),
-            setup: self.served.run.setup(),
+            setup: Setup { beside: Overlap::OnCards, ..self.served.run.setup() },
             limits: Limits {
                 pixels: self.max_pixels,
                 steps: self.max_steps,
                 images: self.max_images,
                 body: self.max_body.0,
                 queue: self.queue,
+                time: (self.max_seconds > 0).then(|| Duration::from_secs(self.max_seconds as u64)),
             },
             max_batch: self.max_batch,
             max_per_client: self.max_per_client,
+            max_delay: Duration::from_millis(self.max_delay_ms as u64),
+            control_dir: self.control_dir,
+            upscaler_dir: self.upscaler_dir,
+            output: self.output,
+            prompt_store: self.served.run.prompt_store(),
             keep: Duration::from_secs(self.keep as u64),
+            tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| Tls { certificate, key }),
             access: Access { keys: self.api_key, users: self.api_auth, origins: self.cors },
         }
     }
@@ -139,15 +176,25 @@ impl ServeArgs {
 mod tests {
     use super::*;
 
+    fn parsed(line: &[&str]) -> ServeArgs {
+        use clap::Parser;
+        let crate::args::Command::Serve(args) = crate::args::Args::try_parse_from(line).unwrap().command else {
+            panic!("another command");
+        };
+        *args
+    }
+
+    #[test]
+    fn prompts_are_kept_here_or_in_a_store() {
+        let options = |cache: &str| parsed(&["kiln", "serve", "--prompt-cache", cache]).options(Vec::new());
+        assert_eq!((options("7").setup.prompt_cache, options("7").prompt_store), (Some(7), None));
+        let shared = options("redis://127.0.0.1:6379");
+        assert_eq!((shared.setup.prompt_cache, shared.prompt_store.as_deref()), (None, Some("redis://127.0.0.1:6379")));
+    }
+
     #[test]
     fn a_model_can_be_repeated() {
-        use clap::Parser;
-        let models = |line: &[&str]| {
-            let crate::args::Command::Serve(args) = crate::args::Args::try_parse_from(line).unwrap().command else {
-                panic!("another command");
-            };
-            args.served.models
-        };
+        let models = |line: &[&str]| parsed(line).served.models;
         assert_eq!(models(&["kiln", "serve", "-m", "a", "--model", "b"]), [PathBuf::from("a"), "b".into()]);
         assert_eq!(models(&["kiln", "serve"]), [] as [PathBuf; 0]);
     }

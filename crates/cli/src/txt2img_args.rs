@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_engine::{BatchSize, ControlUse, LoraName, LoraUse, Request};
+use kiln_engine::{BatchSize, ControlUse, IpAdapterUse, LoraName, LoraUse, Request};
 
 use crate::option_args::{HiresArgs, OptionArgs};
+use crate::preview::PreviewTo;
 use crate::run_args::RunArgs;
+use crate::values::parse_positive;
 
 /// `kiln txt2img`.
 #[derive(Debug, Args)]
@@ -35,9 +37,13 @@ pub struct Common {
     #[arg(long = "lora", value_name = "FILE[:X]")]
     pub loras: Vec<LoraUse>,
     /// Guides the images by a control network: net=FILE|DIR|hf:NAME,image=FILE[,weight=1][,start=0][,end=1]
-    /// [,mode=balanced|prompt|control][,guess=true][,resize=stretch|crop|fill]. Can be repeated.
+    /// [,mode=balanced|prompt|control][,guess=true][,resize=stretch|crop|fill][,preprocess=NAME][,type=NAME]. Can be repeated.
     #[arg(long = "control", value_name = "net=FILE,..")]
     pub controls: Vec<ControlUse>,
+    /// Adds an image as a prompt: model=FILE|hf:NAME/FILE,image=FILE[,weight=1][,start=0][,end=1][,encoder=DIR|FILE]
+    /// [,mask=FILE][,blocks=style|layout|NAME:X+..][,embeds=FILE][,shortcut=true]. Can be repeated.
+    #[arg(long = "ip-adapter", value_name = "model=FILE,..")]
+    pub ip_adapters: Vec<IpAdapterUse>,
 
     /// Number of images in a batch, which are generated at once; auto selects the fastest number. Default: 1.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -52,6 +58,14 @@ pub struct Common {
     /// Also writes the latents: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub latents_out: Option<PathBuf>,
+    /// Shows what the images are about to become: FILE.png, replaced at each preview, with {index} and {step} in its name or without;
+    /// or terminal, which shows them by the protocol of kitty, iTerm2 or sixel where the terminal is known to have one, else in
+    /// colored characters; or kitty, iterm2, sixel, blocks.
+    #[arg(long, value_name = "FILE|terminal")]
+    pub preview: Option<PreviewTo>,
+    /// Steps between previews. There are five a second at most. Default: 1.
+    #[arg(long, value_name = "N", requires = "preview", allow_negative_numbers = true, value_parser = parse_positive)]
+    pub preview_every: Option<usize>,
     /// Writes a trace of the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -99,6 +113,9 @@ impl Common {
         }
         if !self.controls.is_empty() {
             request.controls = self.controls.clone();
+        }
+        if !self.ip_adapters.is_empty() {
+            request.ip_adapters = self.ip_adapters.clone();
         }
         request.batch_size = self.batch_size.and_then(BatchSize::number).or(request.batch_size);
         request

@@ -9,6 +9,11 @@ pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number of at least 0".into())
 }
 
+/// A count that is not 0.
+pub(crate) fn parse_positive(text: &str) -> Result<usize, String> {
+    parse_count(text).ok().filter(|count| *count > 0).ok_or_else(|| "expected a whole number of at least 1".into())
+}
+
 pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "expected a number".into())
 }

@@ -13,14 +13,14 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the references. Every package uses these names.
-const TESTS: [&str; 4] = ["parity", "control", "steps", "programs"];
+const TESTS: [&str; 6] = ["parity", "control", "adapters", "guidance", "steps", "programs"];
 /// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The sections of the page in order, with their introductions.
-const PARTS: [(&str, &str, &str); 6] = [
+const PARTS: [(&str, &str, &str); 8] = [
     (
         "text",
         "Text encoders",
@@ -39,6 +39,18 @@ const PARTS: [(&str, &str, &str); 6] = [
         "ControlNet",
         "`down` and `mid`: residuals, in the guess mode with weight 0.7; in the other rows final latents of diffusers' \
          pipelines.\n`part` acts in a part of the steps, `two` are two networks, `inpaint` and `img2img` begin with an image.",
+    ),
+    (
+        "adapters",
+        "T2I-Adapter and ControlNet Union",
+        "`features`: an adapter's maps, at odd sizes; in the other rows final latents of diffusers' pipelines. `multi`: two \
+         adapters,\n`factor`: one for half of the steps, `pool`: a ControlNet of means, `union_two`: a Union network with two images.",
+    ),
+    (
+        "guidance",
+        "Guidance by the network itself",
+        "Final latents of diffusers' pipelines (`pag`, `sag`, `freeu`), of its scheduler around its own functions (`apg`, \
+         `cfg_schedule`), of the\npackage DeepCache (`deepcache`), and of ComfyUI's formulas (`deep_shrink`).",
     ),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: the output of the encoder."),
     (

@@ -156,6 +156,37 @@ const BAD: &[(&str, &[Bad])] = &[
         "--unipc-variant",
         &[("bh1", "none with pndm: it is for unipc"), ("bh3", "expected bh1 or bh2"), ("", "bh1 or bh2")],
     ),
+    (
+        "--cfg-schedule",
+        &[("", "expected"), ("7,x", "expected"), ("7,-1", "numbers from 0 to 1000"), ("1001", "0 to 1000")],
+    ),
+    ("--apg-eta", &[("11", "a number from -10 to 10"), ("nan", "from -10 to 10"), ("some", NUMBER), ("", NUMBER)]),
+    ("--apg-threshold", &[("-1", "a number from 0 to 10000"), ("5", "--apg-eta too"), ("some", NUMBER), ("", NUMBER)]),
+    ("--apg-momentum", &[("2", "a number from -1 to 1"), ("-0.5", "--apg-eta too"), ("some", NUMBER), ("", NUMBER)]),
+    ("--pag-scale", &[("-1", "a number from 0 to 1000"), ("nan", "from 0 to 1000"), ("strong", NUMBER), ("", NUMBER)]),
+    ("--pag-adaptive-scale", &[("-1", "from 0 to 1000"), ("0.1", "--pag-scale too"), ("some", NUMBER), ("", NUMBER)]),
+    (
+        "--pag-layers",
+        &[("mid", "--pag-scale too"), ("middle", "is no layer"), ("up_blocks.x", "no layer"), ("", "no layer")],
+    ),
+    ("--freeu", &[("1,2,3", "four numbers"), ("1,2,3,x", "four numbers"), ("1,2,3,-1", "four"), ("", "four numbers")]),
+    ("--freeu-version", &[("v1", "--freeu too"), ("v3", "expected one of diffusers, v1, v2"), ("", "expected one of")]),
+    (
+        "--cache",
+        &[
+            ("deepcache:1", "2 to 1000"),
+            ("x", "expected deepcache"),
+            ("deepcache:3:99", "a branch less"),
+            ("", "expected"),
+        ],
+    ),
+    ("--deep-shrink", &[("0.5", "a number from 1 to 8"), ("9", "from 1 to 8"), ("some", NUMBER), ("", NUMBER)]),
+    ("--deep-shrink-block", &[("33", "from 0 to 32"), ("3", "--deep-shrink too"), ("-1", WHOLE), ("", WHOLE)]),
+    ("--deep-shrink-start", &[("2", "from 0 to 1"), ("0.1", "--deep-shrink too"), ("x", NUMBER), ("", NUMBER)]),
+    ("--deep-shrink-end", &[("2", "a number from 0 to 1"), ("0.5", "--deep-shrink too"), ("x", NUMBER), ("", NUMBER)]),
+    ("--sag-scale", &[("-1", "a number from 0 to 100"), ("nan", "from 0 to 100"), ("strong", NUMBER), ("", NUMBER)]),
+    ("--sag-sigma", &[("0", "a number from 0.1 to 10"), ("1", "--sag-scale too"), ("some", NUMBER), ("", NUMBER)]),
+    ("--sag-threshold", &[("-1", "from 0 to 100"), ("1", "--sag-scale too"), ("some", NUMBER), ("", NUMBER)]),
     ("--guidance-rescale", PART),
     ("--guidance-start", PART),
     ("--guidance-end", PART),
@@ -269,6 +300,11 @@ const BAD: &[(&str, &[Bad])] = &[
         "--prompt-cache",
         &[("10001", "a number from 0 to 10000"), ("-1", WHOLE), ("0.5", WHOLE), ("all", WHOLE), ("", WHOLE)],
     ),
+    ("--preview-every", &[("0", "at least 1"), ("2", "--preview <FILE"), ("", "at least 1")]),
+    (
+        "--preview",
+        &[("", "a name that ends in .png"), (".", "found a folder"), ("apple.jpg", "a name that ends in .png")],
+    ),
     (
         "--memory-trace",
         &[
@@ -282,6 +318,7 @@ const BAD: &[(&str, &[Bad])] = &[
     ("--model", &[("", REQUIRED)]),
     ("--taesd", &[("", REQUIRED)]),
     ("--control", &[("8", "is none of its fields"), ("net=a,image=b,weight=x", "expected")]),
+    ("--ip-adapter", &[("8", "is none of its fields"), ("model=a,image=b,weight=x", "expected")]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
     ("--embeddings-dir", &[("", REQUIRED)]),
@@ -515,10 +552,9 @@ fn a_flag_without_its_value_is_refused() {
 #[test]
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
-    for flag in flags()
-        .iter()
-        .filter(|flag| !["--verbose", "--help", "--text-encoder", "--lora", "--control"].contains(&&*flag.long))
-    {
+    for flag in flags().iter().filter(|flag| {
+        !["--verbose", "--help", "--text-encoder", "--lora", "--control", "--ip-adapter"].contains(&&*flag.long)
+    }) {
         let value = match &*flag.long {
             "--sampler" | "--hires-sampler" => "euler",
             "--rule" => "a1111",
@@ -537,6 +573,10 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--log-format" => "text",
             "--seed-resize-from" | "--hires-size" => "64x64",
             "--prediction" => "v",
+            "--pag-layers" => "mid",
+            "--freeu" => "1,1,1,1",
+            "--freeu-version" => "v1",
+            "--cache" => "deepcache",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };

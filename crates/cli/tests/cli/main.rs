@@ -19,6 +19,7 @@ mod models;
 mod output;
 mod plans;
 mod preprocess;
+mod preview;
 mod refiner;
 mod sandbox;
 #[cfg(unix)]
