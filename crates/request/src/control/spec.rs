@@ -188,7 +188,7 @@ impl FromStr for ControlUse {
                     control.preprocess = Some(value.to_ascii_lowercase());
                 }
                 "type" => control.kind = Some(keyed::one_of(key, &value, ControlType::find, &ControlType::IDS)?),
-                _ => control.resize = keyed::one_of(key, &value, ResizeChoice::find, &ResizeChoice::IDS)?,
+                _ => control.resize = keyed::one_of(key, &value, ResizeChoice::find, ResizeChoice::IDS)?,
             }
         }
         if control.net.as_os_str().is_empty() {
