@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
 use crate::options::ServeOptions;
-use crate::scheduler::{Control, Scheduler, Task};
+use crate::scheduler::{Control, Previews, Scheduler, Task};
 
 /// The state of the server.
 pub(crate) struct App {
@@ -48,7 +48,7 @@ pub(crate) struct Submission {
     pub(crate) priority: i32,
     /// The job's longest time.
     pub(crate) limit: Option<Duration>,
-    pub(crate) preview_every: usize,
+    pub(crate) previews: Previews,
     pub(crate) format: ImageFormat,
     /// The request as it came, without input images.
     pub(crate) shown: Map<String, Value>,
@@ -70,14 +70,14 @@ impl App {
 
     fn submit_now(&self, submission: Submission) -> Result<Arc<Entry>, Refused> {
         let submitted = Instant::now();
-        let Submission { mut request, files, model, client, priority, limit, preview_every, format, .. } = submission;
+        let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
         let Submission { mut shown, warnings, id, .. } = submission;
         let model = self.models.find(model.as_deref())?.clone();
         check_inputs(&request, files.as_ref())?;
         let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
         drop(files);
         shown.insert("seed".into(), job.seed.into());
-        let control = Control::with_previews(preview_every);
+        let control = Control::with_previews(previews);
         let entry = Entry::new(NewJob {
             id: id.filter(|id| self.is_free(id)).unwrap_or_else(|| self.jobs.new_id()),
             model: model.id,

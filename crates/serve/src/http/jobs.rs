@@ -20,6 +20,7 @@ use crate::app::{App, Submission, store_inputs};
 use crate::error::Refused;
 use crate::image_format::ImageFormat;
 use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen};
+use crate::scheduler::Previews;
 
 /// The fields of a request that are not a job's.
 const PREVIEW_EVERY: &str = "preview_every";
@@ -74,11 +75,12 @@ pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submissi
     if let Some(output) = output {
         return Err(Refused::value("output", format!("{output:?}"), "nothing: the server writes no files for clients"));
     }
-    let preview_every = match more.get(PREVIEW_EVERY) {
-        None | Some(Value::Null) => USUAL_PREVIEW,
+    let previews = match more.get(PREVIEW_EVERY) {
+        None | Some(Value::Null) => Previews::every(USUAL_PREVIEW),
         Some(value) => {
             let every = value.as_u64().and_then(|every| usize::try_from(every).ok());
-            every.ok_or_else(|| Refused::value(PREVIEW_EVERY, value, "a whole number of steps, or 0 for none"))?
+            let expected = "a whole number of steps, or 0 for none";
+            Previews::every(every.ok_or_else(|| Refused::value(PREVIEW_EVERY, value, expected))?)
         }
     };
     let priority = match more.get(PRIORITY) {
@@ -101,7 +103,7 @@ pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submissi
     let files = store_inputs(&mut request)?;
     let model = model.map(|model| model.to_string_lossy().into_owned());
     let (format, warnings, id) = (ImageFormat::Png, Vec::new(), None);
-    Ok(Submission { request, files, model, client, priority, limit, preview_every, format, shown, warnings, id })
+    Ok(Submission { request, files, model, client, priority, limit, previews, format, shown, warnings, id })
 }
 
 /// The request as it came, without images.

@@ -78,9 +78,12 @@ struct State {
     /// What becomes of the job when no image is pending.
     end: Option<End>,
     warnings: Vec<String>,
-    /// By the indices of their images, with the number of the preview among all of the job.
-    previews: BTreeMap<usize, (usize, Arc<PreviewView>)>,
+    /// By the indices of their images, each with the number of the preview among all of the job. There is one of an image
+    /// that is not done, or, where the control keeps them, all.
+    previews: BTreeMap<usize, Vec<(usize, Arc<PreviewView>)>>,
     previewed: usize,
+    /// Whether every preview stays, and not only the newest.
+    keeps_previews: bool,
     /// Counts changes of step and stage.
     moves: usize,
 }
@@ -130,6 +133,7 @@ impl Entry {
             end: None,
             warnings,
             previews: BTreeMap::new(),
+            keeps_previews: control.keeps_previews(),
             previewed: 0,
             moves: 0,
         };
@@ -185,7 +189,11 @@ impl Entry {
         self.change(|state| {
             state.previewed += 1;
             first = state.previewed == 1;
-            state.previews.insert(preview.index, (state.previewed, Arc::new(preview)));
+            let of_image = state.previews.entry(preview.index).or_default();
+            if !state.keeps_previews {
+                of_image.clear();
+            }
+            of_image.push((state.previewed, Arc::new(preview)));
         });
         first
     }
@@ -205,7 +213,9 @@ impl Entry {
             state.pending -= 1;
             match image {
                 Ok(image) => {
-                    state.previews.remove(&image.index);
+                    if !state.keeps_previews {
+                        state.previews.remove(&image.index);
+                    }
                     state.order.push(image.index);
                     state.images.insert(image.index, Arc::new(image));
                 }
@@ -258,7 +268,9 @@ impl Entry {
 
     /// The last preview of the image with the lowest index that is not done.
     pub(crate) fn preview(&self) -> Option<Arc<PreviewView>> {
-        self.state.lock().previews.values().next().map(|(_, preview)| preview.clone())
+        let state = self.state.lock();
+        let mut waiting = state.previews.iter().filter(|(index, _)| !state.images.contains_key(*index));
+        waiting.next().and_then(|(_, of_image)| of_image.last()).map(|(_, preview)| preview.clone())
     }
 
     /// Calls of the denoiser that are done, all of them, and an estimate of the time that is left.
@@ -311,7 +323,7 @@ impl Entry {
             seen.moves = state.moves;
             news.push(EventView::Step(state.step_view()));
         }
-        let fresh = state.previews.values().filter(|(number, _)| *number > seen.previewed);
+        let fresh = state.previews.values().flatten().filter(|(number, _)| *number > seen.previewed);
         news.extend(fresh.map(|(_, preview)| EventView::Preview(preview.clone())));
         seen.previewed = state.previewed;
         let order = state.order[seen.images..].iter().filter_map(|index| state.images.get(index));
@@ -365,7 +377,9 @@ impl State {
             End::Canceled => Status::Canceled,
             End::Failed { .. } | End::Expired(_) => Status::Failed,
         };
-        self.previews.clear();
+        if !self.keeps_previews {
+            self.previews.clear();
+        }
         self.finished = Some((SystemTime::now(), Instant::now()));
     }
 

@@ -1,14 +1,11 @@
 //! A task that waits or runs, and its batches in the running batch.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kiln_engine::{Event, GroupId};
 
 use super::policy::Candidate;
 use super::task::{End, News, Task};
-
-/// The least time between two previews of a batch.
-const BETWEEN_PREVIEWS: Duration = Duration::from_millis(200);
 
 /// A task that is not done.
 pub(super) struct Active {
@@ -126,8 +123,8 @@ impl Active {
 
     /// Whether a batch is to be previewed after its next step.
     pub(super) fn wants_preview(&self, part: &Part) -> bool {
-        let is_due = part.previewed.is_none_or(|last| last.elapsed() >= BETWEEN_PREVIEWS);
-        is_due && self.task.control.wants_preview(part.done + 1) && part.done + 1 < self.evaluations
+        let since_last = part.previewed.map(|last| last.elapsed());
+        self.task.control.wants_preview(part.done + 1, self.evaluations, since_last)
     }
 }
 

@@ -16,4 +16,4 @@ mod task;
 mod worker;
 
 pub use queue::{Load, Refusal, Scheduler, SchedulerOptions};
-pub use task::{Control, End, Listener, News, Task};
+pub use task::{Control, End, Listener, News, Previews, Task};

@@ -84,19 +84,62 @@ pub enum End {
     },
 }
 
+/// The least time between two regular previews of a batch.
+const BETWEEN_PREVIEWS: Duration = Duration::from_millis(200);
+
+/// Which previews a client wants of each image.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Previews {
+    /// None.
+    #[default]
+    None,
+    /// One after every so many steps (at least 1), but not many a second. Only the newest is of interest.
+    Every(usize),
+    /// So many, spread evenly over the steps, however fast these are. All of them are of interest.
+    Spread(usize),
+}
+
+impl Previews {
+    /// One after every so many steps; none for 0.
+    pub fn every(steps: usize) -> Self {
+        if steps == 0 { Self::None } else { Self::Every(steps) }
+    }
+
+    /// Whether one is wanted after `step` of `steps` steps, `since_last` after the last one. What follows the last step is
+    /// no preview.
+    fn are_due(self, step: usize, steps: usize, since_last: Option<Duration>) -> bool {
+        if step >= steps {
+            return false;
+        }
+        match self {
+            Self::None => false,
+            Self::Every(every) => step.is_multiple_of(every) && since_last.is_none_or(|time| time >= BETWEEN_PREVIEWS),
+            Self::Spread(count) => {
+                let passed = |step: usize| step * (count + 1) / steps;
+                passed(step) > passed(step.saturating_sub(1))
+            }
+        }
+    }
+}
+
 /// Requests to a task, which the scheduler reads between steps.
 #[derive(Debug, Default)]
 pub struct Control {
     cancel: AtomicBool,
     finish: AtomicBool,
     skips: AtomicUsize,
-    preview_every: AtomicUsize,
+    previews: Previews,
 }
 
 impl Control {
-    /// A control of a task with previews every so many steps; 0 is for none.
-    pub fn with_previews(every: usize) -> Arc<Self> {
-        Arc::new(Self { preview_every: every.into(), ..Self::default() })
+    /// A control of a task with previews.
+    pub fn with_previews(previews: Previews) -> Arc<Self> {
+        Arc::new(Self { previews, ..Self::default() })
+    }
+
+    /// Whether every preview is to be kept for its readers, and not only the newest.
+    pub fn keeps_previews(&self) -> bool {
+        matches!(self.previews, Previews::Spread(_))
     }
 
     /// Ends the task without its images.
@@ -130,9 +173,42 @@ impl Control {
         self.skips.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Whether a preview is wanted after `step` steps.
-    pub(super) fn wants_preview(&self, step: usize) -> bool {
-        let every = self.preview_every.load(Ordering::Relaxed);
-        every > 0 && step.is_multiple_of(every)
+    /// Whether a preview is wanted after `step` of `steps` steps, `since_last` after the last one.
+    pub(super) fn wants_preview(&self, step: usize, steps: usize, since_last: Option<Duration>) -> bool {
+        self.previews.are_due(step, steps, since_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of `total` with a preview, where each takes `milliseconds`.
+    fn previewed(previews: Previews, total: usize, milliseconds: u64) -> Vec<usize> {
+        let mut last: Option<usize> = None;
+        let due = |step: &usize| {
+            let since = last.map(|last| Duration::from_millis((*step - last) as u64 * milliseconds));
+            let is_due = previews.are_due(*step, total, since);
+            if is_due {
+                last = Some(*step);
+            }
+            is_due
+        };
+        (1..=total).filter(due).collect()
+    }
+
+    #[test]
+    fn previews_are_spread_over_fast_steps() {
+        assert_eq!(previewed(Previews::Spread(2), 20, 0), [7, 14]);
+        assert_eq!(previewed(Previews::Spread(3), 20, 0), [5, 10, 15]);
+        assert_eq!(previewed(Previews::Spread(3), 3, 0), [1, 2]);
+        assert_eq!(previewed(Previews::Spread(3), 1, 0), [0usize; 0]);
+    }
+
+    #[test]
+    fn regular_previews_are_not_many_a_second() {
+        assert_eq!(previewed(Previews::every(2), 8, 1000), [2, 4, 6]);
+        assert_eq!(previewed(Previews::every(1), 8, 100), [1, 3, 5, 7]);
+        assert_eq!(previewed(Previews::every(0), 8, 1000), [0usize; 0]);
     }
 }

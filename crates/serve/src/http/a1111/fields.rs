@@ -12,9 +12,7 @@ use super::scripts::{Scripts, refiner};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::http::settings::said;
-
-/// The most steps whose previews are of use at once.
-const NO_PREVIEWS: usize = 0;
+use crate::scheduler::Previews;
 
 /// A request, and what of it was left out.
 pub(super) struct Fields {
@@ -26,7 +24,7 @@ pub(super) struct Fields {
     pub(super) mask: Option<String>,
     /// What preprocessors made of control images, PNG files in Base64.
     pub(super) maps: Vec<String>,
-    pub(super) preview_every: usize,
+    pub(super) previews: Previews,
     pub(super) task_id: Option<String>,
     pub(super) send_images: bool,
     pub(super) include_init_images: bool,
@@ -119,20 +117,9 @@ impl Fields {
         if is_img2img && !has_own_mask && request.sampler.is_some_and(on_levels) {
             request.rule = Some(Rule::Automatic1111);
         }
-        let preview_every = usize::try_from(options.preview_every).unwrap_or(NO_PREVIEWS);
+        let previews = Previews::every(usize::try_from(options.preview_every).unwrap_or(0));
         let maps = scripts.units.maps;
-        Ok(Self {
-            request,
-            options,
-            warnings,
-            init,
-            mask,
-            maps,
-            preview_every,
-            task_id,
-            send_images,
-            include_init_images,
-        })
+        Ok(Self { request, options, warnings, init, mask, maps, previews, task_id, send_images, include_init_images })
     }
 }
 

@@ -69,7 +69,7 @@ async fn run(
         client,
         priority: 0,
         limit: None,
-        preview_every: fields.preview_every,
+        previews: fields.previews,
         format: fields.options.format(),
         shown,
         warnings: fields.warnings,

@@ -23,8 +23,6 @@ pub(super) struct Wanted {
     pub(super) format: ImageFormat,
     /// The address of the server, where images are answered by their addresses.
     pub(super) base: Option<String>,
-    /// Previews of each image.
-    pub(super) partials: usize,
     /// The names of events begin with it.
     pub(super) event: &'static str,
 }
@@ -69,12 +67,6 @@ fn event(entry: &Entry, wanted: &Wanted, sent: &mut Vec<usize>, news: EventView)
                 sent.resize(preview.index + 1, 0);
             }
             let count = sent.get_mut(preview.index)?;
-            let (_, steps, _) = entry.progress();
-            let steps = steps / entry.total_images.max(1);
-            // Previews are spread evenly over the steps.
-            if *count >= wanted.partials || preview.step * (wanted.partials + 1) < (*count + 1) * steps {
-                return None;
-            }
             let file = enlarged(&preview, wanted.format)?;
             let mut data = described(wanted, &file);
             data["partial_image_index"] = (*count).into();

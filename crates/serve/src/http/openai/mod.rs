@@ -21,6 +21,7 @@ use super::{Client, Payload, Shared};
 use crate::app::{App, Submission, store, store_inputs};
 use crate::base64_image;
 use crate::error::Refused;
+use crate::scheduler::Previews;
 
 /// The strength of an edit with a mask: the masked part is generated from noise.
 const EDIT_STRENGTH: f64 = 1.0;
@@ -134,15 +135,15 @@ async fn run(
         request.mask = Some(store(&mut files, "mask", &mask)?);
         request.mask_invert = true; // what is transparent is edited
     }
-    let preview_every = usize::from(stream && partials > 0);
+    let previews = if stream && partials > 0 { Previews::Spread(partials) } else { Previews::None };
     let (warnings, id) = (Vec::new(), None);
     let (priority, limit) = (0, None);
     let submission =
-        Submission { request, files, model, client, priority, limit, preview_every, format, shown, warnings, id };
+        Submission { request, files, model, client, priority, limit, previews, format, shown, warnings, id };
     let entry = app.submit(submission).await?;
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let base = wants_url.then(|| format!("{}://{host}", app.scheme()));
-    let wanted = Wanted { output_format, format, base, partials, event };
+    let wanted = Wanted { output_format, format, base, event };
     match stream {
         true => Ok(answer::stream(app, entry, wanted)),
         false => answer::whole(app, entry, wanted).await,
