@@ -1,7 +1,7 @@
 //! A guided step with one ControlNet.
 
 use candle_core::DType;
-use kiln_engine::pipeline::{Controlled, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, control_flop, unet_flop};
+use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop, unet_flop};
 use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, Unet, UnetConfig};
 
 use super::report::StageReport;
@@ -54,15 +54,12 @@ impl Meter<'_, '_> {
         let input = ControlInput { network: 0, hints: vec![hint], kinds: None, scales };
         let conditioning = Conditioning { controls: vec![input], ..self.conditioning(2 * n)? };
         let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&denoiser)?;
         let mut guided = || -> Result<()> {
             step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())
         };
-        // A step is measured as it runs for nearly all of a run.
-        for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
-            guided()?;
-        }
+        self.until_recorded(&mut guided)?;
         let flop = flop.iter().chain(&own).sum();
         self.time(BenchStage::ControlStep, &loaded, flop, &mut guided)
     }

@@ -54,6 +54,7 @@ from_engine!(
     kiln_models::Error,
     kiln_request::Error,
     kiln_scheduler::Error,
+    kiln_unet::Error,
     kiln_upscale::Error,
     kiln_weights::Error,
 );

@@ -45,7 +45,9 @@ pub(super) fn check(
     for &stage in &plan.stages {
         let of = |mode| planner.plan(mode, &work, on, None);
         let (needed, n) = match stage {
-            BenchStage::Step => (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch),
+            BenchStage::Step | BenchStage::IpAdapterStep | BenchStage::DeepCacheSteps => {
+                (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch)
+            }
             BenchStage::ControlStep => {
                 let net = control_bytes(model, on.dtype);
                 (total(&of(Mode::Medvram)?, Stage::Denoise) + net, plan.batch)

@@ -22,6 +22,7 @@ mod call;
 mod control_step;
 mod error;
 mod fits;
+mod hooked_steps;
 mod image_stages;
 mod memory_trace;
 mod report;
@@ -43,6 +44,7 @@ pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory,
 pub use report::{BenchReport, CardMemory, ModelReport, ReportFile, StageReport, Summary};
 pub use streamed::{StreamPlan, StreamStage};
 
+pub use hooked_steps::DEEP_CACHE_STEPS;
 use stage::Meter;
 
 /// The stages to measure.
@@ -53,6 +55,10 @@ pub enum BenchStage {
     Step,
     /// The same step with one ControlNet, which runs for both halves.
     ControlStep,
+    /// The same step with the tokens of one image of a plain IP-Adapter.
+    IpAdapterStep,
+    /// [`DEEP_CACHE_STEPS`] guided steps with DeepCache, the first of which runs the whole network.
+    DeepCacheSteps,
     /// Latents to one image.
     Vae,
     /// One image to its latents.
@@ -67,8 +73,17 @@ pub enum BenchStage {
 
 impl BenchStage {
     /// All stages in the order of measurement.
-    pub const ALL: [Self; 7] =
-        [Self::Step, Self::ControlStep, Self::Vae, Self::VaeEncode, Self::Upscale, Self::Text, Self::Call];
+    pub const ALL: [Self; 9] = [
+        Self::Step,
+        Self::ControlStep,
+        Self::IpAdapterStep,
+        Self::DeepCacheSteps,
+        Self::Vae,
+        Self::VaeEncode,
+        Self::Upscale,
+        Self::Text,
+        Self::Call,
+    ];
     /// The default stages: a call takes as long as all of its steps.
     pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
 
@@ -77,6 +92,8 @@ impl BenchStage {
         match self {
             Self::Step => "step",
             Self::ControlStep => "control-step",
+            Self::IpAdapterStep => "ip-adapter-step",
+            Self::DeepCacheSteps => "deepcache-steps",
             Self::Vae => "vae",
             Self::VaeEncode => "vae-encode",
             Self::Upscale => "upscale",

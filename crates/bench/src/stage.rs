@@ -73,6 +73,8 @@ impl Meter<'_, '_> {
         match stage {
             BenchStage::Step => self.step(),
             BenchStage::ControlStep => self.control_step(),
+            BenchStage::IpAdapterStep => self.ip_adapter_step(),
+            BenchStage::DeepCacheSteps => self.deep_cache_steps(),
             BenchStage::Vae => self.vae(),
             BenchStage::VaeEncode => self.vae_encode(),
             BenchStage::Upscale => self.upscale(),
@@ -90,15 +92,15 @@ impl Meter<'_, '_> {
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
+        let mut step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
+        if loaded.streams.is_empty() {
+            step = step.with_text_keys(&unet)?; // as a run does where all weights stay
+        }
         let mut guided = |trace| -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())
         };
-        // A step is measured as it runs for nearly all of a run.
-        for _ in self.plan.warmup..if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 } {
-            guided(None)?;
-        }
+        self.until_recorded(&mut || guided(None))?;
         let before = loaded.streams.first().map(Streamed::report).transpose()?;
         // Segments are timed from here on: the first runs are slower.
         loaded.streams.first().map(Streamed::take_compute_seconds).transpose()?;
@@ -125,6 +127,12 @@ impl Meter<'_, '_> {
             self.trace = Some(StepTrace::new(title, self.device, self.dtype, before, trace));
         }
         Ok(report)
+    }
+
+    /// Runs a step until it takes the time that it has for nearly all of a run.
+    pub(super) fn until_recorded(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let needed = if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 };
+        (self.plan.warmup..needed).try_for_each(|_| run())
     }
 
     /// Median seconds of each of these, run in turns since the speed of a machine moves: each follows one of its own
@@ -226,9 +234,11 @@ impl Meter<'_, '_> {
         }
         let seconds = Summary::of(&runs);
         let seconds_per_picture = match stage {
-            BenchStage::Step | BenchStage::ControlStep | BenchStage::Call => {
-                Some(seconds.median / self.plan.batch as f64)
-            }
+            BenchStage::Step
+            | BenchStage::ControlStep
+            | BenchStage::IpAdapterStep
+            | BenchStage::DeepCacheSteps
+            | BenchStage::Call => Some(seconds.median / self.plan.batch as f64),
             BenchStage::Vae | BenchStage::VaeEncode | BenchStage::Upscale => Some(seconds.median),
             BenchStage::Text => None,
         };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kiln_bench::{BenchEvent, BenchReport, BenchStage, MemoryTraceFile, ReportFile, StreamStage};
+use kiln_bench::{BenchEvent, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage};
 use kiln_engine::{Architecture, ModelFolder, TraceFile, locate_model};
 
 use crate::bench_args::BenchArgs;
@@ -89,6 +89,12 @@ fn text(report: &BenchReport) -> String {
                 BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
                 BenchStage::ControlStep => {
                     format!("with a ControlNet, {} of {}x{}", model.batch, model.width, model.height)
+                }
+                BenchStage::IpAdapterStep => {
+                    format!("with an image prompt, {} of {}x{}", model.batch, model.width, model.height)
+                }
+                BenchStage::DeepCacheSteps => {
+                    format!("{DEEP_CACHE_STEPS} steps, {} of {}x{}", model.batch, model.width, model.height)
                 }
                 BenchStage::Vae => format!("an image of {}x{} in {}", model.width, model.height, model.decoder_dtype),
                 BenchStage::VaeEncode => {

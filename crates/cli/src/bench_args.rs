@@ -27,7 +27,8 @@ pub struct BenchArgs {
     /// Number of sampling steps of a call.
     #[arg(long, value_name = "N", default_value = "20")]
     steps: usize,
-    /// The stages: step (one guided step), control-step (a guided step with a ControlNet), vae (latents to an image),
+    /// The stages: step (one guided step), control-step (a guided step with a ControlNet), ip-adapter-step (with an image prompt), deepcache-steps
+    /// (3 steps with DeepCache), vae (latents to an image),
     /// vae-encode (an image to latents), upscale (an image through a network of RealESRGAN_x4plus's shape), text (a text of
     /// 77 tokens), call (both prompts to PNG files in memory, once the model is loaded).
     #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
@@ -130,7 +131,10 @@ mod tests {
     fn bench_says_what_it_expected() {
         for (line, expected) in [
             ("sd14", "expected emoji, sd15-512, sdxl-1024"),
-            ("--stages step,unet", "expected step, control-step, vae, vae-encode, upscale, text, call"),
+            (
+                "--stages step,unet",
+                "expected step, control-step, ip-adapter-step, deepcache-steps, vae, vae-encode, upscale, text, call",
+            ),
             ("--size 512", "as in 512x768"),
             ("--runs few", "invalid digit"),
             ("emoji --config models/emoji", "cannot be used with"),

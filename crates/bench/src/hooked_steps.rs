@@ -1,0 +1,89 @@
+//! Guided steps with parts that change the network: an image prompt, and DeepCache.
+
+use candle_core::Tensor;
+use kiln_engine::pipeline::{Denoiser, GuidedStep, RecordedStep, unet_flop};
+use kiln_unet::{
+    FeatureCache, HookInputs, ImagePrompt, ImagePromptConfig, ImagePromptNet, Projection, PromptInput, Unet,
+};
+
+use super::BenchStage;
+use super::report::StageReport;
+use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
+use crate::error::Result;
+
+/// Steps of [`BenchStage::DeepCacheSteps`]: the interval at which the whole network runs.
+pub const DEEP_CACHE_STEPS: usize = 3;
+/// The skip connection at the shortcut, which is the usual one.
+const BRANCH: usize = 0;
+/// Tokens of an image, and channels of its embedding, of all published plain IP-Adapters for Stable Diffusion 1.
+const IMAGE_TOKENS: usize = 4;
+const EMBED_DIM: usize = 1024;
+
+impl Meter<'_, '_> {
+    /// The step of [`BenchStage::Step`] with an image prompt. Its keys and values are made before: that happens once a run.
+    pub(super) fn ip_adapter_step(&mut self) -> Result<StageReport> {
+        let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
+        let unet = Unet::new(model.unet.clone());
+        let layers = model.unet.cross_layers();
+        let config = ImagePromptConfig {
+            projection: Projection::Plain { embed_dim: EMBED_DIM, tokens: IMAGE_TOKENS },
+            context_dim: model.unet.context_dim().unwrap_or(1),
+            layers: model.unet.image_prompt_order().iter().map(|&i| layers[i].channels).collect(),
+        };
+        let adapter = ImagePromptNet::new(config, &model.unet)?;
+        let flop = unet_flop(&unet, 2 * n, model.latent_size(), TOKENS)?;
+        let loaded = self.load(
+            "the U-Net and the IP-Adapter",
+            &[
+                Weights { segments: unet.segments(), dtype, flop: &flop },
+                Weights { segments: adapter.segments(), dtype, flop: &[] },
+            ],
+        )?;
+        let latents = self.normal(n, (model.unet.in_channels, model.latent_size().0, model.latent_size().1))?;
+        let features = self.normal(2 * n, (1, 1, EMBED_DIM))?.flatten_from(1)?.to_dtype(dtype)?;
+        let input = PromptInput { features: Some(features), identity: None, shortcut: false };
+        let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
+        let image_prompts = vec![ImagePrompt { layers, masks: Vec::new() }];
+        let conditioning = kiln_unet::Conditioning { image_prompts, ..self.conditioning(2 * n)? };
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?;
+        let mut recorded = RecordedStep::default();
+        let mut guided = || -> Result<()> {
+            step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            Ok(())
+        };
+        self.until_recorded(&mut guided)?;
+        self.time(BenchStage::IpAdapterStep, &loaded, flop.iter().sum(), &mut guided)
+    }
+
+    /// [`DEEP_CACHE_STEPS`] steps of [`BenchStage::Step`] with DeepCache.
+    pub(super) fn deep_cache_steps(&mut self) -> Result<StageReport> {
+        let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
+        let unet = Unet::new(model.unet.clone());
+        let (h, w) = model.latent_size();
+        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
+        let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;
+        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let shape = unet.cached_feature(BRANCH, 2 * n, (h, w)).unwrap_or([0; 4]);
+        let feature = Tensor::zeros(&shape, dtype, self.device)?;
+        let conditioning = self.conditioning(2 * n)?;
+        let step = |is_shortcut| -> Result<GuidedStep> {
+            let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
+            let hooks = HookInputs { cache, ..HookInputs::default() };
+            let conditioning = kiln_unet::Conditioning { hooks, ..conditioning.clone() };
+            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?)
+        };
+        let (whole, shortcut) = (step(false)?, step(true)?);
+        let mut recorded = RecordedStep::default();
+        let mut steps = || -> Result<()> {
+            whole.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            for _ in 1..DEEP_CACHE_STEPS {
+                shortcut.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            }
+            Ok(())
+        };
+        self.until_recorded(&mut steps)?;
+        // The operations of the steps without it: what is left out shows as speed.
+        let flop = DEEP_CACHE_STEPS as f64 * flop.iter().sum::<f64>();
+        self.time(BenchStage::DeepCacheSteps, &loaded, flop, &mut steps)
+    }
+}
