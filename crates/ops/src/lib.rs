@@ -71,7 +71,7 @@ pub use conv2d::{
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
 pub use device::uninit;
-pub use elementwise::{Arithmetic, affine, arithmetic, cast, index_select, weighted_sum};
+pub use elementwise::{Arithmetic, affine, arithmetic, cast, contiguous, copy, index_select, weighted_sum};
 pub use error::{Error, Result};
 pub use flop::{attention_flop, conv2d_flop, linear_flop};
 pub use geglu::geglu;

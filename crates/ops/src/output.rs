@@ -60,7 +60,7 @@ fn uninit_vec<T: Element>(len: usize) -> Result<Vec<T>> {
 pub(crate) fn store(op: &'static str, result: Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     let Some(out) = out else { return Ok(result) };
     check_out(op, out, result.dims(), result.dtype(), &[&result])?;
-    out.slice_set(&result.contiguous()?, 0, 0)?;
+    out.slice_set(&crate::contiguous(&result)?, 0, 0)?;
     Ok(out.clone())
 }
 

@@ -454,7 +454,7 @@ impl RunningBatch {
                 let parts = split(feature.clone(), &images)?;
                 for (group, part) in members.iter().zip(parts) {
                     if let Some(own) = group.network.feature() {
-                        own.slice_set(&part.contiguous()?, 0, 0)?;
+                        own.slice_set(&kiln_ops::contiguous(&part)?, 0, 0)?;
                     }
                 }
             }

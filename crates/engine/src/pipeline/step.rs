@@ -127,7 +127,7 @@ impl GuidedStep {
         timesteps: &[f64],
         trace: Option<&mut Trace>,
     ) -> Result<Tensor> {
-        let (latents, device) = (kiln_ops::cast(x, DType::F32)?.contiguous()?, x.device());
+        let (latents, device) = (kiln_ops::contiguous(&kiln_ops::cast(x, DType::F32)?)?, x.device());
         let timestep = match timesteps {
             // Filled by the GPU: a copy to it would queue behind the copies of streamed weights.
             [one] => Tensor::full(*one as f32, 1, device)?,
@@ -279,7 +279,7 @@ impl Constants {
     /// Writes the values of `other`, which has the same shapes.
     fn write(&self, other: &Self) -> Result<()> {
         for (to, from) in self.tensors().into_iter().zip(other.tensors()) {
-            to.slice_set(&from.contiguous()?, 0, 0)?;
+            to.slice_set(&kiln_ops::contiguous(from)?, 0, 0)?;
         }
         Ok(())
     }

@@ -61,11 +61,11 @@ impl TensorLike for Tensor {
     }
 
     fn contiguous(&self) -> Result<Self> {
-        Ok(Tensor::contiguous(self)?)
+        Ok(kiln_ops::contiguous(self)?)
     }
 
     fn copy(&self) -> Result<Self> {
-        Ok(self.force_contiguous()?)
+        Ok(kiln_ops::copy(self)?)
     }
 
     fn to_dtype(&self, dtype: DType) -> Result<Self> {

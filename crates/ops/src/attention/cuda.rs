@@ -152,9 +152,9 @@ impl Rows {
     }
 
     fn new(tensor: &Tensor, dtype: DType) -> Result<Self> {
-        let mut tensor = tensor.to_dtype(dtype)?;
+        let mut tensor = crate::cast(tensor, dtype)?;
         if !Self::fit(&tensor) || !cuda::start(&tensor)?.is_multiple_of(16) {
-            tensor = tensor.force_contiguous()?;
+            tensor = crate::copy(&tensor)?;
         }
         let stride = tensor.stride();
         Ok(Self { address: cuda::start(&tensor)?, row: stride[1], batch: stride[0], tensor })

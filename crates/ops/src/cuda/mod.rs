@@ -30,7 +30,7 @@ pub(crate) use product::launch as product;
 /// An operand in the kernels' format: contiguous, and of the type `dtype`. Parameters and activations nearly always
 /// are.
 pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-    Ok(tensor.to_dtype(dtype)?.contiguous()?)
+    crate::contiguous(&crate::cast(tensor, dtype)?)
 }
 
 /// The device address of a contiguous tensor's first element.

@@ -1,10 +1,10 @@
-//! Arithmetic, conversions and rows on GPUs.
+//! Arithmetic, conversions, copies and rows on GPUs.
 #![allow(unsafe_code)]
 
 use candle_core::cuda::cudarc::driver::{LaunchConfig, PushKernelArg};
 use candle_core::{DType, Tensor};
 
-use super::{Affine, Arithmetic, Binary, Cast, IndexSelect, WeightedSum};
+use super::{Affine, Arithmetic, Binary, Cast, Copy, IndexSelect, WeightedSum, contiguous};
 use crate::backend::{Cuda, Kernel, Operator};
 use crate::cuda::{self, Module};
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl Kernel<Cuda> for Binary<'_> {
         if a.dtype() != b.dtype() || n == 0 {
             return Ok(None);
         }
-        let (left, right) = (a.contiguous()?, b.contiguous()?);
+        let (left, right) = (contiguous(a)?, contiguous(b)?);
         let y = cuda::output(self.name(), out, a.dims(), a.dtype(), &[a, b], device)?;
         let addresses = [cuda::address(&left)?, cuda::address(&right)?, cuda::address(&y)?];
         let kernel = KERNELS.function(device, &format!("binary_{name}"))?;
@@ -72,7 +72,7 @@ impl Kernel<Cuda> for Affine<'_> {
     fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let (n, x) = (self.x.elem_count(), self.x);
         let Some(name) = suffix(x.dtype()).filter(|_| n > 0) else { return Ok(None) };
-        let input = x.contiguous()?;
+        let input = contiguous(x)?;
         let y = cuda::output(self.name(), out, x.dims(), x.dtype(), &[x], device)?;
         let (from, to) = (cuda::address(&input)?, cuda::address(&y)?);
         let kernel = KERNELS.function(device, &format!("affine_{name}"))?;
@@ -92,7 +92,7 @@ impl Kernel<Cuda> for Cast<'_> {
         let (n, x) = (self.x.elem_count(), self.x);
         let (Some(from), Some(to), true) = (suffix(x.dtype()), suffix(self.dtype), n > 0) else { return Ok(None) };
         let kernel = KERNELS.function(device, &format!("cast_{from}_{to}"))?;
-        let input = x.contiguous()?;
+        let input = contiguous(x)?;
         let y = cuda::output(self.name(), out, x.dims(), self.dtype, &[x], device)?;
         let (from, to, count) = (cuda::address(&input)?, cuda::address(&y)?, n as i64);
         let stream = device.cuda_stream();
@@ -105,6 +105,47 @@ impl Kernel<Cuda> for Cast<'_> {
     }
 }
 
+impl Kernel<Cuda> for Copy<'_> {
+    /// Strides are arguments of the launch, so that it can be recorded; candle reads them from memory of the GPU.
+    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let (n, x) = (self.x.elem_count(), self.x);
+        let unit = x.dtype().size_in_bytes();
+        let (Some([[_, d1, d2, d3], strides]), 2 | 4) = (merged_dims(x), unit) else { return Ok(None) };
+        if x.is_contiguous() || n == 0 {
+            return Ok(None); // a copy by the driver
+        }
+        let y = cuda::output(self.name(), out, x.dims(), x.dtype(), &[x], device)?;
+        let (from, to, count) = (cuda::start(x)?, cuda::address(&y)?, n as i64);
+        let kernel = KERNELS.function(device, &format!("strided_copy_{unit}"))?;
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&from).arg(&to).arg(&count).arg(&d1).arg(&d2).arg(&d3);
+        strides.iter().for_each(|stride| _ = launch.arg(stride));
+        // SAFETY: the arguments match the kernel's parameters. It writes the `n` elements of `y` and reads those of `x`, whose
+        // dimensions and strides these are; both outlive the launch.
+        unsafe { launch.launch(elements(n)?) }.map_err(cuda::driver)?;
+        Ok(Some(y))
+    }
+}
+
+/// A tensor's dimensions and strides as four, the outermost first, where neighbors can be joined to so few.
+fn merged_dims(x: &Tensor) -> Option<[[i64; 4]; 2]> {
+    let mut merged: Vec<(usize, usize)> = Vec::new();
+    for (&size, &stride) in x.dims().iter().zip(x.stride()).filter(|(size, _)| **size != 1) {
+        match merged.last_mut() {
+            Some((last, outer)) if *outer == stride * size => (*last, *outer) = (*last * size, stride),
+            _ => merged.push((size, stride)),
+        }
+    }
+    let missing = 4usize.checked_sub(merged.len())?;
+    let all = std::iter::repeat_n((1, 0), missing).chain(merged);
+    let (mut dims, mut strides) = ([1; 4], [0; 4]);
+    for (i, (size, stride)) in all.enumerate() {
+        (dims[i], strides[i]) = (size as i64, stride as i64);
+    }
+    Some([dims, strides])
+}
+
 impl Kernel<Cuda> for WeightedSum<'_> {
     fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let (like, n) = (self.input(), self.input().elem_count());
@@ -112,7 +153,7 @@ impl Kernel<Cuda> for WeightedSum<'_> {
         if !is_one_shape || n == 0 || self.terms.len() > TERMS {
             return Ok(None);
         }
-        let terms = self.terms.iter().map(|(_, term)| term.contiguous()).collect::<candle_core::Result<Vec<_>>>()?;
+        let terms = self.terms.iter().map(|(_, term)| contiguous(term)).collect::<Result<Vec<_>>>()?;
         let y = cuda::output(self.name(), out, like.dims(), DType::F32, &terms.iter().collect::<Vec<_>>(), device)?;
         let (mut addresses, mut factors) = ([cuda::address(&terms[0])?; TERMS], [0f32; TERMS]);
         for (i, (term, (factor, _))) in terms.iter().zip(self.terms).enumerate() {
@@ -141,7 +182,7 @@ impl Kernel<Cuda> for IndexSelect<'_> {
         if suffix(table.dtype()).is_none() || rows.dtype() != DType::U32 || bytes * count == 0 {
             return Ok(None);
         }
-        let (table, rows) = (table.contiguous()?, rows.contiguous()?);
+        let (table, rows) = (contiguous(table)?, contiguous(rows)?);
         let y = cuda::output(self.name(), out, &shape, table.dtype(), &[&table], device)?;
         let (from, numbers, to) = (cuda::address(&table)?, cuda::address(&rows)?, cuda::address(&y)?);
         let unit = cuda::unit(&[from, to], &[bytes]);

@@ -77,6 +77,18 @@ extern "C" __global__ void weighted_sum(const float* x0, const float* x1, const 
   }
 KILN_FOR_EVERY_TYPE(INSTANCE)
 
+// Element i of y is the one at its place in x: i = ((i0 d1 + i1) d2 + i2) d3 + i3, and the strides of x are s0 to s3.
+#define COPY(UNIT, T)                                                                                                  \
+  extern "C" __global__ void strided_copy_##UNIT(const T* x, T* y, int64_t n, int64_t d1, int64_t d2, int64_t d3,      \
+                                                 int64_t s0, int64_t s1, int64_t s2, int64_t s3) {                     \
+    for (int64_t i = first(); i < n; i += stride()) {                                                                  \
+      const int64_t i3 = i % d3, rows = i / d3, i2 = rows % d2, maps = rows / d2;                                      \
+      y[i] = x[maps / d1 * s0 + maps % d1 * s1 + i2 * s2 + i3 * s3];                                                   \
+    }                                                                                                                  \
+  }
+COPY(2, uint16_t)
+COPY(4, uint32_t)
+
 // Row i of y is row rows[i] of the table. A row has `row` units.
 #define GATHER(UNIT, T)                                                                                                \
   extern "C" __global__ void index_select_##UNIT(const T* table, const uint32_t* rows, T* y, int64_t n, int64_t row) { \

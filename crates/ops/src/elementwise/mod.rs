@@ -1,4 +1,4 @@
-//! Arithmetic element by element, conversions between types, and rows by their numbers.
+//! Arithmetic element by element, conversions between types, copies, and rows by their numbers.
 //!
 //! On the CPU these are candle's primitives. On GPUs they are kernels of this crate, since candle brings its own as PTX,
 //! which the driver compiles when they are used for the first time on a machine: that takes 10 s for these functions.
@@ -48,6 +48,22 @@ pub fn affine(x: &Tensor, mul: f64, add: f64) -> Result<Tensor> {
 /// Those of candle.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { backend::run(&Cast { x, dtype }, None) }
+}
+
+/// `x` with its elements one after another in memory: itself where they are.
+///
+/// # Errors
+/// Those of candle.
+pub fn contiguous(x: &Tensor) -> Result<Tensor> {
+    if x.is_contiguous() { Ok(x.clone()) } else { copy(x) }
+}
+
+/// A copy of `x` in memory of its own, with its elements one after another.
+///
+/// # Errors
+/// Those of candle.
+pub fn copy(x: &Tensor) -> Result<Tensor> {
+    backend::run(&Copy { x }, None)
 }
 
 /// The sum of factor times tensor in f32, for tensors of one shape: the terms are rounded, then added one after another, the
@@ -162,6 +178,28 @@ impl Operator for Cast<'_> {
     }
 }
 
+struct Copy<'a> {
+    x: &'a Tensor,
+}
+
+impl Operator for Copy<'_> {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn input(&self) -> &Tensor {
+        self.x
+    }
+
+    fn work(&self) -> Work {
+        Work::new(&[("x", self.x)])
+    }
+
+    fn reference(&self) -> Result<Tensor> {
+        Ok(self.x.force_contiguous()?)
+    }
+}
+
 /// At least one term; all of them are in f32.
 struct WeightedSum<'a> {
     terms: &'a [(f64, Tensor)],
@@ -214,5 +252,6 @@ impl Operator for IndexSelect<'_> {
 impl Kernel<Cpu> for Binary<'_> {}
 impl Kernel<Cpu> for Affine<'_> {}
 impl Kernel<Cpu> for Cast<'_> {}
+impl Kernel<Cpu> for Copy<'_> {}
 impl Kernel<Cpu> for WeightedSum<'_> {}
 impl Kernel<Cpu> for IndexSelect<'_> {}

@@ -20,6 +20,27 @@ fn arithmetic_agrees_with_candle() {
 }
 
 #[test]
+fn copies_are_contiguous() {
+    let x = random(&[3, 4, 5, 6]);
+    let views = [
+        x.clone(),
+        x.narrow(3, 2, 3).unwrap(),
+        x.permute((3, 1, 0, 2)).unwrap(),
+        x.narrow(1, 1, 2).unwrap().t().unwrap(),
+        x.narrow(2, 4, 1).unwrap(),
+        x.unsqueeze(1).unwrap().broadcast_as((3, 2, 4, 5, 6)).unwrap(),
+        x.permute((2, 0, 3, 1)).unwrap().unsqueeze(2).unwrap(),
+    ];
+    for view in views {
+        let copied = copy(&view).unwrap();
+        assert!(copied.is_contiguous());
+        assert_close(&copied, &exact(&view), 0.0);
+    }
+    let half = cast(&x, DType::F16).unwrap().permute((3, 1, 0, 2)).unwrap();
+    assert_close(&contiguous(&half).unwrap(), &exact(&half), 0.0);
+}
+
+#[test]
 fn types_change_and_come_back() {
     let x = random(&[3, 5, 7]);
     for dtype in [DType::F32, DType::F16, DType::BF16] {
